@@ -1,0 +1,51 @@
+"""Load generators: a cell -> the client's command; its output -> measurements. Each is a measuring instrument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, Protocol
+
+from perfbisect.core.attempt import RunResult
+from perfbisect.core.cell import Cell
+from perfbisect.families import Endpoint
+
+
+class Client(Protocol):
+    """One load generator. A module that satisfies this and a line in ``CLIENTS`` is a new client."""
+
+    name: str
+    package: str
+    """Import name of the package whose benchmark sources are digested, and ...
+    """
+    sources: tuple[str, ...]
+    """... the folders or files in it that are: ``("benchmarks", "entrypoints/cli/benchmark")``."""
+
+    def command(self, cell: Cell, endpoint: Endpoint, *, seed: int, result: PurePath, metadata: Mapping[str, str]) -> tuple[str, ...]:
+        """Arguments after the interpreter of the client's environment; the result is written to ``result``."""
+        ...
+
+    def env(self, cell: Cell) -> dict[str, str]:
+        """Environment variables of the client's process."""
+        ...
+
+    def metrics(self, cell: Cell) -> tuple[str, ...]:
+        """Keys (``tpot:median``, ``output_throughput``) that a result of this cell reports."""
+        ...
+
+    def parse(self, cell: Cell, document: Mapping[str, Any], *, index: int, seed: int) -> RunResult:
+        """A result document -> a run.
+
+        :raises ClientError: a gate of DESIGN rule 6 (nothing completed, NaN, zeros, missing keys, errors in the
+            stream): no measurement.
+        """
+        ...
+
+
+def _clients() -> dict[str, Client]:
+    from perfbisect.clients import vllm_bench
+
+    return {"vllm_bench": vllm_bench.CLIENT}
+
+
+CLIENTS: dict[str, Client] = _clients()

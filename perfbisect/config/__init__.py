@@ -1,0 +1,1 @@
+"""Files -> values, with line numbers."""

@@ -1,0 +1,1 @@
+"""Values in, values out: no clock, randomness, file, process, network or git."""

@@ -1,0 +1,105 @@
+"""One server start with its runs: the unit of replication."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from perfbisect.core.metric import MetricRef
+
+Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "stop"]
+"""Where an attempt's time goes, and where it can fail."""
+
+Fault = Literal["change", "machine", "client", "ours"]
+"""Whose a failure is (DESIGN rule 3): only ``change`` is data about a change."""
+
+Purpose = Literal["run", "end", "search", "confirm"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt has no measurement, or not all of them."""
+
+    phase: Phase
+    fault: Fault
+    reason: str
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One bench run: the numbers the client reported, by metric reference (``tpot:median``, ``output_throughput``).
+
+    ``values`` are in the units of the metric table. ``spread`` is the robust coefficient of variation over the run's
+    requests for metrics that have requests (MAD x 1.4826 / median). ``warnings`` are guards that were touched
+    (some failed requests, short outputs): the run counts, but supports no claim of improvement.
+    """
+
+    index: int
+    seed: int
+    values: Mapping[str, float]
+    spread: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+    raw: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Covariates: completed, failed, token counts, prefix-cache hit rate before and after, load."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Under which conditions an attempt was made: what must agree for two attempts to be compared, and what is kept."""
+
+    cell_digest: str
+    machine_class: str
+    client_digest: str
+    engine_version: str = ""
+    engine_commit: str = ""
+    environment_key: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Host, CPU or GPUs, driver, load, versions, effective process environment (redacted), serve and bench argv."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One server start, its discarded warm run and its measured runs; or the failure that ended it."""
+
+    id: str
+    change_id: str
+    purpose: Purpose
+    provenance: Provenance
+    runs: tuple[RunResult, ...] = ()
+    failure: Failure | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall seconds of each phase."""
+    folder: str = ""
+    cold: bool = False
+    """The environment's compile and kernel caches were empty at the start."""
+    started_at: str = ""
+
+    def values(self, metric: MetricRef) -> tuple[float, ...]:
+        """The metric of each run, in run order. :raises KeyError: a run does not report it."""
+        return tuple(run.values[key(metric)] for run in self.runs)
+
+    def log_value(self, metric: MetricRef) -> float:
+        """The attempt's value: the mean over its runs of the log of each run's value (DESIGN §1).
+
+        :raises ValueError: no run, or a value that is not positive and finite.
+        """
+        values = self.values(metric)
+        if not values or any(not math.isfinite(v) or v <= 0 for v in values):
+            raise ValueError(f"attempt {self.id}: {metric} has no usable value: {values}")
+        return math.fsum(math.log(v) for v in values) / len(values)
+
+
+def key(metric: MetricRef) -> str:
+    """The name under which a run reports a metric: always with its statistic where it has one."""
+    return f"{metric.name}:{metric.statistic}" if metric.statistic else metric.name
+
+
+def comparable(a: Provenance, b: Provenance) -> tuple[tuple[str, str, str], ...]:
+    """Fields in which two provenances differ that forbid a comparison: (field, left, right); empty if comparable."""
+    fields = ("cell_digest", "machine_class", "client_digest")
+    return tuple((f, getattr(a, f), getattr(b, f)) for f in fields if getattr(a, f) != getattr(b, f))

@@ -1,0 +1,1 @@
+"""Cell: exactly what is measured."""

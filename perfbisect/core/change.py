@@ -1,0 +1,56 @@
+"""What is under test: changes and their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["commit", "release"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A commit of the repository under test, or a release of a package.
+
+    ``id`` is the full commit hash or ``name==version``; ``date`` is ISO 8601 in UTC (commit date) or empty;
+    ``subject`` is the commit's first line as it stands there (renderers neutralise control characters).
+    """
+
+    id: str
+    kind: Kind = "commit"
+    subject: str = ""
+    date: str = ""
+    author: str = ""
+
+    @property
+    def short(self) -> str:
+        """What a table shows: twelve digits of a hash, or the release as it is."""
+        return self.id[:12] if self.kind == "commit" else self.id
+
+
+@dataclass(frozen=True)
+class History:
+    """Changes in order, oldest first: ``changes[0]`` is the good end, ``changes[-1]`` the bad end."""
+
+    changes: tuple[Change, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.changes) < 2:
+            raise ValueError("a history has at least a good and a bad end")
+        if len({change.id for change in self.changes}) != len(self.changes):
+            raise ValueError("a history names each change once")
+
+    @property
+    def good(self) -> Change:
+        return self.changes[0]
+
+    @property
+    def bad(self) -> Change:
+        return self.changes[-1]
+
+    def index(self, change_id: str) -> int:
+        """Position of a change. :raises KeyError: it is not in this history."""
+        for position, change in enumerate(self.changes):
+            if change.id == change_id:
+                return position
+        raise KeyError(change_id)

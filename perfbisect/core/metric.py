@@ -1,0 +1,102 @@
+"""What each metric means: unit, direction and the smallest effect worth telling. Nothing else in the code knows these."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from perfbisect.errors import UsageError
+
+Direction = Literal["lower", "higher"]
+
+_REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_]*)(?::(?P<statistic>median|mean|std|p\d{1,2}(?:\.\d+)?))?$")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row of the table.
+
+    ``smallest_effect`` is relative (0.03: three per cent); ``per_request`` says that the client reports a
+    distribution, so that a statistic (median, mean, p99) can be asked for; ``guard`` that the metric is watched
+    rather than chased, ``absolute`` that its smallest effect is a difference of shares, not a ratio.
+    """
+
+    name: str
+    unit: str
+    direction: Direction
+    smallest_effect: float
+    display: str
+    per_request: bool = False
+    guard: bool = False
+    absolute: bool = False
+
+    @property
+    def sign(self) -> int:
+        """+1 where a larger value is worse, -1 where it is better: multiplies log(value) in the core."""
+        return 1 if self.direction == "lower" else -1
+
+
+def _table(*rows: Metric) -> dict[str, Metric]:
+    return {row.name: row for row in rows}
+
+
+METRICS: dict[str, Metric] = _table(
+    Metric("ttft", "ms", "lower", 0.05, "time to first token", per_request=True),
+    Metric("tpot", "ms", "lower", 0.03, "time per output token", per_request=True),
+    Metric("itl", "ms", "lower", 0.03, "inter-token latency, per chunk", per_request=True),
+    Metric("e2el", "ms", "lower", 0.03, "end-to-end latency", per_request=True),
+    Metric("request_throughput", "req/s", "higher", 0.03, "request throughput"),
+    Metric("request_goodput", "req/s", "higher", 0.03, "requests within the service objectives"),
+    Metric("output_throughput", "tok/s", "higher", 0.03, "output token throughput"),
+    Metric("total_token_throughput", "tok/s", "higher", 0.03, "total token throughput"),
+    Metric("audio_ttfp", "ms", "lower", 0.05, "time to first audio packet (TTFP)", per_request=True),
+    Metric("audio_rtf", "ratio", "lower", 0.03, "real-time factor: processing time / audio duration", per_request=True),
+    Metric("audio_throughput", "audio-s/s", "higher", 0.03, "audio seconds per wall second"),
+    Metric("image_throughput", "img/s", "higher", 0.03, "image throughput"),
+    Metric("latency", "s", "lower", 0.03, "request latency", per_request=True),
+    Metric("throughput_qps", "req/s", "higher", 0.03, "request throughput"),
+    Metric("peak_memory_mb", "MB", "lower", 0.02, "peak device memory", per_request=True),
+    Metric("failed", "share", "lower", 0.005, "failed requests", guard=True, absolute=True),
+    Metric("output_tokens", "tokens/req", "higher", 0.01, "output tokens per completed request", guard=True),
+    Metric("input_tokens", "tokens/req", "higher", 0.01, "input tokens per completed request", guard=True),
+    Metric("audio_duration", "s", "higher", 0.02, "audio duration per request", per_request=True, guard=True),
+    Metric(
+        "spec_decode_acceptance_rate", "share", "higher", 0.02, "share of draft tokens accepted", guard=True, absolute=True
+    ),
+    Metric("spec_decode_acceptance_length", "tokens", "higher", 0.02, "accepted tokens per draft", guard=True),
+    Metric("prefix_cache_hit_rate", "share", "higher", 0.02, "prefix-cache hit rate", guard=True, absolute=True),
+)
+
+
+@dataclass(frozen=True)
+class MetricRef:
+    """A metric with the statistic of it: ``ttft:p99``. Without a suffix the median, where requests have one."""
+
+    name: str
+    statistic: str = ""
+
+    @property
+    def metric(self) -> Metric:
+        return METRICS[self.name]
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.statistic}" if self.statistic and self.statistic != "median" else self.name
+
+
+def parse_metric(text: str) -> MetricRef:
+    """``ttft``, ``ttft:p99``, ``output_throughput`` -> reference.
+
+    :raises UsageError: an unknown name (the nearest are named), or a statistic of a metric that has none.
+    """
+    found = _REFERENCE.match(text.strip())
+    name = found["name"] if found else text.strip().split(":")[0]
+    if found is None or name not in METRICS:
+        near = difflib.get_close_matches(name, METRICS, n=3, cutoff=0.5)
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        raise UsageError(f"unknown metric {text!r}{hint}; known: {', '.join(METRICS)}, with :median, :mean or :pNN")
+    metric, statistic = METRICS[name], found["statistic"] or ""
+    if statistic and not metric.per_request:
+        raise UsageError(f"metric {name!r} is one number a run and has no {statistic!r}; ask for {name!r}")
+    return MetricRef(name, statistic or ("median" if metric.per_request else ""))

@@ -1,0 +1,75 @@
+"""A change -> an interpreter in which it runs; built once, keyed, checked, stamped last (DESIGN rule 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from perfbisect.core.change import Change
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An interpreter in which a change's engine imports, health-checked.
+
+    ``env`` holds the variables that make it so (``PYTHONPATH``, cache folders); ``folder`` is its own folder, with
+    ``caches`` inside for compile and kernel caches; ``seconds`` what building took, 0.0 when it was there already.
+    """
+
+    key: str
+    interpreter: Path
+    folder: Path
+    env: Mapping[str, str]
+    engine_version: str
+    engine_commit: str
+    engine_file: str
+    packages_digest: str
+    seconds: float = 0.0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def caches(self) -> Path:
+        return self.folder / "caches"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a builder cannot make an environment for a change: known before anything is built."""
+
+    reason: str
+    error: bool = False
+    """True where the whole request is wrong (an unknown base commit), not this one change."""
+
+
+class Builder(Protocol):
+    """One way to get an environment. Reads git and the registry, never the engine's import."""
+
+    name: str
+    spec: str
+    """How the user wrote it; enough to build it again."""
+
+    def refuses(self, change: Change) -> Refusal | None:
+        """None if the change can be built as far as can be told without building it. Cheap: used on every candidate."""
+        ...
+
+    def key(self, change: Change) -> str:
+        """Digest of all that makes the environment; equal keys are byte-identical environments. No building."""
+        ...
+
+    def cached(self, change: Change) -> bool:
+        """True if ``ensure`` would build nothing."""
+        ...
+
+    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
+        """The environment, built if it is not there.
+
+        :raises BuildError: it could not be built, or its health check found something else; the log says what.
+        :raises MachineError: no disk, no lock, no registry: not the change's fault.
+        """
+        ...
+
+    def client(self) -> Environment | None:
+        """The environment of the pinned client: one on all sides; None if this builder has no base of its own."""
+        ...

@@ -1,0 +1,116 @@
+"""Every error a user can meet, and the exit code it ends in.
+
+::
+
+    PerfbisectError            1   a failure of ours
+    +- UsageError              2   bad input: the user can mend it
+    |  +- LocatedError         2   ... at a file, line and field
+    |  +- RevisionError        2   a revision, range or repository that is not what was asked
+    +- OutsideError            5   the world around us
+    |  +- BuildError           5   an environment could not be built, or is not the one asked for
+    |  +- ServerError          5   the engine did not start, answer or stop
+    |  +- ClientError          5   the load generator failed, or reported nothing that may be believed
+    |  +- MachineError         5   the machine: no memory, no port, no disk, a lock that is held
+    +- Interrupted           130   Ctrl-C or a stop that was asked for
+
+An error says what was tried, what came back, where the log is and which command comes next (DESIGN rule 10).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+EXIT_OK = 0
+EXIT_OURS = 1
+EXIT_USAGE = 2
+EXIT_REGRESSION = 3
+EXIT_INCONCLUSIVE = 4
+EXIT_OUTSIDE = 5
+EXIT_INTERRUPTED = 130
+
+
+class PerfbisectError(Exception):
+    """A failure, told to the user.
+
+    ``message`` says what was tried and what came back; ``where`` a log or place (``file:line``) to look at;
+    ``next_step`` the command or change that comes next.
+    """
+
+    exit_code = EXIT_OURS
+
+    def __init__(self, message: str, *, where: str | Path | None = None, next_step: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = None if where is None else str(where)
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.where:
+            lines.append(f"  where: {self.where}")
+        if self.next_step:
+            lines.append(f"  next:  {self.next_step}")
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, str | None]:
+        """The error as JSON: ``error``, ``where``, ``next``."""
+        return {"error": self.message, "where": self.where, "next": self.next_step}
+
+
+class UsageError(PerfbisectError):
+    """Bad input: a word, file or combination that the user can mend."""
+
+    exit_code = EXIT_USAGE
+
+
+class LocatedError(UsageError):
+    """Bad input at a place in a file: ``file:line``, the field, and what is allowed there."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | Path,
+        line: int | None = None,
+        field: str | None = None,
+        allowed: str | None = None,
+        next_step: str | None = None,
+    ) -> None:
+        self.file, self.line, self.field, self.allowed = str(file), line, field, allowed
+        place = str(file) if line is None else f"{file}:{line}"
+        text = f"{field}: {message}" if field else message
+        if allowed:
+            text += f" (allowed: {allowed})"
+        super().__init__(text, where=place, next_step=next_step)
+
+
+class RevisionError(UsageError):
+    """A revision, range or repository that does not exist or cannot be bisected."""
+
+
+class OutsideError(PerfbisectError):
+    """The world around us failed: an environment, a server, a client or the machine."""
+
+    exit_code = EXIT_OUTSIDE
+
+
+class BuildError(OutsideError):
+    """An environment could not be built, or its health check found another engine than the one asked for."""
+
+
+class ServerError(OutsideError):
+    """The engine did not start, did not answer as a server of this attempt must, or did not stop."""
+
+
+class ClientError(OutsideError):
+    """The load generator failed, or what it reported is no measurement."""
+
+
+class MachineError(OutsideError):
+    """The machine: memory, disk, ports, devices, locks. Never evidence about a change."""
+
+
+class Interrupted(PerfbisectError):
+    """Ctrl-C, or a stop asked for from elsewhere; everything started was stopped and can be resumed."""
+
+    exit_code = EXIT_INTERRUPTED

@@ -1,0 +1,57 @@
+"""One attempt, or many: the one place that builds, serves, measures and stops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from perfbisect.core.attempt import Attempt, Purpose
+from perfbisect.core.cell import Cell
+from perfbisect.core.change import Change
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that each phase may take before it is a failure."""
+
+    build: float = 3600.0
+    ready: float = 900.0
+    first_request: float = 300.0
+    bench: float = 3600.0
+    stop: float = 15.0
+
+
+@dataclass(frozen=True)
+class AttemptRequest:
+    """What to measure: one fresh server of ``change`` under ``cell``, then ``runs`` measured runs after a discarded one.
+
+    Run k uses seed ``cell.seed + k``; the discarded one another seed.
+    """
+
+    id: str
+    cell: Cell
+    change: Change
+    runs: int
+    purpose: Purpose
+    folder: Path
+    limits: Limits
+
+
+class Started(Protocol):
+    """Told once the server's process exists, before anything waits for it: what a later clean-up must know."""
+
+    def __call__(self, *, token: str, pid: int, created: float, port: int) -> None: ...
+
+
+class Sink(Protocol):
+    """Told what happens inside an attempt, for whoever watches; never decides anything."""
+
+    def __call__(self, phase: str, detail: Mapping[str, object]) -> None: ...
+
+
+class Executor(Protocol):
+    """Runs attempts. Every failure comes back as an Attempt with its failure; only Interrupted and ours are raised."""
+
+    def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt: ...

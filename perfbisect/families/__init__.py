@@ -1,0 +1,64 @@
+"""How a kind of model is served: a cell and a change's engine -> the server to start, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from perfbisect.core.cell import Cell
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where an attempt's server listens and under which model name it answers: both of this attempt alone."""
+
+    port: int
+    model_name: str
+    host: str = "127.0.0.1"
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One HTTP request with a JSON body, and how to see that its answer is a real one."""
+
+    path: str
+    body: Mapping[str, object]
+    must_contain: str = ""
+    """A dotted path into the JSON answer whose value must be there and not empty: ``choices.0.text``."""
+
+
+@dataclass(frozen=True)
+class ServerCommand:
+    """What starts a server: arguments after the interpreter (``-m module ...``), its environment variables, its probe."""
+
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    first_request: Request
+    reset_requests: tuple[Request, ...] = ()
+    """Requests that empty the server's caches between runs; empty where the engine cannot (then one run a launch)."""
+
+
+class Family(Protocol):
+    """One kind of model. A module that satisfies this and a line in ``FAMILIES`` is a new family."""
+
+    name: str
+    headline: str
+    guards: tuple[str, ...]
+
+    def server(self, cell: Cell, endpoint: Endpoint) -> ServerCommand:
+        """The server for one attempt. :raises UsageError: the cell asks for what this family cannot serve."""
+        ...
+
+
+def _families() -> dict[str, Family]:
+    from perfbisect.families import text
+
+    return {"text": text.FAMILY}
+
+
+FAMILIES: dict[str, Family] = _families()

@@ -1,0 +1,1 @@
+"""One function a job; they hand events to a sink and never print."""

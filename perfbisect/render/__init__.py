@@ -1,0 +1,1 @@
+"""Values -> text or files."""

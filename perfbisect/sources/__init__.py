@@ -1,0 +1,1 @@
+"""Results made elsewhere -> reported points."""

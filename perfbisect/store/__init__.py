@@ -1,0 +1,1 @@
+"""Journals: the truth about what was measured."""

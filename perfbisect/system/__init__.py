@@ -1,0 +1,1 @@
+"""The outside world, a module each."""
