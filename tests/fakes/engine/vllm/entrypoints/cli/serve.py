@@ -1,0 +1,33 @@
+"""``vllm serve``: the API server with its engine and worker processes."""
+
+import argparse
+import sys
+
+from vllm import faults
+
+
+def parse(argv):
+    """The options that the pretend engine obeys; all others of ``vllm serve`` are accepted and ignored."""
+    parser = argparse.ArgumentParser(prog="vllm serve", allow_abbrev=False)
+    parser.add_argument("model")
+    parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--served-model-name", nargs="+")
+    parser.add_argument("--max-model-len", type=int, default=2048)
+    parser.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True)
+    return parser.parse_known_args(argv)
+
+
+def run(argv):
+    """Serve until told to stop; returns the exit code."""
+    options, ignored = parse(argv)
+    faults.count_launch()
+    print(f"(APIServer) non-default args: {vars(options)}; ignored: {ignored}", flush=True)
+    if faults.wanted("exit0"):
+        return 0
+    if faults.wanted("exit1"):
+        print("RuntimeError: Engine core initialization failed. See root cause above.", file=sys.stderr)
+        return 1
+    from vllm.server import serve
+
+    return serve(options)
