@@ -37,6 +37,10 @@ class AttemptRequest:
     purpose: Purpose
     folder: Path
     limits: Limits
+    token: str = ""
+    """Marks every process of the attempt; in the journal before any exists, so that none can be lost. Empty: the
+    executor makes one.
+    """
 
 
 class Started(Protocol):

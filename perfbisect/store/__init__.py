@@ -1,1 +1,1 @@
-"""Journals: the truth about what was measured."""
+"""Journals: the truth about what was measured. Job folders, events, attempts, and who works on them."""

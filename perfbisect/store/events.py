@@ -1,0 +1,115 @@
+"""What a job's journal can say: one event a line, each with its schema, number, time, kind and data.
+
+========== ==========================================================================================
+kind       data
+========== ==========================================================================================
+plan       the question as asked, enough to go on without arguments: see ``perfbisect.jobs.plan``
+started    ``attempt`` id, ``position``, ``change``, ``purpose``, ``runs``, ``why``, ``folder``
+launched   ``attempt`` id, ``token``, ``pid``, ``created``, ``port`` of the server that now exists
+finished   ``attempt``: an attempt with its measurements, whole
+failed     ``attempt``: an attempt with its failure, whole
+imported   ``attempt`` of an earlier job and ``job``, its id
+abandoned  ``attempt`` id, ``reason``, ``minutes`` that were lost
+verdict    how the job ended
+========== ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Final, Literal, get_args
+
+Kind = Literal["plan", "started", "launched", "finished", "failed", "imported", "abandoned", "verdict"]
+
+SCHEMA: Final = 1
+KINDS: Final[frozenset[str]] = frozenset(get_args(Kind))
+
+Clock = Callable[[], datetime]
+"""Gives the time now, aware of its zone: passed in, so that a test can say when things happen."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a journal: ``seq`` counts from 0, ``time`` is ISO 8601 in UTC."""
+
+    seq: int
+    time: str
+    kind: Kind
+    data: Mapping[str, Any]
+
+    def line(self) -> str:
+        """The event as one line of JSON, with its newline.
+
+        :raises ValueError: the data hold what JSON cannot (a number that is not finite).
+        """
+        document = {
+            "schema": SCHEMA,
+            "seq": self.seq,
+            "time": self.time,
+            "event": self.kind,
+            "data": self.data,
+        }
+        return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+class NewerSchemaError(ValueError):
+    """A line was written by a later version of perfbisect."""
+
+
+def stamp(moment: datetime) -> str:
+    """A moment as the journal writes it: UTC, microseconds."""
+    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
+
+
+def parse(line: str, number: int) -> Event:
+    """One line -> an event; lines of older schemas are migrated.
+
+    ``number`` is the line's own, from 0: what schema 0 had instead of ``seq``.
+
+    :raises NewerSchemaError: the line's schema is newer than this perfbisect's.
+    :raises ValueError: not an event.
+    """
+    document = json.loads(line)
+    if not isinstance(document, dict):
+        raise ValueError("not an object")
+    version = document.get("schema", 0)
+    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+        raise ValueError(f"schema {version!r} is not a version")
+    if version > SCHEMA:
+        raise NewerSchemaError(f"schema {version} is newer than {SCHEMA}")
+    for migrate in _MIGRATIONS[version:]:
+        document = migrate(document, number)
+    return _event(document)
+
+
+def _event(document: Mapping[str, Any]) -> Event:
+    seq, time, kind, data = (document.get(name) for name in ("seq", "time", "event", "data"))
+    if isinstance(seq, bool) or not isinstance(seq, int) or seq < 0:
+        raise ValueError(f"seq {seq!r} is not a number from 0")
+    if not isinstance(time, str) or datetime.fromisoformat(time).tzinfo is None:
+        raise ValueError(f"time {time!r} is not a time with its zone")
+    if kind not in KINDS:
+        raise ValueError(f"event {kind!r} is none of {', '.join(sorted(KINDS))}")
+    if not isinstance(data, dict):
+        raise ValueError("data is not an object")
+    return Event(seq, time, kind, data)
+
+
+def _from_0(document: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Schema 0: ``kind``, ``at`` (seconds since 1970) and the data beside them; no ``seq``."""
+    data = {name: value for name, value in document.items() if name not in ("schema", "kind", "at")}
+    if document.get("kind") == "started":
+        data.setdefault("runs", 1)
+        data.setdefault("why", "")
+    at = document.get("at")
+    if isinstance(at, bool) or not isinstance(at, int | float):
+        raise ValueError(f"at {at!r} is not a time")
+    moment = datetime.fromtimestamp(at, tz=timezone.utc)
+    return {"schema": 1, "seq": number, "time": stamp(moment), "event": document.get("kind"), "data": data}
+
+
+_MIGRATIONS: tuple[Callable[[Mapping[str, Any], int], dict[str, Any]], ...] = (_from_0,)
+"""``_MIGRATIONS[n]`` takes a line of schema n to n + 1."""

@@ -1,0 +1,224 @@
+"""Job folders: ``STATE/jobs/ID/`` with the journal, the attempts, the report; and who is at work in them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psutil
+from filelock import FileLock, Timeout
+
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.store.journal import read
+
+JOURNAL = "journal.jsonl"
+_SAME_MOMENT = 0.5
+"""Seconds by which two readings of one process's start time may differ."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that works on a job (or in a state folder), as it wrote itself down."""
+
+    pid: int
+    created: float
+    job: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """True if this very process lives: the pid alone may be somebody else's by now."""
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.created) < _SAME_MOMENT
+        except psutil.Error:
+            return False
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job's folder."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def journal(self) -> Path:
+        return self.path / JOURNAL
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.md"
+
+    @property
+    def document(self) -> Path:
+        return self.path / "report.json"
+
+    @property
+    def finished(self) -> bool:
+        """True once the verdict is in the journal. :raises UsageError: no journal, or a broken one."""
+        return any(event.kind == "verdict" for event in read(self.journal).events)
+
+    def attempt(self, number: int) -> Path:
+        """The folder of the attempt with this number."""
+        return self.path / "attempts" / f"{number:03d}"
+
+    @property
+    def holder(self) -> Holder | None:
+        """The living process that works on this job, if one does."""
+        return _holder(self.path / "holder.json")
+
+    @property
+    def stop_asked(self) -> bool:
+        return (self.path / "stop").exists()
+
+    def ask_stop(self) -> Holder | None:
+        """Asks the process that works on this job, and no other, to stop; the one that was asked, or None."""
+        holder = self.holder
+        if holder is None:
+            return None
+        (self.path / "stop").touch()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(holder.pid, signal.SIGINT)
+        return holder
+
+    def clear_stop(self) -> None:
+        (self.path / "stop").unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """This process alone works on the job, and alone measures in its state folder, until the block ends.
+
+        :raises MachineError: another process does; it is named.
+        """
+        state = self.path.parent.parent
+        with _held(self.path, self.id, f"job {self.id}"), _held(state, self.id, f"state folder {state}"):
+            self.clear_stop()
+            yield
+
+
+class Jobs:
+    """The jobs of a state folder."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.folder = state / "jobs"
+
+    def new(self, moment: datetime, mark: str) -> Job:
+        """A folder for a new job; its id sorts by ``moment`` and ends in ``mark`` (a few random letters).
+
+        :raises MachineError: the folder cannot be made.
+        """
+        identity = f"{moment.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{mark}"
+        path = self.folder / identity
+        try:
+            (path / "attempts").mkdir(parents=True)
+        except OSError as error:
+            raise MachineError(
+                f"no folder for the job: {error}", where=path, next_step="choose one with --state"
+            ) from error
+        return Job(path)
+
+    def all(self) -> tuple[Job, ...]:
+        """Every job, oldest first."""
+        if not self.folder.is_dir():
+            return ()
+        return tuple(Job(path) for path in sorted(self.folder.iterdir()) if (path / JOURNAL).exists())
+
+    def unfinished(self) -> tuple[Job, ...]:
+        """Jobs without a verdict, oldest first; one whose journal cannot be read is unfinished too."""
+        return tuple(job for job in self.all() if not _finished(job))
+
+    def find(self, identity: str) -> Job:
+        """The job of this id, or of the only id that begins so.
+
+        :raises UsageError: none, or several.
+        """
+        if (self.folder / identity / JOURNAL).exists():
+            return Job(self.folder / identity)
+        near = [job for job in self.all() if job.id.startswith(identity)]
+        if len(near) == 1:
+            return near[0]
+        if near:
+            raise UsageError(f"{identity!r} names several jobs: {_ids(near)}")
+        known = self.all()
+        raise UsageError(
+            f"no job {identity!r}; " + (f"there are: {_ids(known[-10:])}" if known else "there is none"),
+            where=self.folder,
+            next_step="perfbisect status",
+        )
+
+    def the_unfinished(self, verb: str) -> Job:
+        """The one unfinished job, for a verb without an id.
+
+        :raises UsageError: none; or several, which are listed.
+        """
+        jobs = self.unfinished()
+        if not jobs:
+            raise UsageError("no unfinished job", where=self.folder, next_step="perfbisect status")
+        if len(jobs) > 1:
+            raise UsageError(
+                f"several unfinished jobs: {_ids(jobs)}",
+                where=self.folder,
+                next_step=f"perfbisect {verb} {jobs[-1].id}",
+            )
+        return jobs[0]
+
+
+def _finished(job: Job) -> bool:
+    try:
+        return job.finished
+    except (UsageError, MachineError):
+        return False
+
+
+def _ids(jobs: tuple[Job, ...] | list[Job]) -> str:
+    return ", ".join(job.id for job in jobs)
+
+
+def _holder(path: Path) -> Holder | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        holder = Holder(int(document["pid"]), float(document["created"]), str(document["job"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return holder if holder.alive else None
+
+
+@contextlib.contextmanager
+def _held(folder: Path, job: str, what: str) -> Iterator[None]:
+    lock, record = FileLock(folder / "lock"), folder / "holder.json"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = _holder(record)
+        by = f"process {holder.pid}, job {holder.job}" if holder else "another process"
+        raise MachineError(
+            f"{what} is in use by {by}; two that measure at once disturb each other",
+            where=record,
+            next_step=f"wait for it, or: perfbisect stop {holder.job if holder else job}",
+        ) from None
+    except OSError as error:
+        raise MachineError(f"{what} cannot be locked: {error}", where=folder) from error
+    try:
+        me = psutil.Process()
+        staging = record.with_suffix(".new")
+        staging.write_text(
+            json.dumps({"pid": me.pid, "created": me.create_time(), "job": job}), encoding="utf-8"
+        )
+        staging.replace(record)
+    except OSError as error:
+        lock.release()
+        raise MachineError(f"{what} cannot be written: {error}", where=folder) from error
+    try:
+        yield
+    finally:
+        record.unlink(missing_ok=True)
+        lock.release()
