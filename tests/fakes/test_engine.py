@@ -1,0 +1,372 @@
+"""The proving ground itself: the pretend engine behaves as the real one, above all where that is bad."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+
+from tests.fakes.history import ENGINE
+
+MODULE = (sys.executable, "-m", "vllm.entrypoints.cli.main")
+
+RESULT_KEYS = set(
+    shlex.split("""
+    date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency
+    duration completed failed total_input_tokens total_output_tokens request_throughput request_goodput
+    output_throughput total_token_throughput max_output_tokens_per_s max_concurrent_requests rtfx
+    input_lens output_lens ttfts itls latencies start_times queue_times generated_texts errors""")
+) | {
+    f"{statistic}_{metric}_ms"
+    for statistic in ("mean", "median", "std", "p50", "p99")
+    for metric in ("ttft", "tpot", "itl", "e2el")
+}
+
+
+def environment(**extra: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PRETEND_")}
+    return clean | {"PYTHONPATH": str(ENGINE), "VLLM_SERVER_DEV_MODE": "1"} | extra
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def ended(process: psutil.Process) -> bool:
+    """True also for one that is dead and not yet collected by its parent."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+class Server:
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self.process, self.port = process, port
+        self.url = f"http://127.0.0.1:{port}"
+
+    def answers(self) -> bool:
+        if self.process.poll() is not None:
+            return True
+        try:
+            return requests.get(f"{self.url}/v1/models", timeout=5).ok
+        except requests.ConnectionError:
+            return False
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def complete(self, **body: Any) -> requests.Response:
+        asked = {"model": "m1", "prompt": "a b c", "max_tokens": 2} | body
+        return requests.post(f"{self.url}/v1/completions", json=asked, timeout=10)
+
+    def counter(self, name: str) -> float:
+        page = requests.get(f"{self.url}/metrics", timeout=5).text
+        return float(
+            next(line for line in page.splitlines() if line.startswith(f"vllm:{name}_total{{")).split()[-1]
+        )
+
+
+@contextmanager
+def serving(*arguments: str, ready: bool = True, **extra: str) -> Iterator[Server]:
+    port = free_port()
+    command = (
+        *MODULE,
+        "serve",
+        "model",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--served-model-name",
+        "m1",
+    )
+    process = subprocess.Popen(
+        (*command, *arguments),
+        env=environment(**extra),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    server = Server(process, port)
+    try:
+        if ready:
+            until(server.answers)
+        yield server
+    finally:
+        with_children = []
+        if process.poll() is None:
+            with_children = server.children()
+            process.kill()
+        process.wait()
+        for child in with_children:
+            if child.is_running():
+                child.kill()
+
+
+def bench(url: str, folder: Path, *arguments: str, **extra: str) -> tuple[int, Path]:
+    result = folder / "result.json"
+    result.unlink(missing_ok=True)
+    command = (
+        *MODULE,
+        *shlex.split("bench serve --backend openai --endpoint /v1/completions --model m1 --tokenizer model"),
+        *shlex.split("--dataset-name random --random-input-len 64 --random-output-len 6 --num-prompts 4"),
+        *shlex.split("--max-concurrency 1 --request-rate inf --num-warmups 1 --ignore-eos --temperature 0"),
+        *shlex.split("--percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99 --disable-tqdm"),
+        *shlex.split("--save-result --save-detailed --metadata commit=abc"),
+        *("--base-url", url, "--result-dir", str(folder), "--result-filename", result.name),
+        *arguments,
+    )
+    done = subprocess.run(command, env=environment(**extra), capture_output=True, timeout=60, check=False)
+    return done.returncode, result
+
+
+def read(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+def test_result_has_the_keys_and_numbers_of_the_real_client(server: Server, tmp_path: Path) -> None:
+    code, result = bench(server.url, tmp_path)
+    document = read(result)
+    assert code == 0
+    assert document.keys() == RESULT_KEYS | {"commit"}
+    assert (document["completed"], document["failed"], document["total_output_tokens"]) == (4, 0, 24)
+    assert document["request_rate"] == "inf"
+    assert document["input_lens"] == [64] * 4
+    per_request = [
+        1e3 * (latency - ttft) / (tokens - 1)
+        for latency, ttft, tokens in zip(
+            document["latencies"], document["ttfts"], document["output_lens"], strict=True
+        )
+    ]
+    assert document["median_tpot_ms"] == pytest.approx(statistics.median(per_request))
+    assert document["output_throughput"] == pytest.approx(24 / document["duration"])
+    assert document["duration"] >= sum(document["latencies"]) * 0.99
+
+
+def test_same_seed_same_prompts_which_the_prefix_cache_remembers_until_it_is_reset(
+    server: Server, tmp_path: Path
+) -> None:
+    assert requests.post(f"{server.url}/reset_prefix_cache", timeout=5).ok
+
+    def hits(seed: str) -> float:
+        before = server.counter("prefix_cache_hits")
+        assert bench(server.url, tmp_path, "--seed", seed, "--num-warmups", "0")[0] == 0
+        return server.counter("prefix_cache_hits") - before
+
+    assert (hits("7"), hits("7"), hits("8")) == (0.0, 4 * 64.0, 0.0)
+    assert requests.post(f"{server.url}/reset_prefix_cache", timeout=5).ok
+    assert hits("7") == 0.0
+
+
+def test_http_as_the_real_server(server: Server) -> None:
+    assert requests.get(f"{server.url}/version", timeout=5).json() == {"version": "0.32.0+pretend"}
+    assert requests.get(f"{server.url}/health", timeout=5).status_code == 200
+    assert [m["id"] for m in requests.get(f"{server.url}/v1/models", timeout=5).json()["data"]] == ["m1"]
+    assert server.complete().json()["choices"][0]["text"] == " w0 w1"
+    assert server.complete(model="other").status_code == 404
+    assert server.complete(prompt="x " * 5000).status_code == 400
+
+
+def test_reset_needs_the_developer_mode() -> None:
+    with serving(VLLM_SERVER_DEV_MODE="0") as server:
+        assert requests.post(f"{server.url}/reset_prefix_cache", timeout=5).status_code == 404
+
+
+def test_term_ends_the_tree_and_kill_leaves_the_children() -> None:
+    with serving() as server:
+        children = server.children()
+        assert sorted(child.name() for child in children) == ["VLLM::EngineCor", "VLLM::Worker"]
+        assert {os.getpgid(child.pid) for child in children} == {server.process.pid}
+        server.process.terminate()
+        assert server.process.wait(10) == 0
+        until(lambda: all(map(ended, children)))
+    with serving() as server:
+        children = server.children()
+        server.process.kill()
+        server.process.wait(10)
+        assert [ended(child) for child in children] == [False, False]
+        os.killpg(server.process.pid, signal.SIGKILL)
+        until(lambda: all(map(ended, children)))
+
+
+def test_orphans_leave_the_group_and_outlive_the_server() -> None:
+    with serving(PRETEND_FAULT="orphans") as server:
+        children = server.children()
+        server.process.terminate()
+        server.process.wait(10)
+        assert [ended(child) for child in children] == [False, False]
+        assert server.process.pid not in {os.getpgid(child.pid) for child in children}
+        for child in children:
+            child.kill()
+
+
+def test_ignore_term_needs_a_kill() -> None:
+    with serving(PRETEND_FAULT="ignore_term") as server:
+        server.process.terminate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.process.wait(0.5)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [("exit0", 0), ("exit1", 1), ("import_error", 1), ("no_such_fault", 1)]
+)
+def test_a_server_that_ends_at_once(fault: str, code: int) -> None:
+    with serving(ready=False, PRETEND_FAULT=fault) as server:
+        assert server.process.wait(10) == code
+
+
+def test_never_ready_lives_and_does_not_listen() -> None:
+    with serving(ready=False, PRETEND_FAULT="never_ready") as server:
+        until(lambda: len(server.children()) == 2)
+        time.sleep(0.2)
+        assert server.process.poll() is None
+        assert not server.answers()
+
+
+def test_wrong_model() -> None:
+    with serving(PRETEND_FAULT="wrong_model") as server:
+        assert "m1" not in requests.get(f"{server.url}/v1/models", timeout=5).text
+        assert server.complete().status_code == 404
+
+
+def test_error_body_and_error_stream_are_200() -> None:
+    with serving(PRETEND_FAULT="error_body,error_stream") as server:
+        assert (server.complete().status_code, "error" in server.complete().json()) == (200, True)
+        streamed = server.complete(stream=True)
+        assert (streamed.status_code, '{"error"' in streamed.text) == (200, True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "completed"), [("nothing_completed", 0), ("error_stream", 0), ("die_in_bench", 3)]
+)
+def test_the_client_exits_0_when_the_server_fails(fault: str, completed: int, tmp_path: Path) -> None:
+    with serving(PRETEND_FAULT=fault) as server:
+        code, result = bench(server.url, tmp_path)
+        assert (code, read(result)["completed"], read(result)["failed"]) == (0, completed, 4 - completed)
+
+
+def test_the_client_exits_1_without_a_file_when_the_ready_check_fails(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    code, result = bench(url, tmp_path, "--ready-check-timeout-sec", "1")
+    assert (code, result.exists()) == (1, False)
+    assert bench(url, tmp_path)[0] == 0
+    assert (read(result)["completed"], read(result)["median_tpot_ms"]) == (0, 0.0)
+
+
+def test_an_option_that_the_real_client_does_not_have_is_refused(tmp_path: Path) -> None:
+    assert bench("http://127.0.0.1:1", tmp_path, "--no-such-option", "1")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        ("nothing_completed", lambda d: d["completed"] == 0 and d["median_tpot_ms"] == 0.0),
+        ("zero_template", lambda d: d["completed"] == 4 and d["output_throughput"] == 0.0),
+        ("nan", lambda d: math.isnan(d["median_ttft_ms"])),
+        ("missing_keys", lambda d: "median_tpot_ms" not in d and "completed" in d),
+        ("some_failed", lambda d: (d["completed"], d["failed"]) == (3, 1)),
+        ("short_outputs", lambda d: d["total_output_tokens"] == 12 and d["output_lens"] == [3] * 4),
+    ],
+)
+def test_reports_that_are_wrong(
+    fault: str, seen: Callable[[dict[str, Any]], bool], server: Server, tmp_path: Path
+) -> None:
+    code, result = bench(server.url, tmp_path, PRETEND_FAULT=fault)
+    assert code == 0
+    assert seen(read(result))
+
+
+@pytest.mark.parametrize("fault", ["garbage_json", "half_written", "no_file", "client_exit1"])
+def test_no_document(fault: str, server: Server, tmp_path: Path) -> None:
+    code, result = bench(server.url, tmp_path, PRETEND_FAULT=fault)
+    assert code == (1 if fault == "client_exit1" else 0)
+    with pytest.raises((json.JSONDecodeError, FileNotFoundError)):
+        read(result)
+
+
+def test_short_and_failed_by_the_server(tmp_path: Path) -> None:
+    with serving(PRETEND_FAULT="some_failed,short_outputs") as server:
+        document = read(bench(server.url, tmp_path, "--num-prompts", "5")[1])
+        assert (document["completed"], document["failed"], set(document["output_lens"])) == (3, 2, {0, 3})
+
+
+def test_two_servers_share_a_port() -> None:
+    with serving() as stale:
+        second = [
+            *MODULE,
+            *f"serve other --host 127.0.0.1 --port {stale.port} --served-model-name m2".split(),
+        ]
+        process = subprocess.Popen(
+            second, env=environment(), stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            until(lambda: len({_model(stale.url) for _ in range(20)}) == 2)
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def _model(url: str) -> str:
+    return str(requests.get(f"{url}/v1/models", timeout=5).json()["data"][0]["id"])
+
+
+def test_a_fault_of_one_launch_only(tmp_path: Path) -> None:
+    codes = []
+    for _ in range(3):
+        with serving(ready=False, PRETEND_STATE=str(tmp_path), PRETEND_FAULT="exit1@2") as server:
+            until(server.answers)
+            codes.append(server.process.poll())
+    assert codes == [None, 1, None]
+    assert (tmp_path / "launches").stat().st_size == 3
+
+
+def factors(seed: str, launch: int) -> list[float]:
+    """Six request factors of a launch, drawn in a process of its own."""
+    code = (
+        "import sys; from vllm import faults, noise; faults.launch_number = lambda: int(sys.argv[1]); "
+        "n = noise.Noise(1, 'm'); print(*[n.request() for _ in range(6)])"
+    )
+    extra = {"PRETEND_SEED": seed} if seed else {}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(launch)], env=environment(**extra), capture_output=True, check=True
+    )
+    return [float(word) for word in done.stdout.split()]
+
+
+def test_noise_is_seeded_by_launch_and_otherwise_from_the_system() -> None:
+    assert factors("3", 1) == factors("3", 1) != factors("3", 2)
+    assert factors("", 1) != factors("", 1)
+    launches = [statistics.fmean(map(math.log, factors(str(seed), 1))) for seed in range(12)]
+    assert 0.005 < statistics.stdev(launches) < 0.2
