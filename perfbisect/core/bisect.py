@@ -1,136 +1,145 @@
-"""Which change made the metric worse: what to measure next, and when it is settled (METHOD part A)."""
+"""Which change made the metric worse: what to measure next, and when it is settled (METHOD part A).
+
+:func:`next_action` is a fold: the whole state is the list of events, so the same events give the same
+answer, and resuming is asking again. docs/method.md says what the model is and what the numbers mean.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Sequence
 
-Word = Literal["found", "not reproduced", "too small", "out of budget"]
-Purpose = Literal["end", "search", "confirm"]
+from perfbisect.core import confirm, verdict
+from perfbisect.core.ends import NOT_REPRODUCED, next_end
+from perfbisect.core.groups import leading, parent_of
+from perfbisect.core.plan import (
+    Beliefs,
+    Comparison,
+    Costs,
+    Done,
+    Event,
+    Lost,
+    Measure,
+    Measured,
+    Outcome,
+    Plan,
+    Purpose,
+    Skipped,
+    Word,
+)
+from perfbisect.core.posterior import Posterior, posterior, prior_weights
+from perfbisect.core.probe import probe
+from perfbisect.core.story import Story, fold
+
+__all__ = [
+    "Beliefs",
+    "Comparison",
+    "Costs",
+    "Done",
+    "Event",
+    "Lost",
+    "Measure",
+    "Measured",
+    "Outcome",
+    "Plan",
+    "Purpose",
+    "Skipped",
+    "Word",
+    "beliefs",
+    "next_action",
+]
+
+CONFIRM_AT = 0.95
+"""Probability of one distinguishable set at which it is put to the A/B, and below which nothing is named."""
+
+ATTEMPTS = 3
+"""A/B comparisons that may fail before the bisection gives up."""
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Minutes that a build, a launch (start, readiness, discarded run, stop) and a run take: expected, then as observed."""
+def next_action(plan: Plan, events: Sequence[Event]) -> Measure | Done:
+    """What to measure next, or how it ended. A pure function of its arguments.
 
-    build: float = 4.0
-    launch: float = 3.0
-    run: float = 1.5
+    The answer to a :class:`Measure` is one event with its index and purpose; after a :class:`Lost` attempt
+    the same is asked for again. A launch is not begun where its expected minutes would exceed the budget.
 
-
-@dataclass(frozen=True)
-class Plan:
-    """The question. Positions 0..n are the history's changes: 0 is good, n is bad; candidates are 1..n.
-
-    ``sign`` is +1 where a larger value is worse; ``min_effect`` the smallest relative step worth telling; ``prior``
-    weights over positions 0..n (position 0 is ignored), ``skips`` positions known to be untestable, ``cached``
-    positions already built, ``budget`` minutes of measuring in all.
+    :raises ValueError: the plan or an event makes no sense, or an end of the range cannot be measured (it was
+        skipped before it ever gave a value, or three times): an error about the range, never a verdict.
     """
-
-    n: int
-    sign: int = 1
-    min_effect: float = 0.02
-    costs: Costs = field(default_factory=Costs)
-    prior: tuple[float, ...] | None = None
-    skips: frozenset[int] = frozenset()
-    cached: frozenset[int] = frozenset()
-    budget: float = 900.0
-    max_runs: int = 6
-    seed: int = 0
+    story = fold(plan, tuple(events))
+    action = _decide(plan, story)
+    if isinstance(action, Measure) and not _affordable(plan, story, action):
+        return Done(verdict.out_of_budget(plan, story, _state(plan, story)))
+    return action
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A launch that gave values: one raw positive value a run, in run order; minutes it took."""
+def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
+    """The posterior as it is shown beside a launch; before both ends were measured it is the prior.
 
-    index: int
-    purpose: Purpose
-    values: tuple[float, ...]
-    build: float = 0.0
-    launch: float = 0.0
-    run: float = 0.0
-    """Minutes of all runs together."""
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A change that cannot be built or served (after the runner's one retry): untestable, never bad."""
-
-    index: int
-    purpose: Purpose
-    minutes: float = 0.0
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Minutes spent on an attempt that is no evidence (the machine failed, the process was killed)."""
-
-    minutes: float = 0.0
-
-
-Event = Measured | Skipped | Lost
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Launch this position afresh and make ``runs`` runs; ``why`` in words for the live line."""
-
-    index: int
-    runs: int
-    purpose: Purpose
-    why: str
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The confirming A/B of parent and culprit: relative effect (B/A - 1) with its 95 % interval; launches a side."""
-
-    parent: int
-    culprit: int
-    effect: float
-    low: float
-    high: float
-    launches: int
-
-
-@dataclass(frozen=True)
-class Beliefs:
-    """The posterior: ``p[i]`` that position i is the culprit (p[0] = 0), ``none`` that nothing changed, and the levels."""
-
-    p: tuple[float, ...]
-    none: float
-    sigma: float
-    tau: float
-    step: float
-    """Posterior mean of the step, relative (0.10: ten per cent worse)."""
-    step_low: float
-    step_high: float
-    leading: tuple[int, ...]
-    """The distinguishable set of positions that holds most probability."""
-    leading_p: float
-    """... and how much, never told above 0.99."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a bisection ended.
-
-    ``culprits``: positions that cannot be told apart (one, where its neighbours are testable); empty unless found or
-    leading when the budget ended. ``note``: what else a reader must know (more than one step, an end that flaps).
-    ``launches_needed``: for "too small", the launches a side that would settle it; 0 unknown.
+    :raises ValueError: as :func:`next_action`.
     """
-
-    word: Word
-    culprits: tuple[int, ...]
-    probability: float
-    beliefs: Beliefs | None
-    confirmed: Comparison | None = None
-    whole: Comparison | None = None
-    share: float | None = None
-    note: str = ""
-    launches_needed: int = 0
+    story = fold(plan, tuple(events))
+    return verdict.beliefs(plan, story, _state(plan, story))
 
 
-@dataclass(frozen=True)
-class Done:
-    outcome: Outcome
+def _state(plan: Plan, story: Story) -> Posterior | None:
+    if not {0, plan.n} <= {launch.index for launch in story.data}:
+        return None
+    return posterior(story.data, prior_weights(plan.n, plan.prior), plan.min_effect)
+
+
+def _affordable(plan: Plan, story: Story, action: Measure) -> bool:
+    return story.prices.spent + story.prices.visit(action.index, action.runs) <= plan.budget
+
+
+def _decide(plan: Plan, story: Story) -> Measure | Done:
+    if not story.searching:
+        step = next_end(plan, story.data, story.prices)
+        if isinstance(step, Measure):
+            return step
+        if step.word is not None:
+            return Done(verdict.without_culprit(plan, story, step.state, step.word, step.needed))
+        state: Posterior | None = step.state
+    else:
+        state = _state(plan, story)
+    if state is None:
+        raise ValueError("a launch of the search or the A/B before both ends were measured")
+    first, last, mass = leading(state.p, story.skips)
+    failed = story.failed
+    if story.trial:
+        judged = _trial(plan, story)
+        if not isinstance(judged, bool):
+            return judged
+        parent, culprit = confirm.sides(story.trial)
+        if judged and mass >= CONFIRM_AT and (first - 1, last) == (parent, culprit):
+            return Done(verdict.found(plan, story, state))
+        failed += 1
+    if state.none > NOT_REPRODUCED:
+        return Done(verdict.without_culprit(plan, story, state, "not reproduced"))
+    if failed >= ATTEMPTS:
+        return Done(verdict.unconfirmed(plan, story, state))
+    if mass >= CONFIRM_AT and not story.trial:
+        runs = confirm.runs_for(state, story.prices, plan.max_runs)
+        return Measure(last, runs, "confirm", f"A/B with its parent: P {min(mass, 0.99):.2f}")
+    found = probe(state, story.prices, story.skips, plan.max_runs)
+    why = (
+        f"{found.bits:.2f} bits for {found.minutes:.1f} min; leading {first}..{last} at {min(mass, 0.99):.2f}"
+    )
+    return Measure(found.index, found.runs, "search", why)
+
+
+def _trial(plan: Plan, story: Story) -> Measure | bool:
+    """The A/B in progress: its next launch, or whether it confirmed the step."""
+    trial = story.trial
+    if len(trial) == 1:
+        parent = parent_of(trial[0].index, story.skips)
+        return Measure(parent, trial[0].runs, "confirm", f"A/B: the parent of {trial[0].index}")
+    parent, culprit = confirm.sides(trial)
+    sides = confirm.split(trial)
+    if len(trial) % 2 == 0:
+        before = posterior(story.before_trial, prior_weights(plan.n, plan.prior), plan.min_effect)
+        ratio = confirm.log_ratio(*sides, confirm.expected(before))
+        if abs(ratio) > confirm.DECIDED or len(trial) >= 2 * confirm.PAIRS:
+            return ratio > confirm.DECIDED
+    index = confirm.turn(parent, culprit, len(trial))
+    return Measure(
+        index, trial[0].runs, "confirm", f"A/B of {parent} and {culprit}, pair {len(trial) // 2 + 1}"
+    )

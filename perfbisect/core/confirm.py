@@ -1,0 +1,154 @@
+"""The A/B that a verdict rests on: culprit and parent launched in turn, judged on these launches alone.
+
+The search says how large the step and the noise are (what to look for); it adds nothing to the evidence. The
+log likelihood ratio compares "the culprit's level is the parent's plus the step" with "both have one level",
+the common level, the step's size and the noise integrated out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfbisect.core.noise import Launch, launch_scale
+from perfbisect.core.plan import Comparison
+from perfbisect.core.posterior import Posterior
+from perfbisect.core.prices import Prices
+from perfbisect.core.stats import Array, cells, log_sum, log_t, march, quantiles
+
+DECIDED = math.log(20.0)
+"""A likelihood ratio of twenty to one decides."""
+
+PAIRS = 8
+"""Pairs after which an A/B that has decided nothing counts as failed."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the search tells the A/B to look for: steps with weights, and noise pairs with weights."""
+
+    steps: Array
+    step_weight: Array
+    sigma: Array
+    tau: Array
+    noise_weight: Array
+
+
+def sides(trial: tuple[Launch, ...]) -> tuple[int, int]:
+    """Parent and culprit of an A/B of at least two launches; the culprit is launched first.
+
+    :raises ValueError: launches of any other position are among them.
+    """
+    culprit, parent = trial[0].index, trial[1].index
+    if parent >= culprit or {launch.index for launch in trial} != {parent, culprit}:
+        raise ValueError(f"an A/B of parent and culprit has launches of {[x.index for x in trial]}")
+    return parent, culprit
+
+
+def split(trial: tuple[Launch, ...]) -> tuple[list[Launch], list[Launch]]:
+    """The launches of the parent, and those of the culprit."""
+    parent, culprit = sides(trial)
+    return [x for x in trial if x.index == parent], [x for x in trial if x.index == culprit]
+
+
+def turn(parent: int, culprit: int, made: int) -> int:
+    """Whose launch is next after ``made``: culprit, parent, parent, culprit, and again."""
+    return (culprit, parent, parent, culprit)[made % 4]
+
+
+def expected(state: Posterior) -> Expected:
+    """Five equally likely sizes of the step, and the noise that carries weight."""
+    used = state.noise_weight > 0.02 * state.noise_weight.max()
+    weight = state.noise_weight[used]
+    steps = np.array(quantiles(state.step, state.step_weight, (0.1, 0.3, 0.5, 0.7, 0.9)))
+    return Expected(
+        steps, np.full(5, 0.2), state.noise.sigma[used], state.noise.tau[used], weight / weight.sum()
+    )
+
+
+def _levels(data: list[Launch], look: Expected, nodes: Array) -> Array:
+    """log likelihood [noise, node] of launches that share one level."""
+    out = np.zeros((len(look.sigma), len(nodes)))
+    for launch in data:
+        scale = launch_scale(look.sigma, look.tau, float(launch.runs))
+        z = (launch.center - nodes)[None] / scale[:, None]
+        out += log_t(z) - np.log(scale)[:, None]
+    return out
+
+
+def _nodes(data: list[Launch], look: Expected) -> Array:
+    runs = float(max(launch.runs for launch in data))
+    scale = launch_scale(look.sigma, look.tau, runs)
+    fine, wide = float(scale.min()), float(scale.max())
+    points = np.array([launch.center for launch in data])
+    return march(points, 0.5 * fine / math.sqrt(len(data)), 6 * wide, most=400)
+
+
+def log_ratio(parent: list[Launch], culprit: list[Launch], look: Expected) -> float:
+    """ln of P(data | step) / P(data | no step). :raises ValueError: a side is empty."""
+    if not parent or not culprit:
+        raise ValueError("an A/B needs a launch on each side")
+    prior = np.log(look.noise_weight)
+    totals = []
+    for step in (0.0, *look.steps):
+        moved = [Launch(x.index, x.purpose, x.center - step, x.runs, x.residuals) for x in culprit]
+        data = parent + moved
+        nodes = _nodes(data, look)
+        low, high = cells(nodes)
+        level = _levels(data, look, nodes) + np.log(high - low)[None]
+        totals.append(float(log_sum(log_sum(level, axis=1) + prior)))
+    changed = float(log_sum(np.array(totals[1:]) + np.log(look.step_weight)))
+    return changed - totals[0]
+
+
+def compare(parent: list[Launch], culprit: list[Launch], look: Expected, sign: int) -> Comparison:
+    """The relative effect culprit / parent - 1 in the metric's own direction, with its 95 % interval.
+
+    Both levels are flat before the data; the noise is mixed over, so that few launches give a wide interval.
+    """
+    scale = launch_scale(look.sigma, look.tau, float(max(launch.runs for launch in parent + culprit)))
+    parts: list[tuple[Array, Array, float]] = []
+    for j in range(len(scale)):
+        one = Expected(look.steps, look.step_weight, look.sigma[j : j + 1], look.tau[j : j + 1], np.ones(1))
+        sides = []
+        for side in (parent, culprit):
+            points = np.array([launch.center for launch in side])
+            fine = 0.4 * float(scale[j]) / math.sqrt(len(side))
+            nodes = march(points, fine, 8 * float(scale[j]), most=160)
+            low, high = cells(nodes)
+            log_mass = _levels(side, one, nodes)[0] + np.log(high - low)
+            evidence = float(log_sum(log_mass))
+            sides.append((nodes, np.exp(log_mass - evidence), evidence))
+        (a, weight_a, log_a), (b, weight_b, log_b) = sides
+        difference = (b[None, :] - a[:, None]).ravel()
+        mass = (weight_a[:, None] * weight_b[None, :]).ravel()
+        parts.append((difference, mass, log_a + log_b + math.log(look.noise_weight[j])))
+    top = max(log for _, _, log in parts)
+    x = np.concatenate([d for d, _, _ in parts])
+    w = np.concatenate([m * math.exp(log - top) for _, m, log in parts])
+    by = np.argsort(x)
+    low_, middle, high_ = quantiles(x[by], w[by], (0.025, 0.5, 0.975))
+    effects = sorted(math.expm1(sign * v) for v in (low_, middle, high_))
+    return Comparison(
+        parent=parent[0].index,
+        culprit=culprit[0].index,
+        effect=math.expm1(sign * middle),
+        low=effects[0],
+        high=effects[2],
+        launches=min(len(parent), len(culprit)),
+    )
+
+
+def runs_for(state: Posterior, prices: Prices, max_runs: int) -> int:
+    """Runs a launch for which the A/B is expected to be cheapest: fewer where the step is large."""
+    size = quantiles(state.step, state.step_weight, (0.4,))[0]
+    best, least = 1, math.inf
+    for runs in range(1, max_runs + 1):
+        variance = 2 * (state.tau**2 + state.sigma**2 / runs)
+        pairs = max(1, math.ceil(14.0 * variance / size**2 - 1e-9))
+        minutes = pairs * (prices.launch + runs * prices.run)
+        if minutes < least * (1 - 1e-9):
+            best, least = runs, minutes
+    return best

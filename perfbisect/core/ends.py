@@ -1,0 +1,71 @@
+"""The two ends first: do they differ at all, beyond the noise?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from perfbisect.core.noise import Launch
+from perfbisect.core.plan import Measure, Plan, Word
+from perfbisect.core.posterior import Posterior, posterior, prior_weights
+from perfbisect.core.prices import Prices
+from perfbisect.core.stats import quantiles
+
+GO_ON = 0.10
+"""Probability of no change below which the search begins."""
+
+NOT_REPRODUCED = 0.95
+"""... and above which there is nothing to find."""
+
+ROUNDS = 10
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The ends are done: ``word`` is empty where the search may begin."""
+
+    word: Word | None
+    state: Posterior
+    needed: int = 0
+
+
+def next_end(plan: Plan, data: tuple[Launch, ...], prices: Prices) -> Measure | Settled:
+    """The next launch of an end, or what the ends told.
+
+    Rounds of good and bad, bad and good: a drift of the machine falls on both. Both launches of a round have
+    the same number of runs. The first round has two, so that the noise within a launch is seen at all.
+    """
+    count = len(data)
+    turn = count // 2
+    order = (0, plan.n) if turn % 2 == 0 else (plan.n, 0)
+    if count % 2:
+        return Measure(order[1], data[-1].runs, "end", f"{_name(order[1])} end, round {turn + 1}")
+    if not count:
+        return Measure(order[0], min(2, plan.max_runs), "end", "good end, round 1")
+    state = posterior(data, prior_weights(plan.n, plan.prior), plan.min_effect)
+    if state.none < GO_ON:
+        return Settled(None, state)
+    if state.none > NOT_REPRODUCED and turn >= 2:
+        return Settled("not reproduced", state)
+    runs = prices.best_runs(state.sigma, state.tau, plan.max_runs)
+    if turn >= ROUNDS:
+        return Settled("too small", state, launches_needed(state, runs, plan.min_effect, turn))
+    return Measure(
+        order[0], runs, "end", f"{_name(order[0])} end, round {turn + 1}: P(no change) {state.none:.2f}"
+    )
+
+
+def launches_needed(state: Posterior, runs: int, min_effect: float, made: int) -> int:
+    """Launches a side that would settle a step of the size now believed (at least the smallest worth
+    telling).
+
+    With n launches a side the expected log likelihood ratio is n delta^2 / (4 s^2); about 4 is needed to
+    overcome the prior of no change and of all the sizes that the step could have had.
+    """
+    size = max(quantiles(state.step, state.step_weight, (0.5,))[0], math.log1p(min_effect))
+    variance = state.tau**2 + state.sigma**2 / runs
+    return max(made + 1, math.ceil(16 * variance / size**2))
+
+
+def _name(index: int) -> str:
+    return "bad" if index else "good"

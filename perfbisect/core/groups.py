@@ -1,0 +1,56 @@
+"""Which positions can be told apart: candidates between two neighbouring testable positions are one set."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfbisect.core.stats import Array
+
+
+def sets(n: int, skips: frozenset[int]) -> tuple[tuple[int, int], ...]:
+    """The distinguishable sets as (first, last), ascending: the culprit is one of first..last, and ``first -
+    1`` and ``last`` can be measured. Position n counts as testable."""
+    out, first = [], 1
+    for i in range(1, n + 1):
+        if i == n or i not in skips:
+            out.append((first, i))
+            first = i + 1
+    return tuple(out)
+
+
+def leading(p: Array, skips: frozenset[int]) -> tuple[int, int, float]:
+    """The set with most probability: first, last, and how much."""
+    groups = sets(len(p) - 1, skips)
+    ahead = np.cumsum(p)
+    mass = [float(ahead[last] - ahead[first - 1]) for first, last in groups]
+    best = int(np.argmax(mass))
+    return groups[best][0], groups[best][1], mass[best]
+
+
+def credible(p: Array, skips: frozenset[int], level: float) -> tuple[int, ...]:
+    """The smallest union of distinguishable sets that holds ``level`` of the probability of a change,
+    ascending."""
+    groups = sets(len(p) - 1, skips)
+    ahead = np.cumsum(p)
+    mass = np.array([float(ahead[last] - ahead[first - 1]) for first, last in groups])
+    order = np.argsort(-mass, kind="stable")
+    enough = int(np.searchsorted(np.cumsum(mass[order]), level * mass.sum())) + 1
+    return tuple(sorted(i for j in order[:enough] for i in range(groups[j][0], groups[j][1] + 1)))
+
+
+def nearest(index: int, low: int, high: int, skips: frozenset[int]) -> int | None:
+    """The testable position strictly between ``low`` and ``high`` that is nearest to ``index``; the earlier
+    of two."""
+    for distance in range(high - low):
+        for i in (index - distance, index + distance):
+            if low < i < high and i not in skips:
+                return i
+    return None
+
+
+def parent_of(index: int, skips: frozenset[int]) -> int:
+    """The last testable position before a candidate."""
+    parent = index - 1
+    while parent in skips:
+        parent -= 1
+    return parent

@@ -1,0 +1,143 @@
+"""The words of a bisection as values: the question, what happened, what to do next, how it ended.
+
+All of them are part of the interface of :mod:`perfbisect.core.bisect`; import them from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Word = Literal["found", "not reproduced", "too small", "out of budget"]
+Purpose = Literal["end", "search", "confirm"]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Minutes that a build, a launch (start, readiness, discarded run, stop) and a run take: expected, then
+    as observed."""
+
+    build: float = 4.0
+    launch: float = 3.0
+    run: float = 1.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The question. Positions 0..n are the history's changes: 0 is good, n is bad; candidates are 1..n.
+
+    ``sign`` is +1 where a larger value is worse; ``min_effect`` the smallest relative step worth telling;
+    ``prior`` weights over positions 0..n (position 0 is ignored), ``skips`` positions known to be
+    untestable, ``cached`` positions already built, ``budget`` minutes of measuring in all.
+    """
+
+    n: int
+    sign: int = 1
+    min_effect: float = 0.02
+    costs: Costs = field(default_factory=Costs)
+    prior: tuple[float, ...] | None = None
+    skips: frozenset[int] = frozenset()
+    cached: frozenset[int] = frozenset()
+    budget: float = 900.0
+    max_runs: int = 6
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A launch that gave values: one raw positive value a run, in run order; minutes it took."""
+
+    index: int
+    purpose: Purpose
+    values: tuple[float, ...]
+    build: float = 0.0
+    launch: float = 0.0
+    run: float = 0.0
+    """Minutes of all runs together."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A change that cannot be built or served (after the runner's one retry): untestable, never bad."""
+
+    index: int
+    purpose: Purpose
+    minutes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Minutes spent on an attempt that is no evidence (the machine failed, the process was killed)."""
+
+    minutes: float = 0.0
+
+
+Event = Measured | Skipped | Lost
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Launch this position afresh and make ``runs`` runs; ``why`` in words for the live line."""
+
+    index: int
+    runs: int
+    purpose: Purpose
+    why: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The confirming A/B of parent and culprit: relative effect (B/A - 1) with its 95 % interval; launches a
+    side."""
+
+    parent: int
+    culprit: int
+    effect: float
+    low: float
+    high: float
+    launches: int
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """The posterior: ``p[i]`` that position i is the culprit (p[0] = 0), ``none`` that nothing changed, and
+    the levels."""
+
+    p: tuple[float, ...]
+    none: float
+    sigma: float
+    tau: float
+    step: float
+    """Posterior mean of the step, relative (0.10: ten per cent worse)."""
+    step_low: float
+    step_high: float
+    leading: tuple[int, ...]
+    """The distinguishable set of positions that holds most probability."""
+    leading_p: float
+    """... and how much, never told above 0.99."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a bisection ended.
+
+    ``culprits``: positions that cannot be told apart (one, where its neighbours are testable); empty unless
+    found or leading when the budget ended. ``note``: what else a reader must know (more than one step, an
+    end that flaps). ``launches_needed``: for "too small", the launches a side that would settle it; 0
+    unknown.
+    """
+
+    word: Word
+    culprits: tuple[int, ...]
+    probability: float
+    beliefs: Beliefs | None
+    confirmed: Comparison | None = None
+    whole: Comparison | None = None
+    share: float | None = None
+    note: str = ""
+    launches_needed: int = 0
+
+
+@dataclass(frozen=True)
+class Done:
+    outcome: Outcome

@@ -1,0 +1,178 @@
+"""How a bisection ended, in the words that are shown: outcomes, beliefs, the note of what else a reader must
+know."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from perfbisect.core import confirm
+from perfbisect.core.ends import launches_needed
+from perfbisect.core.groups import leading
+from perfbisect.core.noise import Launch
+from perfbisect.core.plan import Beliefs, Comparison, Outcome, Plan, Word
+from perfbisect.core.posterior import NO_CHANGE, Posterior, prior_weights
+from perfbisect.core.stats import center, quantiles
+from perfbisect.core.story import Story
+
+SHOWN = 0.99
+"""No probability of a culprit is told above this: the model is not that sure of itself."""
+
+
+def relative(delta: float, sign: int) -> float:
+    """A step of the signed log as a share of the value before it, positive where it is worse."""
+    return math.expm1(delta) if sign > 0 else -math.expm1(-delta)
+
+
+def beliefs(plan: Plan, story: Story, state: Posterior | None) -> Beliefs:
+    """What is shown of a posterior; without one (an end is unmeasured) the prior, with no step and no
+    noise."""
+    if state is None:
+        p = prior_weights(plan.n, plan.prior) * (1 - NO_CHANGE)
+        first, last, mass = leading(p, story.skips)
+        return Beliefs(
+            p=tuple(float(v) for v in p),
+            none=NO_CHANGE,
+            sigma=0.0,
+            tau=0.0,
+            step=0.0,
+            step_low=0.0,
+            step_high=0.0,
+            leading=tuple(range(first, last + 1)),
+            leading_p=min(SHOWN, mass),
+        )
+    first, last, mass = leading(state.p, story.skips)
+    low, high = quantiles(state.step, state.step_weight, (0.025, 0.975))
+    mean = float(state.step @ state.step_weight / state.step_weight.sum())
+    return Beliefs(
+        p=tuple(float(v) for v in state.p),
+        none=state.none,
+        sigma=state.sigma,
+        tau=state.tau,
+        step=relative(mean, plan.sign),
+        step_low=relative(low, plan.sign),
+        step_high=relative(high, plan.sign),
+        leading=tuple(range(first, last + 1)),
+        leading_p=min(SHOWN, mass),
+    )
+
+
+def whole(plan: Plan, story: Story, state: Posterior) -> Comparison:
+    """The change between the two ends, from every launch of theirs."""
+    good = [x for x in story.data if x.index == 0]
+    bad = [x for x in story.data if x.index == plan.n]
+    return confirm.compare(good, bad, confirm.expected(state), plan.sign)
+
+
+def found(plan: Plan, story: Story, state: Posterior) -> Outcome:
+    """The leading set, confirmed by the A/B that has just been decided."""
+    first, last, mass = leading(state.p, story.skips)
+    parent, culprit = confirm.split(story.trial)
+    step = confirm.compare(parent, culprit, confirm.expected(state), plan.sign)
+    ends = whole(plan, story, state)
+    share = math.log1p(step.effect) / math.log1p(ends.effect) if ends.effect else None
+    return Outcome(
+        word="found",
+        culprits=tuple(range(first, last + 1)),
+        probability=min(SHOWN, mass),
+        beliefs=beliefs(plan, story, state),
+        confirmed=step,
+        whole=ends,
+        share=share,
+        note=_join(_more_steps(story, state, step, ends), _flaps(story)),
+    )
+
+
+def without_culprit(plan: Plan, story: Story, state: Posterior, word: Word, needed: int = 0) -> Outcome:
+    """Not reproduced, or too small: what the ends showed, and no culprit."""
+    ends = whole(plan, story, state)
+    better = ""
+    if plan.sign * ends.effect < 0 and ends.low * ends.high > 0:
+        better = f"the bad end is better than the good end: {ends.effect:+.1%}; are they swapped?"
+    return Outcome(
+        word=word,
+        culprits=(),
+        probability=state.none if word == "not reproduced" else 0.0,
+        beliefs=beliefs(plan, story, state),
+        whole=ends,
+        note=_join(better, _flaps(story)),
+        launches_needed=needed,
+    )
+
+
+def unconfirmed(plan: Plan, story: Story, state: Posterior) -> Outcome:
+    """The A/B has failed so often that no single change carries the step: too small at any one place."""
+    _, last, mass = leading(state.p, story.skips)
+    runs = max(launch.runs for launch in story.data)
+    needed = launches_needed(state, runs, plan.min_effect, confirm.PAIRS)
+    leader = f"position {last} leads with P {min(mass, SHOWN):.2f}"
+    note = f"the A/B did not confirm the step at any position tried; {leader}"
+    ends = without_culprit(plan, story, state, "too small", needed)
+    return Outcome(
+        word="too small",
+        culprits=(),
+        probability=0.0,
+        beliefs=ends.beliefs,
+        whole=ends.whole,
+        note=_join(note, ends.note),
+        launches_needed=needed,
+    )
+
+
+def out_of_budget(plan: Plan, story: Story, state: Posterior | None) -> Outcome:
+    """The minutes are spent: the leading set, which is no verdict."""
+    told = beliefs(plan, story, state)
+    return Outcome(
+        word="out of budget",
+        culprits=told.leading,
+        probability=told.leading_p,
+        beliefs=told,
+        whole=whole(plan, story, state) if state is not None else None,
+        note=_flaps(story),
+    )
+
+
+def _more_steps(story: Story, state: Posterior, step: Comparison, ends: Comparison) -> str:
+    """More than one step: the culprit's is not the whole change, or a position lies between (or beyond) the
+    levels."""
+    notes = []
+    if step.high < ends.low or step.low > ends.high:
+        notes.append(f"the culprit's step ({step.effect:+.1%}) is not the whole change ({ends.effect:+.1%})")
+    odd = outliers(story, state, step.culprit)
+    if odd:
+        listed = ", ".join(str(i) for i in odd)
+        notes.append(f"position {listed} lies at neither level")
+    return "more than one step: " + "; ".join(notes) if notes else ""
+
+
+def outliers(story: Story, state: Posterior, culprit: int) -> tuple[int, ...]:
+    """Positions of at least two launches whose level is clearly neither that before nor that after the
+    culprit."""
+    k = int(np.searchsorted(np.array(state.at), culprit)) - 1
+    low, high = float(state.low[0][k]), float(state.high[0][k])
+    out = []
+    for index in state.at:
+        here = [x for x in story.data if x.index == index]
+        if len(here) < 2:
+            continue
+        error = _error(here, state)
+        middle = center(np.array([x.center for x in here]))
+        margin = max(3.5 * error, 0.25 * (high - low))
+        if abs(middle - low) > margin and abs(middle - high) > margin:
+            out.append(index)
+    return tuple(out)
+
+
+def _error(here: list[Launch], state: Posterior) -> float:
+    runs = float(np.mean([x.runs for x in here]))
+    return 1.25 * math.sqrt((state.tau**2 + state.sigma**2 / runs) / len(here))
+
+
+def _flaps(story: Story) -> str:
+    names = " and ".join("good" if i == 0 else "bad" for i in story.flapping)
+    return f"the {names} end could not be served at times" if names else ""
+
+
+def _join(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)

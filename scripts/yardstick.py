@@ -1,0 +1,246 @@
+"""Score perfbisect's bisection beside the reference strategy of the shared simulator.
+
+    python scripts/yardstick.py --sim ../shared/tools/bisect_sim.py --seeds 100 --procs 2
+
+``Strategy`` is the interface that the simulator documents: a thin adapter over ``perfbisect.core.bisect``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
+
+ROOT = Path(__file__).resolve().parent.parent
+if importlib.util.find_spec("perfbisect") is None:
+    sys.path.insert(0, str(ROOT))
+
+from perfbisect.core.bisect import (  # noqa: E402
+    Costs,
+    Done,
+    Event,
+    Measure,
+    Measured,
+    Plan,
+    Skipped,
+    next_action,
+)
+
+CELLS: dict[str, dict[str, Any]] = {
+    "N32 d5 s1 t1.5": {"n": 32, "d": 0.05, "sigma": 0.01, "tau": 0.015},
+    "N32 d5 s3 t1.5": {"n": 32, "d": 0.05, "sigma": 0.03, "tau": 0.015},
+    "N32 d10 s3 t1.5": {"n": 32, "d": 0.10, "sigma": 0.03, "tau": 0.015},
+    "N128 d5 s3 t1.5": {"n": 128, "d": 0.05, "sigma": 0.03, "tau": 0.015},
+    "N128 d10 s10 t1.5": {"n": 128, "d": 0.10, "sigma": 0.10, "tau": 0.015},
+    "N500 d10 s3 t1.5": {"n": 500, "d": 0.10, "sigma": 0.03, "tau": 0.015},
+    "N64 d10 s2 t1.5, outliers, drift, skips, heavy tail": {
+        "n": 64,
+        "d": 0.10,
+        "sigma": 0.02,
+        "tau": 0.015,
+        "outlier_launch": 0.05,
+        "outlier_run": 0.05,
+        "drift": 0.02,
+        "skip": 0.2,
+        "heavy": True,
+    },
+    "N64 no change s1 t1.5": {"n": 64, "d": 0.0, "sigma": 0.01, "tau": 0.015},
+}
+
+MORE: dict[str, dict[str, Any]] = {
+    "weak: half fix": {"n": 64, "d": 0.05, "sigma": 0.03, "tau": 0.015, "multi": "fix"},
+    "weak: everything": {
+        "n": 64,
+        "d": 0.05,
+        "sigma": 0.02,
+        "tau": 0.015,
+        "outlier_launch": 0.05,
+        "outlier_run": 0.05,
+        "drift": 0.02,
+        "skip": 0.2,
+        "heavy": True,
+    },
+    "weak: drift": {"n": 64, "d": 0.03, "sigma": 0.02, "tau": 0.01, "drift": 0.02},
+    "no drift": {"n": 64, "d": 0.03, "sigma": 0.02, "tau": 0.01},
+    "two steps": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "multi": "two"},
+    "undone bump": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "multi": "bump"},
+    "N128 d20 s3 t1.5": {"n": 128, "d": 0.20, "sigma": 0.03, "tau": 0.015},
+    "N64 d100 s1 t0.5": {"n": 64, "d": 1.0, "sigma": 0.01, "tau": 0.005},
+    "N32 d40 s10 t10": {"n": 32, "d": 0.4, "sigma": 0.10, "tau": 0.10},
+    "N64 no change s3 t1.5": {"n": 64, "d": 0.0, "sigma": 0.03, "tau": 0.015},
+    "N128 d10 s3 t1.5": {"n": 128, "d": 0.10, "sigma": 0.03, "tau": 0.015},
+    "N64 d10 prior": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "prior": "good"},
+    "N64 d10 series": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "prior": "series"},
+}
+
+
+class Strategy:
+    """``next() / update() / result()`` over the fold: one run at a time, a launch is told when its runs are
+    complete."""
+
+    def __init__(
+        self,
+        n: int,
+        costs: dict[str, float] | None = None,
+        prior: Any = None,
+        seed: int = 0,
+        budget: float = 900.0,
+    ) -> None:
+        price = Costs(**costs) if costs else Costs()
+        weights = None if prior is None else tuple(float(w) for w in prior)
+        self.plan = Plan(n=n, costs=price, prior=weights, seed=seed, budget=budget)
+        self.events: list[Event] = []
+        self.slowest = 0.0
+        self._values: list[float] = []
+        self._cost = self._begun = 0.0
+        self._action = self._decide()
+
+    def _decide(self) -> Measure | Done:
+        start = time.process_time()
+        action = next_action(self.plan, self.events)
+        self.slowest = max(self.slowest, time.process_time() - start)
+        return action
+
+    def next(self) -> tuple[int, bool] | None:
+        if isinstance(self._action, Done):
+            return None
+        return self._action.index, not self._values
+
+    def update(self, index: int, value: float | str, info: dict[str, float] | None = None) -> None:
+        action = self._action
+        assert isinstance(action, Measure) and action.index == index
+        if not self._values:
+            self._begun = self._cost
+        new = not any(e.index == index for e in self.events if isinstance(e, Measured | Skipped))
+        costs = self.plan.costs
+        if info is not None:
+            self._cost = float(info["cost"])
+        elif isinstance(value, str):
+            self._cost += new * costs.build + costs.launch / 2
+        else:
+            self._cost += costs.run + (0.0 if self._values else new * costs.build + costs.launch)
+        if isinstance(value, str):
+            self.events.append(Skipped(index, action.purpose, self._cost - self._begun))
+        else:
+            self._values.append(float(value))
+            if len(self._values) < action.runs:
+                return
+            run = costs.run * len(self._values)
+            build = costs.build if new else 0.0
+            launch = max(0.0, self._cost - self._begun - run - build)
+            self.events.append(Measured(index, action.purpose, tuple(self._values), build, launch, run))
+        self._values = []
+        self._action = self._decide()
+
+    def result(self) -> tuple[int | None, float, dict[str, Any]]:
+        if not isinstance(self._action, Done):
+            return None, 0.0, {"why": "unfinished"}
+        end = self._action.outcome
+        extra = {"why": end.word, "set": list(end.culprits), "slowest": self.slowest, "note": end.note}
+        if end.word != "found":
+            return None, end.probability, extra
+        return end.culprits[-1], end.probability, extra
+
+
+def load(path: Path) -> ModuleType:
+    """The simulator as a module. :raises SystemExit: it is not there."""
+    if not path.is_file():
+        raise SystemExit(f"no simulator at {path}: name bisect_sim.py with --sim")
+    spec = importlib.util.spec_from_file_location("bisect_sim", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bisect_sim"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _session(job: tuple[str, str, dict[str, Any], int]) -> tuple[str, int, dict[str, Any]]:
+    path, who, cell, seed = job
+    sim = sys.modules.get("bisect_sim") or load(Path(path))
+    kind = Strategy if who == "perfbisect" else sim.BayesStep
+    row = sim.run_trial(sim.ObjectAdapter(kind, who), sim.Scenario(**cell), seed)
+    return who, seed, row
+
+
+def _table(sim: ModuleType, cell: dict[str, Any], rows: dict[str, list[dict[str, Any]]]) -> list[str]:
+    out = []
+    limit = sim.floor(sim.Scenario(**cell))["minutes"]
+    means = {who: sum(r["cost"] for r in got) / len(got) for who, got in rows.items()}
+    for who, got in rows.items():
+        share = {
+            v: 100.0 * sum(r["verdict"] == v for r in got) / len(got) for v in ("right", "wrong", "none")
+        }
+        if not cell["d"]:
+            share["right"], share["none"] = share["none"], 0.0
+        ratio = means[who] / means["reference"] if "reference" in means else math.nan
+        over = f"{means[who] / limit:.1f}" if limit else "-"
+        out.append(
+            f"{who} | {share['right']:.0f} | {share['wrong']:.0f} | {share['none']:.0f} "
+            f"| {means[who]:.0f} | {ratio:.2f} | {over}"
+        )
+    return out
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--sim", type=Path, default=ROOT.parent / "shared" / "tools" / "bisect_sim.py")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--procs", type=int, default=1)
+    parser.add_argument(
+        "--cell", action="append", default=[], help="name (a part of it), or a scenario as JSON"
+    )
+    parser.add_argument("--more", action="store_true", help="the further cells as well")
+    parser.add_argument("--only", choices=("perfbisect", "reference"), action="append", default=[])
+    parser.add_argument("--rows", type=Path, help="append every session as JSON lines")
+    args = parser.parse_args(argv)
+    sim = load(args.sim)
+    known = {**CELLS, **(MORE if args.more or args.cell else {})}
+    cells: dict[str, dict[str, Any]] = {} if args.cell else known
+    for text in args.cell:
+        if text.startswith("{"):
+            cells[text] = json.loads(text)
+        else:
+            cells.update({name: cell for name, cell in known.items() if text in name})
+    if not cells:
+        raise SystemExit(f"no such cell; known: {', '.join(known)}")
+    who = args.only or ["reference", "perfbisect"]
+    print("| cell | strategy | right % | wrong % | none % | GPU minutes | / reference | / limit |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    ratios = []
+    with multiprocessing.get_context("spawn").Pool(args.procs) as pool:
+        for name, cell in cells.items():
+            seeds = range(args.first, args.first + args.seeds)
+            jobs = [(str(args.sim), w, cell, seed) for w in who for seed in seeds]
+            rows: dict[str, list[dict[str, Any]]] = {w: [] for w in who}
+            for w, seed, row in pool.imap(_session, jobs, chunksize=2):
+                rows[w].append(row)
+                if args.rows:
+                    with args.rows.open("a") as file:
+                        file.write(
+                            json.dumps({"cell": name, "strategy": w, "seed": seed, **row}, default=str) + "\n"
+                        )
+            for line in _table(sim, cell, rows):
+                print(f"| {name} | {line} |", flush=True)
+            if len(who) == 2:
+                a, b = (sum(r["cost"] for r in rows[w]) for w in ("perfbisect", "reference"))
+                ratios.append(a / b)
+    if ratios:
+        mean = math.exp(sum(math.log(r) for r in ratios) / len(ratios))
+        print(f"\nMinutes / reference, geometric mean over the cells: {mean:.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
