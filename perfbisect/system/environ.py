@@ -1,0 +1,75 @@
+"""The process environment of servers and clients: what the user's shell passes on, and what is recorded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+_LOOPBACK = "127.0.0.1,localhost,::1"
+
+_NAMES = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "XDG_RUNTIME_DIR",
+    "HF_HOME", "HF_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT", "HF_HUB_CACHE", "HF_DATASETS_CACHE",
+    "HF_ASSETS_CACHE", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_CACHE",
+})  # fmt: skip
+_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "ROCR_", "HIP_", "ASCEND_", "ZE_")
+"""Where the machine's devices are. Nothing that tunes an engine (``VLLM_``, ``OMP_``, ``NCCL_``, ``PYTHON``): left
+in a shell it would change the workload silently, so it comes from the cell or not at all."""
+
+_PROXIES = re.compile(r"^(?:https?|ftp|all|no)_proxy$", re.IGNORECASE)
+_SECRET = re.compile(r"TOKEN|SECRET|KEY|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|AKIA|eyJ)[A-Za-z0-9_\-.]{8,}")
+_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_SWITCH = re.compile(
+    r"(--?[A-Za-z0-9-]*(?:token|secret|password|api-key)[a-z-]*)(=|\x00)([^\x00]+)", re.IGNORECASE
+)
+
+REDACTED = "(redacted)"
+
+
+def allowed(shell: Mapping[str, str]) -> dict[str, str]:
+    """What of the user's environment a server or client is given, and that the loopback needs no proxy."""
+    passed = {name: value for name, value in shell.items() if name in _NAMES or name.startswith(_PREFIXES)}
+    return {**passed, "NO_PROXY": _LOOPBACK, "no_proxy": _LOOPBACK}
+
+
+def for_interpreter(
+    shell: Mapping[str, str], interpreter: Path, *layers: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment in which ``interpreter`` runs: what is allowed, its folder first on the path, the layers.
+
+    A later layer wins. An engine compiles with tools (``ninja``) that stand beside its interpreter.
+    """
+    made = allowed(shell)
+    made["PATH"] = ":".join(
+        filter(None, (str(interpreter.parent), made.get("PATH", "/usr/local/bin:/usr/bin:/bin")))
+    )
+    for layer in layers:
+        made.update(layer)
+    return made
+
+
+def with_proxies(made: Mapping[str, str], shell: Mapping[str, str]) -> dict[str, str]:
+    """The same with the user's proxies: for fetching a model, never for serving or measuring."""
+    return {**made, **{name: value for name, value in shell.items() if _PROXIES.match(name)}}
+
+
+def redacted(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment as it may be written down: what is secret by its name or its look is replaced."""
+    return {
+        name: REDACTED if _SECRET.search(name) and value else without_secrets(value)
+        for name, value in sorted(environment.items())
+    }
+
+
+def without_secrets(text: str) -> str:
+    """A text with access tokens and the user part of addresses replaced."""
+    return _IN_URL.sub(REDACTED, _SECRET_VALUE.sub(REDACTED, text))
+
+
+def redacted_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """A command as it may be written down: what follows a switch like ``--api-key`` is replaced."""
+    joined = _SWITCH.sub(lambda found: found[1] + found[2] + REDACTED, "\x00".join(argv))
+    return tuple(without_secrets(word) for word in joined.split("\x00"))

@@ -1,0 +1,54 @@
+"""The end of a log file, safe to show: bounded, and without control characters that a terminal would obey."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_READ = 256 * 1024
+_ERROR = re.compile(
+    r"(?:^|[\s:])(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)|Killed|CUDA error)\b(?::|$)"
+)
+_SECOND_HAND = re.compile(
+    r"See (?:the )?(?:root cause|stack trace|error) (?:above|trace)|See root cause|core initialization failed"
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def neutral(text: str, width: int = 300) -> str:
+    """One line with colours dropped, control characters shown as escapes, cut to ``width`` characters."""
+    shown = "".join(
+        c if c == "\t" or c.isprintable() else c.encode("unicode_escape").decode("ascii")
+        for c in _COLOUR.sub("", text)
+    )
+    return shown if len(shown) <= width else shown[: width - 1] + "…"
+
+
+def text_of(path: Path, limit: int = _READ) -> str:
+    """At most the last ``limit`` bytes of a file; empty if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - limit))
+            return stream.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    """The last lines that say something; ``(the log is empty)`` where there are none."""
+    found = [neutral(line) for line in text_of(path).splitlines() if line.strip() and not _noise(line)]
+    return "\n".join(found[-lines:]) or "(the log is empty)"
+
+
+def cause(path: Path) -> str:
+    """The line that most likely names the cause: the first error near the end that points at no other."""
+    errors = [line for line in text_of(path).splitlines() if _ERROR.search(line)][-20:]
+    first_hand = [line for line in errors if not _SECOND_HAND.search(line)]
+    chosen = first_hand or errors
+    return neutral(chosen[0].strip()) if chosen else ""
+
+
+def _noise(line: str) -> bool:
+    """What nanobind prints at exit of every engine process, whatever happened."""
+    return "nanobind: " in line or line.lstrip().startswith("- leaked ") or "skipped remainder" in line

@@ -1,0 +1,230 @@
+"""The machine under the measurement: what it is, how busy others keep it, whether a failure was its own."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from perfbisect.errors import MachineError
+from perfbisect.system import environ
+from perfbisect.system.processes import Process
+
+_GPU_FIELDS = "name,memory.total,driver_version,uuid"
+_LEAST_DISK = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A device as ``nvidia-smi`` tells it; ``memory`` in MiB."""
+
+    name: str
+    memory: int
+    driver: str
+    uuid: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What stays the same over a bisection. ``memory`` in bytes; ``cores``: those this process may use."""
+
+    host: str
+    cpu: str
+    cores: int
+    memory: int
+    kernel: str
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def kind(self) -> str:
+        """The machine class: attempts of different classes are never compared."""
+        if not self.gpus:
+            return f"{self.cpu} x {self.cores}"
+        names = Counter(gpu.name for gpu in self.gpus)
+        devices = " + ".join(f"{name} x {count}" for name, count in sorted(names.items()))
+        return f"{devices}, driver {'/'.join(sorted({gpu.driver for gpu in self.gpus}))}"
+
+    def facts(self) -> dict[str, Any]:
+        """For the provenance."""
+        return {**asdict(self), "machine_class": self.kind}
+
+
+def machine(shell: Mapping[str, str]) -> Machine:
+    """This machine; devices are those that ``CUDA_VISIBLE_DEVICES`` in ``shell`` leaves visible."""
+    return Machine(
+        host=platform.node(),
+        cpu=_cpu_model(),
+        cores=len(os.sched_getaffinity(0)),
+        memory=psutil.virtual_memory().total,
+        kernel=platform.release(),
+        gpus=visible(gpus(), shell.get("CUDA_VISIBLE_DEVICES")),
+    )
+
+
+@lru_cache(maxsize=1)
+def gpus() -> tuple[Gpu, ...]:
+    """The devices of this machine; empty where ``nvidia-smi`` is missing, fails or is silent for 20 s."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ()
+    try:
+        told = subprocess.run(
+            [command, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            env=environ.allowed(os.environ),
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return parse_gpus(told.stdout)
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    """Lines ``name, memory, driver, uuid`` -> devices; lines that are none are left out."""
+    found = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 4 and fields[0]:
+            memory = int(fields[1]) if fields[1].isdigit() else 0
+            found.append(Gpu(fields[0], memory, fields[2], fields[3]))
+    return tuple(found)
+
+
+def visible(devices: tuple[Gpu, ...], mask: str | None) -> tuple[Gpu, ...]:
+    """The devices that a mask of indices or UUIDs leaves; as CUDA does, it ends at an entry that names none."""
+    if mask is None:
+        return devices
+    chosen = []
+    for entry in (part.strip() for part in mask.split(",")):
+        by_uuid = [gpu for gpu in devices if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
+        if entry.isdigit() and int(entry) < len(devices):
+            chosen.append(devices[int(entry)])
+        elif len(by_uuid) == 1:
+            chosen.append(by_uuid[0])
+        else:
+            break
+    return tuple(chosen)
+
+
+def _cpu_model() -> str:
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+        for label in ("model name", "Model", "Hardware"):
+            if found := re.search(rf"^{label}\s*:\s*(.+)$", text, re.MULTILINE):
+                return " ".join(found[1].split())
+    return platform.machine() or "unknown CPU"
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy the machine was over an interval. Cores are averages: 1.0 is one core busy all the time."""
+
+    seconds: float
+    busy_cores: float
+    own_cores: float
+    load_before: float
+    load_after: float
+    free_memory: int
+
+    @property
+    def other_cores(self) -> float:
+        """What neither the server nor the client used: the tenants."""
+        return max(0.0, self.busy_cores - self.own_cores)
+
+    def facts(self) -> dict[str, float]:
+        return {**asdict(self), "other_cores": self.other_cores}
+
+
+class LoadMeter:
+    """Measures the load from its making to ``read``; ``ours`` gives the living processes of the attempt."""
+
+    def __init__(self, ours: Callable[[], Iterable[Process]]) -> None:
+        self._ours = ours
+        self._began = time.monotonic()
+        self._busy = _busy()
+        self._own = self._own_now()
+        self._load = os.getloadavg()[0]
+
+    def read(self, ended_cpu: float = 0.0) -> Load:
+        """``ended_cpu``: CPU seconds of processes of ours that began and ended meanwhile (the client)."""
+        seconds = max(time.monotonic() - self._began, 1e-6)
+        now = self._own_now()
+        own = sum(cpu - self._own.get(identity, 0.0) for identity, cpu in now.items()) + ended_cpu
+        return Load(
+            seconds=seconds,
+            busy_cores=(_busy() - self._busy) / seconds,
+            own_cores=own / seconds,
+            load_before=self._load,
+            load_after=os.getloadavg()[0],
+            free_memory=psutil.virtual_memory().available,
+        )
+
+    def _own_now(self) -> dict[tuple[int, float], float]:
+        times = os.times()
+        return {
+            **{process.identity: process.cpu_seconds for process in self._ours()},
+            (0, 0.0): times.user + times.system,
+        }
+
+
+def _busy() -> float:
+    """CPU seconds that all processes of the machine have used since boot."""
+    times = psutil.cpu_times()
+    return float(times.user + times.system + getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0))
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory since boot; 0 where it does not tell."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text("ascii").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return 0
+
+
+_MACHINE_TROUBLE = (
+    (
+        re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|Errno 28\b|Errno 122\b"),
+        "the disk is full",
+    ),
+    (re.compile(r"Read-only file system|Errno 30\b"), "the file system is read-only"),
+    (re.compile(r"Cannot allocate memory|\bMemoryError\b|std::bad_alloc|Errno 12\b"), "no memory is left"),
+    (re.compile(r"Too many open files|Errno 24\b"), "no file descriptor is left"),
+    (re.compile(r"[Aa]ddress already in use|Errno 98\b"), "a port is taken"),
+    (re.compile(r"Free memory on device.*less than desired"), "another process holds the device's memory"),
+    (re.compile(r"Resource temporarily unavailable|can't start new thread"), "no process or thread is left"),
+)
+
+
+def trouble(text: str) -> str:
+    """What a message or the end of a log says about the machine; empty if it says nothing about it."""
+    for pattern, meaning in _MACHINE_TROUBLE:
+        if pattern.search(text):
+            return meaning
+    return ""
+
+
+def check_room(folder: Path) -> None:
+    """:raises MachineError: the disk under ``folder`` has no room for an attempt's files."""
+    free = shutil.disk_usage(folder).free
+    if free < _LEAST_DISK:
+        raise MachineError(
+            f"{folder}: {free // 2**20} MiB free, an attempt needs {_LEAST_DISK // 2**20} MiB for its files",
+            next_step="free some disk, or give another --state folder",
+        )

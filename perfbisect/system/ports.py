@@ -1,0 +1,146 @@
+"""Whose a port is: every listener on it and who holds it. Engines share ports by SO_REUSEPORT."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfbisect.errors import MachineError
+from perfbisect.system import processes
+from perfbisect.system.processes import Process
+
+_LISTEN = "0A"
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+_LOWEST = 15000
+_TRIES = 200
+
+
+@dataclass(frozen=True)
+class Listener:
+    """One listening socket; ``holders`` is empty where its processes cannot be seen (another user's)."""
+
+    address: str
+    port: int
+    inode: int
+    user: int
+    holders: tuple[Process, ...]
+
+    def __str__(self) -> str:
+        who = ", ".join(map(str, self.holders)) or f"a process of user {self.user} that cannot be seen"
+        return f"{self.address}:{self.port} held by {who}"
+
+
+def listeners(port: int) -> tuple[Listener, ...]:
+    """Every TCP socket that listens on ``port``, on any address of this machine."""
+    rows = [row for name in ("tcp", "tcp6") for row in _rows(Path("/proc/net") / name, port)]
+    if not rows:
+        return ()
+    wanted = {inode for _, inode, _ in rows}
+    holders: dict[int, list[Process]] = {}
+    for process in processes.table().values():
+        held = {int(found[1]) for link in processes.opened(process.pid) if (found := _SOCKET.fullmatch(link))}
+        for inode in held & wanted:
+            holders.setdefault(inode, []).append(process)
+    return tuple(
+        Listener(address, port, inode, user, tuple(holders.get(inode, ()))) for address, inode, user in rows
+    )
+
+
+def foreign(port: int, ours: Iterable[Process]) -> tuple[Listener, ...]:
+    """The listeners on ``port`` that are not held by our processes alone."""
+    identities = {process.identity for process in ours}
+    return tuple(
+        listener
+        for listener in listeners(port)
+        if not listener.holders or any(holder.identity not in identities for holder in listener.holders)
+    )
+
+
+def free_port() -> int:
+    """A random port that nobody listens on, outside the range from which the kernel serves other connections.
+
+    :raises MachineError: none was found.
+    """
+    low, high = _LOWEST, _ephemeral_low() - 1
+    if high - low < 1000:
+        low, high = _LOWEST, 65000
+    for _ in range(_TRIES):
+        port = low + secrets.randbelow(high - low + 1)
+        if not listeners(port) and all(_bindable(host, port) for host in ("0.0.0.0", "127.0.0.1")):
+            return port
+    raise MachineError(f"no free port among {_TRIES} tried between {low} and {high}")
+
+
+def wait_free(port: int, seconds: float) -> None:
+    """Return once nobody listens on ``port``.
+
+    :raises MachineError: somebody still does after ``seconds``.
+    """
+    deadline = time.monotonic() + seconds
+    while found := listeners(port):
+        if time.monotonic() > deadline:
+            raise MachineError(f"port {port} is not free after its server was stopped: {_listed(found)}")
+        time.sleep(0.05)
+
+
+def check_ours(port: int, ours: Iterable[Process], when: str) -> None:
+    """Every listener on ``port`` is ours, and there is one.
+
+    :raises MachineError: somebody else listens there too: what is measured may be another server.
+    """
+    others = foreign(port, ours)
+    if others:
+        raise MachineError(
+            f"{when}: port {port} is shared with a process that is not this attempt's: {_listed(others)}",
+            next_step="end that process; nothing measured on this port is kept",
+        )
+    if not listeners(port):
+        raise MachineError(f"{when}: nobody listens on port {port} any more")
+
+
+def _listed(found: Iterable[Listener]) -> str:
+    return "; ".join(map(str, found))
+
+
+def _rows(path: Path, port: int) -> list[tuple[str, int, int]]:
+    """(address, inode, user) of the listening sockets on this port in one table of the kernel."""
+    found = []
+    try:
+        lines = path.read_text("ascii", "replace").splitlines()[1:]
+    except OSError:
+        return []
+    for line in lines:
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == _LISTEN:
+            address, _, number = fields[1].partition(":")
+            if int(number, 16) == port:
+                found.append((_address(address), int(fields[9]), int(fields[7])))
+    return found
+
+
+def _address(text: str) -> str:
+    """The kernel writes addresses as words of four bytes in the machine's order."""
+    raw = b"".join(bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8))
+    return str(ipaddress.ip_address(raw))
+
+
+def _ephemeral_low() -> int:
+    with suppress(OSError, ValueError):
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
+    return 32768
+
+
+def _bindable(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

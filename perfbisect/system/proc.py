@@ -1,0 +1,247 @@
+"""Owned processes (DESIGN rule 9): in their own session, with a token, stopped as a tree, never by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfbisect.errors import Interrupted, MachineError, ServerError
+from perfbisect.system import shared_memory
+from perfbisect.system.processes import TOKEN_VARIABLE, Process, alive, process, tree
+from perfbisect.system.shared_memory import Segment
+
+Asked = Callable[[], bool]
+"""Told often while something is waited for: True asks for a prompt end."""
+
+_TICK = 0.05
+_KILL_PATIENCE = 10.0
+"""Seconds that the kernel may take to end a process after SIGKILL (freeing a large memory, a device)."""
+_ORPHAN_GRACE = 5.0
+"""Seconds that children may go on once their leader has ended."""
+
+
+def never() -> bool:
+    """Nobody asks for an end."""
+    return False
+
+
+@dataclass
+class Owned:
+    """A process that we started, and through it everything that it starts.
+
+    ``created``: seconds after boot; ``token``: in the environment of all its processes; ``log``: its output.
+    """
+
+    pid: int
+    created: float
+    token: str
+    log: Path
+    popen: subprocess.Popen[bytes] = field(repr=False, compare=False)
+    _before: frozenset[Segment] = field(default_factory=frozenset, repr=False, compare=False)
+    _seen: set[tuple[int, float]] = field(default_factory=set, repr=False, compare=False)
+    _segments: set[Segment] = field(default_factory=set, repr=False, compare=False)
+
+    def exited(self) -> int | None:
+        """Exit code of the leader (negative: the signal that ended it); None while it runs."""
+        return self.popen.poll()
+
+    def living(self) -> tuple[Process, ...]:
+        """All its processes that live now; who was seen once is found again, whatever its marks become."""
+        members = tree(self.token, self.pid, self.created, log=self.log, known=self._seen)
+        self._seen.update(member.identity for member in members)
+        return members
+
+    def observe(self) -> tuple[Process, ...]:
+        """``living``, and note which shared memory they hold, so that ``stop`` can remove what they leave."""
+        members = self.living()
+        self._segments |= shared_memory.held(member.pid for member in members) - self._before
+        return members
+
+
+def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, token: str) -> Owned:
+    """Start a process in a session of its own, its output appended to ``log``, its input empty.
+
+    ``env`` is the whole process environment but for the token.
+
+    :raises ServerError: there is no such program, or it cannot be executed.
+    :raises MachineError: the machine has no process, memory or disk left for it.
+    """
+    before = shared_memory.listing()
+    try:
+        with log.open("ab") as output:
+            popen = subprocess.Popen(
+                list(argv),
+                env={**env, TOKEN_VARIABLE: token},
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o022,
+            )
+    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+        raise ServerError(f"cannot start {argv[0]} in {cwd}: {error.strerror or error}", where=log) from error
+    except OSError as error:
+        raise MachineError(f"cannot start {argv[0]}: {error.strerror or error}", where=log) from error
+    except BaseException:  # Ctrl-C after the fork: nobody knows the process yet, the token does
+        stop_leftovers(token, 0, 0.0, grace=0.0)
+        raise
+    row = process(popen.pid)  # its entry stays until it is waited for, even if it ended already
+    return Owned(popen.pid, row.created if row else 0.0, token, log, popen, before)
+
+
+def stop(owned: Owned, grace: float = 15.0) -> tuple[str, ...]:
+    """End the whole tree: TERM to the leader, ``grace`` seconds, then KILL. Returns shared memory removed.
+
+    A second Ctrl-C during it shortens the grace to nothing and is raised again after everything has ended.
+
+    :raises ServerError: a process lives on.
+    """
+    owned.observe()
+    try:
+        _end(owned, owned.observe, grace)
+    except (KeyboardInterrupt, Interrupted):
+        _end(owned, owned.living, 0.0)
+        raise
+    finally:
+        removed = shared_memory.remove(owned._segments)
+    return removed
+
+
+def stop_leftovers(
+    token: str, pid: int, created: float, *, log: Path | None = None, grace: float = 15.0
+) -> tuple[Process, ...]:
+    """End what an owner that died itself has left, known by its journal only. Returns whom it found living.
+
+    :raises ServerError: a process lives on.
+    """
+    seen: dict[tuple[int, float], Process] = {}
+    segments: set[Segment] = set()
+    before = shared_memory.listing()
+
+    def observe() -> tuple[Process, ...]:
+        members = tree(token, pid, created, log=log, known=seen)
+        seen.update({member.identity: member for member in members})
+        segments.update(before & shared_memory.held(member.pid for member in members))
+        return members
+
+    if observe():
+        _end(_Identity(pid, created, log), observe, grace)
+        shared_memory.remove(segments)
+    return tuple(seen.values())
+
+
+@dataclass
+class _Identity:
+    """A leader that is nobody's child of ours."""
+
+    pid: int
+    created: float
+    log: Path | None
+
+    def exited(self) -> int | None:
+        return None if alive(self.pid, self.created) else 0
+
+
+def _end(leader: Owned | _Identity, observe: Callable[[], Iterable[Process]], grace: float) -> None:
+    deadline = time.monotonic() + grace
+    if grace > 0 and leader.exited() is None:
+        _signal(leader.pid, leader.created, signal.SIGTERM)
+    orphaned = False
+    while (living := tuple(observe())) and time.monotonic() < deadline:
+        if not orphaned and leader.exited() is not None:
+            orphaned = True
+            deadline = min(deadline, time.monotonic() + _ORPHAN_GRACE)
+            for member in living:
+                _signal(*member.identity, signal.SIGTERM)
+        time.sleep(_TICK)
+    deadline = time.monotonic() + _KILL_PATIENCE
+    while living := tuple(observe()):
+        for member in living:
+            _signal(*member.identity, signal.SIGKILL)
+        leader.exited()
+        if time.monotonic() > deadline:
+            names = ", ".join(map(str, living))
+            raise ServerError(
+                f"{len(living)} process(es) live on {_KILL_PATIENCE:.0f} s after SIGKILL: {names}",
+                where=leader.log,
+                next_step="end them by hand; a process in state D waits for a device or file system",
+            )
+        time.sleep(_TICK)
+    leader.exited()
+
+
+def _signal(pid: int, created: float, number: signal.Signals) -> None:
+    """Signal exactly this process: the handle is taken first, then the identity is looked at."""
+    with suppress(ProcessLookupError, PermissionError):
+        try:
+            handle = os.pidfd_open(pid)
+        except (OSError, AttributeError) as error:
+            if isinstance(error, ProcessLookupError):
+                return
+            if alive(pid, created):  # a kernel without process handles
+                os.kill(pid, number)
+            return
+        try:
+            if alive(pid, created):
+                signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a bounded command ended: its exit code (negative: a signal), or that it ran past its limit."""
+
+    code: int
+    seconds: float
+    timed_out: bool
+    cpu_seconds: float = 0.0
+    """CPU time of the command and of the children it waited for."""
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    log: Path,
+    token: str,
+    timeout: float,
+    asked: Asked = never,
+    started: Callable[[Owned], None] | None = None,
+) -> Finished:
+    """Run a command to its end, at most ``timeout`` seconds; nothing of it lives afterwards, however it ends.
+
+    :raises Interrupted: ``asked`` said so.
+    :raises ServerError: it cannot be started, or not be ended.
+    """
+    began = time.monotonic()
+    cpu = _children_cpu()
+    owned = spawn(argv, env=env, cwd=cwd, log=log, token=token)
+    try:
+        if started is not None:
+            started(owned)
+        code, timed_out = None, False
+        while code is None and not timed_out:
+            if asked():
+                raise Interrupted(f"stopped while {Path(argv[0]).name} ran", where=log)
+            try:
+                code = owned.popen.wait(_TICK)
+            except subprocess.TimeoutExpired:
+                timed_out = time.monotonic() - began > timeout
+        seconds = time.monotonic() - began
+    finally:
+        stop(owned, 0.0 if owned.exited() is not None else 2.0)
+    return Finished(owned.popen.wait() if code is None else code, seconds, timed_out, _children_cpu() - cpu)
+
+
+def _children_cpu() -> float:
+    times = os.times()
+    return times.children_user + times.children_system

@@ -1,0 +1,216 @@
+"""A server of one attempt: waited for until it is really ready, and looked at between its runs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from perfbisect.errors import Interrupted, MachineError, ServerError
+from perfbisect.families import Endpoint, Request, ServerCommand
+from perfbisect.system import logs, ports, web
+from perfbisect.system.proc import Asked, Owned, never
+from perfbisect.system.web import Answer, NoAnswerError
+
+_SAMPLE = re.compile(
+    r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{.*\})?[ \t]+(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)", re.M
+)
+_TICK = 0.1
+_ASK_LIMIT = 10.0
+"""Seconds for a request that costs the server nothing: its models, its metrics, its health."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that was started for one attempt: its processes, where it listens, how it is probed."""
+
+    owned: Owned
+    endpoint: Endpoint
+    command: ServerCommand
+
+    def wait_named(self, limit: float, asked: Asked = never) -> None:
+        """Return once every listener on the port is ours and names this attempt's model.
+
+        It is ready only after ``first_answer``: an engine can name its model and die at the first token.
+
+        :raises ServerError: it ended, was not there within ``limit`` seconds, or serves another model.
+        :raises MachineError: somebody else listens on the port, or the machine ended the server.
+        :raises Interrupted: ``asked`` said so.
+        """
+        began, last = time.monotonic(), "nobody listens on its port"
+        deadline = began + limit
+        while True:
+            self._check_going("before it was ready", asked)
+            if ports.listeners(self.endpoint.port):
+                self.check_ports("while waiting for it")
+                try:
+                    answer = web.get(f"{self.endpoint.base_url}/v1/models", _ASK_LIMIT)
+                except NoAnswerError as error:
+                    last = f"/v1/models: {error}"
+                else:
+                    last = f"/v1/models: {answer}"
+                    names = _model_names(answer)
+                    if self.endpoint.model_name in names:
+                        return
+                    if names:
+                        raise ServerError(
+                            f"the server on port {self.endpoint.port} is not the one that was started: "
+                            f"model {self.endpoint.model_name!r} was asked for, it serves "
+                            f"{', '.join(map(repr, names))}",
+                            where=self.owned.log,
+                        )
+            if time.monotonic() > deadline:
+                waited = time.monotonic() - began
+                raise ServerError(
+                    f"the server was not ready after {waited:.0f} s ({last})\n{self._log()}",
+                    where=self.owned.log,
+                    next_step="raise ready_timeout in the cell if the server was only slow",
+                )
+            time.sleep(_TICK)
+
+    def first_answer(self, limit: float, asked: Asked = never) -> None:
+        """One real request, answered, and everybody on the port still ours.
+
+        :raises ServerError: it ended, did not answer in ``limit`` seconds, or answered with something else.
+        :raises MachineError: somebody else listens on the port, or the machine ended the server.
+        :raises Interrupted: ``asked`` said so.
+        """
+        request = self.command.first_request
+        call = web.Call("POST", self.endpoint.base_url + request.path, request.body, limit)
+        deadline = time.monotonic() + limit
+        while not call.wait(_TICK) and time.monotonic() < deadline + 1.0:
+            self._check_going("at the first request", asked)
+        try:
+            answer = call.result()
+        except NoAnswerError as error:
+            # An engine that dies drops the connection first; its exit, a moment later, says more.
+            end = time.monotonic() + 2.0
+            while self.owned.exited() is None and time.monotonic() < end:
+                time.sleep(_TICK)
+            self._check_going("at the first request", asked)
+            raise ServerError(
+                f"{request.path}: {error} (limit {limit:.0f} s)\n{self._log()}", where=self.owned.log
+            ) from error
+        problem = _problem(answer, request)
+        if problem:
+            raise ServerError(f"{request.path}: {problem}: {answer}", where=self.owned.log)
+        self.check_ports("after the first request")
+        self.owned.observe()
+
+    def check_going(self, when: str) -> None:
+        """:raises ServerError: the server has ended. :raises MachineError: the machine ended it."""
+        self._check_going(when, never)
+
+    def _check_going(self, when: str, asked: Asked) -> None:
+        if asked():
+            raise Interrupted(f"stopped {when}", where=self.owned.log)
+        code = self.owned.exited()
+        if code is None:
+            return
+        ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        cause = logs.cause(self.owned.log)
+        message = f"the server {ended} {when}" + (f": {cause}" if cause else "")
+        kind = MachineError if code == -9 else ServerError
+        hint = "; nobody here sent it: out of memory?" if code == -9 else ""
+        raise kind(f"{message}{hint}\n{self._log()}", where=self.owned.log)
+
+    def _log(self) -> str:
+        return f"the end of its log:\n{logs.tail(self.owned.log)}"
+
+    def check_ports(self, when: str) -> None:
+        """:raises MachineError: not every listener on the port is ours."""
+        ports.check_ours(self.endpoint.port, self.owned.living(), when)
+
+    def sound(self, limit: float = 30.0) -> str:
+        """Empty if the server still runs, says it is healthy, and answers; else what is wrong with it."""
+        try:
+            self.check_going("during the run")
+            answer = web.get(f"{self.endpoint.base_url}/health", _ASK_LIMIT)
+            if answer.status >= 500:
+                return f"/health: {answer}"
+            self.first_answer(limit)
+        except (ServerError, MachineError) as error:
+            return error.message
+        except NoAnswerError as error:
+            return f"/health: {error}"
+        return ""
+
+    def reset_caches(self) -> str:
+        """Empty the caches between runs. Returns why that is not possible; empty if it was done."""
+        if not self.command.reset_requests:
+            return "this engine has no request that empties its caches"
+        for request in self.command.reset_requests:
+            try:
+                answer = web.post(self.endpoint.base_url + request.path, request.body, _ASK_LIMIT)
+            except NoAnswerError as error:
+                return f"{request.path}: {error}"
+            if answer.status != 200:
+                return f"{request.path}: {answer}"
+        return ""
+
+    def prefix_cache(self) -> dict[str, float]:
+        """Tokens looked up in the prefix cache, and found, since the start; empty if it does not tell."""
+        try:
+            answer = web.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
+        except NoAnswerError:
+            return {}
+        if answer.status != 200:
+            return {}
+        return counters(answer.text, {"queries": "prefix_cache_queries", "hits": "prefix_cache_hits"})
+
+
+def counters(text: str, wanted: Mapping[str, str]) -> dict[str, float]:
+    """Prometheus text -> sums over all label sets of the counters whose names hold the wanted words.
+
+    ``vllm:prefix_cache_hits_total``, ``vllm:gpu_prefix_cache_hits``: the names change, the words stay.
+    ``external_prefix_cache_hits`` is another cache and not taken. Empty unless all are there.
+    """
+    sums: dict[str, float] = {}
+    for found in _SAMPLE.finditer(text):
+        name = found["name"].rpartition(":")[2].removesuffix("_total")
+        for key, word in wanted.items():
+            if name in (word, f"gpu_{word}", f"cpu_{word}"):
+                sums[key] = sums.get(key, 0.0) + float(found["value"])
+    return sums if len(sums) == len(wanted) else {}
+
+
+def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:
+    """Share found of the tokens looked up between two readings; None where nothing was looked up."""
+    queries = after.get("queries", 0.0) - before.get("queries", 0.0)
+    hits = after.get("hits", 0.0) - before.get("hits", 0.0)
+    return min(1.0, max(0.0, hits / queries)) if queries > 0 else None
+
+
+def _model_names(answer: Answer) -> tuple[str, ...]:
+    document = answer.json()
+    data = document.get("data") if isinstance(document, dict) else None
+    if answer.status != 200 or not isinstance(data, list):
+        return ()
+    return tuple(str(row["id"]) for row in data if isinstance(row, dict) and "id" in row)
+
+
+def _problem(answer: Answer, request: Request) -> str:
+    """What is wrong with an answer; empty if it is a real one."""
+    if answer.status != 200:
+        return "the first request was refused"
+    document = answer.json()
+    if document is None:
+        return "the first answer is not JSON"
+    if isinstance(document, dict) and document.get("error"):
+        return "the first answer is an error, with status 200"
+    if request.must_contain and not _at(document, request.must_contain.split(".")):
+        return f"the first answer has nothing at {request.must_contain!r}"
+    return ""
+
+
+def _at(document: Any, path: Iterable[str]) -> Any:
+    for part in path:
+        if isinstance(document, list) and part.isdigit() and int(part) < len(document):
+            document = document[int(part)]
+        elif isinstance(document, dict):
+            document = document.get(part)
+        else:
+            return None
+    return document

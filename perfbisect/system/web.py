@@ -1,0 +1,110 @@
+"""HTTP to a server of ours on the loopback: never through a proxy, always with a limit, bounded answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from perfbisect.system.logs import neutral
+
+_LARGEST = 8 * 1024 * 1024
+
+
+class NoAnswerError(Exception):
+    """Nobody answered: refused, reset, too slow or too long. The message says which."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A status and a text; shown as one short line."""
+
+    status: int
+    text: str
+
+    def json(self) -> Any:
+        """The text as JSON; None if it is none."""
+        try:
+            return json.loads(self.text)
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.status} {neutral(' '.join(self.text.split()), 200) or '(empty)'}"
+
+
+def get(url: str, limit: float) -> Answer:
+    """:raises NoAnswerError: none within ``limit`` seconds of silence."""
+    return _ask("GET", url, None, limit)
+
+
+def post(url: str, body: Mapping[str, object], limit: float) -> Answer:
+    """:raises NoAnswerError: none within ``limit`` seconds of silence."""
+    return _ask("POST", url, body, limit)
+
+
+class Call:
+    """A request under way, so that the caller can watch something else meanwhile."""
+
+    def __init__(self, method: str, url: str, body: Mapping[str, object] | None, limit: float) -> None:
+        self._answer: Answer | None = None
+        self._error: NoAnswerError | None = None
+        self._limit = limit
+
+        def work() -> None:
+            try:
+                self._answer = _ask(method, url, body, limit)
+            except NoAnswerError as error:
+                self._error = error
+
+        # A daemon: whoever gives up on the answer ends the server, and with it the connection.
+        self._thread = threading.Thread(target=work, name="request", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """True once it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def result(self) -> Answer:
+        """:raises NoAnswerError: there was none."""
+        if self._error is not None:
+            raise self._error
+        if self._answer is None:
+            raise NoAnswerError(f"no answer within {self._limit:.0f} s")
+        return self._answer
+
+
+def _ask(method: str, url: str, body: Mapping[str, object] | None, limit: float) -> Answer:
+    with requests.Session() as session:
+        session.trust_env = False
+        try:
+            with session.request(
+                method,
+                url,
+                json=None if body is None else dict(body),
+                timeout=limit,
+                stream=True,
+                allow_redirects=False,
+            ) as reply:
+                content = b""
+                for chunk in reply.iter_content(65536):
+                    content += chunk
+                    if len(content) > _LARGEST:
+                        break
+                return Answer(reply.status_code, content.decode("utf-8", "replace"))
+        except requests.Timeout as error:
+            raise NoAnswerError(f"no answer within {limit:.0f} s") from error
+        except (requests.RequestException, OSError) as error:
+            raise NoAnswerError(_reason(error)) from error
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause: a refused connection comes wrapped three times."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return neutral(f"{type(error).__name__}: {error}", 160)
