@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
+from perfbisect.core.metric import MetricRef
 from perfbisect.families import Endpoint
 
 
@@ -33,11 +34,23 @@ class Client(Protocol):
         """Keys (``tpot:median``, ``output_throughput``) that a result of this cell reports."""
         ...
 
-    def parse(self, cell: Cell, document: Mapping[str, Any], *, index: int, seed: int) -> RunResult:
-        """A result document -> a run.
+    def check_metric(self, cell: Cell, metric: MetricRef) -> None:
+        """:raises UsageError: a result of this cell will not report the metric; names those that it will."""
+        ...
+
+    def parse(
+        self,
+        cell: Cell,
+        document: Mapping[str, Any],
+        *,
+        index: int,
+        seed: int,
+        expected: Mapping[str, object] | None = None,
+    ) -> RunResult:
+        """A result document -> a run. ``expected``: top-level values it must hold (``model_id``, metadata).
 
         :raises ClientError: a gate of DESIGN rule 6 (nothing completed, NaN, zeros, missing keys, errors in the
-            stream): no measurement.
+            stream, a document of another run): no measurement.
         """
         ...
 

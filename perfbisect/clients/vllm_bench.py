@@ -1,0 +1,136 @@
+"""``vllm bench serve``: its command line, and which of the metric table it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from perfbisect.clients import vllm_bench_result as result_document
+from perfbisect.core.attempt import RunResult, key
+from perfbisect.core.cell import Cell
+from perfbisect.core.metric import MetricRef
+from perfbisect.core.options import option_tokens
+from perfbisect.errors import UsageError
+from perfbisect.families import Endpoint
+
+REPORTED = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2el"}
+"""The client's percentile metrics that are rows of the metric table."""
+
+_OURS = (
+    *("backend", "base-url", "host", "port", "endpoint", "model", "served-model-name", "tokenizer", "dataset-name"),
+    *("dataset-path", "num-prompts", "num-warmups", "max-concurrency", "request-rate", "burstiness", "seed"),
+    *("ignore-eos", "extra-body", "temperature", "top-p", "top-k", "min-p", "frequency-penalty", "presence-penalty"),
+    *("repetition-penalty", "percentile-metrics", "metric-percentiles", "save-result", "save-detailed"),
+    *("append-result", "result-dir", "result-filename", "metadata", "disable-tqdm"),
+)
+"""Options that an attempt or a key of the cell sets."""
+
+
+@dataclass(frozen=True)
+class VllmBench:
+    """See :class:`perfbisect.clients.Client`."""
+
+    name: str = "vllm_bench"
+    package: str = "vllm"
+    sources: tuple[str, ...] = ("benchmarks", "entrypoints/cli/benchmark")
+
+    def command(
+        self, cell: Cell, endpoint: Endpoint, *, seed: int, result: PurePath, metadata: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """Arguments after the interpreter. The seed and the cell's digest are stamped on the result as metadata.
+
+        :raises UsageError: a client or dataset argument that is not the cell's to set.
+        """
+        extra = {**cell.dataset_args, **cell.client.args}
+        taken = [name for name in _OURS if name in extra]
+        if taken:
+            raise UsageError(
+                f"cell {cell.name}: client.args and dataset_args cannot set {', '.join(taken)}: "
+                "these have keys of their own in the cell, or belong to the attempt"
+            )
+        own: dict[str, object] = {
+            "backend": cell.backend,
+            "base-url": endpoint.base_url,
+            "endpoint": cell.endpoint,
+            "model": endpoint.model_name,
+            "tokenizer": cell.tokenizer or cell.model,
+            "dataset-name": cell.dataset_name,
+            "dataset-path": cell.dataset_path,
+            "num-prompts": cell.num_prompts,
+            "num-warmups": cell.num_warmups,
+            "max-concurrency": cell.max_concurrency,
+            "request-rate": f"{cell.request_rate:.12g}",
+            "burstiness": None if cell.burstiness == 1 else cell.burstiness,
+            "ignore-eos": cell.ignore_eos,
+            "extra-body": dict(cell.extra_body) or None,
+            "seed": seed,
+            "disable-tqdm": True,
+            "percentile-metrics": ",".join(cell.percentile_metrics),
+            "metric-percentiles": ",".join(f"{percentile:g}" for percentile in cell.metric_percentiles),
+            "ready-check-timeout-sec": 30,
+            "save-result": True,
+            "save-detailed": True,
+            "result-dir": str(result.parent),
+            "result-filename": result.name,
+        }
+        sampling = {name.replace("_", "-"): value for name, value in cell.sampling.model_dump().items()}
+        stamped = {**metadata, result_document.SEED: str(seed), result_document.CELL: cell.digest}
+        return (
+            *("-m", "vllm.entrypoints.cli.main", "bench", "serve"),
+            *option_tokens({**own, **sampling, **extra}, negatable=False),
+            *("--metadata", *(f"{name}={value}" for name, value in stamped.items())),
+        )
+
+    def env(self, cell: Cell) -> dict[str, str]:
+        """Loopback past every proxy; offline where tokenizer and data set are on this machine; then the cell's own."""
+        env = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+        env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        if cell.needs_no_hub:
+            env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        return {**env, **cell.client.env}
+
+    def metrics(self, cell: Cell) -> tuple[str, ...]:
+        """Keys that a result of this cell reports: every statistic of the cell's percentile metrics, then the rest."""
+        statistics = ["median", "mean", "std", *(f"p{percentile:g}" for percentile in cell.metric_percentiles)]
+        keys = [f"{name}:{part}" for name in cell.percentile_metrics if name in REPORTED for part in statistics]
+        keys += ["request_throughput", "output_throughput", "total_token_throughput"]
+        keys += ["request_goodput"] if "goodput" in cell.client.args else []
+        keys += ["failed", "output_tokens", "input_tokens"]
+        if speculates(cell):
+            keys += ["spec_decode_acceptance_rate", "spec_decode_acceptance_length"]
+        return tuple(keys)
+
+    def check_metric(self, cell: Cell, metric: MetricRef) -> None:
+        """:raises UsageError: a result of this cell will not report the metric; those that it does are named."""
+        reported = self.metrics(cell)
+        if key(metric) not in reported:
+            raise UsageError(
+                f"client {self.name} does not report {key(metric)} for cell {cell.name}; "
+                f"it reports: {', '.join(reported)}",
+                next_step="name one of these, or extend percentile_metrics and metric_percentiles in the cell",
+            )
+
+    def parse(
+        self,
+        cell: Cell,
+        document: Mapping[str, Any],
+        *,
+        index: int,
+        seed: int,
+        expected: Mapping[str, object] | None = None,
+    ) -> RunResult:
+        """A result document -> a run; see :mod:`perfbisect.clients.vllm_bench_result`."""
+        return result_document.parse(
+            cell, document, keys=self.metrics(cell), index=index, seed=seed, expected=expected or {}
+        )
+
+
+def speculates(cell: Cell) -> bool:
+    """True if the server, in some variant, decodes speculatively, so that the client can report acceptance."""
+    options = [cell.serve_args, *(variant.serve_args for variant in cell.variants.values())]
+    return any(name.startswith(("speculative-config", "spec-")) for names in options for name in names)
+
+
+CLIENT = VllmBench()

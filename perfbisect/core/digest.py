@@ -1,0 +1,40 @@
+"""One spelling for a value, and the hash of it: equal values have equal digests however they were written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+
+
+def canonical(value: object) -> object:
+    """A value as plain JSON with one spelling each: 64.0 is 64, infinity is ``"inf"``, tuples are lists, keys are text.
+
+    :raises ValueError: NaN, or something that JSON has no word for.
+    """
+    if value is None or isinstance(value, (bool, str, int)):
+        return value
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise ValueError("not a number (NaN) has no digest")
+        if math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {str(key): canonical(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, (list, tuple)):
+        return [canonical(item) for item in value]
+    raise ValueError(f"{type(value).__name__} has no digest: {value!r}")
+
+
+def canonical_json(value: object) -> str:
+    """The canonical value as JSON text: sorted keys, no spaces."""
+    return json.dumps(
+        canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the canonical JSON, in hex."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
