@@ -1,0 +1,241 @@
+"""Make a git repository with a slow commit in it, from the Python tree of an installed vLLM.
+
+    python -m scripts.demo_history SITE_PACKAGES REPO [--commits 24] [--seed 1]
+
+Commit 0 is the package as it was released, less what a build makes. Each later commit is a small harmless
+edit, but for one that slows the scheduler, one that does not import, and one of documentation. Prints what was
+planted, as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fakes.gitwriter import HistoryWriter
+
+SHARE = 0.65
+"""The planted commit spends this share of each step once more: +50 to 70 % time per output token."""
+
+SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+BROKEN = "vllm/env_override.py"
+
+TARGETS = (
+    "vllm/v1/core/kv_cache_manager.py",
+    "vllm/v1/engine/core.py",
+    "vllm/v1/worker/gpu_model_runner.py",
+    "vllm/entrypoints/openai/api_server.py",
+    "vllm/v1/core/block_pool.py",
+    "vllm/sampling_params.py",
+    "vllm/v1/core/sched/scheduler.py",
+    "vllm/v1/engine/output_processor.py",
+    "vllm/model_executor/models/llama.py",
+    "vllm/v1/worker/cpu_worker.py",
+    "vllm/v1/engine/detokenizer.py",
+    "vllm/v1/core/sched/request_queue.py",
+    "vllm/v1/request.py",
+    "vllm/v1/worker/gpu_input_batch.py",
+    "vllm/v1/engine/async_llm.py",
+    "vllm/v1/executor/multiproc_executor.py",
+    "vllm/v1/worker/cpu_model_runner.py",
+    "vllm/v1/sample/sampler.py",
+    "vllm/v1/core/kv_cache_utils.py",
+    "vllm/v1/core/sched/utils.py",
+)
+
+GENERATED = ("vllm/_version.py",)
+"""What a build writes and no repository tracks."""
+
+BUILD_FILES = {
+    "CMakeLists.txt": b"project(vllm_extensions LANGUAGES CXX)\n",
+    "csrc/README.md": b"The sources of the compiled files are not part of this demonstration.\n",
+    "requirements/cpu.txt": b"torch\n",
+    "docs/usage.md": b"# Usage\n\nSee `vllm serve --help`.\n",
+}
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A written demonstration; ids are full commit ids."""
+
+    path: Path
+    commits: tuple[str, ...]
+    planted: int
+    broken: int
+    docs: int
+
+    def facts(self) -> dict[str, object]:
+        """What was planted, for a machine."""
+        named = {name: self.commits[getattr(self, name)] for name in ("planted", "broken", "docs")}
+        return {"repo": str(self.path), "good": self.commits[0], "bad": self.commits[-1], **named}
+
+
+def package_files(site_packages: Path) -> dict[str, bytes]:
+    """The package's tracked files by path: all but compiled files and what a build generates."""
+    files: dict[str, bytes] = {}
+    for file in sorted((site_packages / "vllm").rglob("*")):
+        name = file.relative_to(site_packages).as_posix()
+        skipped = file.suffix in (".so", ".pyc") or "__pycache__" in file.parts or name in GENERATED
+        if file.is_file() and not skipped:
+            files[name] = file.read_bytes()
+    if SCHEDULER not in files:
+        raise SystemExit(f"{site_packages} holds no vLLM: {SCHEDULER} is not there")
+    return files
+
+
+def plan(commits: int, seed: int) -> tuple[int, int, int]:
+    """Positions of the planted, the broken and the documentation commit.
+
+    The culprit can be told from its neighbours: it does not mend the broken commit, nor come before the
+    documentation.
+    """
+    draw = random.Random(seed)
+    planted = draw.randrange(commits // 4, commits - commits // 6)
+    others = [p for p in range(2, commits - 1) if abs(p - planted) > 1]
+    broken = draw.choice(others)
+    docs = draw.choice([p for p in others if abs(p - broken) > 1])
+    return planted, broken, docs
+
+
+def comment(source: str, number: int) -> str:
+    """A remark at the end of the module."""
+    return f"{source.rstrip()}\n\n# NOTE: reviewed for step {number} of the tidy-up.\n"
+
+
+def docstring(source: str, number: int) -> str:
+    """A docstring for the first undocumented function whose body starts on a line of its own."""
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef) or ast.get_docstring(node) is not None:
+            continue
+        first = node.body[0]
+        above = lines[first.lineno - 2].rstrip()
+        if first.lineno > node.lineno and above.endswith(":") and not getattr(first, "decorator_list", ()):
+            text = f'{" " * first.col_offset}"""{node.name.strip("_").replace("_", " ").capitalize()}."""\n'
+            return "".join([*lines[: first.lineno - 1], text, *lines[first.lineno - 1 :]])
+    return comment(source, number)
+
+
+def log_line(source: str, number: int) -> str:
+    """A debug line when the module has been read."""
+    if "\nlogger = init_logger(__name__)\n" not in source:
+        return comment(source, number)
+    return f'{source.rstrip()}\n\nlogger.debug("Module loaded (%s)", __name__)\n'
+
+
+def helper(source: str, number: int) -> str:
+    """A private helper that nothing calls yet."""
+    body = f'def _tidy_{number}() -> str:\n    """Name of this module."""\n    return __name__\n'
+    return f"{source.rstrip()}\n\n\n{body}"
+
+
+EDITS: tuple[tuple[str, Callable[[str, int], str]], ...] = (
+    ("[Doc] Document a function of {name}", docstring),
+    ("[Misc] Debug line in {name}", log_line),
+    ("[Refactor] Prepare {name} for the tidy-up", helper),
+    ("[Misc] Remark in {name}", comment),
+)
+
+
+def _insert(source: str, before: str, text: str) -> str:
+    if source.count(before) != 1:
+        raise SystemExit(
+            f"{SCHEDULER} is not the one this demonstration knows: {before.strip()!r} is not there once"
+        )
+    return source.replace(before, text + before)
+
+
+def slow(source: str) -> str:
+    """The planted change: check the block accounting of the running requests after every step, at length."""
+    source = _insert(
+        source,
+        "        # Clear the finished and preempted request IDs.\n",
+        "        self._scheduled_at = time.perf_counter()\n\n",
+    )
+    head = "    def _update_request_as_session(\n"
+    source = _insert(
+        source,
+        head,
+        "    def _check_block_accounting(self) -> None:\n"
+        '        """Check that every running request holds the blocks of its tokens.\n'
+        "\n"
+        "        The check may take a share of the step that it checks.\n"
+        '        """\n'
+        '        started = getattr(self, "_scheduled_at", None)\n'
+        "        if started is None:\n"
+        "            return\n"
+        "        now = time.perf_counter()\n"
+        f"        until = now + {SHARE} * min(now - started, 0.1)\n"
+        "        checked = 0\n"
+        "        while time.perf_counter() < until:\n"
+        "            for request in self.running:\n"
+        "                checked += request.num_computed_tokens <= request.num_tokens\n"
+        "\n",
+    )
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.name == "update_from_output":
+            at = node.body[0].lineno - 1
+            return "".join([*lines[:at], "        self._check_block_accounting()\n", *lines[at:]])
+    raise SystemExit(f"{SCHEDULER} is not the one this demonstration knows: no update_from_output")
+
+
+def broken(source: str) -> str:
+    """An import of a module that is not there."""
+    line = "from vllm.utils.environment_compat import apply_overrides  # noqa: E402, F401"
+    return f"{source.rstrip()}\n\n{line}\n"
+
+
+def make(site_packages: Path, path: Path, *, commits: int, seed: int) -> Demo:
+    """Write the repository; ``commits`` counts those after the release."""
+    planted, broken_at, docs_at = plan(commits, seed)
+    files = package_files(site_packages)
+    writer = HistoryWriter(path)
+    writer.commit("Import the released package", {**BUILD_FILES, **files})
+    turn, mend = 0, {}
+    for position in range(1, commits + 1):
+        changes: dict[str, bytes | None] = dict(mend)
+        mend = {}
+        if position == planted:
+            subject, target = "[Core] Check block accounting after each step", SCHEDULER
+            edited = slow(files[target].decode())
+        elif position == broken_at:
+            subject, target = "[Refactor] Move the environment overrides", BROKEN
+            edited = broken(files[target].decode())
+            mend = {BROKEN: files[BROKEN]}
+        elif position == docs_at:
+            subject, target = "[Doc] Say more about usage", "docs/usage.md"
+            edited = BUILD_FILES[target].decode() + "\nStart with a small model.\n"
+        else:
+            target = TARGETS[turn % len(TARGETS)]
+            template, edit = EDITS[turn % len(EDITS)]
+            turn += 1
+            subject, edited = template.format(name=Path(target).stem), edit(files[target].decode(), position)
+        if target.endswith(".py"):
+            compile(edited, target, "exec")
+            if position != broken_at:
+                files[target] = edited.encode()
+        changes[target] = edited.encode()
+        writer.commit(subject, changes)
+    return Demo(path, writer.finish(), planted, broken_at, docs_at)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write a demonstration and print what was planted."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("site_packages", type=Path)
+    parser.add_argument("repo", type=Path)
+    parser.add_argument("--commits", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(argv)
+    demo = make(options.site_packages, options.repo, commits=options.commits, seed=options.seed)
+    print(json.dumps(demo.facts(), indent=1))
+
+
+if __name__ == "__main__":
+    main()
