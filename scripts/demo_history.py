@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.fakes.gitwriter import HistoryWriter
 
-SHARE = 0.65
+SHARE = 0.58
 """The planted commit spends this share of each step once more: +50 to 70 % time per output token."""
 
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"

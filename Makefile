@@ -1,0 +1,69 @@
+# perfbisect: every target sets itself up. Only python3 (>= 3.10, with venv and pip), git and make have to be there.
+#
+#   make demo        the real vLLM on CPU: a history with one slow commit, its name, a report   (about 20 minutes)
+#   make demo-fast   the same with a pretend engine                                             (under two minutes)
+#   make test        the tests that need no vLLM                                                (minutes)
+#   make test-vllm   the tests with the real vLLM                                               (under 30 minutes)
+#   make check       style, types, import contracts, documents
+#   make docs        write the generated documents again
+#   make lock        choose the newest versions for requirements/*.txt again
+#   make clean       remove build/ and the virtual environment
+#
+# What is downloaded and built stays in .venv/ and build/; pip and uv keep their own caches where they always do.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.perfbisect-stamp
+LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
+        --no-emit-index-url --no-emit-find-links --no-header --no-annotate
+
+.PHONY: demo demo-fast test test-vllm check docs lock clean setup
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help:
+	@sed -n 's/^#   make/  make/p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@command -v git >/dev/null || { echo "git is missing: install it (Debian, Ubuntu: apt install git)" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.10 or newer, or say: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "$$($(PYTHON) --version) is too old: perfbisect needs Python 3.10 or newer; say: make PYTHON=python3.11" >&2; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	$(PY) -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP)
+	$(PY) -m scripts.demo
+
+demo-fast: $(STAMP)
+	$(PY) -m scripts.demo --fast
+
+test: $(STAMP)
+	$(PY) -m pytest -m "not vllm" --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
+
+test-vllm: $(STAMP)
+	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)
+
+check: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+	$(PY) -m pytest tests/test_house.py
+
+docs: $(STAMP)
+	$(PY) -m scripts.gen_cli_docs
+
+lock: $(STAMP)
+	$(LOCK) --upgrade pyproject.toml -o requirements/runtime.txt
+	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra dev -c requirements/runtime.txt -o requirements/dev.txt
+
+clean:
+	rm -rf build dist $(VENV)
