@@ -10,20 +10,20 @@ _LOOPBACK = "127.0.0.1,localhost,::1"
 
 _NAMES = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
-    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "XDG_RUNTIME_DIR",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "XDG_CACHE_HOME",
     "HF_HOME", "HF_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT", "HF_HUB_CACHE", "HF_DATASETS_CACHE",
     "HF_ASSETS_CACHE", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_CACHE",
 })  # fmt: skip
 _PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "ROCR_", "HIP_", "ASCEND_", "ZE_")
-"""Where the machine's devices are. Nothing that tunes an engine (``VLLM_``, ``OMP_``, ``NCCL_``, ``PYTHON``): left
-in a shell it would change the workload silently, so it comes from the cell or not at all."""
+"""Where the machine's devices are. Nothing that tunes an engine (``VLLM_``, ``OMP_``, ``NCCL_``, ``PYTHON``):
+left in a shell it would change the workload silently, so it comes from the cell or not at all."""
 
 _PROXIES = re.compile(r"^(?:https?|ftp|all|no)_proxy$", re.IGNORECASE)
 _SECRET = re.compile(r"TOKEN|SECRET|KEY|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|AKIA|eyJ)[A-Za-z0-9_\-.]{8,}")
 _IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _SWITCH = re.compile(
-    r"(--?[A-Za-z0-9-]*(?:token|secret|password|api-key)[a-z-]*)(=|\x00)([^\x00]+)", re.IGNORECASE
+    r"(--(?:[a-z0-9-]*-)?(?:token|secret|password|api-key))(=|\x00)([^\x00]+)", re.IGNORECASE
 )
 
 REDACTED = "(redacted)"
@@ -38,7 +38,7 @@ def allowed(shell: Mapping[str, str]) -> dict[str, str]:
 def for_interpreter(
     shell: Mapping[str, str], interpreter: Path, *layers: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment in which ``interpreter`` runs: what is allowed, its folder first on the path, the layers.
+    """What ``interpreter`` runs in: what is allowed of ``shell``, its own folder first on PATH, the layers.
 
     A later layer wins. An engine compiles with tools (``ninja``) that stand beside its interpreter.
     """

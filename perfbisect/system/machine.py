@@ -106,7 +106,7 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
 
 
 def visible(devices: tuple[Gpu, ...], mask: str | None) -> tuple[Gpu, ...]:
-    """The devices that a mask of indices or UUIDs leaves; as CUDA does, it ends at an entry that names none."""
+    """The devices that a mask of indices or UUIDs leaves; like CUDA it ends at an entry that names none."""
     if mask is None:
         return devices
     chosen = []

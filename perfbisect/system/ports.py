@@ -55,10 +55,14 @@ def listeners(port: int) -> tuple[Listener, ...]:
 
 def foreign(port: int, ours: Iterable[Process]) -> tuple[Listener, ...]:
     """The listeners on ``port`` that are not held by our processes alone."""
+    return _foreign(listeners(port), ours)
+
+
+def _foreign(found: Iterable[Listener], ours: Iterable[Process]) -> tuple[Listener, ...]:
     identities = {process.identity for process in ours}
     return tuple(
         listener
-        for listener in listeners(port)
+        for listener in found
         if not listener.holders or any(holder.identity not in identities for holder in listener.holders)
     )
 
@@ -90,19 +94,23 @@ def wait_free(port: int, seconds: float) -> None:
         time.sleep(0.05)
 
 
-def check_ours(port: int, ours: Iterable[Process], when: str) -> None:
-    """Every listener on ``port`` is ours, and there is one.
+class SharedPortError(MachineError):
+    """Somebody else listens on an attempt's port: what was measured there may be another server's."""
 
-    :raises MachineError: somebody else listens there too: what is measured may be another server.
+
+def check_ours(port: int, ours: Iterable[Process], when: str) -> bool:
+    """True if somebody listens on ``port``, False if nobody does.
+
+    :raises SharedPortError: somebody who is not ours.
     """
-    others = foreign(port, ours)
+    found = listeners(port)
+    others = _foreign(found, ours)
     if others:
-        raise MachineError(
-            f"{when}: port {port} is shared with a process that is not this attempt's: {_listed(others)}",
+        raise SharedPortError(
+            f"{when}: port {port} is shared with what is not this attempt's: {_listed(others)}",
             next_step="end that process; nothing measured on this port is kept",
         )
-    if not listeners(port):
-        raise MachineError(f"{when}: nobody listens on port {port} any more")
+    return bool(found)
 
 
 def _listed(found: Iterable[Listener]) -> str:

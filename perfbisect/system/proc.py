@@ -215,9 +215,11 @@ def run(
     token: str,
     timeout: float,
     asked: Asked = never,
-    started: Callable[[Owned], None] | None = None,
+    at_limit: Callable[[], None] | None = None,
 ) -> Finished:
     """Run a command to its end, at most ``timeout`` seconds; nothing of it lives afterwards, however it ends.
+
+    ``at_limit`` is called when the limit has passed, before anything is ended.
 
     :raises Interrupted: ``asked`` said so.
     :raises ServerError: it cannot be started, or not be ended.
@@ -226,8 +228,6 @@ def run(
     cpu = _children_cpu()
     owned = spawn(argv, env=env, cwd=cwd, log=log, token=token)
     try:
-        if started is not None:
-            started(owned)
         code, timed_out = None, False
         while code is None and not timed_out:
             if asked():
@@ -236,6 +236,8 @@ def run(
                 code = owned.popen.wait(_TICK)
             except subprocess.TimeoutExpired:
                 timed_out = time.monotonic() - began > timeout
+        if timed_out and at_limit is not None:
+            at_limit()
         seconds = time.monotonic() - began
     finally:
         stop(owned, 0.0 if owned.exited() is not None else 2.0)

@@ -11,7 +11,6 @@ TOKEN_VARIABLE = "PERFBISECT_TOKEN"
 """The variable in the process environment that marks every process of one owner."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PROC = Path("/proc")
 _DEAD = frozenset("ZXx")
 
 
@@ -45,7 +44,7 @@ class Process:
 def process(pid: int) -> Process | None:
     """The row of one process id; None if nobody has it."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return None
     head, _, tail = stat.rpartition(")")
@@ -66,7 +65,7 @@ def process(pid: int) -> Process | None:
 
 def table() -> dict[int, Process]:
     """Every process that can be seen now."""
-    pids = (int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit())
+    pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
     return {row.pid: row for row in map(process, pids) if row is not None}
 
 
@@ -81,32 +80,27 @@ def tree(
 ) -> tuple[Process, ...]:
     """All living processes of the owner that started as ``pid`` at ``created``; also long after it died.
 
-    A process belongs if it carries the token (or ``token.anything``) in its environment, is in the owner's
-    session, writes to ``log``, was seen before (``known``), or descends from or shares a session with one who
-    belongs. Several signs, since each can be lost: a title set by the process overwrites its environment,
-    a daemon leaves its session, an orphan has no parent. The caller and its ancestors never belong.
+    A process belongs if it is the owner, carries the token (or ``token.anything``) in its environment, writes
+    to ``log``, was seen before (``known``), or descends from or shares a session with one who belongs.
+    Several signs, since each can be lost: a daemon leaves its session, an orphan has no parent, a title that
+    a process sets overwrites its environment (then the owner's session is enough). Never the caller and its
+    ancestors.
     """
     rows = {row.pid: row for row in table().values() if row.living}
     spared = _lineage(rows)
     here = process(os.getpid())
     foreign_sessions = {rows[p].session for p in spared if p in rows} | ({here.session} if here else set())
-    # The kernel gives no new process an id that still names a session: if the id is somebody else's by now,
-    # nobody of ours is left in it.
-    reused = pid in rows and rows[pid].created != created
-    sessions = (set() if reused or pid <= 1 else {pid}) - foreign_sessions
-    seen = set(known)
+    sessions: set[int] = set()
+    seen = {*known, (pid, created)}
     mark = f"{TOKEN_VARIABLE}={token}".encode() if token else b""
     inode = _inode(log)
 
     members: set[int] = set()
-    for row in rows.values():
-        if row.pid in spared:
-            continue
+    candidates = [row for row in rows.values() if row.pid not in spared and row.created >= created]
+    for row in candidates:
         if (
             row.identity in seen
-            or (not reused and row.pid == pid)
-            or row.session in sessions
-            or _marked(row.pid, mark)
+            or _marked(row.pid, mark, blank=row.session == pid)
             or _writes(row.pid, inode)
         ):
             members.add(row.pid)
@@ -115,10 +109,8 @@ def tree(
         sessions |= {rows[member].session for member in members} - foreign_sessions
         more = {
             row.pid
-            for row in rows.values()
-            if row.pid not in members
-            and row.pid not in spared
-            and (row.parent in members or row.session in sessions)
+            for row in candidates
+            if row.pid not in members and (row.parent in members or row.session in sessions)
         }
         if not more:
             return tuple(rows[member] for member in sorted(members))
@@ -134,13 +126,16 @@ def _lineage(rows: dict[int, Process]) -> set[int]:
     return found
 
 
-def _marked(pid: int, mark: bytes) -> bool:
+def _marked(pid: int, mark: bytes, blank: bool) -> bool:
+    """True if it carries the mark; where ``blank`` says so, an environment that was overwritten will do."""
     if not mark:
         return False
     try:
-        environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # gone, or another user's
         return False
+    if blank and not any(b"=" in entry for entry in environment):
+        return True
     return any(entry == mark or entry.startswith(mark + b".") for entry in environment)
 
 
@@ -158,7 +153,7 @@ def _writes(pid: int, inode: tuple[int, int] | None) -> bool:
         return False
     for descriptor in (1, 2):
         try:
-            found = (_PROC / str(pid) / "fd" / str(descriptor)).stat()
+            found = Path(f"/proc/{pid}/fd/{descriptor}").stat()
         except OSError:
             continue
         if (found.st_dev, found.st_ino) == inode:
@@ -169,7 +164,7 @@ def _writes(pid: int, inode: tuple[int, int] | None) -> bool:
 def opened(pid: int) -> Iterator[str]:
     """What the process has open: link texts of its descriptors (``socket:[123]``, paths)."""
     try:
-        links = list((_PROC / str(pid) / "fd").iterdir())
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return
     for link in links:
@@ -182,7 +177,7 @@ def opened(pid: int) -> Iterator[str]:
 def mapped(pid: int) -> Iterator[str]:
     """Paths of the files that the process has mapped into its memory."""
     try:
-        lines = (_PROC / str(pid) / "maps").read_text("utf-8", "replace").splitlines()
+        lines = Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines()
     except OSError:
         return
     for line in lines:

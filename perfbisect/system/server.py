@@ -120,8 +120,13 @@ class Server:
         return f"the end of its log:\n{logs.tail(self.owned.log)}"
 
     def check_ports(self, when: str) -> None:
-        """:raises MachineError: not every listener on the port is ours."""
-        ports.check_ours(self.endpoint.port, self.owned.living(), when)
+        """:raises SharedPortError: a listener is not ours. :raises ServerError: nobody listens any more."""
+        if not ports.check_ours(self.endpoint.port, self.owned.living(), when):
+            self.check_going(when)
+            raise ServerError(
+                f"{when}: the server listens no longer on port {self.endpoint.port}\n{self._log()}",
+                where=self.owned.log,
+            )
 
     def sound(self, limit: float = 30.0) -> str:
         """Empty if the server still runs, says it is healthy, and answers; else what is wrong with it."""
@@ -159,6 +164,15 @@ class Server:
         if answer.status != 200:
             return {}
         return counters(answer.text, {"queries": "prefix_cache_queries", "hits": "prefix_cache_hits"})
+
+    def in_flight(self) -> int:
+        """How many requests it has taken and not finished; 0 if it does not tell."""
+        try:
+            answer = web.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
+        except NoAnswerError:
+            return 0
+        told = counters(answer.text, {"running": "num_requests_running", "waiting": "num_requests_waiting"})
+        return int(sum(told.values()))
 
 
 def counters(text: str, wanted: Mapping[str, str]) -> dict[str, float]:

@@ -1,0 +1,172 @@
+"""One run of the client against a ready server: its numbers, what surrounded them, or whose fault it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from perfbisect.clients import Client
+from perfbisect.core.attempt import RunResult
+from perfbisect.core.cell import Cell
+from perfbisect.errors import ClientError, PerfbisectError, ServerError
+from perfbisect.executors.faults import BlamedError, Judge
+from perfbisect.system import logs, proc
+from perfbisect.system.machine import LoadMeter
+from perfbisect.system.proc import Asked, Finished
+from perfbisect.system.server import Server, hit_rate
+
+_OWN_FAULT = "in the client: the server still answers"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The client, ready to be run against one server. ``limit``: seconds that one run may take."""
+
+    client: Client
+    cell: Cell
+    interpreter: Path
+    env: Mapping[str, str]
+    server: Server
+    folder: Path
+    token: str
+    metadata: Mapping[str, str]
+    limit: float
+    judge: Judge
+    asked: Asked
+
+    def argv(self, name: str, seed: int) -> tuple[str, ...]:
+        """The whole command of a run; its result goes to ``run-NAME.json``."""
+        arguments = self.client.command(
+            self.cell, self.server.endpoint, seed=seed, result=self.result(name), metadata=self.metadata
+        )
+        return str(self.interpreter), *arguments
+
+    @property
+    def expected(self) -> dict[str, str]:
+        """What a result of this attempt says of itself."""
+        return {"model_id": self.server.endpoint.model_name, **self.metadata}
+
+    def result(self, name: str) -> Path:
+        return self.folder / f"run-{name}.json"
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"client-{name}.log"
+
+    def run(self, name: str, index: int, seed: int) -> RunResult:
+        """One run, believed: every listener ours before and after, the client's gates passed.
+
+        :raises BlamedError: no measurement, and whose fault that is.
+        :raises MachineError: somebody else listens on the port.
+        :raises Interrupted: a stop was asked for.
+        """
+        result, log = self.result(name), self.log(name)
+        result.unlink(missing_ok=True)
+        self.server.check_going(f"before run {name}")
+        self.server.check_ports(f"before run {name}")
+        cache_before = self.server.prefix_cache()
+        meter = LoadMeter(self.server.owned.living)
+        unfinished: list[int] = []
+        ended = proc.run(
+            self.argv(name, seed),
+            env=self.env,
+            cwd=self.folder,
+            log=log,
+            token=f"{self.token}.client-{name}",
+            timeout=self.limit,
+            asked=self.asked,
+            at_limit=lambda: unfinished.append(self.server.in_flight()),
+        )
+        load = meter.read(ended.cpu_seconds)
+        document = self._document(ended, result, log, sum(unfinished))
+        try:
+            run = self.client.parse(self.cell, document, index=index, seed=seed, expected=self.expected)
+        except ClientError as error:
+            raise self._blamed(error, log, streamed=_stream_failed(document)) from error
+        cache_after = self.server.prefix_cache()
+        self.server.check_ports(f"after run {name}")
+        rate = hit_rate(cache_before, cache_after)
+        facts = {
+            "duration": run.seconds,
+            "load": load.facts(),
+            "prefix_cache": {"before": cache_before, "after": cache_after, "rate": rate},
+        }
+        return replace(
+            run,
+            index=index,
+            seed=seed,
+            seconds=ended.seconds,
+            raw=str(result),
+            values={**run.values, **({} if rate is None else {"prefix_cache_hit_rate": rate})},
+            facts={**run.facts, **facts},
+        )
+
+    def _document(self, ended: Finished, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
+        def failed(message: str) -> BlamedError:
+            return self._blamed(
+                ClientError(message, where=log), log, killed=ended.code == -9 and not ended.timed_out
+            )
+
+        if unfinished:
+            raise BlamedError(
+                ServerError(
+                    f"the server had {unfinished} requests unfinished when the limit of a run, "
+                    f"{self.limit:.0f} s, had passed",
+                    where=self.server.owned.log,
+                ),
+                "change",
+            )
+        if ended.timed_out:
+            raise failed(f"the client did not end within {self.limit:.0f} s and was stopped")
+        if ended.code != 0:
+            how = (
+                f"was ended by signal {-ended.code}"
+                if ended.code < 0
+                else f"ended with exit code {ended.code}"
+            )
+            cause = logs.cause(log)
+            raise failed(f"the client {how}" + (f": {cause}" if cause else f"\n{logs.tail(log)}"))
+        try:
+            document = json.loads(result.read_text("utf-8"))
+        except FileNotFoundError:
+            raise failed(
+                f"the client ended with exit code 0 and wrote no {result.name}\n{logs.tail(log)}"
+            ) from None
+        except ValueError as error:
+            raise failed(f"{result.name} is not JSON: {logs.neutral(str(error), 120)}") from error
+        if not isinstance(document, dict):
+            raise failed(f"{result.name} holds a {type(document).__name__}, not one result")
+        return document
+
+    def _blamed(
+        self, error: ClientError, log: Path, *, killed: bool = False, streamed: bool = False
+    ) -> BlamedError:
+        """A client's failure is the change's if its server has died or cannot answer any more."""
+        text = logs.text_of(log, 32768)
+        fault = self.judge.fault(error, "bench", text)
+        if killed:
+            return BlamedError(_said(error, "nobody here sent it: out of memory?"), "machine")
+        if fault == "machine":
+            return BlamedError(_said(error, self.judge.reason(error, fault, text), whole=True), fault)
+        wrong = self.server.sound(min(30.0, self.limit))
+        if wrong:
+            server_log = self.server.owned.log
+            said = PerfbisectError(f"{error.message}; the server: {wrong}", where=server_log)
+            fault = self.judge.fault(said, "bench", logs.text_of(server_log, 32768))
+            return BlamedError(said, "machine" if fault == "machine" else "change")
+        if streamed:
+            return BlamedError(_said(error, "the server answered requests with errors"), "change")
+        return BlamedError(_said(error, _OWN_FAULT), "client")
+
+
+def _said(error: PerfbisectError, more: str, whole: bool = False) -> PerfbisectError:
+    text = more if whole else f"{error.message} ({more})"
+    return PerfbisectError(text, where=error.where, next_step=error.next_step)
+
+
+def _stream_failed(document: Mapping[str, Any]) -> bool:
+    """True if the result itself says that requests failed."""
+    failed, errors = document.get("failed"), document.get("errors")
+    return (isinstance(failed, int) and failed > 0) or (isinstance(errors, list) and any(errors))
