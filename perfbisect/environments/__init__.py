@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,8 +14,9 @@ from perfbisect.core.change import Change
 class Environment:
     """An interpreter in which a change's engine imports, health-checked.
 
-    ``env`` holds the variables that make it so (``PYTHONPATH``, cache folders); ``folder`` is its own folder, with
-    ``caches`` inside for compile and kernel caches; ``seconds`` what building took, 0.0 when it was there already.
+    ``env`` holds the variables that make it so (``PYTHONPATH``, cache folders); ``folder`` is its own
+    folder, with ``caches`` inside for compile and kernel caches; ``seconds`` what building took, 0.0 when it
+    was there already.
     """
 
     key: str
@@ -50,12 +51,16 @@ class Builder(Protocol):
     spec: str
     """How the user wrote it; enough to build it again."""
 
+    def prepare(self, changes: Iterable[Change]) -> None:
+        """Changes that will be asked about, so that they can be looked up together: only faster."""
+        ...
+
     def refuses(self, change: Change) -> Refusal | None:
-        """None if the change can be built as far as can be told without building it. Cheap: used on every candidate."""
+        """None if the change can be built, as far as that can be told without building. Cheap."""
         ...
 
     def key(self, change: Change) -> str:
-        """Digest of all that makes the environment; equal keys are byte-identical environments. No building."""
+        """Digest of all that makes the environment: equal keys, byte-identical environments. No building."""
         ...
 
     def cached(self, change: Change) -> bool:
@@ -65,11 +70,12 @@ class Builder(Protocol):
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         """The environment, built if it is not there.
 
-        :raises BuildError: it could not be built, or its health check found something else; the log says what.
+        :raises BuildError: it could not be built, or its health check found something else; the log says
+            what.
         :raises MachineError: no disk, no lock, no registry: not the change's fault.
         """
         ...
 
     def client(self) -> Environment | None:
-        """The environment of the pinned client: one on all sides; None if this builder has no base of its own."""
+        """The environment of the pinned client, one on all sides; None if this builder has no base."""
         ...

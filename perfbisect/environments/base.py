@@ -1,0 +1,265 @@
+"""Where environments are kept, and the one way in which they are built (DESIGN rule 8).
+
+``CACHE/environments/KEY/`` is an environment; ``stamp.json`` in it is written last, so a folder without one
+is what a dead build left and is built again. One process builds a key, others wait for its lock. Content is
+made in a staging folder, moved to its place, checked there, as it will be used, and then stamped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from perfbisect.environments import Environment
+from perfbisect.errors import MachineError
+
+SCHEMA = "perfbisect.environment/1"
+STAMP = "stamp.json"
+
+_CACHE_VARIABLES = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "DG_JIT_CACHE_DIR": "deep_gemm",
+    "TILELANG_CACHE_DIR": "tilelang",
+    "NUMBA_CACHE_DIR": "numba",
+}
+"""Compile and kernel caches. Not XDG_CACHE_HOME: downloaded models are under it, and are shared."""
+
+
+class Stamp(BaseModel):
+    """What was built: paths inside the environment's folder are relative to it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    schema_: str = Field(SCHEMA, alias="schema")
+    key: str
+    builder: str
+    spec: str
+    change: str
+    interpreter: str
+    engine_version: str
+    engine_commit: str
+    engine_file: str
+    packages_digest: str
+    seconds: float
+    built_at: float
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a check found in a finished environment: the stamp, less key, builder, change and times."""
+
+    interpreter: Path
+    engine_version: str
+    engine_commit: str
+    engine_file: Path
+    packages_digest: str
+    facts: dict[str, Any]
+
+
+def variables(folder: Path, python_path: str = "") -> dict[str, str]:
+    """Process environment in which an environment's interpreter imports its own engine and nobody else's.
+
+    Empty strings take a variable away: a search path or a ban on byte code that came from outside. The
+    current folder is kept off the search path (from Python 3.11 on), since a checkout of the engine may be
+    the current folder.
+    """
+    caches = {name: str(folder / "caches" / part) for name, part in _CACHE_VARIABLES.items()}
+    fixed = {
+        "PYTHONPATH": python_path,
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    return fixed | caches
+
+
+class Cabinet:
+    """The environments of one cache folder."""
+
+    def __init__(self, cache: Path) -> None:
+        self.cache = cache
+        self.root = cache / "environments"
+
+    def folder(self, key: str) -> Path:
+        return self.root / key
+
+    def log(self, key: str) -> Path:
+        """A log for builds that nobody gave one."""
+        return self.cache / "logs" / f"{key}.log"
+
+    def stamp(self, key: str) -> Stamp | None:
+        """The stamp of a finished environment with interpreter and engine still there; None: build it."""
+        folder = self.folder(key)
+        found = read_stamp(folder)
+        if found is None or found.key != key:
+            return None
+        there = (folder / found.interpreter).exists() and (folder / found.engine_file).exists()
+        return found if there else None
+
+    def ensure(
+        self,
+        key: str,
+        *,
+        builder: str,
+        spec: str,
+        change: str,
+        make: Callable[[Path], None],
+        check: Callable[[Path], Built],
+        timeout: float,
+    ) -> tuple[Stamp, float]:
+        """The stamp of an environment and the seconds it took: built by ``make(staging)`` and
+        ``check(folder)``.
+
+        :raises MachineError: no disk, or another process held the lock for ``timeout`` seconds.
+        """
+        found = self.stamp(key)
+        if found is not None:
+            return found, 0.0
+        with told_as_machine(f"build {change} in {self.root}"), self._locked(key, timeout):
+            found = self.stamp(key)
+            if found is not None:
+                return found, 0.0
+            began = time.monotonic()
+            folder, staging = self.folder(key), self._staging(key)
+            try:
+                make(staging)
+                (staging / "caches").mkdir(exist_ok=True)
+                staging.rename(folder)
+                built = check(folder)
+                stamp = self._stamped(folder, key, builder, spec, change, built, time.monotonic() - began)
+            except BaseException:
+                for left in (staging, folder):
+                    shutil.rmtree(left, ignore_errors=True)
+                raise
+            return stamp, stamp.seconds
+
+    @contextlib.contextmanager
+    def _locked(self, key: str, timeout: float) -> Iterator[None]:
+        locks = self.root / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(locks / f"{key}.lock")
+        try:
+            lock.acquire(timeout=timeout)
+        except filelock.Timeout as error:
+            raise MachineError(
+                f"another perfbisect has been building environment {key} for {timeout:.0f} s",
+                where=locks / f"{key}.lock",
+                next_step="wait for it, or end it",
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _staging(self, key: str) -> Path:
+        """An empty folder for a build; what dead builds of this key left is removed. Under the key's lock."""
+        stagings = self.root / ".staging"
+        stagings.mkdir(parents=True, exist_ok=True)
+        for left in (*stagings.glob(f"{key}.*"), self.folder(key)):
+            if left.exists():
+                shutil.rmtree(left, ignore_errors=left.parent == stagings)
+        # A name of its own: a command of a killed build may still be writing into the one before.
+        staging = stagings / f"{key}.{secrets.token_hex(4)}"
+        staging.mkdir()
+        return staging
+
+    def _stamped(
+        self, folder: Path, key: str, builder: str, spec: str, change: str, built: Built, seconds: float
+    ) -> Stamp:
+        stamp = Stamp(
+            schema_=SCHEMA,
+            key=key,
+            builder=builder,
+            spec=spec,
+            change=change,
+            interpreter=_relative(built.interpreter, folder),
+            engine_version=built.engine_version,
+            engine_commit=built.engine_commit,
+            engine_file=_relative(built.engine_file, folder),
+            packages_digest=built.packages_digest,
+            seconds=round(seconds, 3),
+            built_at=round(time.time(), 3),
+            facts=built.facts,
+        )
+        write_safely(folder / STAMP, stamp.model_dump_json(by_alias=True, indent=1) + "\n")
+        return stamp
+
+
+def as_environment(stamp: Stamp, folder: Path, *, seconds: float, python_path: str = "") -> Environment:
+    """A stamped folder as the environment it is."""
+    return Environment(
+        key=stamp.key,
+        interpreter=folder / stamp.interpreter,
+        folder=folder,
+        env=variables(folder, python_path),
+        engine_version=stamp.engine_version,
+        engine_commit=stamp.engine_commit,
+        engine_file=str(folder / stamp.engine_file),
+        packages_digest=stamp.packages_digest,
+        seconds=seconds,
+        facts=stamp.facts,
+    )
+
+
+def read_stamp(folder: Path) -> Stamp | None:
+    """The stamp in a folder; None if there is none, or it is torn or of another schema."""
+    try:
+        stamp = Stamp.model_validate(json.loads((folder / STAMP).read_text()))
+    except (OSError, ValueError, ValidationError):
+        return None
+    return stamp if stamp.schema_ == SCHEMA else None
+
+
+def write_safely(path: Path, text: str) -> None:
+    """Write a file that is whole or not there: temporary name, flushed, renamed, folder flushed."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)  # noqa: PTH105 - one name for tests of a full disk to take over
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def told_as_machine(doing: str) -> Iterator[None]:
+    """Turn what the operating system refuses into a MachineError."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise MachineError(
+            f"cannot {doing}: {error.strerror or error}",
+            where=error.filename,
+            next_step="free disk space, or set PERFBISECT_CACHE to a larger disk" if full else None,
+        ) from error
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -1,0 +1,189 @@
+"""Virtual environments from the package registry, by the uv command."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfbisect.environments.running import Output, registry_environment, run
+from perfbisect.errors import BuildError, MachineError
+from perfbisect.system.logs import neutral
+
+_REGISTRY = re.compile(
+    r"error sending request|dns error|connect error|connection (refused|reset|closed)|timed out|certificate"
+    r"|request failed after|network (connectivity )?(is|was) (unreachable|disabled)|failed to fetch"
+    r"|HTTP status (server error|client error \((401|403|407|429))",
+    re.IGNORECASE,
+)
+_DISK = re.compile(r"no space left on device|disk quota exceeded|read-only file system", re.IGNORECASE)
+_UNSOLVED = re.compile(r"no solution found|unsatisfiable|was not found in the package", re.IGNORECASE)
+
+
+def find_uv() -> Path:
+    """The uv command: of our own environment, else of PATH. :raises MachineError: there is none."""
+    try:
+        from uv import find_uv_bin
+
+        return Path(find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+    if found is None:
+        raise MachineError("the uv command is not there", next_step="pip install uv")
+    return Path(found)
+
+
+def base_python() -> Path:
+    """The interpreter that perfbisect's own environment was made from."""
+    return Path(os.path.realpath(sys.executable))
+
+
+def base_python_version() -> str:
+    """Its version, down to the patch level: environments of another are other environments."""
+    return platform.python_version()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which dependencies may be taken: published before a day (``YYYY-MM-DD``), or pinned in a file."""
+
+    exclude_newer: str | None = None
+    constraints: Path | None = None
+
+    def arguments(self) -> tuple[str, ...]:
+        day = ("--exclude-newer", self.exclude_newer) if self.exclude_newer else ()
+        pins = ("--constraint", str(self.constraints)) if self.constraints else ()
+        return (*day, *pins)
+
+
+def create(folder: Path, *, python: str, log: Path, timeout: float) -> Path:
+    """An empty environment that may be moved to another place; returns its interpreter.
+
+    :raises BuildError: there is no such Python.
+    """
+    argv = (
+        str(find_uv()),
+        "venv",
+        "--no-project",
+        "--no-config",
+        "--relocatable",
+        "--python",
+        python,
+        str(folder),
+    )
+    output = run(argv, env=_environment(), cwd=folder.parent, log=log, timeout=timeout)
+    _judge(output, f"make an environment of Python {python}", log, timeout)
+    return folder / "bin" / "python"
+
+
+def install(
+    interpreter: Path,
+    requirements: Sequence[str],
+    *,
+    limits: Limits,
+    drop: Sequence[str],
+    torch_backend: str,
+    folder: Path,
+    log: Path,
+    timeout: float,
+) -> None:
+    """Install requirements with their dependencies, less ``drop``, and compile them to byte code.
+
+    ``folder`` is for the files that tell uv so. Where a folder of wheels that pip is told to use has a
+    torch, that one is taken, else the one of ``torch_backend``.
+
+    :raises BuildError: the requirements cannot be met, or a package cannot be built.
+    :raises MachineError: the registry cannot be reached, or the disk is full.
+    """
+    environment = _environment()
+    overrides: tuple[str, ...] = ()
+    if drop:
+        listed = folder / "dropped.txt"
+        listed.write_text("".join(f'{name} ; python_version < "3"\n' for name in drop))
+        overrides = ("--override", str(listed))
+    backend: tuple[str, ...] = ()
+    if torch_backend and "UV_TORCH_BACKEND" not in environment and not _local_torch(environment):
+        backend = ("--torch-backend", torch_backend)
+    argv = (
+        str(find_uv()), "pip", "install", "--no-config", "--python", str(interpreter), "--compile-bytecode",
+        *limits.arguments(), *overrides, *backend, *requirements,
+    )  # fmt: skip
+    output = run(argv, env=environment, cwd=folder, log=log, timeout=timeout)
+    _judge(output, f"install {' '.join(requirements)}", log, timeout)
+
+
+def freeze(interpreter: Path, *, log: Path) -> str:
+    """What is installed, one ``name==version`` a line, sorted.
+
+    :raises BuildError: it is no Python.
+    """
+    argv = (str(find_uv()), "pip", "freeze", "--no-config", "--python", str(interpreter))
+    output = run(argv, env=_environment(), cwd=Path("/"), log=log, timeout=120.0)
+    _judge(output, f"list the packages of {interpreter}", log, 120.0)
+    lines = (line.strip() for line in output.text.splitlines())
+    listed = (line for line in lines if re.match(r"^(-e |[A-Za-z0-9][\w.\-]* ?(==|@ ))", line))
+    return "".join(f"{line}\n" for line in sorted(listed))
+
+
+def _environment() -> dict[str, str]:
+    """uv's process environment: its own variables, and those settings of pip that it does not read."""
+    environment = registry_environment()
+    for ours, setting in (("UV_FIND_LINKS", "find-links"), ("UV_DEFAULT_INDEX", "index-url")):
+        if ours not in environment and not (ours == "UV_DEFAULT_INDEX" and "UV_INDEX_URL" in environment):
+            value = _pip_setting(setting)
+            if value:
+                environment[ours] = value
+    environment.pop("UV_PROJECT", None)
+    return environment | {"UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+
+
+def _pip_setting(name: str) -> str:
+    """A setting of pip, from its variables or its files; empty if there is no pip or no such setting."""
+    variable = os.environ.get("PIP_" + name.upper().replace("-", "_"), "")
+    if variable:
+        return " ".join(variable.split()) if name != "find-links" else ",".join(variable.split())
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "config", "get", f"global.{name}"],
+            capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    words = done.stdout.split() if done.returncode == 0 else []
+    return ",".join(words) if name == "find-links" else " ".join(words)
+
+
+def _local_torch(environment: Mapping[str, str]) -> bool:
+    places = re.split(r"[,\s]+", environment.get("UV_FIND_LINKS", ""))
+    folders = (Path(place.removeprefix("file://")) for place in places if place)
+    return any(any(folder.glob("torch-*.whl")) for folder in folders if folder.is_dir())
+
+
+def _judge(output: Output, doing: str, log: Path, timeout: float) -> None:
+    """Raise what a failed command means: whose fault it is."""
+    if output.code == 0 and not output.timed_out:
+        return
+    if output.timed_out:
+        raise MachineError(f"cannot {doing}: not done after {timeout:.0f} s", where=log)
+    lines = [line.strip() for line in output.text.splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith(("error", "cause", "×", "╰", "├"))] or lines[-1:]
+    reason = neutral(" ".join(told[:3])) if told else f"exit code {output.code}"
+    if _DISK.search(output.text):
+        raise MachineError(
+            f"cannot {doing}: the disk is full or read-only", where=log, next_step="free disk space"
+        )
+    if output.code < 0:
+        raise MachineError(f"cannot {doing}: uv ended by signal {-output.code}", where=log)
+    if _REGISTRY.search(output.text) and not _UNSOLVED.search(output.text):
+        raise MachineError(
+            f"cannot {doing}: the package registry cannot be reached: {reason}",
+            where=log,
+            next_step="check network, proxy and index, then start again",
+        )
+    raise BuildError(f"cannot {doing}: {reason}", where=log)
