@@ -1,7 +1,7 @@
-"""Make cells/models/llama_100m: a Llama of about 105 million parameters without weights, for machines without a GPU.
+"""Make cells/models/llama_100m: a Llama of about 105 million parameters without weights, for the CPU.
 
-The engine fills it by ``--load-format dummy``. The byte-level BPE tokenizer is trained on sentences that are made
-here, so the folder holds nothing from anywhere else, and making it again gives the same bytes.
+The engine fills it by ``--load-format dummy``. The byte-level BPE tokenizer is trained on sentences that are
+made here, so the folder holds nothing from anywhere else, and making it again gives the same bytes.
 
     python scripts/make_tiny_model.py [FOLDER]        # needs the package "tokenizers"
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -43,30 +44,29 @@ TOKENIZER_CONFIG = {
     "model_max_length": 2048,
     "chat_template": "{% for message in messages %}{{ message['content'] }}\n{% endfor %}",
 }
-WHO = "the server|a scheduler|every worker|this request|one commit|the client|a batch|the cache|our model|a token".split(
-    "|"
-)
-DOES = "measures|answers|delays|repeats|records|compares|waits for|releases|prepares|explains|follows|outlives".split(
-    "|"
-)
-WHAT = (
-    "the slowest launch|a longer sequence|two neighbours|nothing new|its own history|the second attempt|"
-    "the first answer|a quiet machine|seven measurements|the median|another question|the largest share"
-).split("|")
-WHEN = "before noon|without noise|after a restart|under load|in the same order|every night|at most once|again".split(
-    "|"
-)
+WORDS = """
+the server|a scheduler|every worker|this request|one commit|the client|a batch|the cache|our model|a token
+measures|answers|delays|repeats|records|compares|waits for|releases|prepares|explains|follows|outlives
+the slowest launch|a longer sequence|two neighbours|nothing new|its own history|the second attempt|\
+the first answer|a quiet machine|seven measurements|the median|another question|the largest share
+before noon|without noise|after a restart|under load|in the same order|every night|at most once|again
+"""
+PARTS = """
+b|br|c|ch|d|dr|f|g|gr|h|l|m|n|p|pl|pr|r|s|sh|st|t|tr|v|w
+a|e|i|o|u|ai|ea|oo
+n|r|s|t|l|nd|rk|st|ng|ll
+"""
 
 
-ONSETS = "b br c ch d dr f g gr h l m n p pl pr r s sh st t tr v w".split()
-VOWELS = "a e i o u ai ea oo".split()
-CODAS = "n r s t l nd rk st ng ll".split()
+def combinations(table: str) -> Iterator[tuple[str, ...]]:
+    """One word of each line of a table."""
+    return itertools.product(*(line.split("|") for line in table.strip().splitlines()))
 
 
 def sentences() -> list[str]:
-    """All combinations of the words above, and invented words enough for a thousand tokens, the early ones more often."""
-    lines = [" ".join(words) + "." for words in itertools.product(WHO, DOES, WHAT, WHEN)]
-    invented = ["".join(parts) for parts in itertools.product(ONSETS, VOWELS, CODAS)]
+    """All combinations of the words above, and invented words, the early ones more often."""
+    lines = [" ".join(words) + "." for words in combinations(WORDS)]
+    invented = ["".join(parts) for parts in combinations(PARTS)]
     names = [f"{word} {word}{'er' if place % 3 else 'ing'}" for place, word in enumerate(invented)]
     return [line[0].upper() + line[1:] for line in lines] + [
         name for place, name in enumerate(names) for _ in range(1 + (len(names) - place) // 50)

@@ -1,4 +1,4 @@
-"""Load generators: a cell -> the client's command; its output -> measurements. Each is a measuring instrument."""
+"""Load generators: a cell -> the client's command; its output -> measurements. Each is an instrument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfbisect.families import Endpoint
 
 
 class Client(Protocol):
-    """One load generator. A module that satisfies this and a line in ``CLIENTS`` is a new client."""
+    """One load generator. A module that satisfies this and a line in ``CLIENTS`` are a new client."""
 
     name: str
     package: str
@@ -22,8 +22,10 @@ class Client(Protocol):
     sources: tuple[str, ...]
     """... the folders or files in it that are: ``("benchmarks", "entrypoints/cli/benchmark")``."""
 
-    def command(self, cell: Cell, endpoint: Endpoint, *, seed: int, result: PurePath, metadata: Mapping[str, str]) -> tuple[str, ...]:
-        """Arguments after the interpreter of the client's environment; the result is written to ``result``."""
+    def command(
+        self, cell: Cell, endpoint: Endpoint, *, seed: int, result: PurePath, metadata: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """Arguments after the interpreter of the client's environment; it is written to ``result``."""
         ...
 
     def env(self, cell: Cell) -> dict[str, str]:
@@ -49,8 +51,8 @@ class Client(Protocol):
     ) -> RunResult:
         """A result document -> a run. ``expected``: top-level values it must hold (``model_id``, metadata).
 
-        :raises ClientError: a gate of DESIGN rule 6 (nothing completed, NaN, zeros, missing keys, errors in the
-            stream, a document of another run): no measurement.
+        :raises ClientError: a gate of DESIGN rule 6 (nothing completed, NaN, zeros, missing keys, errors in
+            the stream, a document of another run): no measurement.
         """
         ...
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -19,27 +18,45 @@ REPORTED = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2el"}
 """The client's percentile metrics that are rows of the metric table."""
 
 _OURS = (
-    *("backend", "base-url", "host", "port", "endpoint", "model", "served-model-name", "tokenizer", "dataset-name"),
+    *(
+        "backend",
+        "base-url",
+        "host",
+        "port",
+        "endpoint",
+        "model",
+        "served-model-name",
+        "tokenizer",
+        "dataset-name",
+    ),
     *("dataset-path", "num-prompts", "num-warmups", "max-concurrency", "request-rate", "burstiness", "seed"),
-    *("ignore-eos", "extra-body", "temperature", "top-p", "top-k", "min-p", "frequency-penalty", "presence-penalty"),
+    *(
+        "ignore-eos",
+        "extra-body",
+        "temperature",
+        "top-p",
+        "top-k",
+        "min-p",
+        "frequency-penalty",
+        "presence-penalty",
+    ),
     *("repetition-penalty", "percentile-metrics", "metric-percentiles", "save-result", "save-detailed"),
     *("append-result", "result-dir", "result-filename", "metadata", "disable-tqdm"),
 )
 """Options that an attempt or a key of the cell sets."""
 
 
-@dataclass(frozen=True)
 class VllmBench:
     """See :class:`perfbisect.clients.Client`."""
 
-    name: str = "vllm_bench"
-    package: str = "vllm"
+    name = "vllm_bench"
+    package = "vllm"
     sources: tuple[str, ...] = ("benchmarks", "entrypoints/cli/benchmark")
 
     def command(
         self, cell: Cell, endpoint: Endpoint, *, seed: int, result: PurePath, metadata: Mapping[str, str]
     ) -> tuple[str, ...]:
-        """Arguments after the interpreter. The seed and the cell's digest are stamped on the result as metadata.
+        """Arguments after the interpreter. Seed and digest are stamped on the result as metadata.
 
         :raises UsageError: a client or dataset argument that is not the cell's to set.
         """
@@ -84,7 +101,7 @@ class VllmBench:
         )
 
     def env(self, cell: Cell) -> dict[str, str]:
-        """Loopback past every proxy; offline where tokenizer and data set are on this machine; then the cell's own."""
+        """Loopback past every proxy; offline where all that is needed is on this machine; the cell's own."""
         env = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
         env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
         if cell.needs_no_hub:
@@ -92,9 +109,16 @@ class VllmBench:
         return {**env, **cell.client.env}
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
-        """Keys that a result of this cell reports: every statistic of the cell's percentile metrics, then the rest."""
-        statistics = ["median", "mean", "std", *(f"p{percentile:g}" for percentile in cell.metric_percentiles)]
-        keys = [f"{name}:{part}" for name in cell.percentile_metrics if name in REPORTED for part in statistics]
+        """Keys that a result of this cell reports: each statistic of its percentile metrics, the rest."""
+        statistics = [
+            "median",
+            "mean",
+            "std",
+            *(f"p{percentile:g}" for percentile in cell.metric_percentiles),
+        ]
+        keys = [
+            f"{name}:{part}" for name in cell.percentile_metrics if name in REPORTED for part in statistics
+        ]
         keys += ["request_throughput", "output_throughput", "total_token_throughput"]
         keys += ["request_goodput"] if "goodput" in cell.client.args else []
         keys += ["failed", "output_tokens", "input_tokens"]
@@ -103,13 +127,13 @@ class VllmBench:
         return tuple(keys)
 
     def check_metric(self, cell: Cell, metric: MetricRef) -> None:
-        """:raises UsageError: a result of this cell will not report the metric; those that it does are named."""
+        """:raises UsageError: a result of this cell will not report the metric; names those that it will."""
         reported = self.metrics(cell)
         if key(metric) not in reported:
             raise UsageError(
                 f"client {self.name} does not report {key(metric)} for cell {cell.name}; "
                 f"it reports: {', '.join(reported)}",
-                next_step="name one of these, or extend percentile_metrics and metric_percentiles in the cell",
+                next_step="name one of these, or extend percentile_metrics, metric_percentiles in the cell",
             )
 
     def parse(
@@ -128,7 +152,7 @@ class VllmBench:
 
 
 def speculates(cell: Cell) -> bool:
-    """True if the server, in some variant, decodes speculatively, so that the client can report acceptance."""
+    """True if the server, in some variant, decodes speculatively: then the client reports acceptance."""
     options = [cell.serve_args, *(variant.serve_args for variant in cell.variants.values())]
     return any(name.startswith(("speculative-config", "spec-")) for names in options for name in names)
 

@@ -1,7 +1,8 @@
 """The result document of ``vllm bench serve`` -> the numbers of a run, or the reason why they are none.
 
-The client exits 0 when every request failed and writes zeros, so nothing is believed unasked (DESIGN rule 6): a *gate*
-is no measurement (ClientError), a *guard* is a warning with which the run counts but supports no claim of improvement.
+The client exits 0 when every request failed and writes zeros, so nothing is believed unasked (DESIGN rule 6):
+a *gate* is no measurement (ClientError), a *guard* is a warning with which the run counts but supports no
+claim of improvement.
 Latencies are in milliseconds in the summary and in seconds in the lists per request.
 """
 
@@ -27,7 +28,13 @@ MAD_TO_SIGMA = 1.4826
 _AGREE = 0.01
 """How far, relatively, a reported median may lie from the one of its own requests."""
 
-_LENGTHS = ("random-output-len", "prefix-repetition-output-len", "output-len", "sharegpt-output-len", "hf-output-len")
+_LENGTHS = (
+    "random-output-len",
+    "prefix-repetition-output-len",
+    "output-len",
+    "sharegpt-output-len",
+    "hf-output-len",
+)
 _ACCEPTANCE = ("spec_decode_acceptance_rate", "spec_decode_acceptance_length")
 
 
@@ -52,7 +59,7 @@ def parse(
         raise ClientError(f"none of {asked} requests completed ({failed} failed): {_first(errors)}")
     if len(errors) > failed:
         raise ClientError(
-            f"{len(errors)} requests carry an error in the stream but {failed} count as failed: {_first(errors)}"
+            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {_first(errors)}"
         )
     if tokens == 0:
         raise ClientError(f"{completed} requests completed but not one output token came back")
@@ -65,9 +72,15 @@ def parse(
     warnings = [
         *_unfinished(asked, completed, failed, errors),
         *_short(cell, document, completed, tokens),
-        *(f"{guard} is a guard but was not reported" for guard in cell.guards if guard in _ACCEPTANCE and guard not in values),
+        *(
+            f"{guard} is a guard but was not reported"
+            for guard in cell.guards
+            if guard in _ACCEPTANCE and guard not in values
+        ),
     ]
-    spread = {f"{name}:median": _robust_cv(raw) for name, raw in details.items() if f"{name}:median" in values}
+    spread = {
+        f"{name}:median": _robust_cv(raw) for name, raw in details.items() if f"{name}:median" in values
+    }
     recomputed = {f"{name}:median": statistics.median(raw) * 1000 for name, raw in details.items() if raw}
     return RunResult(
         index=index,
@@ -97,10 +110,16 @@ def _is_ours(
             raise ClientError(
                 f"the result is of another run: {name} is {document.get(name)!r}, expected {value!r}"
             )
-    asked: dict[str, object] = {"num_prompts": cell.num_prompts, "max_concurrency": cell.max_concurrency, **stamps}
+    asked: dict[str, object] = {
+        "num_prompts": cell.num_prompts,
+        "max_concurrency": cell.max_concurrency,
+        **stamps,
+    }
     for name, value in asked.items():
         if name in document and document[name] != value:
-            raise ClientError(f"the result is of another run: {name} is {document[name]!r}, expected {value!r}")
+            raise ClientError(
+                f"the result is of another run: {name} is {document[name]!r}, expected {value!r}"
+            )
 
 
 def _values(
@@ -112,7 +131,11 @@ def _values(
         "input_tokens": _count(document, "total_input_tokens") / completed,
     }
     single = tokens <= completed
-    missing = [_name(key) for key in keys if key not in computed and key not in _ACCEPTANCE and _name(key) not in document]
+    missing = [
+        _name(key)
+        for key in keys
+        if key not in computed and key not in _ACCEPTANCE and _name(key) not in document
+    ]
     if missing:
         raise ClientError(f"the result has no {', '.join(missing)}")
     values: dict[str, float] = {}
@@ -125,7 +148,9 @@ def _values(
             continue
         elif name in document:
             value = _number(document, name)
-            if value < 0 or (value == 0 and not key.endswith(":std") and key not in ("request_goodput", *_ACCEPTANCE)):
+            if value < 0 or (
+                value == 0 and not key.endswith(":std") and key not in ("request_goodput", *_ACCEPTANCE)
+            ):
                 raise ClientError(f"{name} is {value:g}: no measurement")
             values[key] = value / 100 if key == "spec_decode_acceptance_rate" else value
     return values
@@ -164,9 +189,12 @@ class _Request:
 
 
 def _details(document: Mapping[str, Any], completed: int) -> dict[str, tuple[float, ...]]:
-    """Seconds a request (a chunk, for itl) of the completed requests, by metric; empty where detail does not allow."""
+    """Seconds of each completed request (for itl: chunk), by metric; empty where detail does not allow."""
     lists = [document.get(name) for name in ("ttfts", "itls", "output_lens", "errors")]
-    if not all(isinstance(items, list) for items in lists) or len({len(items) for items in lists if items is not None}) != 1:
+    if (
+        not all(isinstance(items, list) for items in lists)
+        or len({len(items) for items in lists if items is not None}) != 1
+    ):
         return {}
     ttfts, itls, lengths, errors = (items or [] for items in lists)
     latencies = document.get("latencies")
@@ -216,7 +244,9 @@ def _short(cell: Cell, document: Mapping[str, Any], completed: int, tokens: int)
     if not isinstance(asked, int) or cell.dataset_args.get("random-range-ratio"):
         return []
     lengths = document.get("output_lens")
-    short = sum(0 < n < asked for n in lengths) if isinstance(lengths, list) else int(tokens < asked * completed)
+    short = (
+        sum(0 < n < asked for n in lengths) if isinstance(lengths, list) else int(tokens < asked * completed)
+    )
     if not short:
         return []
     return [f"outputs shorter than asked: {tokens / completed:.1f} tokens a request of {asked}"]

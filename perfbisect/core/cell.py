@@ -141,7 +141,7 @@ class Cell(BaseModel):
 
     @property
     def needs_no_hub(self) -> bool:
-        """True if model, tokenizer and data set are folders or files of this machine, or made up by the client."""
+        """True if model, tokenizer and data set are files of this machine, or made up by the client."""
         tokenizer = self.revision.tokenizer if self.tokenizer else self.revision.model
         pins = [self.revision.model, tokenizer, *([self.revision.dataset] if self.dataset_path else [])]
         return all(pin is not None and pin.startswith(LOCAL) for pin in pins)
@@ -224,7 +224,7 @@ def apply_variant(cell: Cell, name: str) -> Cell:
 def difference(a: Cell, b: Cell) -> tuple[tuple[str, str, str], ...]:
     """Where the workloads of two cells differ: (field, left, right), ``-`` for what is not there.
 
-    Empty exactly where the digests are equal. Mappings are compared key by key (``serve_args.max-model-len``).
+    Empty exactly where the digests are equal. Mappings are compared by key (``serve_args.max-model-len``).
     """
     left, right = _flat(a.workload()), _flat(b.workload())
     return tuple(
@@ -245,7 +245,7 @@ def _flat(value: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 
 
 def echo(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
-    """What will be measured, as (label, value) rows: the 7-tuple, the knobs that are set, the digest, the metric.
+    """What will be measured, as (label, value) rows: the 7-tuple, the knobs set, the digest, the metric.
 
     ``metric`` is the one that is judged, by default the cell's headline.
     """

@@ -30,7 +30,7 @@ class Sampling(BaseModel):
 
 
 class Revision(BaseModel):
-    """Which state of model, tokenizer and data set: a hub's commit or tag, ``sha256:...`` of a local folder."""
+    """The state of model, tokenizer and data set: a hub's commit or tag, ``sha256:...`` of a local folder."""
 
     model_config = FROZEN
 
@@ -40,7 +40,7 @@ class Revision(BaseModel):
 
 
 class DeployYaml(BaseModel):
-    """A deploy YAML: pinned (``text``, ``file``, ``at`` a commit), or that of what is measured (``from: change``).
+    """A deploy YAML: pinned (``text``, ``file``, ``at`` a commit), or the change's own (``from: change``).
 
     A bare path is ``from: change``. ``text`` is filled by whoever reads the file or the commit.
     """

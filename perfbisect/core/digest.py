@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 
 def canonical(value: object) -> object:
-    """A value as plain JSON with one spelling each: 64.0 is 64, infinity is ``"inf"``, tuples are lists, keys are text.
+    """A value as plain JSON, one spelling each: 64.0 is 64, infinity ``"inf"``, tuples are lists, keys text.
 
     :raises ValueError: NaN, or something that JSON has no word for.
     """

@@ -19,7 +19,7 @@ class LadderError(ValueError):
 
 @dataclass(frozen=True)
 class Rung:
-    """One cell of a file: its document, and what is added to the file's name (``@c64-n512``, empty without lists)."""
+    """One cell of a file: its document, and what is added to the name (``@c64-n512``, or nothing)."""
 
     suffix: str
     document: dict[str, object]

@@ -14,11 +14,12 @@ Options = dict[str, object]
 
 
 def parse_options(value: object, *, negatable: bool, keep_null: bool = False) -> Options:
-    """A mapping of names to values, or a list of tokens (``["--enforce-eager", "--max-model-len", "512"]``) -> options.
+    """A mapping of names to values, or a list of tokens (``["--enforce-eager", "--seed", "1"]``) -> options.
 
-    Names may be written with underscores or dashes. Text that is a number or a JSON object becomes that, so that
-    equal command lines are equal options. ``negatable``: ``--no-x`` is ``x: false`` (the engine's switches have both
-    forms, the client's have not). ``keep_null``: null stays (a variant takes an option away), else it is left out.
+    Names may be written with underscores or dashes. Text that is a number or a JSON object becomes that, so
+    that equal command lines are equal options. ``negatable``: ``--no-x`` is ``x: false`` (the engine has both
+    forms of a switch, the client has not). ``keep_null``: null stays (a variant takes an option away), or
+    it is left out.
 
     :raises ValueError: not an option, twice the same option, or a short option.
     """
@@ -50,7 +51,7 @@ def merge_options(base: Mapping[str, object], override: Mapping[str, object]) ->
 
 
 def option_tokens(options: Mapping[str, object], *, negatable: bool) -> tuple[str, ...]:
-    """Options -> argv, sorted by name. ``false`` is ``--no-x`` where the program has that form, else nothing."""
+    """Options -> argv, sorted by name. ``false`` is ``--no-x`` where the program has it, else nothing."""
     tokens: list[str] = []
     for name in sorted(options):
         value = options[name]
@@ -120,7 +121,7 @@ def _value(item: object) -> object:
 
 
 def string_keys(value: object) -> object:
-    """A nested value with every key as text, as JSON will have it. :raises ValueError: a key that is no text or number."""
+    """A nested value with every key as text, as JSON has it. :raises ValueError: a key of another kind."""
     if isinstance(value, Mapping):
         for key in value:
             if isinstance(key, bool) or not isinstance(key, (str, int)):

@@ -34,13 +34,16 @@ class Request:
 
 @dataclass(frozen=True)
 class ServerCommand:
-    """What starts a server: arguments after the interpreter (``-m module ...``), its environment variables, its probe."""
+    """What starts a server: arguments after the interpreter (``-m module ...``), environment and probe."""
 
     args: tuple[str, ...]
     env: Mapping[str, str]
     first_request: Request
     reset_requests: tuple[Request, ...] = ()
-    """Requests that empty the server's caches between runs; empty where the engine cannot (then one run a launch)."""
+    """Requests that empty the server's caches between runs; none where the engine cannot (one run a launch).
+
+    An answer in JSON with ``"success": false`` has emptied nothing.
+    """
 
 
 class Family(Protocol):

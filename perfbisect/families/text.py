@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfbisect.core.cell import Cell
 from perfbisect.core.cell_parts import LOCAL
 from perfbisect.core.options import merge_options, option_tokens
 from perfbisect.errors import UsageError
 from perfbisect.families import Endpoint, Request, ServerCommand
 
-_OURS = ("host", "port", "uds", "served-model-name", "model", "tokenizer", "seed", "revision", "tokenizer-revision")
+_OURS = (
+    "host",
+    "port",
+    "uds",
+    "served-model-name",
+    "model",
+    "tokenizer",
+    "seed",
+    "revision",
+    "tokenizer-revision",
+)
 """Options that an attempt or a key of the cell sets."""
 
 _ENVIRONMENT = {
@@ -24,18 +32,17 @@ _ENVIRONMENT = {
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
-@dataclass(frozen=True)
 class TextFamily:
     """See :class:`perfbisect.families.Family`."""
 
-    name: str = "text"
-    headline: str = "tpot"
+    name = "text"
+    headline = "tpot"
     guards: tuple[str, ...] = ("failed", "output_tokens")
 
     def server(self, cell: Cell, endpoint: Endpoint) -> ServerCommand:
-        """``vllm serve``: the cell's options, sampling defaults of the engine rather than of a hub, a fixed seed.
+        """``vllm serve``: the cell's options, the engine's sampling defaults and not a hub's, a fixed seed.
 
-        :raises UsageError: a deploy YAML or stage overrides, or a serve argument that is not the cell's to set.
+        :raises UsageError: a deploy YAML, stage overrides, or a serve argument that is not the cell's to set.
         """
         for field in ("deploy_yaml", "stage_overrides"):
             if getattr(cell, field):
@@ -43,8 +50,8 @@ class TextFamily:
         taken = [name for name in _OURS if name in cell.serve_args]
         if taken:
             raise UsageError(
-                f"cell {cell.name}: serve_args cannot set {', '.join(taken)}: an attempt has a port and a model name "
-                "of its own, and model, tokenizer, seed and revision are keys of the cell"
+                f"cell {cell.name}: serve_args cannot set {', '.join(taken)}: an attempt has a port and a "
+                "model name of its own, and model, tokenizer, seed and revision are keys of the cell"
             )
         options = merge_options({"generation-config": "vllm"}, cell.serve_args)
         own = {
@@ -54,7 +61,9 @@ class TextFamily:
             "seed": cell.seed,
             "tokenizer": cell.tokenizer,
             "revision": _hub(cell.revision.model),
-            "tokenizer-revision": _hub(cell.revision.tokenizer or (None if cell.tokenizer else cell.revision.model)),
+            "tokenizer-revision": _hub(
+                cell.revision.tokenizer or (None if cell.tokenizer else cell.revision.model)
+            ),
         }
         env = {**_ENVIRONMENT, **(_OFFLINE if cell.needs_no_hub else {}), **cell.env}
         return ServerCommand(
@@ -76,7 +85,9 @@ class TextFamily:
                 },
                 must_contain="usage.completion_tokens",
             ),
-            reset_requests=(Request("/reset_prefix_cache", {}),) if env["VLLM_SERVER_DEV_MODE"] == "1" else (),
+            reset_requests=(Request("/reset_prefix_cache", {}),)
+            if env["VLLM_SERVER_DEV_MODE"] == "1"
+            else (),
         )
 
 
