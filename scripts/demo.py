@@ -1,8 +1,8 @@
 """`make demo` and `make demo-fast`: plant a slow commit, let perfbisect find it, compare.
 
-Leaves in build/demo/ (build/demo-fast/): the history in repo/, state/ with the journal and every raw file, report.md,
-report.json, and verdict.json with culprit, planted, probability, launches and minutes. Exits 0 if and only if the
-planted commit, and no other, was named.
+Leaves in build/demo/ (build/demo-fast/): the history in repo/, state/ with the journal and every raw file,
+report.md, report.json, and verdict.json with culprit, planted, probability, launches and minutes. Exits 0 if
+and only if the planted commit, and no other, was named.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ def say(text: str) -> None:
 def bisect(prepared: Prepared, folder: Path) -> tuple[int, Path]:
     """Run the command line as a user would; returns its exit code and the file with its JSON document."""
     command = [
-        *(sys.executable, "-m", "perfbisect", "bisect", *prepared.arguments),
+        *(str(Path(sys.executable).with_name("perfbisect")), "bisect", *prepared.arguments),
         *("--repo", str(prepared.repository), "--good", prepared.good, "--bad", prepared.bad),
         *("--budget", "60m", "--json"),
     ]
-    say(" ".join(["perfbisect", *command[3:]]))
+    say(" ".join(["perfbisect", *command[1:]]))
     environment = os.environ | {"PERFBISECT_STATE": str(folder / "state"), "PERFBISECT_CACHE": str(CACHE)}
     result = folder / "report.json"
     with result.open("w") as output:
