@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +15,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.store.events import Event
 from perfbisect.store.journal import read
 
 JOURNAL = "journal.jsonl"
@@ -64,7 +65,7 @@ class Job:
     @property
     def finished(self) -> bool:
         """True once the verdict is in the journal. :raises UsageError: no journal, or a broken one."""
-        return any(event.kind == "verdict" for event in read(self.journal).events)
+        return finished(read(self.journal).events)
 
     def attempt(self, number: int) -> Path:
         """The folder of the attempt with this number."""
@@ -102,6 +103,12 @@ class Job:
         with _held(self.path, self.id, f"job {self.id}"), _held(state, self.id, f"state folder {state}"):
             self.clear_stop()
             yield
+
+
+def finished(events: Sequence[Event]) -> bool:
+    """True if the last thing that was asked has its verdict: a larger budget asks once more."""
+    last = {event.kind: event.seq for event in events if event.kind in ("plan", "verdict")}
+    return last.get("verdict", -1) > last.get("plan", -1)
 
 
 class Jobs:

@@ -111,9 +111,9 @@ class Journal:
         try:
             self._cut()
             written = 0
+            self._half = True
             while written < len(line):
                 written += os.write(self._file, line[written:])
-                self._half = True
             os.fsync(self._file)
         except OSError as error:
             self._undo()
@@ -122,6 +122,9 @@ class Journal:
                 where=self.path,
                 next_step=f"make room on the disk, then: perfbisect resume {self.path.parent.name}",
             ) from error
+        except BaseException:  # Ctrl-C in the middle: the file says what this object says
+            self._undo()
+            raise
         self._half = False
         self._size += len(line)
         self._events.append(event)

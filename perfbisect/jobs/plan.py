@@ -1,0 +1,145 @@
+"""The question of a job as data: enough to go on with it from its journal alone, without arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from perfbisect.core import bisect as core
+from perfbisect.core.cell import Cell
+from perfbisect.core.change import Change
+from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.errors import UsageError
+from perfbisect.store.events import Event
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Setting(_Data):
+    """Where and with what is measured: how the user wrote it, so that it can be made again."""
+
+    repository: str = ""
+    environment: str
+    client: str = ""
+    """Specification of the client's environment; empty: the environment's own pinned one."""
+    exclude_newer: str = ""
+    constraints: str = ""
+    typed: str = ""
+    """The perfbisect command as typed."""
+
+
+class Position(_Data):
+    """A step of the range: changes with identical environments, oldest first; ``skip``: why not testable."""
+
+    changes: tuple[Change, ...]
+    skip: str = ""
+    cached: bool = False
+    suspect: str = ""
+    """What else the first change brings that the environment does not show: a deploy YAML that differs."""
+
+    @property
+    def change(self) -> Change:
+        """The one that is measured: the first, which brought the difference."""
+        return self.changes[0]
+
+
+class RunPlan(_Data):
+    """``perfbisect run``: launches of one change."""
+
+    verb: Literal["run"] = "run"
+    cell: dict[str, Any]
+    digest: str
+    setting: Setting
+    metric: str
+    change: Change
+    launches: int
+    runs: int
+    told: tuple[str, ...] = ()
+
+
+class BisectPlan(_Data):
+    """``perfbisect bisect``: position 0 is the good end, the last the bad end; budget, costs in minutes."""
+
+    verb: Literal["bisect"] = "bisect"
+    cell: dict[str, Any]
+    digest: str
+    setting: Setting
+    metric: str
+    positions: tuple[Position, ...]
+    budget: float
+    seed: int
+    max_runs: int
+    costs: core.Costs
+    told: tuple[str, ...] = ()
+
+    @property
+    def ref(self) -> MetricRef:
+        return parse_metric(self.metric)
+
+    @property
+    def last(self) -> int:
+        return len(self.positions) - 1
+
+    @property
+    def question(self) -> core.Plan:
+        """The question as the core takes it."""
+        metric = self.ref.metric
+        return core.Plan(
+            n=self.last,
+            sign=metric.sign,
+            min_effect=metric.smallest_effect,
+            costs=self.costs,
+            skips=frozenset(i for i, position in enumerate(self.positions) if position.skip),
+            cached=frozenset(i for i, position in enumerate(self.positions) if position.cached),
+            budget=self.budget,
+            max_runs=self.max_runs,
+            seed=self.seed,
+        )
+
+
+JobPlan = RunPlan | BisectPlan
+
+
+def cell_data(cell: Cell) -> dict[str, Any]:
+    """A cell as JSON values, with what its files held when it was read."""
+    data: dict[str, Any] = cell.model_dump(mode="json", by_alias=True)
+    return data
+
+
+def cell_of(plan: JobPlan) -> Cell:
+    """The cell of a plan, with the digest it had.
+
+    :raises UsageError: this version of perfbisect reads another workload from it.
+    """
+    try:
+        cell = Cell.model_validate_json(json.dumps(plan.cell))
+    except ValidationError as error:
+        raise UsageError(f"the job's cell cannot be read: {error}", next_step="start a new job") from error
+    if cell.digest != plan.digest:
+        raise UsageError(
+            f"the job's cell has the digest {cell.digest} here and had {plan.digest} when the job began",
+            next_step="go on with the version of perfbisect that began it, or start a new job",
+        )
+    return cell
+
+
+def plan_of(events: tuple[Event, ...]) -> JobPlan:
+    """The plan in a journal: the last one, where a larger budget was asked for later.
+
+    :raises UsageError: there is none, or it is not one that can be read.
+    """
+    data: Mapping[str, Any] | None = next((e.data for e in reversed(events) if e.kind == "plan"), None)
+    if data is None:
+        raise UsageError(
+            "the journal has no plan: the job ended before anything began", next_step="start a new job"
+        )
+    kind = RunPlan if data.get("verb") == "run" else BisectPlan
+    try:
+        return kind.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise UsageError(f"the job's plan cannot be read: {error}", next_step="start a new job") from error

@@ -1,0 +1,135 @@
+"""History and environments -> the plan of a bisection: what is one step, and what cannot be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from perfbisect.clients import CLIENTS
+from perfbisect.core.bisect import Costs
+from perfbisect.core.cell import Cell
+from perfbisect.core.change import Change, History
+from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.environments import Builder
+from perfbisect.errors import BuildError, UsageError
+from perfbisect.families import FAMILIES, Endpoint
+from perfbisect.jobs.plan import BisectPlan, Position, Setting, cell_data
+
+MOST_RUNS = 6
+"""Runs a launch at most, where the engine can empty its caches between them."""
+
+EXAMPLE = Endpoint(port=8000, model_name="perfbisect")
+"""Stands in commands for the port and name that each attempt draws for itself."""
+
+DeployText = Callable[[str, str], str | None]
+"""(commit, path) -> what the file there is, None where there is none: for deploy YAML of the change."""
+
+
+def metric_of(cell: Cell, asked: str | None) -> MetricRef:
+    """The metric that is judged: the one asked for, or the cell's headline.
+
+    :raises UsageError: an unknown metric, or one that the client does not report (those it does are named).
+    """
+    metric = parse_metric(asked or cell.headline)
+    client = CLIENTS[cell.client.name]
+    client.check_metric(cell, metric)
+    if metric.metric.guard:
+        raise UsageError(
+            f"{metric.name} is watched, not chased: it has no step that a bisection could follow",
+            next_step="name another metric with --metric",
+        )
+    return metric
+
+
+def runs_per_launch(cell: Cell) -> int:
+    """How many runs a launch may have: one, where the engine cannot empty its caches between them.
+
+    :raises UsageError: the cell asks for what its family cannot serve.
+    """
+    return MOST_RUNS if FAMILIES[cell.family].server(cell, EXAMPLE).reset_requests else 1
+
+
+def make_plan(
+    *,
+    cell: Cell,
+    history: History,
+    builder: Builder,
+    metric: MetricRef,
+    setting: Setting,
+    budget: float,
+    seed: int = 0,
+    costs: Costs | None = None,
+    told: Sequence[str] = (),
+    deploy: DeployText | None = None,
+) -> BisectPlan:
+    """The plan: neighbours with one environment merged, what cannot be built skipped.
+
+    :raises UsageError: nothing in the range changes the environment, or --env is wrong.
+    :raises BuildError: an end of the range cannot be built.
+    """
+    positions, suspects = _positions(history.changes, builder, _differing(cell, history, deploy))
+    for position, end in ((positions[0], "good"), (positions[-1], "bad")):
+        if position.skip:
+            raise BuildError(
+                f"the {end} end {position.change.short} cannot be built: {position.skip}",
+                next_step=f"choose another --{end}, or another --env",
+            )
+    if len(positions) == 1:
+        raise UsageError(
+            f"nothing between {history.good.short} and {history.bad.short} changes what runs: "
+            f"all {len(history.changes)} changes have one and the same environment",
+            next_step="widen the range, or choose an --env that the difference enters",
+        )
+    return BisectPlan(
+        cell=cell_data(cell),
+        digest=cell.digest,
+        setting=setting,
+        metric=str(metric),
+        positions=positions,
+        budget=budget,
+        seed=seed,
+        max_runs=runs_per_launch(cell),
+        costs=costs or Costs(),
+        told=(*told, *suspects),
+    )
+
+
+def _positions(
+    changes: Sequence[Change], builder: Builder, differing: frozenset[str]
+) -> tuple[tuple[Position, ...], tuple[str, ...]]:
+    positions: list[Position] = []
+    suspects: list[str] = []
+    before = ""
+    for change in changes:
+        refusal = builder.refuses(change)
+        if refusal is not None and refusal.error:
+            raise UsageError(refusal.reason, next_step="mend --env")
+        if refusal is not None:
+            positions.append(Position(changes=(change,), skip=refusal.reason))
+            before = ""
+            continue
+        identity = builder.key(change)
+        if identity == before and change.id not in differing:
+            last = positions[-1]
+            positions[-1] = last.model_copy(update={"changes": (*last.changes, change)})
+            continue
+        before = identity
+        suspect = "the cell's deploy YAML differs here" if change.id in differing else ""
+        if suspect:
+            suspects.append(
+                f"{change.short} changes the deploy YAML that the cell takes from the change: a suspect"
+            )
+        positions.append(Position(changes=(change,), cached=builder.cached(change), suspect=suspect))
+    return tuple(positions), tuple(suspects)
+
+
+def _differing(cell: Cell, history: History, deploy: DeployText | None) -> frozenset[str]:
+    """Changes at which the deploy YAML, taken from the change, is not what it was one change before."""
+    source = cell.deploy_yaml
+    if source is None or source.origin is None or source.path is None or deploy is None:
+        return frozenset()
+    texts = [deploy(change.id, source.path) for change in history.changes]
+    return frozenset(
+        change.id
+        for change, here, before in zip(history.changes[1:], texts[1:], texts[:-1], strict=True)
+        if here != before
+    )

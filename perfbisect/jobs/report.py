@@ -1,0 +1,199 @@
+"""The report of a bisection, from its journal alone: of a finished one, or of one under way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pydantic import TypeAdapter, ValidationError
+
+from perfbisect.core import bisect as core
+from perfbisect.core.attempt import Attempt
+from perfbisect.errors import UsageError
+from perfbisect.jobs.fold import Launch, launches, project
+from perfbisect.jobs.guards import compare_guards, watched
+from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
+from perfbisect.jobs.views import (
+    cell_document,
+    change_document,
+    commands_document,
+    launch_document,
+    metric_document,
+    minutes_document,
+    position_document,
+    versions,
+)
+from perfbisect.jobs.words import advice, sentences
+from perfbisect.render.documents import (
+    BeliefDocument,
+    EffectDocument,
+    GuardDocument,
+    ReportDocument,
+    SkipDocument,
+)
+from perfbisect.store.events import Event
+from perfbisect.store.jobs import Job, finished
+
+_OUTCOME = TypeAdapter(core.Outcome)
+
+
+def outcome_of(events: Sequence[Event]) -> core.Outcome | None:
+    """The verdict in a journal; None while there is none.
+
+    :raises UsageError: it is not one that can be read.
+    """
+    if not finished(events):
+        return None
+    data = next(event.data for event in reversed(events) if event.kind == "verdict")
+    try:
+        return _OUTCOME.validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise UsageError(f"the job's verdict cannot be read: {error}") from error
+
+
+def report(job: Job, events: Sequence[Event]) -> ReportDocument:
+    """The document of a bisection.
+
+    :raises UsageError: the journal holds no bisection, or one that cannot be read.
+    """
+    plan = plan_of(tuple(events))
+    if not isinstance(plan, BisectPlan):
+        raise UsageError(f"job {job.id} is no bisection", next_step=f"perfbisect status {job.id}")
+    cell, seen = cell_of(plan), launches(events)
+    outcome = outcome_of(events)
+    told = outcome.beliefs if outcome else _beliefs(plan, seen)
+    changes = {c.id: c for position in plan.positions for c in position.changes}
+    culprit = plan.positions[outcome.culprits[0]] if outcome and outcome.word == "found" else None
+    sides = _sides(outcome, plan)
+    measured = {x.position for x in seen if x.end == "finished"}
+    skips = _skips(plan, seen, measured)
+    skipped = {skip.change.id for skip in skips}
+    each = [x.minutes for x in seen if x.end == "finished"]
+    per_launch = sum(each) / len(each) if each else 0.0
+    shown = culprit.change if culprit else plan.positions[-1].change
+    return ReportDocument(
+        job=job.id,
+        outcome=outcome.word if outcome else "unfinished",
+        sentences=sentences(outcome, plan, per_launch) if outcome else (_under_way(seen),),
+        next=advice(outcome, plan, job.id) if outcome else f"perfbisect resume {job.id}",
+        probability=outcome.probability if outcome else 0.0,
+        culprit=change_document(culprit.change)
+        if culprit and outcome and len(outcome.culprits) == 1
+        else None,
+        culprits=tuple(
+            position_document(i, plan.positions[i]) for i in (outcome.culprits if outcome else ())
+        ),
+        parent=change_document(plan.positions[sides[0]].change) if culprit else None,
+        confirmed=_effect(outcome.confirmed if outcome else None, plan),
+        whole=_effect(outcome.whole if outcome else None, plan),
+        share=outcome.share if outcome else None,
+        guards=_guards(seen, sides, plan),
+        beliefs=_belief_document(told),
+        cell=cell_document(cell, plan.ref),
+        metric=metric_document(plan.ref),
+        repository=plan.setting.repository,
+        environment=plan.setting.environment,
+        client=plan.setting.client,
+        good=change_document(plan.positions[0].changes[0]),
+        bad=change_document(plan.positions[-1].changes[-1]),
+        changes=len(changes),
+        positions=len(plan.positions),
+        launches=tuple(launch_document(x, changes[x.change_id], plan.ref) for x in seen),
+        skips=skips,
+        merged=tuple(position_document(i, p) for i, p in enumerate(plan.positions) if len(p.changes) > 1),
+        not_tested=tuple(
+            change_document(p.change)
+            for i, p in enumerate(plan.positions)
+            if i not in measured and p.change.id not in skipped
+        ),
+        minutes=minutes_document(seen, plan.budget),
+        reproduce=commands_document(cell, plan.setting, shown, _attempt(seen, shown.id)),
+        versions=versions(plan, seen),
+        told=plan.told,
+        folder=str(job.path),
+    )
+
+
+def _beliefs(plan: BisectPlan, seen: Sequence[Launch]) -> core.Beliefs | None:
+    try:
+        return core.beliefs(plan.question, project(seen, plan))
+    except (ValueError, KeyError):
+        return None
+
+
+def _belief_document(told: core.Beliefs | None) -> BeliefDocument | None:
+    if told is None:
+        return None
+    return BeliefDocument(
+        none=told.none,
+        leading=told.leading,
+        leading_probability=told.leading_p,
+        by_position=told.p,
+        noise_between_runs=told.sigma,
+        noise_between_launches=told.tau,
+        step=told.step,
+        step_low=told.step_low,
+        step_high=told.step_high,
+    )
+
+
+def _sides(outcome: core.Outcome | None, plan: BisectPlan) -> tuple[int, int]:
+    """The positions that are held against each other: parent and culprit, else the ends."""
+    if outcome and outcome.confirmed:
+        return outcome.confirmed.parent, outcome.confirmed.culprit
+    return 0, plan.last
+
+
+def _effect(comparison: core.Comparison | None, plan: BisectPlan) -> EffectDocument | None:
+    if comparison is None:
+        return None
+    return EffectDocument(
+        left=change_document(plan.positions[comparison.parent].change),
+        right=change_document(plan.positions[comparison.culprit].change),
+        effect=comparison.effect,
+        low=comparison.low,
+        high=comparison.high,
+        launches=comparison.launches,
+    )
+
+
+def _guards(seen: Sequence[Launch], sides: tuple[int, int], plan: BisectPlan) -> tuple[GuardDocument, ...]:
+    def side(position: int) -> list[Attempt]:
+        there = [x for x in seen if x.position == position and x.end == "finished"]
+        confirming = [x for x in there if x.purpose == "confirm"]
+        return [x.attempt for x in confirming or there if x.attempt is not None]
+
+    return compare_guards(watched(cell_of(plan)), side(sides[0]), side(sides[1]))
+
+
+def _skips(plan: BisectPlan, seen: Sequence[Launch], measured: set[int]) -> tuple[SkipDocument, ...]:
+    skips = [
+        SkipDocument(change=change_document(p.change), reason=p.skip, known="before")
+        for p in plan.positions
+        if p.skip
+    ]
+    events = project(seen, plan)
+    for index in dict.fromkeys(e.index for e in events if isinstance(e, core.Skipped)):
+        last = [x for x in seen if x.position == index and x.refused][-1]
+        failure = last.attempt.failure if last.attempt else None
+        skips.append(
+            SkipDocument(
+                change=change_document(plan.positions[index].change),
+                reason=(f"{failure.phase}: {failure.reason}" if failure else last.reason)
+                + (" (it was served at other times)" if index in measured else ""),
+                known="measured",
+                log=failure.log if failure else "",
+            )
+        )
+    return tuple(skips)
+
+
+def _attempt(seen: Sequence[Launch], change_id: str) -> Attempt | None:
+    """The last attempt that measured the change."""
+    there = [x.attempt for x in seen if x.change_id == change_id and x.end == "finished"]
+    return there[-1] if there else None
+
+
+def _under_way(seen: Sequence[Launch]) -> str:
+    done = sum(x.end == "finished" for x in seen)
+    return f"Not finished: {done} launches measured so far; there is no verdict yet."

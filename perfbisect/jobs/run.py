@@ -1,0 +1,161 @@
+"""``perfbisect run``: launches of one change, as one would measure it by hand, but written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from perfbisect.core.attempt import Attempt, key
+from perfbisect.core.cell import Cell
+from perfbisect.core.change import Change
+from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.errors import UsageError
+from perfbisect.jobs.fold import launches, owed
+from perfbisect.jobs.plan import RunPlan, Setting, cell_data, cell_of, plan_of
+from perfbisect.jobs.policy import Failures
+from perfbisect.jobs.prepare import runs_per_launch
+from perfbisect.jobs.views import (
+    cell_document,
+    change_document,
+    commands_document,
+    launch_document,
+    mean_value,
+    metric_document,
+    minutes_document,
+    spread,
+    versions,
+)
+from perfbisect.jobs.work import Order, Tools, clear_up, launch
+from perfbisect.render.documents import RunDocument, RunMetricDocument
+from perfbisect.render.notices import Ended, Launched, Launching
+from perfbisect.store.events import Event
+from perfbisect.store.jobs import Job, finished
+from perfbisect.store.journal import Journal
+
+
+def make_run_plan(
+    *,
+    cell: Cell,
+    change: Change,
+    metric: MetricRef,
+    setting: Setting,
+    launches: int,
+    runs: int,
+    told: Sequence[str] = (),
+) -> RunPlan:
+    """The plan of ``perfbisect run``: so many launches with so many runs each.
+
+    :raises UsageError: several runs a launch, of an engine whose caches cannot be emptied between them.
+    """
+    if runs > 1 and runs_per_launch(cell) == 1:
+        raise UsageError(
+            f"cell {cell.name}: the engine's caches cannot be emptied between runs, so a launch has one run",
+            next_step="ask for more launches instead: --launches",
+        )
+    return RunPlan(
+        cell=cell_data(cell),
+        digest=cell.digest,
+        setting=setting,
+        metric=str(metric),
+        change=change,
+        launches=launches,
+        runs=runs,
+        told=tuple(told),
+    )
+
+
+def run(job: Job, tools: Tools) -> RunDocument:
+    """Goes on with a run, new or resumed, until all its launches are measured. Hold the job meanwhile.
+
+    :raises BuildError, ServerError: the change cannot be built or served.
+    :raises ClientError, MachineError: they failed too often; the job can be resumed.
+    :raises Interrupted: Ctrl-C or a stop.
+    """
+    with Journal(job.journal, clock=tools.clock) as journal:
+        plan = plan_of(journal.events)
+        if not isinstance(plan, RunPlan):
+            raise UsageError(f"job {job.id} is no run")
+        if not finished(journal.events):
+            clear_up(job, journal, tools)
+            _measure(job, journal, plan, tools)
+            journal.append("verdict", {"word": "measured"})
+        document = run_document(job, journal.events)
+    tools.sink(Ended(document))
+    return document
+
+
+def _measure(job: Job, journal: Journal, plan: RunPlan, tools: Tools) -> None:
+    cell, metric, failures = cell_of(plan), parse_metric(plan.metric), Failures(job, tools)
+    while True:
+        seen = launches(journal.events)
+        done = sum(x.end == "finished" for x in seen)
+        if done >= plan.launches:
+            return
+        again = owed(seen)
+        why = f"launch {done + 1} of {plan.launches}" + (f", once more: {again.reason}" if again else "")
+        order = Order(0, plan.change, "run", plan.runs, why)
+        tools.sink(Launching(len(seen) + 1, order.change.short, 0, 0, "run", order.runs, why))
+        ended = launch(job, journal, tools, cell, order)
+        seen = launches(journal.events)
+        used = sum(x.minutes for x in seen)
+        tools.sink(
+            Launched(launch_document(ended, plan.change, metric), metric.metric.unit, (), None, used, 0.0)
+        )
+        if ended.refused and (not ended.built or again is not None):
+            raise failures.broken(
+                ended, f"change {plan.change.short}", "read the log; another --at or --env may do"
+            )
+        failures.after(ended)
+
+
+def run_document(job: Job, events: Sequence[Event]) -> RunDocument:
+    """What was measured so far. :raises UsageError: the journal holds no run, or one that cannot be read."""
+    plan = plan_of(tuple(events))
+    if not isinstance(plan, RunPlan):
+        raise UsageError(f"job {job.id} is no run", next_step=f"perfbisect report {job.id}")
+    cell, seen, metric = cell_of(plan), launches(events), parse_metric(plan.metric)
+    attempts = [x.attempt for x in seen if x.end == "finished" and x.attempt is not None]
+    return RunDocument(
+        job=job.id,
+        finished=finished(events),
+        change=change_document(plan.change),
+        cell=cell_document(cell, metric),
+        headline=metric_document(metric),
+        environment=plan.setting.environment,
+        client=plan.setting.client,
+        metrics=_metrics(attempts, metric),
+        launches=tuple(launch_document(x, plan.change, metric) for x in seen),
+        minutes=minutes_document(seen, 0.0),
+        reproduce=commands_document(cell, plan.setting, plan.change, attempts[-1] if attempts else None),
+        versions=versions(plan, seen),
+        told=plan.told,
+        folder=str(job.path),
+    )
+
+
+def _metrics(attempts: Sequence[Attempt], headline: MetricRef) -> tuple[RunMetricDocument, ...]:
+    """The headline first, then every metric that was reported, with its unit."""
+    names = dict.fromkeys([key(headline), *(n for a in attempts for r in a.runs for n in sorted(r.values))])
+    found = [_metric(attempts, name) for name in names]
+    return tuple(document for document in found if document is not None)
+
+
+def _metric(attempts: Sequence[Attempt], name: str) -> RunMetricDocument | None:
+    try:
+        metric = parse_metric(name)
+    except UsageError:
+        return None
+    values = [v for v in (mean_value(a, name) for a in attempts) if v is not None]
+    if not values:
+        return None
+    within = [s for s in (spread(a, metric) for a in attempts) if s is not None]
+    return RunMetricDocument(
+        name=name,
+        display=metric_document(metric).display,
+        unit=metric.metric.unit,
+        median=median(values),
+        low=min(values),
+        high=max(values),
+        launches=tuple(values),
+        within=median(within) if within and metric.statistic in ("", "median") else None,
+    )

@@ -1,0 +1,147 @@
+"""The outcome in sentences that a person believes: what was seen, how sure it is, what more would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfbisect.core.bisect import Comparison, Outcome
+from perfbisect.core.metric import Metric
+from perfbisect.jobs.plan import BisectPlan, Position
+from perfbisect.render.numbers import percent
+
+
+def interval(comparison: Comparison) -> str:
+    return f"95 % interval {percent(comparison.low)} to {percent(comparison.high)}"
+
+
+def named(position: Position) -> str:
+    """A position by its first change, and how many others have the same environment. No subject: others wrote it."""
+    more = len(position.changes) - 1
+    return position.change.short + (f" (and {more} after it with the same environment)" if more else "")
+
+
+def _launches(count: int) -> str:
+    return f"{count} fresh launch{'' if count == 1 else 'es'}"
+
+
+def sentences(outcome: Outcome, plan: BisectPlan, minutes_per_launch: float) -> tuple[str, ...]:
+    """What is said of an outcome, most important first."""
+    metric = plan.ref.metric
+    label = f"{metric.display}{f' ({plan.ref.statistic})' if plan.ref.statistic else ''}"
+    said = {
+        "found": _found,
+        "not reproduced": _not_reproduced,
+        "too small": _too_small,
+        "out of budget": _out_of_budget,
+    }[outcome.word](outcome, plan, metric, label, minutes_per_launch)
+    return (*said, *([f"Note: {outcome.note}."] if outcome.note else []))
+
+
+def advice(outcome: Outcome, plan: BisectPlan, job: str) -> str:
+    """What to do next."""
+    if outcome.word == "found":
+        culprit = plan.positions[outcome.culprits[0]].change
+        if culprit.kind == "release":
+            return f"bisect the commits before {culprit.id}"
+        return f"git show {culprit.short}"
+    if outcome.word == "out of budget":
+        return f"perfbisect resume {job} --budget {max(1, round(plan.budget * 2))}m"
+    if outcome.word == "too small":
+        return "make the cell quieter or longer (more prompts, a machine of its own), or widen the range"
+    return (
+        "check the ends with: perfbisect run CELL --at CHANGE; another cell or metric may show what was seen"
+    )
+
+
+def _direction(comparison: Comparison, metric: Metric) -> str:
+    worse = metric.sign * comparison.effect > 0
+    return "worse" if worse else "better"
+
+
+def _found(outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, _: float) -> Sequence[str]:
+    positions = [plan.positions[i] for i in outcome.culprits]
+    said: list[str] = []
+    step = outcome.confirmed
+    size = f" {_direction(step, metric)}: {percent(step.effect)} ({interval(step)})" if step else " worse"
+    if len(positions) == 1:
+        said.append(f"{named(positions[0])} made {label}{size}.")
+    else:
+        said.append(
+            f"One of {len(positions)} neighbouring changes made {label} {size[1:]}; they cannot be told "
+            "apart, since those between them cannot be measured: "
+            + "; ".join(named(p) for p in positions)
+            + "."
+        )
+    said.append(f"Probability {outcome.probability:.2f}, given the model; nothing is ever told above 0.99.")
+    if step:
+        parent = plan.positions[step.parent]
+        said.append(f"Confirmed against its parent {parent.change.short}: {_launches(step.launches)} a side.")
+    if outcome.whole and outcome.share is not None:
+        said.append(
+            f"The whole change from good to bad is {percent(outcome.whole.effect)} "
+            f"({interval(outcome.whole)}); this step is {outcome.share * 100:.0f} % of it."
+        )
+    return said
+
+
+def _not_reproduced(
+    outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, _: float
+) -> Sequence[str]:
+    del metric
+    good, bad = plan.positions[0].change.short, plan.positions[-1].change.short
+    said = [f"{bad} is not worse than {good} here: no difference in {label} was reproduced."]
+    if outcome.whole:
+        said.append(
+            f"Measured: {percent(outcome.whole.effect)} ({interval(outcome.whole)}) "
+            f"over {_launches(outcome.whole.launches)} a side."
+        )
+    said.append(f"Probability that nothing changed: {min(outcome.probability, 0.99):.2f}.")
+    return said
+
+
+def _too_small(
+    outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, minutes_per_launch: float
+) -> Sequence[str]:
+    said = []
+    if outcome.whole:
+        said.append(
+            f"The difference in {label} between the ends, {percent(outcome.whole.effect)} "
+            f"({interval(outcome.whole)}), is too small for the noise on this machine."
+        )
+    else:
+        said.append(f"The difference in {label} between the ends is too small for the noise on this machine.")
+    if outcome.beliefs and outcome.beliefs.tau:
+        said.append(
+            f"Launches of one change differ by {outcome.beliefs.tau * 100:.1f} %, "
+            f"runs within a launch by {outcome.beliefs.sigma * 100:.1f} %."
+        )
+    if outcome.launches_needed:
+        minutes = 2 * outcome.launches_needed * minutes_per_launch
+        said.append(
+            f"Settling it would take about {outcome.launches_needed} launches a side, "
+            f"some {minutes:.0f} minutes for the ends alone."
+        )
+    del metric, plan
+    return said
+
+
+def _out_of_budget(
+    outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, minutes_per_launch: float
+) -> Sequence[str]:
+    del metric
+    said = [f"The budget of {plan.budget:.0f} minutes is spent before a change could be named for {label}."]
+    if outcome.culprits and outcome.beliefs and outcome.whole:
+        shown = [named(plan.positions[i]) for i in outcome.culprits[:3]]
+        more = f" and {len(outcome.culprits) - 3} more" if len(outcome.culprits) > 3 else ""
+        said.append(
+            f"Leading with probability {outcome.probability:.2f}: {'; '.join(shown)}{more}. No verdict."
+        )
+        said.append(
+            f"So far the ends differ by {percent(outcome.whole.effect)} ({interval(outcome.whole)}); "
+            f"probability that nothing changed {outcome.beliefs.none:.2f}."
+        )
+    if minutes_per_launch:
+        said.append(
+            f"A launch takes about {minutes_per_launch:.1f} minutes; what was measured is kept and goes on."
+        )
+    return said

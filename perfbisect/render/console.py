@@ -1,0 +1,184 @@
+"""What a person sees while a job works: the cell, the plan, a line for every launch, the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from perfbisect.render.documents import (
+    CellDocument,
+    LaunchDocument,
+    PlanDocument,
+    ReportDocument,
+    RunDocument,
+)
+from perfbisect.render.notices import Launched, Launching, Notice, PhaseBegan, Planned, Told, Waiting
+from perfbisect.render.numbers import minutes, number, percent, probability, with_unit
+from perfbisect.render.safe import line, lines
+
+Write = Callable[[str], None]
+
+_SHOWN_CHANGES = 6
+_PHASES = {
+    "build": "building",
+    "launch": "starting",
+    "first_request": "first request",
+    "warm": "discarded run",
+}
+
+
+class Console:
+    """Writes notices as lines of text. ``write`` takes one line; ``verbose`` tells the phases of each launch too."""
+
+    def __init__(self, write: Write, *, verbose: bool = False) -> None:
+        self._write = write
+        self._verbose = verbose
+
+    def __call__(self, notice: Notice) -> None:
+        for text in notice_lines(notice, verbose=self._verbose):
+            self._write(text)
+
+
+def notice_lines(notice: Notice, *, verbose: bool = False) -> Sequence[str]:
+    """The lines of one notice; none for what is only of interest to whoever wants every phase."""
+    if isinstance(notice, Told):
+        return [f"note: {line(notice.text)}"]
+    if isinstance(notice, Planned):
+        return [*plan_lines(notice.plan), f"job {notice.job}", ""]
+    if isinstance(notice, Launching):
+        of = f" position {notice.position}/{notice.of}" if notice.of else ""
+        runs = f"{notice.runs} run{'' if notice.runs == 1 else 's'}"
+        return [f"#{notice.number} {notice.change}{of}, {runs}: {line(notice.why)}"]
+    if isinstance(notice, PhaseBegan):
+        return [_phase_line(notice)] if verbose or notice.phase == "warning" else []
+    if isinstance(notice, Launched):
+        return [launched_line(notice)]
+    if isinstance(notice, Waiting):
+        return [f"   the machine failed ({line(notice.reason)}): trying again in {notice.seconds:.0f} s"]
+    document = notice.document
+    return report_lines(document) if isinstance(document, ReportDocument) else run_lines(document)
+
+
+def cell_lines(cell: CellDocument) -> list[str]:
+    """The block that is shown before anything is measured."""
+    width = max(len(label) for label, _ in cell.rows)
+    return [f"  {label:<{width}}  {line(value)}" for label, value in cell.rows]
+
+
+def plan_lines(plan: PlanDocument) -> list[str]:
+    """What will be done, and what it will take."""
+    merged = plan.changes - len(plan.positions)
+    testable = len(plan.positions) - len(plan.skips)
+    out = [
+        "Cell",
+        *cell_lines(plan.cell),
+        "Plan",
+        f"  good      {plan.good.short} {line(plan.good.subject)}",
+        f"  bad       {plan.bad.short} {line(plan.bad.subject)}",
+        f"  range     {plan.changes} changes, {len(plan.positions)} different environments"
+        + (f" ({merged} merged with a neighbour)" if merged else ""),
+        f"  testable  {testable}" + (f", {len(plan.skips)} skipped beforehand" if plan.skips else ""),
+    ]
+    for skip in plan.skips[:_SHOWN_CHANGES]:
+        out.append(f"            {skip.change.short}: {line(skip.reason)}")
+    if len(plan.skips) > _SHOWN_CHANGES:
+        out.append(f"            and {len(plan.skips) - _SHOWN_CHANGES} more")
+    expected = plan.expected
+    out += [
+        f"  env       {line(plan.environment)}",
+        f"  client    {line(plan.client)}",
+        f"  expected  {expected.launches_low} to {expected.launches_high} launches, "
+        f"{minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}; budget {minutes(plan.budget_minutes)}",
+        "  resolves  "
+        + ", ".join(
+            f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves
+        ),
+        f"            {line(expected.noise)}",
+    ]
+    return out + [f"  note      {line(text)}" for text in plan.told]
+
+
+def command_lines(plan: PlanDocument) -> list[str]:
+    """The exact commands of an attempt, for a dry run."""
+    return [
+        "Commands",
+        f"  serve  {line(plan.commands.serve, 4000)}",
+        f"  bench  {line(plan.commands.bench, 4000)}",
+        f"  ({line(plan.commands.note)})",
+    ]
+
+
+def launched_line(notice: Launched) -> str:
+    """``   14.20 ms (2 runs, +-0.4 %)   leading 0a1b2c 0.62, ...   12.3 of 180.0 min``."""
+    launch = notice.launch
+    parts = [_value(launch, notice.unit)]
+    if notice.leading:
+        shown = ", ".join(f"{name} {probability(p)}" for name, p in notice.leading)
+        parts.append(f"leading {shown}; nothing changed {probability(notice.none or 0.0)}")
+    spent = minutes(notice.used) + (f" of {minutes(notice.budget)}" if notice.budget else "")
+    return "   " + "  |  ".join([*parts, spent])
+
+
+def report_lines(report: ReportDocument) -> list[str]:
+    """The outcome, as a person reads it."""
+    out = ["", report.outcome.upper()]
+    out += [f"  {line(text, 1000)}" for text in report.sentences]
+    moved = [guard for guard in report.guards if guard.moved]
+    out += [
+        f"  Guard moved: {guard.display} {with_unit(guard.left, guard.unit)} -> {with_unit(guard.right, guard.unit)}"
+        for guard in moved
+    ]
+    out += [
+        f"  {len(report.launches)} launches, {minutes(report.minutes.total)}; "
+        f"{len(report.skips)} skipped, {len(report.not_tested)} not tested",
+        f"  report: {report.folder}/report.md",
+        f"  next:   {line(report.next)}",
+    ]
+    return out
+
+
+def run_lines(document: RunDocument) -> list[str]:
+    """What a run measured: the headline with its tails, then the other metrics; the seconds of each phase."""
+    change = f"{document.change.short} {line(document.change.subject)}".rstrip()
+    count = sum(launch.outcome == "measured" for launch in document.launches)
+    out = ["", f"{change}: {count} launch{'' if count == 1 else 'es'} measured"]
+    width = max((len(metric.name) for metric in document.metrics), default=0)
+    for metric in document.metrics:
+        across = f"  from {number(metric.low)} to {number(metric.high)}" if len(metric.launches) > 1 else ""
+        within = f"  within a launch {percent(metric.within, False)}" if metric.within is not None else ""
+        out.append(f"  {metric.name:<{width}}  {with_unit(metric.median, metric.unit)}{across}{within}")
+    phases = ", ".join(f"{name} {spent * 60:.1f} s" for name, spent in document.minutes.by_phase.items())
+    return [*out, f"  phases: {phases}", f"  folder: {document.folder}"]
+
+
+def status_line(launch: LaunchDocument, unit: str) -> str:
+    """One launch in a list."""
+    return f"  #{launch.number} {launch.change.short} {launch.purpose:<7} {_value(launch, unit)}"
+
+
+def error_lines(message: str, where: str | None, next_step: str | None) -> list[str]:
+    """An error: what was tried and came back, where to look, what comes next."""
+    out = [f"error: {lines(message)}"]
+    if where:
+        out.append(f"  where: {line(where, 1000)}")
+    if next_step:
+        out.append(f"  next:  {line(next_step, 1000)}")
+    return out
+
+
+def _value(launch: LaunchDocument, unit: str) -> str:
+    if launch.outcome == "running":
+        return "under way"
+    if launch.value is None:
+        return f"{launch.outcome} after {minutes(launch.minutes)}: {line(launch.reason)}"
+    spread = f", requests {percent(launch.spread, False)}" if launch.spread is not None else ""
+    runs = f"{len(launch.values)} run{'' if len(launch.values) == 1 else 's'}"
+    warned = f", {line('; '.join(launch.warnings))}" if launch.warnings else ""
+    return f"{with_unit(launch.value, unit)} ({runs}{spread}{warned})"
+
+
+def _phase_line(notice: PhaseBegan) -> str:
+    if notice.phase == "warning":
+        return f"   warning: {line(str(notice.detail.get('text', '')))}"
+    seconds = notice.detail.get("seconds")
+    took = f" {seconds:.1f} s" if isinstance(seconds, float) else ""
+    return f"   {_PHASES.get(notice.phase, line(notice.phase))}{took}"

@@ -1,0 +1,261 @@
+"""What each verb hands out as JSON: one document with a ``schema`` field. The report is made from it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Ending = Literal["found", "not reproduced", "too small", "out of budget", "unfinished"]
+
+
+class Document(BaseModel):
+    """A part of a document; every field is there, whatever its value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, serialize_by_alias=True)
+
+    def text(self) -> str:
+        """The document as indented JSON."""
+        return self.model_dump_json(indent=2, by_alias=True)
+
+
+class ChangeDocument(Document):
+    """A commit or release."""
+
+    id: str
+    short: str
+    subject: str = ""
+    date: str = ""
+    author: str = ""
+
+
+class PositionDocument(Document):
+    """A step of the range: changes whose environments are byte-identical, oldest first."""
+
+    index: int
+    changes: tuple[ChangeDocument, ...]
+
+
+class MetricDocument(Document):
+    """What is compared. ``smallest_effect`` is relative: 0.03 is three per cent."""
+
+    name: str
+    display: str
+    unit: str
+    direction: Literal["lower", "higher"]
+    smallest_effect: float
+
+
+class CellDocument(Document):
+    """What is measured: ``rows`` is the block that is shown before anything starts."""
+
+    name: str
+    family: str
+    digest: str
+    rows: tuple[tuple[str, str], ...]
+
+
+class SkipDocument(Document):
+    """A change that cannot be measured. ``known``: before anything was built, or only when it was tried."""
+
+    change: ChangeDocument
+    reason: str
+    known: Literal["before", "measured"]
+    log: str = ""
+
+
+class CommandsDocument(Document):
+    """Commands to type: the server's and the client's of one attempt, and perfbisect's own."""
+
+    change: str
+    serve: str
+    bench: str
+    perfbisect: str
+    note: str = ""
+
+
+class ExpectedDocument(Document):
+    """What a bisection will probably take and what it can see."""
+
+    launches_low: int
+    launches_high: int
+    minutes_low: float
+    minutes_high: float
+    resolves: tuple[tuple[int, float], ...]
+    """Launches a side, and the relative step that so many can tell from nothing."""
+    noise: str
+    """Which noise is assumed, in words."""
+
+
+class PlanDocument(Document):
+    """What will be done: ``perfbisect bisect --dry-run``."""
+
+    schema_: Literal["perfbisect.plan/1"] = Field(default="perfbisect.plan/1", alias="schema")
+    cell: CellDocument
+    metric: MetricDocument
+    repository: str
+    environment: str
+    client: str
+    good: ChangeDocument
+    bad: ChangeDocument
+    changes: int
+    positions: tuple[PositionDocument, ...]
+    skips: tuple[SkipDocument, ...]
+    runs_per_launch: int
+    budget_minutes: float
+    expected: ExpectedDocument
+    commands: CommandsDocument
+    told: tuple[str, ...]
+
+
+class LaunchDocument(Document):
+    """One attempt: ``value`` is the median over its runs in the metric's unit."""
+
+    number: int
+    attempt: str
+    position: int
+    change: ChangeDocument
+    purpose: Literal["run", "end", "search", "confirm"]
+    why: str
+    outcome: Literal["measured", "failed", "abandoned", "running"]
+    value: float | None
+    values: tuple[float, ...]
+    spread: float | None
+    """Robust coefficient of variation over one run's requests, median over the runs."""
+    reason: str
+    fault: str
+    warnings: tuple[str, ...]
+    minutes: float
+    seconds: dict[str, float]
+    started_at: str
+    cold: bool
+    folder: str
+    log: str
+
+
+class EffectDocument(Document):
+    """A relative difference (0.1: the right side is 10 % larger) with its 95 % interval."""
+
+    left: ChangeDocument
+    right: ChangeDocument
+    effect: float
+    low: float
+    high: float
+    launches: int
+
+
+class GuardDocument(Document):
+    """A metric that must not move, in the confirming A/B: medians over launches."""
+
+    name: str
+    display: str
+    unit: str
+    left: float | None
+    right: float | None
+    moved: bool
+    note: str = ""
+
+
+class BeliefDocument(Document):
+    """What is believed at the end: probabilities by position, and the noise as seen."""
+
+    none: float
+    leading: tuple[int, ...]
+    leading_probability: float
+    by_position: tuple[float, ...]
+    noise_between_runs: float
+    noise_between_launches: float
+    step: float
+    step_low: float
+    step_high: float
+
+
+class MinutesDocument(Document):
+    """Where the minutes went."""
+
+    total: float
+    budget: float
+    lost: float
+    by_phase: dict[str, float]
+
+
+class ReportDocument(Document):
+    """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
+
+    schema_: Literal["perfbisect.report/1"] = Field(default="perfbisect.report/1", alias="schema")
+    job: str
+    outcome: Ending
+    sentences: tuple[str, ...]
+    next: str
+    probability: float
+    culprit: ChangeDocument | None
+    culprits: tuple[PositionDocument, ...]
+    parent: ChangeDocument | None
+    confirmed: EffectDocument | None
+    whole: EffectDocument | None
+    share: float | None
+    guards: tuple[GuardDocument, ...]
+    beliefs: BeliefDocument | None
+    cell: CellDocument
+    metric: MetricDocument
+    repository: str
+    environment: str
+    client: str
+    good: ChangeDocument
+    bad: ChangeDocument
+    changes: int
+    positions: int
+    launches: tuple[LaunchDocument, ...]
+    skips: tuple[SkipDocument, ...]
+    merged: tuple[PositionDocument, ...]
+    not_tested: tuple[ChangeDocument, ...]
+    minutes: MinutesDocument
+    reproduce: CommandsDocument
+    versions: dict[str, Any]
+    told: tuple[str, ...]
+    folder: str
+
+
+class RunMetricDocument(Document):
+    """One metric over the launches: per launch the mean of its runs."""
+
+    name: str
+    display: str
+    unit: str
+    median: float
+    low: float
+    high: float
+    launches: tuple[float, ...]
+    within: float | None
+    """Robust coefficient of variation over a run's requests, median over runs; None without requests."""
+
+
+class RunDocument(Document):
+    """What ``perfbisect run`` measured."""
+
+    schema_: Literal["perfbisect.run/1"] = Field(default="perfbisect.run/1", alias="schema")
+    job: str
+    finished: bool
+    change: ChangeDocument
+    cell: CellDocument
+    headline: MetricDocument
+    environment: str
+    client: str
+    metrics: tuple[RunMetricDocument, ...]
+    launches: tuple[LaunchDocument, ...]
+    minutes: MinutesDocument
+    reproduce: CommandsDocument
+    versions: dict[str, Any]
+    told: tuple[str, ...]
+    folder: str
+
+
+class ErrorDocument(Document):
+    """An error: what was tried and came back, where to look, what comes next."""
+
+    schema_: Literal["perfbisect.error/1"] = Field(default="perfbisect.error/1", alias="schema")
+    error: str
+    kind: str
+    exit_code: int
+    where: str | None
+    next: str | None

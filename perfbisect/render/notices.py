@@ -1,0 +1,75 @@
+"""What a job tells while it works: values for whoever watches. Nothing is decided on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from perfbisect.render.documents import LaunchDocument, PlanDocument, ReportDocument, RunDocument
+
+
+@dataclass(frozen=True)
+class Told:
+    """Something a reader must know: a dirty work tree, a torn line, what a dead process left."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plan, before anything starts."""
+
+    job: str
+    plan: PlanDocument
+
+
+@dataclass(frozen=True)
+class Launching:
+    """An attempt begins."""
+
+    number: int
+    change: str
+    position: int
+    of: int
+    purpose: str
+    runs: int
+    why: str
+
+
+@dataclass(frozen=True)
+class PhaseBegan:
+    """An attempt is in another phase."""
+
+    phase: str
+    detail: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Launched:
+    """An attempt ended. ``leading``: candidates by probability; ``none``: P(no change), None if too early."""
+
+    launch: LaunchDocument
+    unit: str
+    leading: tuple[tuple[str, float], ...]
+    none: float | None
+    used: float
+    budget: float
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The machine failed: it is waited for, then tried again."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job is done."""
+
+    document: ReportDocument | RunDocument
+
+
+Notice = Told | Planned | Launching | PhaseBegan | Launched | Waiting | Ended
+Sink = Callable[[Notice], None]
