@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from perfbisect.core.cell_parts import FROZEN, LOCAL, ClientSpec, DeployYaml, Re
 from perfbisect.core.digest import canonical, canonical_json, digest
 from perfbisect.core.fields import (
     ClientArgs,
+    Count,
     JsonMapping,
     Numbers,
     Rate,
@@ -74,9 +76,9 @@ class Cell(BaseModel):
     sampling: Sampling = Sampling()
     ignore_eos: bool = False
     extra_body: JsonMapping = Field(default_factory=dict)
-    num_prompts: Whole = Field(ge=1)
+    num_prompts: Count
     num_warmups: Whole = Field(default=0, ge=0)
-    max_concurrency: Whole | None = Field(default=None, ge=1)
+    max_concurrency: Count | None = None
     request_rate: Rate = math.inf
     burstiness: float = Field(default=1.0, gt=0)
     percentile_metrics: Words = ("ttft", "tpot", "itl", "e2el")
@@ -237,11 +239,23 @@ def difference(a: Cell, b: Cell) -> tuple[tuple[str, str, str], ...]:
 def _flat(value: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     rows: dict[str, str] = {}
     for name, item in value.items():
+        field = prefix + (json.dumps(name) if "." in name else name)
         if isinstance(item, Mapping) and item:
-            rows |= _flat(item, f"{prefix}{name}.")
+            rows |= _flat(item, f"{field}.")
         else:
-            rows[prefix + name] = item if isinstance(item, str) and item != "-" else canonical_json(item)
+            rows[field] = _shown(item)
     return rows
+
+
+def _shown(value: object) -> str:
+    """A value in a row: text bare, unless it would read as a number, a word of JSON or nothing at all."""
+    if not isinstance(value, str):
+        return canonical_json(value)
+    try:
+        json.loads(value)
+    except json.JSONDecodeError:
+        return value if value.strip() not in ("", "-") else json.dumps(value)
+    return json.dumps(value)
 
 
 def echo(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
@@ -251,7 +265,7 @@ def echo(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
     """
     judged = metric or cell.metric
     rate = "inf" if math.isinf(cell.request_rate) else f"{cell.request_rate:g} req/s"
-    lengths = "".join(f" {name}={_shown(value)}" for name, value in sorted(cell.dataset_args.items()))
+    lengths = "".join(f" {name}={_plain(value)}" for name, value in sorted(cell.dataset_args.items()))
     place = f" {cell.dataset_path}" if cell.dataset_path else ""
     load = [f"max concurrency {cell.max_concurrency}"] if cell.max_concurrency else []
     load += [f"request rate {rate}"] if not load or not math.isinf(cell.request_rate) else []
@@ -295,12 +309,12 @@ def echo(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
     return rows
 
 
-def _shown(value: object) -> str:
+def _plain(value: object) -> str:
     return value if isinstance(value, str) else canonical_json(value)
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_shown(values[name])}" for name in values)
+    return ", ".join(f"{name}={_plain(values[name])}" for name in values)
 
 
 def _pinned(name: str, revision: str | None) -> str:

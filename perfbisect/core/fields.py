@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from perfbisect.core.options import parse_options, string_keys
 
@@ -65,19 +65,39 @@ def _environment(value: object) -> object:
     return variables
 
 
+_OPTIONS = WithJsonSchema({"type": ["object", "array", "null"], "description": "options by name, or tokens"})
+
 Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
 Rate = Annotated[
     float,
     BeforeValidator(_rate),
     PlainSerializer(lambda v: "inf" if math.isinf(v) else v, return_type=float | str),
     Field(gt=0),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "inf"}]}),
 ]
-Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
-Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers)]
-JsonMapping = Annotated[dict[str, Any], BeforeValidator(_json_mapping)]
-Variables = Annotated[dict[str, str], BeforeValidator(_environment)]
-ServeArgs = Annotated[dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=True))]
+Words = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_words),
+    WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}}),
+]
+Numbers = Annotated[
+    tuple[float, ...],
+    BeforeValidator(_numbers),
+    WithJsonSchema({"type": ["array", "string", "number"], "items": {"type": "number"}}),
+]
+JsonMapping = Annotated[
+    dict[str, Any],
+    BeforeValidator(_json_mapping),
+    WithJsonSchema({"type": ["object", "string", "null"], "description": "a mapping, or JSON text of one"}),
+]
+Variables = Annotated[
+    dict[str, str],
+    BeforeValidator(_environment),
+    WithJsonSchema({"type": ["object", "null"], "additionalProperties": {"type": ["string", "number"]}}),
+]
+ServeArgs = Annotated[dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=True)), _OPTIONS]
 ServeOverrides = Annotated[
-    dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=True, keep_null=True))
+    dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=True, keep_null=True)), _OPTIONS
 ]
-ClientArgs = Annotated[dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=False))]
+ClientArgs = Annotated[dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=False)), _OPTIONS]
