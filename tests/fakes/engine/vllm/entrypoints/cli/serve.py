@@ -10,7 +10,7 @@ def parse(argv):
     """The options that the pretend engine obeys; all others of ``vllm serve`` are accepted and ignored."""
     parser = argparse.ArgumentParser(prog="vllm serve", allow_abbrev=False)
     parser.add_argument("model")
-    parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--served-model-name", nargs="+")
     parser.add_argument("--max-model-len", type=int, default=2048)

@@ -1,0 +1,172 @@
+"""The rules of the house that no tool checks by itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "perfbisect"
+MOST_LINES = 400
+
+COMMANDS = {"uv"}
+"""Dependencies that are run, not imported."""
+
+LATER = {"pandas", "plotly"}
+"""Dependencies of parts that are not there yet: a series over time, and its page."""
+
+FORBIDDEN = {
+    "a shell": r"shell\s*=\s*True",
+    "YAML that can build objects": r"yaml\.(load|unsafe_load|full_load)\(",
+    "a kill by name": r"\b(pk" + r"ill|kill" + r"all)\b",
+    "a path of one machine": r"(?<![\w.$}/~-])/(work|opt|root|tmp/scratch)/",
+    "a registry's address": r"(pypi\.(org|python\.org)|python" + r"hosted\.org|/simple/?[\"'\s])",
+}
+
+
+def files(*suffixes: str) -> list[Path]:
+    """Files of the repository as git would commit them, those of this test aside."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
+    found = [ROOT / name for name in names if name.endswith(suffixes)]
+    return [path for path in found if path.is_file() and path != Path(__file__).resolve()]
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def relative(paths: Iterable[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def project() -> dict[str, object]:
+    table: dict[str, object] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return table
+
+
+def declared() -> set[str]:
+    dependencies = project()["dependencies"]
+    assert isinstance(dependencies, list)
+    return {canonicalize_name(Requirement(line).name) for line in dependencies}
+
+
+def pins(name: str) -> dict[str, str]:
+    """Package -> its block in a lock file."""
+    blocks = re.split(r"\n(?=\S)", (ROOT / "requirements" / name).read_text().strip())
+    return {canonicalize_name(re.split(r"[=\s\[;]", block, maxsplit=1)[0]): block for block in blocks}
+
+
+def test_imports_go_one_way() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([lint], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_modules_are_small() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in files(".py")}
+    assert {str(path): length for path, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [path for path in modules() if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert relative(silent) == []
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_nowhere_is(what: str) -> None:
+    pattern = re.compile(FORBIDDEN[what])
+    texts = files(".py", ".md", ".txt", ".toml", ".yaml", ".yml", ".json", ".in", "Makefile", "run", ".jinja")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in texts
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_the_patterns_find_what_they_are_for() -> None:
+    examples = {
+        "a shell": "run(x, shell=True)",
+        "YAML that can build objects": "yaml.load(text)",
+        "a kill by name": "pk" + "ill -f vllm",
+        "a path of one machine": 'Path("/work/main")',
+        "a registry's address": "https://files.python" + "hosted.org/x",
+    }
+    assert examples.keys() == FORBIDDEN.keys()
+    assert [what for what in FORBIDDEN if not re.search(FORBIDDEN[what], examples[what])] == []
+
+
+def test_only_shells_print() -> None:
+    printing = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in modules()
+        if path.relative_to(PACKAGE).parts[0] not in ("cli", "render")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert printing == []
+
+
+def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
+    names: set[str] = set()
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names.add(node.module.split(".")[0])
+    outside = names - set(sys.stdlib_module_names) - {"perfbisect"}
+    distributions = packages_distributions()
+    imported = {canonicalize_name(distributions[name][0]) for name in outside}
+    assert imported - declared() == set()
+    assert declared() - imported == COMMANDS | LATER
+
+
+@pytest.mark.parametrize("name", ["runtime.txt", "dev.txt"])
+def test_locks_are_pinned_and_hashed_and_name_no_place(name: str) -> None:
+    locked = pins(name)
+    assert declared() - locked.keys() == set()
+    loose = [p for p, block in locked.items() if "==" not in block or "--hash=sha256:" not in block]
+    assert loose == []
+    text = (ROOT / "requirements" / name).read_text()
+    assert re.findall(r"^.*(?:://|(?<![\w])/|--(?:index|find|extra)).*$", text, re.MULTILINE) == []
+
+
+def test_the_lock_for_development_holds_that_for_running() -> None:
+    runtime, development = pins("runtime.txt"), pins("dev.txt")
+    assert {name: block for name, block in runtime.items() if development.get(name) != block} == {}
+
+
+def anchors(path: Path) -> set[str]:
+    """The names of a document's headings, as a forge makes them."""
+    heads = re.findall(r"^#+ +(.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for path in files(".md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", path.read_text())):
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            there = (path.parent / name).resolve() if name else path
+            if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors(there)):
+                broken.append(f"{path.relative_to(ROOT)}: {target}")
+    assert broken == []
