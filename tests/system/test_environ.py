@@ -1,0 +1,105 @@
+"""What servers and clients get of the user's shell, and what is written down of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.system import environ
+
+SHELL = {
+    "PATH": "/usr/bin",
+    "HOME": "/home/u",
+    "LC_ALL": "C",
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_TOKEN": "hf_abcdefghijklmnop",
+    "HF_HOME": "/hub",
+    "VLLM_USE_V1": "0",
+    "VLLM_ATTENTION_BACKEND": "X",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": "/evil",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "LD_PRELOAD": "/lib/x.so",
+    "HTTP_PROXY": "http://proxy:1",
+    "https_proxy": "http://user:pass@proxy:1",
+    "AWS_SECRET_ACCESS_KEY": "s",
+    "NO_PROXY": "example.com",
+}
+
+
+def test_what_would_change_the_workload_does_not_pass() -> None:
+    assert environ.allowed(SHELL) == {
+        "PATH": "/usr/bin",
+        "HOME": "/home/u",
+        "LC_ALL": "C",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_TOKEN": "hf_abcdefghijklmnop",
+        "HF_HOME": "/hub",
+        "NO_PROXY": "127.0.0.1,localhost,::1",
+        "no_proxy": "127.0.0.1,localhost,::1",
+    }
+
+
+def test_layers_win_in_order_and_the_interpreters_tools_come_first() -> None:
+    made = environ.for_interpreter(
+        SHELL,
+        Path("/env/bin/python"),
+        {"A": "1", "PYTHONPATH": "/tree"},
+        {"A": "2", "CUDA_VISIBLE_DEVICES": "1"},
+    )
+    assert made["PATH"] == "/env/bin:/usr/bin"
+    assert (made["A"], made["PYTHONPATH"], made["CUDA_VISIBLE_DEVICES"]) == ("2", "/tree", "1")
+
+
+def test_shell_without_a_path() -> None:
+    assert environ.for_interpreter({}, Path("/env/bin/python"))["PATH"].startswith("/env/bin:/usr/")
+
+
+def test_proxies_only_where_asked_for() -> None:
+    made = environ.with_proxies(environ.allowed(SHELL), SHELL)
+    assert made["HTTP_PROXY"] == "http://proxy:1"
+    assert made["NO_PROXY"] == "example.com"
+
+
+def test_secrets_are_not_written_down() -> None:
+    secret = "hunter2-very-secret"
+    environment = {
+        **dict.fromkeys(("HF_TOKEN", "MY_API_KEY", "DB_PASSWORD", "aws_secret_access_key", "AUTH"), secret),
+        "URL": f"https://user:{secret}@host/path",
+        "OTHER": "before hf_abcdefghijklmnop after",
+        "EMPTY_TOKEN": "",
+        "PLAIN": "value",
+    }
+    shown = environ.redacted(environment)
+    assert secret not in json.dumps(shown)
+    assert shown["URL"] == "https://(redacted)@host/path"
+    assert shown["OTHER"] == "before (redacted) after"
+    assert (shown["EMPTY_TOKEN"], shown["PLAIN"]) == ("", "value")
+
+
+def test_commands_are_shown_without_their_keys() -> None:
+    argv = (
+        "python",
+        "-m",
+        "serve",
+        "--api-key",
+        "abc",
+        "--hf-token=xyz",
+        "--tokenizer",
+        "/model",
+        "--token",
+        "t",
+        "-k",
+    )
+    assert environ.redacted_argv(argv) == (
+        "python", "-m", "serve", "--api-key", "(redacted)", "--hf-token=(redacted)", "--tokenizer", "/model",
+        "--token", "(redacted)", "-k",
+    )  # fmt: skip
+
+
+@given(st.lists(st.text(alphabet="abc-= /.:", min_size=1), min_size=1).map(tuple))
+def test_commands_without_secrets_are_shown_as_they_are(argv: tuple[str, ...]) -> None:
+    assert environ.redacted_argv(argv) == argv

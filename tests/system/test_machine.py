@@ -1,0 +1,157 @@
+"""The machine: its class, its devices, how busy others keep it, and what a log says about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import MachineError
+from perfbisect.system import machine, proc
+from perfbisect.system.machine import Gpu, LoadMeter, Machine
+from tests.system.stand_ins import start, until
+
+H200 = Gpu("NVIDIA H200", 143771, "570.86.15", "GPU-1111")
+OTHER = Gpu("NVIDIA H200", 143771, "570.86.15", "GPU-2222")
+L4 = Gpu("NVIDIA L4", 23034, "570.86.15", "GPU-3333")
+
+SMI = """#!/bin/sh
+case "$*" in *query-gpu=name,memory.total,driver_version,uuid*) ;; *) exit 9 ;; esac
+{then}
+"""
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own on the path, for a command named like the driver's."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    machine.gpus.cache_clear()
+    yield tmp_path / "nvidia-smi"
+    machine.gpus.cache_clear()
+
+
+def write(path: Path, then: str) -> None:
+    path.write_text(SMI.format(then=then))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_devices_are_those_the_driver_names(smi: Path) -> None:
+    write(
+        smi, "echo 'NVIDIA H200, 143771, 570.86.15, GPU-1111'; echo 'NVIDIA L4, [N/A], 570.86.15, GPU-3333'"
+    )
+    assert machine.gpus() == (H200, Gpu("NVIDIA L4", 0, "570.86.15", "GPU-3333"))
+    here = machine.machine({"CUDA_VISIBLE_DEVICES": "0"})
+    assert here.gpus == (H200,)
+    assert here.kind == "NVIDIA H200 x 1, driver 570.86.15"
+
+
+@pytest.mark.parametrize("then", ["echo broken driver; exit 6", "echo 'No devices were found'", "kill -9 $$"])
+def test_driver_that_is_of_no_use(smi: Path, then: str) -> None:
+    write(smi, then)
+    assert machine.gpus() == ()
+
+
+def test_machine_without_devices_is_named_by_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: ())
+    here = machine.machine({})
+    assert here.kind.endswith(f" x {len(os.sched_getaffinity(0))}")
+    assert here.cpu and here.cpu in here.kind
+    assert here.memory > 2**20
+    facts = here.facts()
+    assert facts["machine_class"] == here.kind
+    assert facts["kernel"] == os.uname().release
+
+
+def test_class_tells_machines_apart() -> None:
+    def kind(*gpus: Gpu) -> str:
+        return Machine("h", "cpu", 8, 1, "6.1", gpus).kind
+
+    assert kind() == "cpu x 8"
+    assert kind(H200, OTHER) == kind(OTHER, H200) == "NVIDIA H200 x 2, driver 570.86.15"
+    assert kind(L4, H200) == "NVIDIA H200 x 1 + NVIDIA L4 x 1, driver 570.86.15"
+    assert kind(Gpu(H200.name, 1, "580.1", "x")) != kind(H200)
+
+
+@pytest.mark.parametrize(
+    "mask, left",
+    [
+        (None, (H200, OTHER, L4)),
+        ("", ()),
+        ("2,0", (L4, H200)),
+        ("1,9,0", (OTHER,)),
+        ("-1", ()),
+        ("GPU-22", (OTHER,)),
+        ("GPU-", ()),
+        (" 1 , 0 ", (OTHER, H200)),
+    ],
+)
+def test_mask_of_devices(mask: str | None, left: tuple[Gpu, ...]) -> None:
+    assert machine.visible((H200, OTHER, L4), mask) == left
+
+
+def test_load_of_ours_is_not_of_others(tmp_path: Path) -> None:
+    """A busy process of ours counts as ours; unknown to the meter it counts as somebody else's."""
+    owned = start(tmp_path, "while True: pass")
+    try:
+        until(lambda: sum(row.cpu_seconds for row in owned.living()) > 0.05)
+        before = sum(row.cpu_seconds for row in owned.living())
+        mine, blind = LoadMeter(owned.living), LoadMeter(tuple)
+        time.sleep(0.5)
+        known, unknown = mine.read(), blind.read()
+        after = sum(row.cpu_seconds for row in owned.living())
+        assert 0 < known.own_cores * known.seconds <= after - before + 0.2
+        assert unknown.own_cores < known.own_cores
+        assert known.busy_cores > 0 and unknown.other_cores > 0
+        assert known.free_memory > 0
+    finally:
+        proc.stop(owned, 0.0)
+
+
+def test_client_that_ended_counts_as_ours() -> None:
+    meter = LoadMeter(tuple)
+    assert meter.read(ended_cpu=1000.0).other_cores == 0.0
+
+
+def test_machine_and_engine_troubles_are_told_apart() -> None:
+    for error in (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.EROFS, errno.EADDRINUSE):
+        assert machine.trouble(f"OSError: [Errno {error}] {os.strerror(error)}: 'x'")
+    assert machine.trouble("MemoryError") == "no memory is left"
+    for line in (
+        "",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+        "ImportError: cannot import name 'x'",
+        "Errno 280",
+        "ValueError: the model's max seq len is larger than the maximum",
+    ):
+        assert machine.trouble(line) == ""
+
+
+def test_real_lack_of_memory_is_told() -> None:
+    script = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**28, 2**28)); x = bytearray(2**30)"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert machine.trouble(ended.stderr) == "no memory is left"
+
+
+def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.check_room(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(2**20))
+    with pytest.raises(MachineError, match="1 MiB free"):
+        machine.check_room(tmp_path)
+
+
+class _Usage:
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+
+def test_kernel_tells_how_many_it_killed() -> None:
+    assert machine.oom_kills() >= 0

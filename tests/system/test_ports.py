@@ -1,0 +1,105 @@
+"""Whose a port is, with real listeners: also the stale one that shares it by SO_REUSEPORT."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import MachineError
+from perfbisect.system import ports, proc
+from tests.system.stand_ins import listen, start, until
+
+
+def test_free_port_is_free_and_not_the_kernels() -> None:
+    found = {ports.free_port() for _ in range(8)}
+    assert len(found) > 1
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(port > 1024 and (port < low or low < 16000) for port in found)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", found.pop()))
+
+
+def test_nobody() -> None:
+    port = ports.free_port()
+    assert ports.listeners(port) == ()
+    assert ports.check_ours(port, (), "now") is False
+    ports.wait_free(port, 0.0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+def test_listener_is_told_with_its_process(tmp_path: Path, host: str) -> None:
+    if ":" in host and not Path("/proc/net/tcp6").exists():
+        pytest.skip("no IPv6 here")
+    port = ports.free_port()
+    owned = listen(tmp_path, port, host)
+    try:
+        (found,) = ports.listeners(port)
+        assert (found.address, found.port, found.user) == (host, port, os.getuid())
+        assert [holder.pid for holder in found.holders] == [owned.pid]
+        assert ports.check_ours(port, owned.living(), "now") is True
+        assert str(owned.pid) in str(found)
+    finally:
+        proc.stop(owned, 0.0)
+    ports.wait_free(port, 5.0)
+
+
+def test_stale_server_on_a_shared_port(tmp_path: Path) -> None:
+    """Both listen, the kernel deals connections to either: only the holders of the sockets tell."""
+    port = ports.free_port()
+    stale = listen(tmp_path, port, name="stale")
+    ours = listen(tmp_path, port, name="ours")
+    try:
+        assert len(ports.listeners(port)) == 2
+        with pytest.raises(
+            ports.SharedPortError, match=rf"before run 1: port {port} .* \(pid {stale.pid}\)"
+        ) as told:
+            ports.check_ours(port, ours.living(), "before run 1")
+        assert str(ours.pid) not in told.value.message
+        assert [listener.holders[0].pid for listener in ports.foreign(port, ours.living())] == [stale.pid]
+        proc.stop(ours, 0.0)
+        with pytest.raises(MachineError, match=rf"port {port} is not free .* \(pid {stale.pid}\)"):
+            ports.wait_free(port, 0.2)
+    finally:
+        proc.stop(ours, 0.0)
+        proc.stop(stale, 0.0)
+
+
+def test_socket_that_children_inherited_is_ours(tmp_path: Path) -> None:
+    port = ports.free_port()
+    script = f"""
+import os, socket, time
+s = socket.socket()
+s.bind(("127.0.0.1", {port}))
+s.listen()
+os.fork()
+time.sleep(60)
+"""
+    owned = start(tmp_path, script)
+    try:
+        until(lambda: sum(len(listener.holders) for listener in ports.listeners(port)) == 2)
+        assert ports.check_ours(port, owned.living(), "now")
+        assert ports.foreign(port, [row for row in owned.living() if row.pid == owned.pid])
+    finally:
+        proc.stop(owned, 0.0)
+
+
+def test_connection_to_a_port_is_no_listener() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            (found,) = ports.listeners(port)
+            assert [holder.pid for holder in found.holders] == [os.getpid()]
+    assert ports.listeners(port) == ()
+
+
+def test_taken_ports_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        monkeypatch.setattr(ports, "_LOWEST", taken)
+        monkeypatch.setattr(ports, "_ephemeral_low", lambda: taken + 2000)
+        monkeypatch.setattr(ports.secrets, "randbelow", lambda _: 0)
+        with pytest.raises(MachineError, match="no free port"):
+            ports.free_port()

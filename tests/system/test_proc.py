@@ -1,0 +1,383 @@
+"""Real processes that do what engines do: outlive their parent, ignore TERM, leave their session."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import Interrupted, MachineError, ServerError
+from perfbisect.system import proc, processes
+from perfbisect.system.processes import TOKEN_VARIABLE, alive, process, tree
+from tests.system.stand_ins import (
+    ENV,
+    IDLE,
+    STUBBORN,
+    child_of,
+    ended_child,
+    family_script,
+    gone,
+    start,
+    told,
+    until,
+)
+
+
+def test_spawned_process_is_on_its_own(tmp_path: Path) -> None:
+    script = """
+import os, sys
+print("session", os.getsid(0) == os.getpid(), flush=True)
+print("input", repr(sys.stdin.read()), flush=True)
+print("umask", os.umask(0), flush=True)
+print("names", sorted(os.environ), flush=True)
+print("error", file=sys.stderr)
+"""
+    owned = start(tmp_path, script, token="abc")
+    assert owned.popen.wait(10) == 0
+    log = tmp_path / "out.log"
+    assert told(log, "session") == "True"
+    assert told(log, "input") == "''"
+    assert told(log, "umask") == str(0o022)
+    assert set(eval(told(log, "names"))) - {"LC_CTYPE"} == {*ENV, TOKEN_VARIABLE}
+    assert "error" in log.read_text()
+    proc.stop(owned)
+
+
+def test_log_is_appended_to(tmp_path: Path) -> None:
+    (tmp_path / "out.log").write_text("before\n")
+    owned = start(tmp_path, "print('after')")
+    owned.popen.wait(10)
+    assert (tmp_path / "out.log").read_text() == "before\nafter\n"
+
+
+def test_no_such_program(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=r"cannot start /no/such/python"):
+        proc.spawn(["/no/such/python"], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="t")
+
+
+def test_log_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="cannot start"):
+        proc.spawn([sys.executable], env=ENV, cwd=tmp_path, log=tmp_path / "no" / "log", token="t")
+
+
+def test_machine_without_memory_for_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(MachineError, match="Cannot allocate memory"):
+        proc.spawn([sys.executable], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="t")
+
+
+def test_interrupted_between_fork_and_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C can strike when the process exists and nobody has its id yet."""
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def late(*arguments: object, **options: object) -> None:
+        started.append(real(*arguments, **options))  # type: ignore[call-overload]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", late)
+    with pytest.raises(KeyboardInterrupt):
+        proc.spawn([sys.executable, "-c", IDLE], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="early")
+    assert started[0].wait(10) == -signal.SIGKILL
+
+
+def test_gentle_end_is_tried_first(tmp_path: Path) -> None:
+    script = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("said goodbye", flush=True), sys.exit(7)))
+print("up", flush=True)
+time.sleep(60)
+"""
+    owned = start(tmp_path, script)
+    told(tmp_path / "out.log", "up")
+    proc.stop(owned)
+    assert owned.exited() == 7
+    assert "said goodbye" in (tmp_path / "out.log").read_text()
+
+
+def test_deaf_process_is_killed(tmp_path: Path) -> None:
+    owned = start(tmp_path, STUBBORN)
+    told(tmp_path / "out.log", "deaf")
+    proc.stop(owned, grace=0.2)
+    assert owned.exited() == -signal.SIGKILL
+
+
+def test_stopping_what_has_ended_does_nothing(tmp_path: Path) -> None:
+    owned = start(tmp_path, "pass")
+    owned.popen.wait(10)
+    assert proc.stop(owned) == ()
+    assert owned.exited() == 0
+
+
+@pytest.mark.parametrize("keeps_token, keeps_log", [(True, True), (True, False), (False, True)])
+def test_child_that_left_and_outlives_its_parent_is_ended(
+    tmp_path: Path, keeps_token: bool, keeps_log: bool
+) -> None:
+    """Found by its token or by the log it writes to: it has another session, no parent, and ignores TERM."""
+    script = family_script(keeps_token=keeps_token, keeps_log=keeps_log, then="pass")
+    owned = start(tmp_path, script)
+    child = child_of(tmp_path / "out.log")
+    assert owned.popen.wait(10) == 0
+    assert alive(*child)
+    proc.stop(owned, grace=0.2)
+    assert gone(child)
+
+
+def test_child_without_any_mark_is_known_from_before(tmp_path: Path) -> None:
+    owned = start(tmp_path, family_script(keeps_token=False, keeps_log=False, then=IDLE))
+    child = child_of(tmp_path / "out.log")
+    owned.observe()
+    owned.popen.kill()
+    owned.popen.wait(10)
+    assert alive(*child)
+    proc.stop(owned, grace=0.2)
+    assert gone(child)
+
+
+@pytest.mark.parametrize("by_token_alone", [False, True])
+def test_leftovers_of_a_dead_owner(tmp_path: Path, by_token_alone: bool) -> None:
+    """The owner was killed; the token, id and start time in its journal are enough to end its tree."""
+    token = secrets.token_hex(16)
+    owned = start(tmp_path, family_script(), token=token)
+    child = child_of(tmp_path / "out.log")
+    owned.popen.kill()  # the leader alone, as the kernel does: the child lives on
+    owned.popen.wait(10)
+    assert alive(*child)
+    pid, created = (0, 0.0) if by_token_alone else (owned.pid, owned.created)
+    found = proc.stop_leftovers(token, pid, created, grace=0.2)
+    assert child in {member.identity for member in found}
+    assert gone(child)
+    assert proc.stop_leftovers(token, pid, created) == ()
+
+
+def test_leftover_leader_is_asked_first(tmp_path: Path) -> None:
+    owned = start(
+        tmp_path,
+        "import signal, time; signal.signal(15, lambda *_: exit(3)); print('up', flush=True); time.sleep(9)",
+    )
+    told(tmp_path / "out.log", "up")
+    waiting = threading.Thread(target=owned.popen.wait)
+    waiting.start()  # reap it as its parent would
+    proc.stop_leftovers(owned.token, owned.pid, owned.created)
+    waiting.join(10)
+    assert owned.exited() == 3
+
+
+def test_a_marked_descendant_of_another_token_belongs_to_its_prefix_only(tmp_path: Path) -> None:
+    one = start(tmp_path, IDLE, token="aa.client-1")
+    two = start(tmp_path, IDLE, token="aab", name="two")
+    try:
+        assert {row.pid for row in tree("aa", 0, 0.0)} == {one.pid}
+        assert {row.pid for row in tree("aa.client-1", 0, 0.0)} == {one.pid}
+        assert tree("a", 0, 0.0) == ()
+    finally:
+        proc.stop(one, 0.0)
+        proc.stop(two, 0.0)
+
+
+def test_process_id_that_was_used_again_is_left_alone(tmp_path: Path) -> None:
+    """The journal names an id that is somebody else's by now: other start time, no token."""
+    stranger = start(tmp_path, IDLE)
+    try:
+        assert proc.stop_leftovers("ours", stranger.pid, stranger.created - 100.0) == ()
+        assert proc.stop_leftovers("ours", stranger.pid, stranger.created + 100.0) == ()
+        assert stranger.exited() is None
+    finally:
+        proc.stop(stranger, 0.0)
+
+
+def test_session_of_a_dead_stranger_is_left_alone(tmp_path: Path) -> None:
+    """After a reboot a journal's id may name a session whose first process has gone, as daemons make them."""
+    script = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print("child", child.pid, flush=True)
+"""
+    stranger = start(tmp_path, script, token="theirs")
+    child = child_of(tmp_path / "out.log")
+    stranger.popen.wait(10)
+    row = process(child[0])
+    assert row is not None and row.session == stranger.pid
+    try:
+        assert tree("ours", stranger.pid, stranger.created - 100.0) == ()
+    finally:
+        proc.stop(stranger, 0.0)
+
+
+def test_overwritten_environment_in_the_owners_session(tmp_path: Path) -> None:
+    """A process that sets its title overwrites its environment; its session still says whose it is."""
+    script = """
+import ctypes, os, time
+fields = open("/proc/self/stat").read().rpartition(")")[2].split()
+start, end = int(fields[47]), int(fields[48])
+leader = os.getpid()
+if os.fork() == 0:
+    ctypes.memset(start, 0, end - start)
+    null = os.open("/dev/null", os.O_WRONLY)
+    os.dup2(null, 1), os.dup2(null, 2)
+    while os.getppid() == leader:
+        time.sleep(0.01)
+    time.sleep(60)
+else:
+    time.sleep(0.3)
+    os._exit(0)
+"""
+    owned = start(tmp_path, script)
+    owned.popen.wait(10)
+    (left,) = tree("another token", owned.pid, owned.created)
+    assert (left.session, left.parent) != (left.pid, owned.pid)
+    assert not any(Path(f"/proc/{left.pid}/environ").read_bytes())
+    proc.stop(owned, grace=0.1)
+    assert gone(left.identity)
+
+
+def test_the_caller_and_its_ancestors_never_belong() -> None:
+    me = process(os.getpid())
+    assert me is not None
+    for pid in (me.pid, me.parent, me.session, 1):
+        row = process(pid)
+        found = tree("no such token", pid, row.created if row else 0.0)
+        assert not {me.pid, me.parent, 1} & {member.pid for member in found}
+
+
+def test_what_cannot_be_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned = start(tmp_path, IDLE)
+    with monkeypatch.context() as patch:
+        patch.setattr(proc, "_signal", lambda *_: None)  # as if it hung in the kernel
+        patch.setattr(proc, "_KILL_PATIENCE", 0.2)
+        with pytest.raises(ServerError, match=rf"1 process\(es\) live on .* \(pid {owned.pid}\)"):
+            proc.stop(owned, 0.0)
+    proc.stop(owned, 0.0)
+    assert owned.exited() == -signal.SIGKILL
+
+
+def run(folder: Path, script: str, **options: object) -> proc.Finished:
+    defaults = {
+        "env": ENV,
+        "cwd": folder,
+        "log": folder / "out.log",
+        "token": secrets.token_hex(16),
+        "timeout": 30.0,
+    }
+    return proc.run([sys.executable, "-c", script], **{**defaults, **options})  # type: ignore[arg-type]
+
+
+def test_run_to_the_end(tmp_path: Path) -> None:
+    ended = run(tmp_path, "import sys; print('hello'); sys.exit(4)")
+    assert (ended.code, ended.timed_out) == (4, False)
+    assert (tmp_path / "out.log").read_text() == "hello\n"
+
+
+def test_run_counts_the_processor_time_of_the_command(tmp_path: Path) -> None:
+    ended = run(tmp_path, "import time\nwhile time.process_time() < 0.4: pass")
+    assert ended.cpu_seconds > 0.38  # the kernel counts in hundredths
+
+
+def test_run_past_its_limit_is_stopped_with_its_children(tmp_path: Path) -> None:
+    seen: list[bool] = []
+    log = tmp_path / "out.log"
+    ended = run(tmp_path, family_script(), timeout=1.0, at_limit=lambda: seen.append(alive(*child_of(log))))
+    assert ended.timed_out
+    assert seen == [True]
+    assert ended_child(log)
+
+
+def test_run_leaves_no_children_of_a_command_that_ended(tmp_path: Path) -> None:
+    ended = run(tmp_path, family_script(then="pass"))
+    assert (ended.code, ended.timed_out) == (0, False)
+    assert ended_child(tmp_path / "out.log")
+
+
+def test_run_is_stopped_when_asked(tmp_path: Path) -> None:
+    log = tmp_path / "out.log"
+    with pytest.raises(Interrupted):
+        run(tmp_path, family_script(), asked=lambda: log.exists() and "child" in log.read_text())
+    assert ended_child(log)
+
+
+CALLER = """
+import sys, time
+from pathlib import Path
+from perfbisect.system import proc
+folder = Path(sys.argv[1])
+script = (folder / "script.py").read_text()
+owned = proc.spawn([sys.executable, "-c", script], env={}, cwd=folder, log=folder / "out.log", token="calls")
+print("owned", owned.pid, owned.created, flush=True)
+try:
+    time.sleep(60)
+finally:
+    print("stopping", flush=True)
+    proc.stop(owned, grace=60.0)
+"""
+
+
+@pytest.mark.parametrize("impatient", [False, True])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, impatient: bool) -> None:
+    """The second Ctrl-C, while a deaf server is waited for, makes it short; nothing is left either way."""
+    (tmp_path / "script.py").write_text(STUBBORN if impatient else IDLE)
+    caller = subprocess.Popen(
+        [sys.executable, "-c", CALLER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.DEVNULL,
+    )
+    assert caller.stdout is not None
+    with caller.stdout:
+        _, pid, created = caller.stdout.readline().split()
+        if impatient:
+            until(lambda: "deaf" in (tmp_path / "out.log").read_text())
+        caller.send_signal(signal.SIGINT)
+        assert caller.stdout.readline() == "stopping\n"
+        if impatient:
+            time.sleep(0.3)
+            caller.send_signal(signal.SIGINT)
+        assert caller.wait(20) != 0
+    assert gone((int(pid), float(created)))
+
+
+def test_row_of_a_process() -> None:
+    me = process(os.getpid())
+    assert me is not None
+    assert (me.pid, me.parent, me.group, me.session) == (
+        os.getpid(),
+        os.getppid(),
+        os.getpgid(0),
+        os.getsid(0),
+    )
+    assert me.living and me.cpu_seconds > 0
+    assert process(2**22 + 1) is None
+
+
+def test_name_with_brackets_and_spaces(tmp_path: Path) -> None:
+    script = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b") R 1 (x y", 0, 0, 0)
+print("up", flush=True)
+time.sleep(60)
+"""
+    owned = start(tmp_path, script)
+    told(tmp_path / "out.log", "up")
+    row = process(owned.pid)
+    try:
+        assert row is not None
+        assert (row.name, row.parent, row.session) == (") R 1 (x y", os.getpid(), owned.pid)
+    finally:
+        proc.stop(owned, 0.0)
+
+
+def test_waiting_to_be_reaped_is_not_living(tmp_path: Path) -> None:
+    owned = start(tmp_path, "pass")
+    until(lambda: (row := process(owned.pid)) is not None and row.state == "Z")
+    assert not alive(owned.pid, owned.created)
+    assert processes.tree(owned.token, owned.pid, owned.created) == ()
+    owned.popen.wait(10)
