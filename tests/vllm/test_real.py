@@ -1,0 +1,57 @@
+"""One attempt and one bisection with the real ``vllm serve`` and ``vllm bench serve``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scripts.demo_history import Demo
+from tests.vllm.conftest import Answer
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def engines(ours: Path) -> list[str]:
+    """Processes whose process environment or working folder is of this test."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and str(ours) in process.cwd() + str(process.cmdline()):
+                found.append(f"{process.pid} {process.cmdline()}")
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_an_attempt(perfbisect: Callable[..., Answer], history: Demo) -> None:
+    answer = perfbisect("run", "--at", history.commits[0], "--launches", "1")
+    assert answer.code == 0, answer.document
+    (launch,) = answer.document["launches"]
+    assert launch["outcome"] == "measured"
+    assert launch["change"]["id"] == history.commits[0]
+    assert launch["warnings"] == []
+    by_name = {metric["name"]: metric for metric in answer.document["metrics"]}
+    tpot = next(metric for name, metric in by_name.items() if name in ("tpot", "tpot:median"))
+    assert tpot["unit"] == "ms"
+    assert 1.0 < tpot["median"] < 1000.0
+    assert all(launch["seconds"][phase] > 0 for phase in ("launch", "first_request", "warm", "bench", "stop"))
+    raw = list(Path(launch["folder"]).rglob("*.json"))
+    assert [path for path in raw if '"itls"' in path.read_text()], f"no raw result in {launch['folder']}"
+    assert engines(answer.folder) == []
+
+
+def test_a_bisection(perfbisect: Callable[..., Answer], history: Demo) -> None:
+    answer = perfbisect(
+        "bisect", "--good", history.commits[0], "--bad", history.commits[-1], "--budget", "25m"
+    )
+    assert answer.document["outcome"] == "found", answer.document
+    assert answer.code == 3
+    assert answer.document["culprit"]["id"] == history.planted
+    assert answer.document["probability"] >= 0.95
+    assert answer.document["confirmed"]["low"] > 0.3
+    assert [len(position["changes"]) for position in answer.document["merged"]] == [2]
+    assert engines(answer.folder) == []
