@@ -58,13 +58,20 @@ def expand(document: Mapping[str, object]) -> tuple[Rung, ...]:
 
 
 def _suffix(document: Mapping[str, object]) -> str:
+    """The place by its numbers; what is no number is told later, with its line, and must not spoil the name."""
     parts: list[str] = []
     if document.get("max_concurrency") is not None:
-        parts.append(f"c{document['max_concurrency']}")
+        parts.append(f"c{_number(document['max_concurrency'])}")
     rate = document.get("request_rate")
     if isinstance(rate, (int, float)) and rate != float("inf"):
         parts.append(f"r{float(rate)}")
     elif not parts:
         parts.append("rinf")
-    parts.append(f"n{document.get('num_prompts')}")
+    parts.append(f"n{_number(document.get('num_prompts'))}")
     return "@" + "-".join(parts)
+
+
+def _number(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value) if isinstance(value, int) else "x"

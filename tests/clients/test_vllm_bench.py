@@ -40,7 +40,7 @@ def cell(**fields: Any) -> Cell:
 
 
 def document(**fields: Any) -> dict[str, Any]:
-    """Four requests of three tokens: TTFT 10, 20, 30, 40 ms, then two gaps of 5 ms; the last has 5 and 7 ms."""
+    """Four requests of three tokens: TTFT 10, 20, 30, 40 ms, two gaps of 5 ms; the last has 5 and 7 ms."""
     ttfts = [0.010, 0.020, 0.030, 0.040]
     itls = [[0.005, 0.005], [0.005, 0.005], [0.005, 0.005], [0.005, 0.007]]
     latencies = [ttft + sum(gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]

@@ -1,0 +1,63 @@
+"""Names of metrics: what they resolve to, and what is said where they do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfbisect.core.metric import METRICS, MetricRef, parse_metric
+from perfbisect.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "statistic", "shown"),
+    [
+        ("ttft", "ttft", "median", "ttft"),
+        ("ttft:median", "ttft", "median", "ttft"),
+        (" tpot:p99 ", "tpot", "p99", "tpot:p99"),
+        ("e2el:p99.9", "e2el", "p99.9", "e2el:p99.9"),
+        ("itl:mean", "itl", "mean", "itl:mean"),
+        ("output_throughput", "output_throughput", "", "output_throughput"),
+        ("failed", "failed", "", "failed"),
+    ],
+)
+def test_a_name_with_its_statistic(text: str, name: str, statistic: str, shown: str) -> None:
+    found = parse_metric(text)
+    assert (found.name, found.statistic, str(found)) == (name, statistic, shown)
+    assert parse_metric(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tfft", "nearest: ttft"),
+        ("output_thruput", "nearest: output_throughput"),
+        ("zzz", "unknown metric 'zzz'; known: ttft"),
+        ("ttft:p100", "unknown metric"),
+        ("ttft:max", "unknown metric"),
+        ("TTFT", "unknown metric"),
+        ("", "unknown metric"),
+        ("output_throughput:p99", "is one number a run and has no 'p99'; ask for 'output_throughput'"),
+        ("failed:median", "is one number a run"),
+    ],
+)
+def test_what_is_no_metric(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_metric(text)
+
+
+def test_direction_decides_the_sign() -> None:
+    assert parse_metric("tpot").metric.sign == 1
+    assert parse_metric("output_throughput").metric.sign == -1
+    # RTF is time per audio second, audio throughput audio seconds per second.
+    assert METRICS["audio_rtf"].direction == "lower"
+    assert METRICS["audio_throughput"].direction == "higher"
+
+
+@pytest.mark.parametrize("name", list(METRICS))
+def test_every_row_is_complete(name: str) -> None:
+    row = METRICS[name]
+    assert row.name == name
+    assert row.unit and row.display
+    assert 0 < row.smallest_effect < 0.2
+    assert not (row.absolute and not row.guard)
+    assert MetricRef(name).metric is row
