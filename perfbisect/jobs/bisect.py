@@ -10,9 +10,9 @@ from perfbisect.core.attempt import Attempt, comparable, key
 from perfbisect.core.cell import Cell
 from perfbisect.errors import MachineError, ServerError, UsageError
 from perfbisect.jobs.fold import Launch, launches, owed, project
-from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
+from perfbisect.jobs.plan import BisectPlan, JobPlan, cell_of, plan_of
 from perfbisect.jobs.policy import Failures
-from perfbisect.jobs.report import report
+from perfbisect.jobs.report import outcome_of, report
 from perfbisect.jobs.views import launch_document
 from perfbisect.jobs.work import Order, Tools, clear_up, launch
 from perfbisect.render.documents import ReportDocument
@@ -23,10 +23,31 @@ from perfbisect.store.journal import Journal
 _LEADING = 3
 
 
-def begin(job: Job, plan: BisectPlan, tools: Tools) -> None:
+def begin(job: Job, plan: JobPlan, tools: Tools) -> None:
     """Writes the plan into the job's journal: from here on the job can be resumed."""
     with Journal(job.journal, clock=tools.clock) as journal:
         journal.append("plan", plan.model_dump(mode="json"))
+
+
+def extend(job: Job, budget: float, tools: Tools) -> None:
+    """Gives a bisection more minutes: one that ran out of them goes on.
+
+    :raises UsageError: no bisection, or not more than it had.
+    """
+    with Journal(job.journal, clock=tools.clock) as journal:
+        plan = plan_of(journal.events)
+        if not isinstance(plan, BisectPlan):
+            raise UsageError(f"job {job.id} is no bisection: it has no budget")
+        outcome = outcome_of(journal.events)
+        if outcome is not None and outcome.word != "out of budget":
+            raise UsageError(
+                f"job {job.id} has its verdict, {outcome.word!r}: more minutes would change nothing"
+            )
+        if budget <= plan.budget:
+            raise UsageError(
+                f"the budget was {plan.budget:.0f} minutes already, and {budget:.0f} are no more"
+            )
+        journal.append("plan", plan.model_copy(update={"budget": budget}).model_dump(mode="json"))
 
 
 def bisect(job: Job, tools: Tools) -> ReportDocument:

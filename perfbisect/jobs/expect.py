@@ -31,7 +31,7 @@ class Noise:
 
 
 def expected(plan: BisectPlan, noise: Noise) -> ExpectedDocument:
-    """Launches and minutes, from a large step to one near the noise, and the step that so many launches resolve."""
+    """Launches and minutes, from a large step to one near the noise; the step that launches resolve."""
     testable = sum(not position.skip for position in plan.positions)
     unbuilt = sum(not (position.skip or position.cached) for position in plan.positions)
     low = 4 + math.ceil(math.log2(max(2, testable - 1)))

@@ -9,7 +9,8 @@ from perfbisect.core.attempt import Attempt, key
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef, parse_metric
-from perfbisect.errors import UsageError
+from perfbisect.environments import Builder
+from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.fold import launches, owed
 from perfbisect.jobs.plan import RunPlan, Setting, cell_data, cell_of, plan_of
 from perfbisect.jobs.policy import Failures
@@ -37,6 +38,7 @@ def make_run_plan(
     *,
     cell: Cell,
     change: Change,
+    builder: Builder,
     metric: MetricRef,
     setting: Setting,
     launches: int,
@@ -45,8 +47,17 @@ def make_run_plan(
 ) -> RunPlan:
     """The plan of ``perfbisect run``: so many launches with so many runs each.
 
-    :raises UsageError: several runs a launch, of an engine whose caches cannot be emptied between them.
+    :raises UsageError: several runs a launch, of an engine whose caches cannot be emptied between them,
+        or an environment that does not fit the change.
+    :raises BuildError: the change cannot be built.
     """
+    refusal = builder.refuses(change)
+    if refusal is not None and refusal.error:
+        raise UsageError(refusal.reason, next_step="mend --env")
+    if refusal is not None:
+        raise BuildError(
+            f"{change.short} cannot be built: {refusal.reason}", next_step="choose another --env or --at"
+        )
     if runs > 1 and runs_per_launch(cell) == 1:
         raise UsageError(
             f"cell {cell.name}: the engine's caches cannot be emptied between runs, so a launch has one run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from perfbisect.core.bisect import Comparison, Outcome
@@ -15,7 +16,7 @@ def interval(comparison: Comparison) -> str:
 
 
 def named(position: Position) -> str:
-    """A position by its first change, and how many others have the same environment. No subject: others wrote it."""
+    """A position by its first change, and how many share its environment. No subject: others wrote it."""
     more = len(position.changes) - 1
     return position.change.short + (f" (and {more} after it with the same environment)" if more else "")
 
@@ -34,7 +35,16 @@ def sentences(outcome: Outcome, plan: BisectPlan, minutes_per_launch: float) -> 
         "too small": _too_small,
         "out of budget": _out_of_budget,
     }[outcome.word](outcome, plan, metric, label, minutes_per_launch)
-    return (*said, *([f"Note: {outcome.note}."] if outcome.note else []))
+    return (*said, *([f"Note: {_with_names(outcome.note, plan)}."] if outcome.note else []))
+
+
+def _with_names(note: str, plan: BisectPlan) -> str:
+    """The core's note with commits where it speaks of positions."""
+
+    def name(found: re.Match[str]) -> str:
+        return ", ".join(plan.positions[int(i)].change.short for i in found[1].split(", "))
+
+    return re.sub(r"position (\d+(?:, \d+)*)", name, note)
 
 
 def advice(outcome: Outcome, plan: BisectPlan, job: str) -> str:

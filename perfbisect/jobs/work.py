@@ -21,6 +21,8 @@ from perfbisect.store.events import Clock
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import Journal
 
+BACKOFF = (30.0, 120.0)
+
 
 class StopLeftovers(Protocol):
     """Ends what a dead process left, known by token, pid and start time; returns whom it found."""
@@ -41,7 +43,7 @@ class Tools:
     sink: Sink
     stop_leftovers: StopLeftovers
     limits: Limits = field(default_factory=Limits)
-    backoff: tuple[float, ...] = (30.0, 120.0)
+    backoff: tuple[float, ...] = BACKOFF
     """Seconds to wait after the first, second, ... failure of the machine in a row; one more ends the job."""
 
 

@@ -27,7 +27,7 @@ _PHASES = {
 
 
 class Console:
-    """Writes notices as lines of text. ``write`` takes one line; ``verbose`` tells the phases of each launch too."""
+    """Writes notices as lines of text. ``write`` takes one; ``verbose``: the phases of each launch too."""
 
     def __init__(self, write: Write, *, verbose: bool = False) -> None:
         self._write = write
@@ -39,7 +39,7 @@ class Console:
 
 
 def notice_lines(notice: Notice, *, verbose: bool = False) -> Sequence[str]:
-    """The lines of one notice; none for what is only of interest to whoever wants every phase."""
+    """The lines of one notice; none for phases, unless wanted, and none for the end: that is the result."""
     if isinstance(notice, Told):
         return [f"note: {line(notice.text)}"]
     if isinstance(notice, Planned):
@@ -54,8 +54,7 @@ def notice_lines(notice: Notice, *, verbose: bool = False) -> Sequence[str]:
         return [launched_line(notice)]
     if isinstance(notice, Waiting):
         return [f"   the machine failed ({line(notice.reason)}): trying again in {notice.seconds:.0f} s"]
-    document = notice.document
-    return report_lines(document) if isinstance(document, ReportDocument) else run_lines(document)
+    return []
 
 
 def cell_lines(cell: CellDocument) -> list[str]:
@@ -87,7 +86,8 @@ def plan_lines(plan: PlanDocument) -> list[str]:
         f"  env       {line(plan.environment)}",
         f"  client    {line(plan.client)}",
         f"  expected  {expected.launches_low} to {expected.launches_high} launches, "
-        f"{minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}; budget {minutes(plan.budget_minutes)}",
+        f"{minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}",
+        f"  budget    {minutes(plan.budget_minutes)}",
         "  resolves  "
         + ", ".join(
             f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves
@@ -121,11 +121,14 @@ def launched_line(notice: Launched) -> str:
 def report_lines(report: ReportDocument) -> list[str]:
     """The outcome, as a person reads it."""
     out = ["", report.outcome.upper()]
+    named = [report.culprit] if report.culprit else [p.changes[0] for p in report.culprits]
+    if report.outcome == "found":
+        out += [f"  {change.short} {line(change.subject)}".rstrip() for change in named]
     out += [f"  {line(text, 1000)}" for text in report.sentences]
     moved = [guard for guard in report.guards if guard.moved]
     out += [
-        f"  Guard moved: {guard.display} {with_unit(guard.left, guard.unit)} -> {with_unit(guard.right, guard.unit)}"
-        for guard in moved
+        f"  Guard moved: {g.display} {with_unit(g.left, g.unit)} -> {with_unit(g.right, g.unit)}"
+        for g in moved
     ]
     out += [
         f"  {len(report.launches)} launches, {minutes(report.minutes.total)}; "

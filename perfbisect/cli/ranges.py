@@ -1,0 +1,68 @@
+"""From what was typed to a range: releases of a package, the budget, what must be told of the repository."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from perfbisect.cli.durations import parse_minutes
+from perfbisect.cli.place import Place
+from perfbisect.core.bisect import Costs
+from perfbisect.core.change import History
+from perfbisect.errors import UsageError
+from perfbisect.jobs.plan import Setting
+from perfbisect.system.releases import between, published
+
+_DEFAULT_BUDGET = 900.0
+
+
+def budget(place: Place, typed: float | None) -> float:
+    """Minutes of measuring: typed, of ``perfbisect.yaml``, or fifteen hours.
+
+    :raises UsageError: ``perfbisect.yaml`` says what is no duration.
+    """
+    if typed is not None:
+        return typed
+    if place.settings.budget is None:
+        return _DEFAULT_BUDGET
+    try:
+        return parse_minutes(place.settings.budget)
+    except ValueError as error:
+        raise UsageError(f"budget: {error}", where=place.root / "perfbisect.yaml") from None
+
+
+def releases(package: str, good: str, bad: str, versions: str | None) -> History:
+    """The releases of a package from good to bad: those named, or those of the registry.
+
+    :raises RevisionError: an end is no release, or they are the same or the wrong way round.
+    :raises MachineError: the registry cannot be asked.
+    """
+    known = (
+        tuple(part.strip() for part in versions.split(",") if part.strip())
+        if versions
+        else published(package)
+    )
+    return between(package, known, good, bad)
+
+
+def costs(environment: str) -> Costs:
+    """Minutes expected of a build, by the kind of environment; launches and runs as the method has them."""
+    build = {"overlay": 0.1, "existing": 0.0, "release": 1.5}.get(environment.partition(":")[0], 4.0)
+    return Costs(build=build)
+
+
+def told(place: Place, setting: Setting) -> tuple[str, ...]:
+    """What a reader must know of the repository."""
+    if setting.repository and place.repository is not None and place.repository.is_dirty():
+        return ("the work tree has uncommitted changes: they are not measured and not touched",)
+    return ()
+
+
+def deploy(place: Place) -> Callable[[str, str], str | None]:
+    """(commit, path) -> the blob there: whether a file differs between two commits."""
+
+    def blob(sha: str, path: str) -> str | None:
+        if place.repository is None:
+            return None
+        return place.repository.blobs(sha, path).get(path)
+
+    return blob

