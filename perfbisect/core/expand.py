@@ -58,7 +58,7 @@ def expand(document: Mapping[str, object]) -> tuple[Rung, ...]:
 
 
 def _suffix(document: Mapping[str, object]) -> str:
-    """The place by its numbers; what is no number is told later, with its line, and must not spoil the name."""
+    """The place by its numbers; what is no number is told later with its line: it must not spoil the name."""
     parts: list[str] = []
     if document.get("max_concurrency") is not None:
         parts.append(f"c{_number(document['max_concurrency'])}")
