@@ -48,8 +48,11 @@ __all__ = [
     "next_action",
 ]
 
-CONFIRM_AT = 0.95
-"""Probability of one distinguishable set at which it is put to the A/B, and below which nothing is named."""
+TRIAL_AT = 0.85
+"""Probability of one distinguishable set at which it is put to the A/B, whose launches the posterior then counts."""
+
+NAME_AT = 0.95
+"""... and without which nothing is named, whatever the A/B says."""
 
 ATTEMPTS = 3
 """A/B comparisons that may fail before the bisection gives up."""
@@ -103,20 +106,21 @@ def _decide(plan: Plan, story: Story) -> Measure | Done:
     if state is None:
         raise ValueError("a launch of the search or the A/B before both ends were measured")
     first, last, mass = leading(state.p, story.skips)
-    failed = story.failed
-    if story.trial:
-        judged = _trial(plan, story)
-        if not isinstance(judged, bool):
-            return judged
-        parent, culprit = confirm.sides(story.trial)
-        if judged and mass >= CONFIRM_AT and (first - 1, last) == (parent, culprit):
-            return Done(verdict.found(plan, story, state))
-        failed += 1
+    trials = [_trial(plan, story, start, stop) for start, stop in story.trials]
+    if story.open and trials[-1].passed is None:
+        made = trials[-1].launches
+        index = confirm.turn(parent_of(made[0].index, story.skips), made[0].index, len(made))
+        why = f"A/B of {made[0].index} and its parent, pair {len(made) // 2 + 1}"
+        return Measure(index, made[0].runs, "confirm", why)
+    held = [trial for trial in trials if trial.passed and confirm.sides(trial.launches) == (first - 1, last)]
+    if held and mass >= NAME_AT:
+        return Done(verdict.found(plan, story, state, held[-1].launches))
+    failed = sum(trial.passed is False for trial in trials)
     if state.none > NOT_REPRODUCED:
         return Done(verdict.without_culprit(plan, story, state, "not reproduced"))
     if failed >= ATTEMPTS:
         return Done(verdict.unconfirmed(plan, story, state))
-    if mass >= CONFIRM_AT and not story.trial:
+    if mass >= TRIAL_AT and not story.open and not held:
         runs = confirm.runs_for(state, story.prices, plan.max_runs)
         return Measure(last, runs, "confirm", f"A/B with its parent: P {min(mass, 0.99):.2f}")
     found = probe(state, story.prices, story.skips, plan.max_runs)
@@ -126,20 +130,10 @@ def _decide(plan: Plan, story: Story) -> Measure | Done:
     return Measure(found.index, found.runs, "search", why)
 
 
-def _trial(plan: Plan, story: Story) -> Measure | bool:
-    """The A/B in progress: its next launch, or whether it confirmed the step."""
-    trial = story.trial
-    if len(trial) == 1:
-        parent = parent_of(trial[0].index, story.skips)
-        return Measure(parent, trial[0].runs, "confirm", f"A/B: the parent of {trial[0].index}")
-    parent, culprit = confirm.sides(trial)
-    sides = confirm.split(trial)
-    if len(trial) % 2 == 0:
-        before = posterior(story.before_trial, prior_weights(plan.n, plan.prior), plan.min_effect)
-        ratio = confirm.log_ratio(*sides, confirm.expected(before))
-        if abs(ratio) > confirm.DECIDED or len(trial) >= 2 * confirm.PAIRS:
-            return ratio > confirm.DECIDED
-    index = confirm.turn(parent, culprit, len(trial))
-    return Measure(
-        index, trial[0].runs, "confirm", f"A/B of {parent} and {culprit}, pair {len(trial) // 2 + 1}"
-    )
+def _trial(plan: Plan, story: Story, start: int, stop: int) -> confirm.Trial:
+    """One A/B, judged on its own launches with the eyes of the search before it."""
+    made = story.data[start:stop]
+    if len(made) < 2:
+        return confirm.Trial(made, 0.0)
+    before = posterior(story.data[:start], prior_weights(plan.n, plan.prior), plan.min_effect)
+    return confirm.Trial(made, confirm.log_ratio(*confirm.split(made), confirm.expected(before)))

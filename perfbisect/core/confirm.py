@@ -21,7 +21,10 @@ from perfbisect.core.stats import Array, cells, log_sum, log_t, march, quantiles
 DECIDED = math.log(20.0)
 """A likelihood ratio of twenty to one decides."""
 
-PAIRS = 8
+_ENOUGH = 9.0
+"""Squared step in units of the variance of a pair's difference at which a t4 ratio passes twenty to one."""
+
+PAIRS = 12
 """Pairs after which an A/B that has decided nothing counts as failed."""
 
 
@@ -34,6 +37,23 @@ class Expected:
     sigma: Array
     tau: Array
     noise_weight: Array
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An A/B: its launches in order, and ln of P(launches | step) / P(launches | no step) so far."""
+
+    launches: tuple[Launch, ...]
+    ratio: float
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether it confirmed the step; None while it has decided nothing and may go on."""
+        if len(self.launches) < 2:
+            return None
+        if abs(self.ratio) > DECIDED:
+            return self.ratio > 0
+        return False if len(self.launches) >= 2 * PAIRS else None
 
 
 def sides(trial: tuple[Launch, ...]) -> tuple[int, int]:
@@ -147,7 +167,7 @@ def runs_for(state: Posterior, prices: Prices, max_runs: int) -> int:
     best, least = 1, math.inf
     for runs in range(1, max_runs + 1):
         variance = 2 * (state.tau**2 + state.sigma**2 / runs)
-        pairs = max(1, math.ceil(14.0 * variance / size**2 - 1e-9))
+        pairs = max(1.0, _ENOUGH * variance / size**2)
         minutes = pairs * (prices.launch + runs * prices.run)
         if minutes < least * (1 - 1e-9):
             best, least = runs, minutes

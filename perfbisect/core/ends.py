@@ -17,6 +17,12 @@ GO_ON = 0.10
 NOT_REPRODUCED = 0.95
 """... and above which there is nothing to find."""
 
+AT_LAST = 0.25
+
+FLOOR = 3
+
+LEAST = 3
+
 ROUNDS = 10
 
 
@@ -45,9 +51,13 @@ def next_end(plan: Plan, data: tuple[Launch, ...], prices: Prices) -> Measure | 
     state = posterior(data, prior_weights(plan.n, plan.prior), plan.min_effect)
     if state.none < GO_ON:
         return Settled(None, state)
-    if state.none > NOT_REPRODUCED and turn >= 2:
+    if state.none > NOT_REPRODUCED and turn >= LEAST:
         return Settled("not reproduced", state)
     runs = prices.best_runs(state.sigma, state.tau, plan.max_runs)
+    if turn < FLOOR:
+        runs = max(runs, min(2, plan.max_runs))
+    if turn >= ROUNDS and state.none < AT_LAST:
+        return Settled(None, state)
     if turn >= ROUNDS:
         return Settled("too small", state, launches_needed(state, runs, plan.min_effect, turn))
     return Measure(

@@ -22,7 +22,8 @@ from perfbisect.core.stats import Array, cells, log_sum, log_t, march
 NO_CHANGE = 0.25
 """Prior probability that the two ends do not differ."""
 
-LARGEST_STEP = math.log(12.0)
+STEPS = ((0.4, 1.0, math.log(1.5)), (0.4, 2.0, math.log(1.5)), (0.2, 1.0, math.log(12.0)))
+"""Prior of the step: a mixture of log-uniform parts (weight, least in units of the smallest effect, largest)."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,13 @@ def prior_weights(n: int, prior: tuple[float, ...] | None) -> Array:
 def _step_mass(nodes: Array, smallest: float) -> Array:
     """[g, h]: prior mass of a step that leads from node g into the cell of node h (log-uniform in delta)."""
     low, high = cells(nodes)
-    span = math.log(LARGEST_STEP / smallest)
 
     def below(delta: Array) -> Array:
-        return np.log(np.clip(delta, smallest, LARGEST_STEP) / smallest) / span
+        out = np.zeros_like(delta)
+        for weight, least, largest in STEPS:
+            low, high = least * smallest, max(largest, 2 * least * smallest)
+            out += weight * np.log(np.clip(delta, low, high) / low) / math.log(high / low)
+        return out
 
     return np.asarray(below(high[None, :] - nodes[:, None]) - below(low[None, :] - nodes[:, None]))
 

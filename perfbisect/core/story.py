@@ -20,22 +20,19 @@ class Story:
     prices: Prices
     searching: bool
     """The ends are settled: a launch was made for the search or for an A/B."""
-    trial: tuple[Launch, ...]
-    """The last launches of ``data`` where they belong to one A/B: in progress, or just decided."""
-    failed: int
-    """A/B comparisons after which the search had to go on."""
+    trials: tuple[tuple[int, int], ...]
+    """Each A/B, in order: its launches are ``data[start:stop]``."""
+    open: bool
+    """The last A/B is the last thing that happened: in progress, or decided just now."""
     flapping: tuple[int, ...]
     """Ends that could not be served at times, and could at others."""
-
-    @property
-    def before_trial(self) -> tuple[Launch, ...]:
-        return self.data[: len(self.data) - len(self.trial)]
 
 
 def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
     """:raises ValueError: the plan or an event makes no sense, or an end of the range cannot be measured."""
     _check(plan, events)
-    trial, failed, searching = 0, 0, False
+    trials: list[tuple[int, int]] = []
+    inside, searching, count = False, False, 0
     end_skips: dict[int, int] = {}
     skips = set(plan.skips)
     seen: set[int] = set()
@@ -45,13 +42,13 @@ def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
         searching = searching or event.purpose != "end"
         if isinstance(event, Measured):
             seen.add(event.index)
+            count += 1
             if event.purpose == "confirm":
-                trial += 1
-            else:
-                failed += trial > 0
-                trial = 0
+                start = trials.pop()[0] if inside else count - 1
+                trials.append((start, count))
+            inside = event.purpose == "confirm"
             continue
-        trial = 0
+        inside = False
         if event.index in (0, plan.n):
             end_skips[event.index] = end_skips.get(event.index, 0) + 1
         else:
@@ -66,8 +63,8 @@ def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
         skips=frozenset(skips),
         prices=observed(plan, events),
         searching=searching,
-        trial=data[len(data) - trial :],
-        failed=failed,
+        trials=tuple(trials),
+        open=inside,
         flapping=tuple(sorted(end_skips)),
     )
 

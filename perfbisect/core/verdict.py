@@ -65,10 +65,10 @@ def whole(plan: Plan, story: Story, state: Posterior) -> Comparison:
     return confirm.compare(good, bad, confirm.expected(state), plan.sign)
 
 
-def found(plan: Plan, story: Story, state: Posterior) -> Outcome:
-    """The leading set, confirmed by the A/B that has just been decided."""
+def found(plan: Plan, story: Story, state: Posterior, trial: tuple[Launch, ...]) -> Outcome:
+    """The leading set, confirmed by an A/B of these launches."""
     first, last, mass = leading(state.p, story.skips)
-    parent, culprit = confirm.split(story.trial)
+    parent, culprit = confirm.split(trial)
     step = confirm.compare(parent, culprit, confirm.expected(state), plan.sign)
     ends = whole(plan, story, state)
     share = math.log1p(step.effect) / math.log1p(ends.effect) if ends.effect else None
