@@ -108,7 +108,8 @@ def install(
         listed.write_text("".join(f'{name} ; python_version < "3"\n' for name in drop))
         overrides = ("--override", str(listed))
     backend: tuple[str, ...] = ()
-    if torch_backend and "UV_TORCH_BACKEND" not in environment and not _local_torch(environment):
+    told = {"UV_TORCH_BACKEND", "UV_NO_INDEX"} & set(environment)
+    if torch_backend and not told and not _local_torch(environment):
         backend = ("--torch-backend", torch_backend)
     argv = (
         str(find_uv()), "pip", "install", "--no-config", "--python", str(interpreter), "--compile-bytecode",

