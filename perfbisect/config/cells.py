@@ -41,6 +41,9 @@ DATASET_KEYS = (
 )
 """Dataset arguments that may stand at the top of a cell, as in vLLM-Omni's performance specifications."""
 
+SERVER_METRICS = ("prefix_cache_hit_rate",)
+"""Metrics that the server is asked for, not the client."""
+
 _HERE = Path("cells")
 _SUFFIXES = (".yaml", ".yml")
 
@@ -253,9 +256,13 @@ def _accepted(cell: Cell, document: Located) -> None:
     """Ask the family and the client now, before anything is built, whether they can do what the cell says."""
     client, endpoint = CLIENTS[cell.client.name], Endpoint(port=1, model_name="m")
     for field, names in (("headline", (cell.headline,)), ("guards", cell.guards)):
-        for name in names:
+        for metric in map(parse_metric, names):
+            if field == "headline" and metric.metric.guard:
+                raise _wrong(document, (field,), f"{metric} is watched, not judged: make it a guard")
+            if field == "guards" and metric.name in SERVER_METRICS:
+                continue
             try:
-                client.check_metric(cell, parse_metric(name))
+                client.check_metric(cell, metric)
             except UsageError as error:
                 raise _wrong(document, (field,), error.message) from None
     try:

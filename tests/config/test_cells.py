@@ -241,6 +241,7 @@ BAD = [
     ),
     ("client: wrk", 11, "client", "there is no client 'wrk'", "vllm_bench"),
     ("headline: tpott", 11, "headline", "nearest: tpot", None),
+    ("headline: failed", 11, "headline", "failed is watched, not judged", None),
     ("headline: ttft:p98", 11, "headline", "does not report ttft:p98", None),
     ("guards:\n  - failed\n  - audio_rtf", 11, "guards", "does not report audio_rtf", None),
     (
@@ -314,6 +315,14 @@ def test_what_is_wrong_inside_is_told_there(tmp_path: Path, old: str, new: str, 
         load_cells(path)
     assert said in caught.value.message
     assert caught.value.where == f"{path}:{line}"
+
+
+def test_what_the_server_tells_may_be_a_guard(tmp_path: Path) -> None:
+    assert load_cell(write(tmp_path, GOOD + "guards: [prefix_cache_hit_rate]\n")).guards == (
+        "prefix_cache_hit_rate",
+    )
+    with pytest.raises(LocatedError):
+        load_cell(write(tmp_path, GOOD + "headline: prefix_cache_hit_rate\n"))
 
 
 def test_all_that_is_wrong_is_counted(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def test_every_key_knows_its_line() -> None:
 
 
 def test_words_are_those_of_yaml_1_2() -> None:
-    text = "a: on\nb: yes\nc: 12:30\nd: 010\ne: 2026-11-01\nf: 1e3\ng: true\nh: 0x10\ni: 1_000\nj: .inf\nk: ~\nl:"
-    text += "\nm: 0.5\nn: -3\no: 12e4567"
+    text = "a: on\nb: yes\nc: 12:30\nd: 010\ne: 2026-11-01\nf: 1e3\ng: true\nh: 0x10\ni: 1_000"
+    text += "\nj: .inf\nk: ~\nl:\nm: 0.5\nn: -3\no: 12e4567"
     assert parse(text, FILE).data == {
         "a": "on", "b": "yes", "c": "12:30", "d": "010", "e": "2026-11-01", "f": "1e3", "g": True, "h": 16,
         "i": 1000, "j": float("inf"), "k": None, "l": None, "m": 0.5, "n": -3, "o": "12e4567",
