@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 import platform
 import re
@@ -108,12 +110,13 @@ def install(
         listed.write_text("".join(f'{name} ; python_version < "3"\n' for name in drop))
         overrides = ("--override", str(listed))
     backend: tuple[str, ...] = ()
-    told = {"UV_TORCH_BACKEND", "UV_NO_INDEX"} & set(environment)
-    if torch_backend and not told and not _local_torch(environment):
+    index = ("--no-index",) if _without_index() else ()
+    told = index or "UV_TORCH_BACKEND" in environment or _local_torch(environment)
+    if torch_backend and not told:
         backend = ("--torch-backend", torch_backend)
     argv = (
         str(find_uv()), "pip", "install", "--no-config", "--python", str(interpreter), "--compile-bytecode",
-        *limits.arguments(), *overrides, *backend, *requirements,
+        *index, *limits.arguments(), *overrides, *backend, *requirements,
     )  # fmt: skip
     output = run(argv, env=environment, cwd=folder, log=log, timeout=timeout)
     _judge(output, f"install {' '.join(requirements)}", log, timeout)
@@ -135,29 +138,37 @@ def freeze(interpreter: Path, *, log: Path) -> str:
 def _environment() -> dict[str, str]:
     """uv's process environment: its own variables, and those settings of pip that it does not read."""
     environment = registry_environment()
-    for ours, setting in (("UV_FIND_LINKS", "find-links"), ("UV_DEFAULT_INDEX", "index-url")):
-        if ours not in environment and not (ours == "UV_DEFAULT_INDEX" and "UV_INDEX_URL" in environment):
-            value = _pip_setting(setting)
-            if value:
-                environment[ours] = value
+    wheels, index = _pip_setting("find-links"), _pip_setting("index-url")
+    if wheels and "UV_FIND_LINKS" not in environment:
+        environment["UV_FIND_LINKS"] = ",".join(wheels.split())
+    if index and not {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & set(environment):
+        environment["UV_DEFAULT_INDEX"] = index
     environment.pop("UV_PROJECT", None)
     return environment | {"UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
+def _without_index() -> bool:
+    """True where pip is told to use no registry: uv has a switch for that, and no variable."""
+    return _pip_setting("no-index").lower() in ("1", "true", "yes", "on")
+
+
 def _pip_setting(name: str) -> str:
-    """A setting of pip, from its variables or its files; empty if there is no pip or no such setting."""
-    variable = os.environ.get("PIP_" + name.upper().replace("-", "_"), "")
-    if variable:
-        return " ".join(variable.split()) if name != "find-links" else ",".join(variable.split())
+    """A setting of pip, from its variables or its files; empty if there is none."""
+    return os.environ.get("PIP_" + name.upper().replace("-", "_"), "") or _pip_files().get(name, "")
+
+
+@functools.cache
+def _pip_files() -> dict[str, str]:
+    """What pip's configuration files say for all its commands; empty where there is no pip."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "config", "get", f"global.{name}"],
-            capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "pip", "config", "list"],
+            capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    words = done.stdout.split() if done.returncode == 0 else []
-    return ",".join(words) if name == "find-links" else " ".join(words)
+        return {}
+    rows = re.findall(r"^global\.([a-z-]+)=(.*)$", done.stdout, re.MULTILINE)
+    return {key: str(ast.literal_eval(value)) for key, value in rows if value[:1] in "'\""}
 
 
 def _local_torch(environment: Mapping[str, str]) -> bool:

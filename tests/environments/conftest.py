@@ -37,7 +37,7 @@ def registry(wheels: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) 
     """uv sees these wheels and nothing else, not even what the user's cache knows of the same names."""
     for name in [name for name in os.environ if name.startswith(("UV_", "PIP_"))]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("UV_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("UV_FIND_LINKS", str(wheels))
     monkeypatch.setenv("UV_CACHE_DIR", str(shared_cache / "uv"))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")

@@ -117,7 +117,7 @@ def test_what_cannot_be_resolved_is_the_changes_fault(number: str, tmp_path: Pat
 def test_a_registry_that_is_down_is_the_machines_fault(
     tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("UV_NO_INDEX", "UV_FIND_LINKS"):
+    for name in ("PIP_NO_INDEX", "UV_FIND_LINKS"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://user:hunter2hunter2@127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
@@ -177,7 +177,7 @@ def test_the_torch_backend_is_asked_for_where_no_folder_has_a_torch(
     recorder.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path / "calls"}\nexit 1\n')
     recorder.chmod(0o755)
     monkeypatch.setattr(uv, "find_uv", lambda: recorder)
-    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_NO_INDEX")
     folder = tmp_path / "links"
     folder.mkdir()
     if local:
