@@ -74,12 +74,12 @@ class OverlayBuilder:
     def prepare(self, changes: Iterable[Change]) -> None:
         """Look many changes up at once: two git processes in all, instead of two a change."""
         shas = [change.id for change in changes if change.kind == "commit"]
-        self._trees |= self.repository.tree_ids(
-            (sha for sha in shas if sha not in self._trees), self.package.folder
-        )
-        if self.commit is not None:
-            missing = [sha for sha in shas if sha not in self._differing]
-            self._differing |= self.repository.differing(self.commit.id, missing, self.package.pathspecs)
+        unknown = [sha for sha in shas if sha not in self._trees]
+        if unknown:
+            self._trees |= self.repository.tree_ids(unknown, self.package.folder)
+        unknown = [sha for sha in shas if sha not in self._differing]
+        if unknown and self.commit is not None:
+            self._differing |= self.repository.differing(self.commit.id, unknown, self.package.pathspecs)
 
     def refuses(self, change: Change) -> Refusal | None:
         if change.kind != "commit":

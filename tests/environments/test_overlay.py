@@ -165,6 +165,28 @@ def test_a_change_of_compiled_sources_is_refused_with_the_files(
     assert builder.refuses(commit(history.back)) is None
 
 
+def test_many_changes_are_looked_up_together(
+    history: TinyHistory,
+    repository: Repository,
+    installed: Environment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes = [commit(sha) for sha in (history.base, history.slow, history.docs, history.kernel)]
+    one_by_one = overlay(tmp_path, installed.interpreter, repository, history.base)
+    together = overlay(tmp_path, installed.interpreter, repository, history.base)
+    asked = []
+    run = Repository._run
+    monkeypatch.setattr(Repository, "_run", lambda *a, **k: asked.append(a) or run(*a, **k))
+    together.prepare(changes)
+    [together.refuses(change) for change in changes]
+    [together.key(change) for change in changes]
+    assert len(asked) == 2
+    for change in changes:
+        assert together.refuses(change) == one_by_one.refuses(change)
+        assert together.key(change) == one_by_one.key(change)
+
+
 @pytest.mark.parametrize(
     ("path", "needs_building"),
     [
