@@ -48,6 +48,7 @@ demo-fast: $(STAMP)
 
 test: $(STAMP)
 	$(PY) -m pytest -m "not vllm" --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
+	$(PY) -m coverage report --include="perfbisect/core/*" --fail-under=95
 
 test-vllm: $(STAMP)
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)
