@@ -371,3 +371,34 @@ def test_the_echo_names_variant_rate_and_local_content() -> None:
     assert rows["load"] == "request rate 2.5 req/s"
     assert rows["deploy YAML"] == "d.yaml of the change"
     assert rows["metric"].startswith("tpot (time per output token), ms, lower")
+
+
+def test_nothing_said_is_nothing() -> None:
+    empty = cell(env=None, extra_body=None, stage_overrides=" ", serve_args=None, metric_percentiles="50, 99")
+    assert (empty.env, empty.extra_body, empty.stage_overrides, empty.serve_args) == ({}, {}, {}, {})
+    assert empty.metric_percentiles == (50.0, 99.0)
+    assert cell(metric_percentiles=90).metric_percentiles == (90.0,)
+
+
+@pytest.mark.parametrize(
+    ("deploy", "shown"),
+    [
+        ({"at": "abc", "path": "d.yaml", "text": "a: 1"}, "d.yaml at abc"),
+        ({"file": "/x/d.yaml", "text": "a: 1"}, "/x/d.yaml"),
+        ({"text": "a: 1"}, "given in the cell ("),
+    ],
+)
+def test_the_echo_says_where_the_deploy_yaml_comes_from(deploy: dict[str, str], shown: str) -> None:
+    assert dict(echo(cell(deploy_yaml=deploy)))["deploy YAML"].startswith(shown)
+
+
+def test_a_difference_shows_both_sides_and_what_is_missing() -> None:
+    left = cell(serve_args={"max-model-len": 512, "load-format": "1"}, extra_body={"a": "", "b": {"c": 1}})
+    right = cell(serve_args={"max-model-len": 256, "load-format": "dummy"}, extra_body={"a": "-", "b": {}})
+    assert difference(left, right) == (
+        ("extra_body.a", '""', '"-"'),
+        ("extra_body.b", "-", "{}"),
+        ("extra_body.b.c", "1", "-"),
+        ("serve_args.load-format", "1", "dummy"),
+        ("serve_args.max-model-len", "512", "256"),
+    )
