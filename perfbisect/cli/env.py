@@ -48,7 +48,8 @@ def list_verb(as_json: bool) -> int:
         for row in list_environments(cache)
     )
     lines = [
-        f"{x.builder if x.complete else 'unfinished':<10} {x.change[:24]:<24} {x.megabytes:8.1f} MB  {x.folder}"
+        f"{x.builder if x.complete else 'unfinished':<10} {x.change[:24]:<24} {x.megabytes:8.1f} MB  "
+        f"{x.folder}"
         for x in rows
     ]
     emit(

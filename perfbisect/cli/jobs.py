@@ -11,9 +11,10 @@ from perfbisect.cli import options
 
 @click.command()
 @click.argument("job_id", metavar="[ID]", required=False)
+@options.repo
 @options.state
 @options.as_json
-def status(job_id: str | None, state: Path | None, as_json: bool) -> int:
+def status(job_id: str | None, repo: Path | None, state: Path | None, as_json: bool) -> int:
     """How far a job is. Without ID: the one unfinished job, or a list where none is.
 
     \b
@@ -25,7 +26,7 @@ def status(job_id: str | None, state: Path | None, as_json: bool) -> int:
     from perfbisect.cli.place import place
     from perfbisect.cli.state import job_line, status_document, status_lines
 
-    jobs = place(state=state).jobs
+    jobs = place(repo=repo, state=state).jobs
     if job_id is None and not jobs.unfinished():
         listed = JobsDocument(jobs=tuple(job_line(job) for job in jobs.all()))
         lines = [f"{x.job}  {x.state:<10} {x.verb:<6} {x.cell}  {x.launches} launches" for x in listed.jobs]
@@ -38,9 +39,10 @@ def status(job_id: str | None, state: Path | None, as_json: bool) -> int:
 
 @click.command()
 @click.argument("job_id", metavar="ID")
+@options.repo
 @options.state
 @options.as_json
-def stop(job_id: str, state: Path | None, as_json: bool) -> int:
+def stop(job_id: str, repo: Path | None, state: Path | None, as_json: bool) -> int:
     """Ask the perfbisect that works on a job to stop: it ends what it started and can be resumed.
 
     \b
@@ -51,7 +53,7 @@ def stop(job_id: str, state: Path | None, as_json: bool) -> int:
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
 
-    job = place(state=state).jobs.find(job_id)
+    job = place(repo=repo, state=state).jobs.find(job_id)
     holder = job.ask_stop()
     document = StopDocument(job=job.id, asked=holder is not None, pid=holder.pid if holder else None)
     told = f"process {holder.pid} was asked to stop" if holder else "nobody works on it"
@@ -64,9 +66,10 @@ def stop(job_id: str, state: Path | None, as_json: bool) -> int:
 @click.option(
     "--format", "form", type=click.Choice(["md", "json"]), default="md", show_default=True, help="Form."
 )
+@options.repo
 @options.state
 @options.as_json
-def report(job_id: str | None, form: str, state: Path | None, as_json: bool) -> int:
+def report(job_id: str | None, form: str, repo: Path | None, state: Path | None, as_json: bool) -> int:
     """The report of a job, finished or not, from its journal: Markdown to paste into an issue, or JSON.
 
     \b
@@ -79,7 +82,7 @@ def report(job_id: str | None, form: str, state: Path | None, as_json: bool) -> 
     from perfbisect.render.documents import ReportDocument
     from perfbisect.render.report import markdown, run_markdown
 
-    jobs = place(state=state).jobs
+    jobs = place(repo=repo, state=state).jobs
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("report")
     document = document_of(job)
     text = markdown(document) if isinstance(document, ReportDocument) else run_markdown(document)

@@ -13,10 +13,18 @@ from perfbisect.cli.durations import Minutes
 @click.command()
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--budget", type=Minutes(), help="A larger budget than before: 3h, 90m.")
+@options.repo
 @options.state
 @options.verbose
 @options.as_json
-def resume(job_id: str | None, budget: float | None, state: Path | None, verbose: bool, as_json: bool) -> int:
+def resume(
+    job_id: str | None,
+    budget: float | None,
+    repo: Path | None,
+    state: Path | None,
+    verbose: bool,
+    as_json: bool,
+) -> int:
     """Go on with a job, as if nothing had happened. Without ID: the one unfinished job.
 
     What a dead perfbisect left running is ended first; an attempt that it had finished is taken
@@ -37,7 +45,7 @@ def resume(job_id: str | None, budget: float | None, state: Path | None, verbose
     from perfbisect.render.documents import ReportDocument, RunDocument
     from perfbisect.store.journal import read
 
-    here = place(state=state)
+    here = place(repo=repo, state=state)
     job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
     with wiring.interruptible(job), job.held():
         plan = plan_of(read(job.journal).events)

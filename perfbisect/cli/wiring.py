@@ -52,6 +52,8 @@ def the_cell(place: Place, typed: str | None, variant: str | None) -> Cell:
     name = place.setting("cell", typed)
     if name is None:
         raise UsageError("no cell was named", next_step="perfbisect cells list")
+    if typed is None and (place.root / name).is_file():
+        name = str(place.root / name)
     repository = place.repository
 
     def read_at(sha: str, path: str) -> str:
@@ -75,8 +77,9 @@ def the_setting(
     pins = place.path("constraints", constraints)
     return Setting(
         repository=str(place.needed_repository().path) if needs_repository else "",
-        environment=environment,
-        client=place.setting("client", client) or "",
+        cache=str(place.cache),
+        environment=_absolute(environment),
+        client=_absolute(place.setting("client", client) or ""),
         exclude_newer=place.setting("exclude_newer", exclude_newer) or "",
         constraints=str(pins.absolute()) if pins else "",
         typed=shlex.join(["perfbisect", *sys.argv[1:]]),
@@ -88,7 +91,7 @@ def builder_of(place: Place, setting: Setting, spec: str | None = None) -> Build
     return make_builder(
         spec or setting.environment,
         repository=Repository.open(setting.repository) if setting.repository else place.repository,
-        cache=place.cache,
+        cache=Path(setting.cache) if setting.cache else place.cache,
         exclude_newer=setting.exclude_newer or None,
         constraints=Path(setting.constraints) if setting.constraints else None,
     )
@@ -155,6 +158,19 @@ def interruptible(job: Job) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _absolute(spec: str) -> str:
+    """A specification that means the same from every folder: its paths absolute."""
+
+    def whole(text: str) -> str:
+        return str(Path(text).expanduser().absolute()) if text.startswith((".", "~")) else text
+
+    kind, colon, rest = spec.partition(":")
+    argument, *words = rest.split(",")
+    pairs = [word.partition("=") for word in words]
+    told = [key + equals + (whole(value) if key == "path" else value) for key, equals, value in pairs]
+    return kind + colon + ",".join([whole(argument), *told])
 
 
 def _waiter(job: Job) -> Callable[[float], None]:

@@ -24,6 +24,7 @@ class Setting(_Data):
     """Where and with what is measured: how the user wrote it, so that it can be made again."""
 
     repository: str = ""
+    cache: str = ""
     environment: str
     client: str = ""
     """Specification of the client's environment; empty: the environment's own pinned one."""

@@ -119,10 +119,11 @@ def commands_document(
     cell: Cell, setting: Setting, change: Change, attempt: Attempt | None
 ) -> CommandsDocument:
     """The commands of an attempt as they ran, or, without one, as they will."""
-    serve, bench = _ran(attempt, "server"), _ran(attempt, "client")
-    note = "as they ran; set the environment variables that the attempt's attempt.json names"
+    server = FAMILIES[cell.family].server(cell, EXAMPLE)
+    client_env = CLIENTS[cell.client.name].env(cell)
+    serve, bench = _ran(attempt, "server", server.env), _ran(attempt, "client", client_env)
+    note = "as they ran; the whole process environment is in the attempt's attempt.json"
     if not serve:
-        server = FAMILIES[cell.family].server(cell, EXAMPLE)
         serve = " ".join([*_variables(server.env), shlex.join(("python", *server.args))])
         note = "each attempt draws its own port and model name; python is that of the change's environment"
     if not bench:
@@ -130,7 +131,7 @@ def commands_document(
         arguments = client.command(
             cell, EXAMPLE, seed=cell.seed + 1, result=PurePosixPath("result.json"), metadata={}
         )
-        bench = " ".join([*_variables(client.env(cell)), shlex.join(("python", *arguments))])
+        bench = " ".join([*_variables(client_env), shlex.join(("python", *arguments))])
     return CommandsDocument(change=change.id, serve=serve, bench=bench, perfbisect=setting.typed, note=note)
 
 
@@ -157,10 +158,15 @@ def mean_value(attempt: Attempt, name: str) -> float | None:
     return fmean(values) if values else None
 
 
-def _ran(attempt: Attempt | None, which: str) -> str:
+def _ran(attempt: Attempt | None, which: str, named: Mapping[str, str]) -> str:
+    """A command of an attempt, with the variables that make it what it is: the engine's path, the cell's."""
     facts = attempt.provenance.facts.get(which) if attempt else None
     argv = facts.get("argv") if isinstance(facts, Mapping) else None
-    return shlex.join(str(part) for part in argv) if argv else ""
+    env = facts.get("env") if isinstance(facts, Mapping) else None
+    if not argv or not isinstance(env, Mapping):
+        return ""
+    kept = {name: str(env[name]) for name in ("PYTHONPATH", *named) if env.get(name)}
+    return " ".join([*_variables(kept), shlex.join(str(part) for part in argv)])
 
 
 def _variables(env: Mapping[str, str]) -> list[str]:

@@ -35,7 +35,9 @@ def probability(value: float) -> str:
 
 
 def minutes(value: float) -> str:
-    """``3.2 min``, ``2 h 05 min``."""
+    """``12 s``, ``3.2 min``, ``2 h 05 min``."""
+    if value < 1:
+        return f"{value * 60:.0f} s"
     if value < 100:
         return f"{value:.1f} min"
     hours, rest = divmod(round(value), 60)

@@ -171,7 +171,10 @@ def _rest(report: ReportDocument) -> str:
     out = []
     if report.not_tested:
         out += [f"## Not tested ({len(report.not_tested)})", ""]
-        out += ["Not launched: what was measured around them tells nothing apart inside.", ""]
+        out += [
+            "Not launched: nothing that would have told more per minute.",
+            "",
+        ]
         out += _folded([f"- {_change(change)}" for change in report.not_tested])
     if report.merged:
         out += ["", "## Same environment as a neighbour", ""]

@@ -61,7 +61,7 @@ class FakeBuilder:
         self._last = self._last if change.id in self.merged else change.id
         return self._last
 
-    def cached(self, change: Change) -> bool:
+    def cached(self, _: Change) -> bool:
         return False
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
@@ -88,12 +88,12 @@ class World:
     tau: float = 0.02
     seed: int = 0
     base: float = 14.0
-    fault: Fault = lambda n, request: None
+    fault: Fault = lambda *_: None
     requests: list[AttemptRequest] = field(default_factory=list)
     machine_class: str = "toy"
     client_digest: str = "toy client"
     reported: tuple[str, ...] = ("tpot:median", "tpot:p99", "output_throughput", "failed", "output_tokens")
-    tokens: Callable[[int], float] = lambda position: 32.0
+    tokens: Callable[[int], float] = lambda _: 32.0
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
         self.requests.append(request)
@@ -122,8 +122,12 @@ class World:
         write_attempt(request.folder, attempt)
         return attempt
 
-    def _runs(self, request: AttemptRequest, position: int, rng: np.random.Generator) -> tuple[RunResult, ...]:
-        level = math.log(self.base) + (math.log(self.factor) if self.slow is not None and position >= self.slow else 0.0)
+    def _runs(
+        self, request: AttemptRequest, position: int, rng: np.random.Generator
+    ) -> tuple[RunResult, ...]:
+        level = math.log(self.base) + (
+            math.log(self.factor) if self.slow is not None and position >= self.slow else 0.0
+        )
         launch = level + rng.normal(0, self.tau)
         runs = []
         for k in range(request.runs):
@@ -162,6 +166,7 @@ class Watch:
     def stop_leftovers(
         self, token: str, pid: int, created: float, *, log: Path | None = None
     ) -> tuple[object, ...]:
+        del log
         self.stopped.append((token, pid, created))
         return ()
 
