@@ -57,7 +57,7 @@ def start(
     """Another perfbisect that builds."""
     spec = f"overlay:{base_spec},package=tiny_engine,base=any"
     argv = [sys.executable, "-c", ENSURE, spec, str(repository.path), str(cache), sha, str(log), die]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(log.parent)}
     return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
 
 

@@ -152,8 +152,8 @@ def test_what_is_found_now_counts_and_not_an_earlier_look(
 
     before = look()
     (checkout.path / "tiny_engine" / "_version.py").write_bytes(
-        package_files("1.0.dev6")["tiny_engine/_version.py"]
+        package_files("1.0.dev16")["tiny_engine/_version.py"]
     )
     after = look()
-    assert (before.engine_version, after.engine_version) == ("1.0.dev5", "1.0.dev6")
+    assert (before.engine_version, after.engine_version) == ("1.0.dev5", "1.0.dev16")
     assert before.folder == after.folder
