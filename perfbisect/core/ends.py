@@ -14,16 +14,22 @@ from perfbisect.core.stats import quantiles
 GO_ON = 0.10
 """Probability of no change below which the search begins."""
 
-NOT_REPRODUCED = 0.95
-"""... and above which there is nothing to find."""
+NOT_REPRODUCED = 0.97
+"""... and above which there is nothing to find, from round :data:`PATIENCE` on. It is looked at after each
+round, so it is stricter than the five per cent of missed steps that it stands for."""
 
-AT_LAST = 0.25
-
-FLOOR = 3
-
-LEAST = 3
+PATIENCE = 3
 
 ROUNDS = 10
+"""Rounds after which the noise is called too large ..."""
+
+AT_LAST = 0.30
+"""... unless no change is at most this likely: then the search, which measures the ends again, may settle
+it."""
+
+_PAIRED = 3
+"""Rounds whose launches have two runs at least: the noise within a launch is seen only where there are
+two."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ def next_end(plan: Plan, data: tuple[Launch, ...], prices: Prices) -> Measure | 
     """The next launch of an end, or what the ends told.
 
     Rounds of good and bad, bad and good: a drift of the machine falls on both. Both launches of a round have
-    the same number of runs. The first round has two, so that the noise within a launch is seen at all.
+    the same number of runs.
     """
     count = len(data)
     turn = count // 2
@@ -51,10 +57,10 @@ def next_end(plan: Plan, data: tuple[Launch, ...], prices: Prices) -> Measure | 
     state = posterior(data, prior_weights(plan.n, plan.prior), plan.min_effect)
     if state.none < GO_ON:
         return Settled(None, state)
-    if state.none > NOT_REPRODUCED and turn >= LEAST:
+    if state.none > NOT_REPRODUCED and turn >= PATIENCE:
         return Settled("not reproduced", state)
     runs = prices.best_runs(state.sigma, state.tau, plan.max_runs)
-    if turn < FLOOR:
+    if turn < _PAIRED:
         runs = max(runs, min(2, plan.max_runs))
     if turn >= ROUNDS and state.none < AT_LAST:
         return Settled(None, state)

@@ -69,6 +69,20 @@ def launch_scale(sigma: Array, tau: Array, runs: Array | float) -> Array:
     return np.sqrt(tau * tau + sigma * sigma / runs)
 
 
+def _spread(residuals: Array, scale: Array) -> Array:
+    """Log likelihood [scale] of k residuals around their own centre.
+
+    They carry k - 1 free differences, and each has the variance scale^2 (k - 1) / k: so every residual counts
+    for that share of one, widened to the full scale.
+    """
+    count = len(residuals)
+    if count < 2:
+        return np.zeros(len(scale))
+    share = (count - 1) / count
+    z = residuals[None] / (math.sqrt(share) * scale[:, None])
+    return np.asarray(share * (log_t(z) - np.log(scale)[:, None]).sum(1))
+
+
 def scales(data: tuple[Launch, ...], keep: float = 1e-3) -> Scales:
     """The grid of noise, less what the spread within launches and between launches of one position rules out.
 
@@ -78,27 +92,15 @@ def scales(data: tuple[Launch, ...], keep: float = 1e-3) -> Scales:
     s, t = (a.ravel() for a in np.meshgrid(SIGMA, TAU, indexing="ij"))
     prior = -0.5 * (np.log(s / _SIGMA_PRIOR[0]) / _SIGMA_PRIOR[1]) ** 2
     prior = prior - 0.5 * (np.log(t / _TAU_PRIOR[0]) / _TAU_PRIOR[1]) ** 2
-    # Within a launch r runs carry r - 1 free differences, each residual a variance of sigma^2 (r - 1) / r.
-    rest: list[float] = []
-    free: list[float] = []
-    for launch in data:
-        if launch.runs > 1:
-            share = (launch.runs - 1) / launch.runs
-            rest.extend(v / math.sqrt(share) for v in launch.residuals)
-            free.extend([share] * launch.runs)
-    within = np.zeros(len(SIGMA))
-    if rest:
-        z = np.array(rest)[None] / SIGMA[:, None]
-        within = ((log_t(z) - np.log(SIGMA)[:, None]) * np.array(free)[None]).sum(1)
-    within = np.repeat(within, len(TAU))
+    within = np.zeros(len(s))
     repeats = np.zeros(len(s))
-    last: dict[int, Launch] = {}
     for launch in data:
-        before = last.get(launch.index)
-        last[launch.index] = launch
-        if before is not None:
-            scale = np.sqrt(2 * t * t + s * s * (1 / before.runs + 1 / launch.runs))
-            repeats += log_t(np.asarray((launch.center - before.center) / scale)) - np.log(scale)
+        within += _spread(np.array(launch.residuals), s)
+    for index in {launch.index for launch in data}:
+        here = [launch for launch in data if launch.index == index]
+        centers = np.array([launch.center for launch in here])
+        runs = float(np.mean([launch.runs for launch in here]))
+        repeats += _spread(centers - center(centers), launch_scale(s, t, runs))
     weight = prior + within + repeats
     kept = weight > weight.max() + math.log(keep)
     s, t, weight = s[kept], t[kept], weight[kept]

@@ -25,6 +25,9 @@ _HEAVIER = 1.15
 """A t4 launch carries less than a Gaussian of its scale: the variance at which a Gaussian mixture tells as
 much."""
 
+_TIE = 1e-7
+"""Rates closer than this are equal: rounding must not choose between two sides of a symmetric question."""
+
 _RUNS = (1, 2, 3, 4, 6, 8, 12)
 
 
@@ -112,8 +115,8 @@ def probe(state: Posterior, prices: Prices, skips: frozenset[int], max_runs: int
         bits = information(state, where, state.tau**2 + state.sigma**2 / runs)
         minutes = np.array([prices.visit(i, runs) for i in where])
         rate = bits * chance / minutes
-        j = int(np.argmax(rate))
-        if rate[j] > best_rate * (1 + 1e-9):
+        j = int(np.argmax(rate > rate.max() * (1 - _TIE)))
+        if rate[j] > best_rate * (1 + _TIE):
             best_rate, best = float(rate[j]), Probe(where[j], runs, float(bits[j]), float(minutes[j]))
     assert best is not None
     return best

@@ -93,7 +93,7 @@ def without_culprit(plan: Plan, story: Story, state: Posterior, word: Word, need
     return Outcome(
         word=word,
         culprits=(),
-        probability=state.none if word == "not reproduced" else 0.0,
+        probability=min(SHOWN, state.none) if word == "not reproduced" else 0.0,
         beliefs=beliefs(plan, story, state),
         whole=ends,
         note=_join(better, _flaps(story)),
