@@ -9,7 +9,7 @@ from perfbisect.core import bisect as core
 from perfbisect.core.attempt import Attempt, comparable, key
 from perfbisect.core.cell import Cell
 from perfbisect.errors import MachineError, ServerError, UsageError
-from perfbisect.jobs.fold import Launch, launches, owed, project
+from perfbisect.jobs.fold import Launch, Ledger, owed, project
 from perfbisect.jobs.plan import BisectPlan, JobPlan, cell_of, plan_of
 from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.report import outcome_of, report
@@ -17,7 +17,7 @@ from perfbisect.jobs.views import launch_document
 from perfbisect.jobs.work import Order, Tools, clear_up, launch
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.notices import Ended, Launched, Launching
-from perfbisect.store.jobs import Job
+from perfbisect.store.jobs import Job, finished
 from perfbisect.store.journal import Journal
 
 _LEADING = 3
@@ -64,7 +64,7 @@ def bisect(job: Job, tools: Tools) -> ReportDocument:
         plan = plan_of(journal.events)
         if not isinstance(plan, BisectPlan):
             raise UsageError(f"job {job.id} is no bisection")
-        if not any(event.kind == "verdict" for event in journal.events):
+        if not finished(journal.events):
             clear_up(job, journal, tools)
             outcome = _search(job, journal, plan, cell_of(plan), tools)
             journal.append("verdict", asdict(outcome))
@@ -74,9 +74,9 @@ def bisect(job: Job, tools: Tools) -> ReportDocument:
 
 
 def _search(job: Job, journal: Journal, plan: BisectPlan, cell: Cell, tools: Tools) -> core.Outcome:
-    failures = Failures(job, tools)
+    failures, ledger = Failures(job, tools), Ledger()
     while True:
-        seen = launches(journal.events)
+        seen = ledger.read(journal.events)
         events = project(seen, plan)
         again = owed(seen)
         if again is not None:
@@ -104,8 +104,9 @@ def _search(job: Job, journal: Journal, plan: BisectPlan, cell: Cell, tools: Too
                 order.why,
             )
         )
-        ended = launch(job, journal, tools, cell, order)
-        seen = launches(journal.events)
+        launch(job, journal, tools, cell, order)
+        seen = ledger.read(journal.events)
+        ended = seen[-1]
         if ended.attempt is not None and ended.attempt.failure is None:
             _check(ended.attempt, seen, plan)
         tools.sink(_launched(ended, seen, plan))

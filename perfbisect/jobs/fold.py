@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -56,24 +56,36 @@ class Launch:
         return failure is None or failure.phase != "build"
 
 
-def launches(events: Iterable[Event]) -> tuple[Launch, ...]:
-    """The attempts of a job in the order in which they began.
+class Ledger:
+    """The attempts of a job, in the order in which they began; reads each event of its journal once."""
 
-    :raises UsageError: an event of an attempt that never began, or an attempt that is none.
-    """
-    found: dict[str, Launch] = {}
-    for event in events:
-        if event.kind == "started":
-            launch = _started(event, len(found) + 1)
-            found[launch.attempt_id] = launch
-        elif event.kind in ("launched", "abandoned", "finished", "failed"):
-            identity = _identity(event)
-            if identity not in found:
-                raise UsageError(
-                    f"the journal's event {event.seq} ends attempt {identity!r}, which never began"
-                )
-            found[identity] = _after(found[identity], event)
-    return tuple(found.values())
+    def __init__(self) -> None:
+        self._found: dict[str, Launch] = {}
+        self._read = 0
+
+    def read(self, events: Sequence[Event]) -> tuple[Launch, ...]:
+        """The attempts as of these events, of which earlier calls saw the first.
+
+        :raises UsageError: an event of an attempt that never began, or an attempt that is none.
+        """
+        for event in events[self._read :]:
+            if event.kind == "started":
+                launch = _started(event, len(self._found) + 1)
+                self._found[launch.attempt_id] = launch
+            elif event.kind in ("launched", "abandoned", "finished", "failed"):
+                identity = _identity(event)
+                if identity not in self._found:
+                    raise UsageError(
+                        f"the journal's event {event.seq} ends attempt {identity!r}, which never began"
+                    )
+                self._found[identity] = _after(self._found[identity], event)
+        self._read = len(events)
+        return tuple(self._found.values())
+
+
+def launches(events: Sequence[Event]) -> tuple[Launch, ...]:
+    """The attempts of a job. :raises UsageError: as :meth:`Ledger.read`."""
+    return Ledger().read(events)
 
 
 def project(seen: Iterable[Launch], plan: BisectPlan) -> tuple[core.Event, ...]:

@@ -11,7 +11,7 @@ from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.environments import Builder
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.jobs.fold import launches, owed
+from perfbisect.jobs.fold import Ledger, launches, owed
 from perfbisect.jobs.plan import RunPlan, Setting, cell_data, cell_of, plan_of
 from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.prepare import runs_per_launch
@@ -96,9 +96,10 @@ def run(job: Job, tools: Tools) -> RunDocument:
 
 
 def _measure(job: Job, journal: Journal, plan: RunPlan, tools: Tools) -> None:
-    cell, metric, failures = cell_of(plan), parse_metric(plan.metric), Failures(job, tools)
+    cell, metric = cell_of(plan), parse_metric(plan.metric)
+    failures, ledger = Failures(job, tools), Ledger()
     while True:
-        seen = launches(journal.events)
+        seen = ledger.read(journal.events)
         done = sum(x.end == "finished" for x in seen)
         if done >= plan.launches:
             return
@@ -106,8 +107,9 @@ def _measure(job: Job, journal: Journal, plan: RunPlan, tools: Tools) -> None:
         why = f"launch {done + 1} of {plan.launches}" + (f", once more: {again.reason}" if again else "")
         order = Order(0, plan.change, "run", plan.runs, why)
         tools.sink(Launching(len(seen) + 1, order.change.short, 0, 0, "run", order.runs, why))
-        ended = launch(job, journal, tools, cell, order)
-        seen = launches(journal.events)
+        launch(job, journal, tools, cell, order)
+        seen = ledger.read(journal.events)
+        ended = seen[-1]
         used = sum(x.minutes for x in seen)
         tools.sink(
             Launched(launch_document(ended, plan.change, metric), metric.metric.unit, (), None, used, 0.0)

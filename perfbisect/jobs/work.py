@@ -64,14 +64,14 @@ def check_stop(job: Job) -> None:
         raise Interrupted(f"job {job.id}: a stop was asked for", next_step=f"perfbisect resume {job.id}")
 
 
-def launch(job: Job, journal: Journal, tools: Tools, cell: Cell, order: Order) -> Launch:
+def launch(job: Job, journal: Journal, tools: Tools, cell: Cell, order: Order) -> None:
     """One attempt: told to the journal before it begins and after it ended.
 
     :raises Interrupted: by Ctrl-C or a stop; the attempt stays open in the journal and ``clear_up`` ends it.
     :raises MachineError: the journal could not be written; the attempt's own file was, ``clear_up`` finds it.
     """
     check_stop(job)
-    number = len(launches(journal.events)) + 1
+    number = sum(event.kind == "started" for event in journal.events) + 1
     identity, folder = f"{job.id}-{number:03d}", job.attempt(number)
     folder.mkdir(parents=True, exist_ok=True)
     token = secrets.token_hex(16)
@@ -101,7 +101,6 @@ def launch(job: Job, journal: Journal, tools: Tools, cell: Cell, order: Order) -
         request, started=started, sink=lambda phase, detail: tools.sink(PhaseBegan(phase, detail))
     )
     _end(journal, attempt)
-    return launches(journal.events)[-1]
 
 
 def clear_up(job: Job, journal: Journal, tools: Tools) -> None:
