@@ -221,6 +221,15 @@ def test_term_ends_the_tree_and_kill_leaves_the_children() -> None:
         until(lambda: all(map(ended, children)))
 
 
+def test_no_token_comes_from_a_dead_engine() -> None:
+    with serving() as server:
+        core = next(child for child in server.children() if child.name() == "VLLM::EngineCor")
+        core.kill()
+        with pytest.raises(requests.ConnectionError):
+            server.complete()
+        assert server.process.wait(10) == 1
+
+
 def test_orphans_leave_the_group_and_outlive_the_server() -> None:
     with serving(PRETEND_FAULT="orphans") as server:
         children = server.children()

@@ -1,5 +1,6 @@
 """The API server: the routes of the real one that a benchmark needs, over real HTTP with streaming."""
 
+import contextlib
 import json
 import os
 import signal
@@ -44,8 +45,14 @@ class Engine:
         """End as a real engine whose core has died: at once, with children and open connections."""
         print("(EngineCore) ERROR EngineCore encountered a fatal error.", file=sys.stderr, flush=True)
         for child in self.children:
-            os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         os._exit(1)
+
+    def check(self):
+        """End if the engine's core has been killed: no token comes from a dead engine."""
+        if self.children and not processes.alive(self.children[0]):
+            self.die()
 
     def tokens(self, prompt, count):
         """Yield the token texts of a completion, each when it is due."""
@@ -57,6 +64,7 @@ class Engine:
             count = max(1, count // 2)
         for index in range(count):
             time.sleep(max(0.0, due - time.monotonic()))
+            self.check()
             yield f" w{index}"
             due += factor * pace.STEP_MS / 1e3
         self.noise.finished()
