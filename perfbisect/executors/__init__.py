@@ -14,10 +14,10 @@ from perfbisect.core.change import Change
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that each phase may take before it is a failure."""
+    """Seconds that each phase may take before it is a failure. ``ready`` None: the cell's ``ready_timeout``."""
 
     build: float = 3600.0
-    ready: float = 900.0
+    ready: float | None = None
     first_request: float = 300.0
     bench: float = 3600.0
     stop: float = 15.0

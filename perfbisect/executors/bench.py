@@ -64,7 +64,6 @@ class Bench:
         """
         result, log = self.result(name), self.log(name)
         result.unlink(missing_ok=True)
-        self.server.check_going(f"before run {name}")
         self.server.check_ports(f"before run {name}")
         cache_before = self.server.prefix_cache()
         meter = LoadMeter(self.server.owned.living)
@@ -150,12 +149,11 @@ class Bench:
             return BlamedError(_said(error, "nobody here sent it: out of memory?"), "machine")
         if fault == "machine":
             return BlamedError(_said(error, self.judge.reason(error, fault, text), whole=True), fault)
-        wrong = self.server.sound(min(30.0, self.limit))
-        if wrong:
+        wrong = self.server.trouble(min(30.0, self.limit))
+        if wrong is not None:
             server_log = self.server.owned.log
-            said = PerfbisectError(f"{error.message}; the server: {wrong}", where=server_log)
-            fault = self.judge.fault(said, "bench", logs.text_of(server_log, 32768))
-            return BlamedError(said, "machine" if fault == "machine" else "change")
+            fault = self.judge.fault(wrong, "bench", logs.text_of(server_log, 32768))
+            return BlamedError(PerfbisectError(f"{error.message}; {wrong.message}", where=server_log), fault)
         if streamed:
             return BlamedError(_said(error, "the server answered requests with errors"), "change")
         return BlamedError(_said(error, _OWN_FAULT), "client")

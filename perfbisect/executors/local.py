@@ -20,7 +20,7 @@ from perfbisect.executors import AttemptRequest, Sink, Started, faults, provenan
 from perfbisect.executors.bench import Bench
 from perfbisect.executors.provenance import Instrument
 from perfbisect.families import FAMILIES, Endpoint
-from perfbisect.store.attempts import write_attempt
+from perfbisect.store.attempts import plain, write_attempt
 from perfbisect.system import environ, logs, machine, ports, proc
 from perfbisect.system.proc import Asked, Owned, never
 from perfbisect.system.server import Server
@@ -139,7 +139,7 @@ class _Work:
                 executor.asked,
             )  # fmt: skip
             self.facts["client"] = provenance.command_facts(bench.argv("1", cell.seed + 1), client_env)
-            server.wait_named(limits.ready, executor.asked)
+            server.wait_named(cell.ready_timeout if limits.ready is None else limits.ready, executor.asked)
             self.seconds["launch"] = time.monotonic() - launched
             with self._timed("first_request"):
                 server.first_answer(limits.first_request, executor.asked)
@@ -159,8 +159,11 @@ class _Work:
         cell, count = self.request.cell, self.request.runs
         self.facts["cache_reset"] = "yes"
         for index in range(1, count + 1):
+            server.check_ports(f"before run {index}")
             refused = server.reset_caches()
             if refused:
+                if server.command.reset_requests and (wrong := server.trouble()) is not None:
+                    raise wrong
                 self.facts["cache_reset"] = f"no: {refused}"
                 count = 1
                 if index > 1:
@@ -209,7 +212,7 @@ class _Work:
             removed = proc.stop(owned, self.request.limits.stop)
             if removed:
                 self.facts["shared_memory_removed"] = removed
-            ports.wait_free(port, _PORT_PATIENCE)
+            ports.wait_free(port, _PORT_PATIENCE if self.failure is None else 0.0)
         except (ServerError, MachineError) as error:
             self._fail(error)
         self.seconds["stop"] = time.monotonic() - began
@@ -255,7 +258,7 @@ class _Work:
                 engine_version=environment.engine_version if environment else "",
                 engine_commit=environment.engine_commit if environment else "",
                 environment_key=environment.key if environment else "",
-                facts=self.facts,
+                facts=plain(self.facts),
             ),
             runs=tuple(self.runs),
             failure=self.failure,

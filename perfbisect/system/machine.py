@@ -203,6 +203,7 @@ _MACHINE_TROUBLE = (
         re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|Errno 28\b|Errno 122\b"),
         "the disk is full",
     ),
+    (re.compile(r"File too large|Errno 27\b"), "a file may not grow any more"),
     (re.compile(r"Read-only file system|Errno 30\b"), "the file system is read-only"),
     (re.compile(r"Cannot allocate memory|\bMemoryError\b|std::bad_alloc|Errno 12\b"), "no memory is left"),
     (re.compile(r"Too many open files|Errno 24\b"), "no file descriptor is left"),

@@ -7,7 +7,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ _LISTEN = "0A"
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _LOWEST = 15000
 _TRIES = 200
+_LOOKS = (0.0, 0.1, 0.2)
 
 
 @dataclass(frozen=True)
@@ -98,19 +99,24 @@ class SharedPortError(MachineError):
     """Somebody else listens on an attempt's port: what was measured there may be another server's."""
 
 
-def check_ours(port: int, ours: Iterable[Process], when: str) -> bool:
+def check_ours(port: int, ours: Callable[[], Iterable[Process]], when: str) -> bool:
     """True if somebody listens on ``port``, False if nobody does.
 
-    :raises SharedPortError: somebody who is not ours.
+    A stranger is looked at again: between two looks at the kernel's tables a process of ours can end with its
+    socket still listed, or be born holding its parent's.
+
+    :raises SharedPortError: somebody who is not ours, and stays.
     """
-    found = listeners(port)
-    others = _foreign(found, ours)
-    if others:
-        raise SharedPortError(
-            f"{when}: port {port} is shared with what is not this attempt's: {_listed(others)}",
-            next_step="end that process; nothing measured on this port is kept",
-        )
-    return bool(found)
+    for pause in _LOOKS:
+        time.sleep(pause)
+        found = listeners(port)
+        others = _foreign(found, ours()) if found else ()
+        if not others:
+            return bool(found)
+    raise SharedPortError(
+        f"{when}: port {port} is shared with what is not this attempt's: {_listed(others)}",
+        next_step="end that process; nothing measured on this port is kept",
+    )
 
 
 def _listed(found: Iterable[Listener]) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfbisect.errors import Interrupted, MachineError, ServerError
+from perfbisect.errors import Interrupted, MachineError, PerfbisectError, ServerError
 from perfbisect.families import Endpoint, Request, ServerCommand
 from perfbisect.system import logs, ports, web
 from perfbisect.system.proc import Asked, Owned, never
@@ -18,6 +18,7 @@ _SAMPLE = re.compile(
     r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{.*\})?[ \t]+(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)", re.M
 )
 _TICK = 0.1
+_EXIT_PATIENCE = 2.0
 _ASK_LIMIT = 10.0
 """Seconds for a request that costs the server nothing: its models, its metrics, its health."""
 
@@ -71,14 +72,28 @@ class Server:
             time.sleep(_TICK)
 
     def first_answer(self, limit: float, asked: Asked = never) -> None:
-        """One real request, answered, and everybody on the port still ours.
+        """One real request, answered whole and, where the engine streams, as a stream; the port still ours.
 
         :raises ServerError: it ended, did not answer in ``limit`` seconds, or answered with something else.
         :raises MachineError: somebody else listens on the port, or the machine ended the server.
         :raises Interrupted: ``asked`` said so.
         """
         request = self.command.first_request
-        call = web.Call("POST", self.endpoint.base_url + request.path, request.body, limit)
+        self._answered(request.path, request.body, limit, asked, lambda answer: _problem(answer, request))
+        if "stream" in request.body:
+            self._answered(request.path, {**request.body, "stream": True}, limit, asked, _stream_problem)
+        self.check_ports("after the first request")
+        self.owned.observe()
+
+    def _answered(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        limit: float,
+        asked: Asked,
+        problem: Callable[[Answer], str],
+    ) -> None:
+        call = web.Call("POST", self.endpoint.base_url + path, body, limit)
         deadline = time.monotonic() + limit
         while not call.wait(_TICK) and time.monotonic() < deadline + 1.0:
             self._check_going("at the first request", asked)
@@ -86,18 +101,16 @@ class Server:
             answer = call.result()
         except NoAnswerError as error:
             # An engine that dies drops the connection first; its exit, a moment later, says more.
-            end = time.monotonic() + 2.0
+            end = time.monotonic() + _EXIT_PATIENCE
             while self.owned.exited() is None and time.monotonic() < end:
                 time.sleep(_TICK)
             self._check_going("at the first request", asked)
             raise ServerError(
-                f"{request.path}: {error} (limit {limit:.0f} s)\n{self._log()}", where=self.owned.log
+                f"{path}: {error} (limit {limit:.0f} s)\n{self._log()}", where=self.owned.log
             ) from error
-        problem = _problem(answer, request)
-        if problem:
-            raise ServerError(f"{request.path}: {problem}: {answer}", where=self.owned.log)
-        self.check_ports("after the first request")
-        self.owned.observe()
+        said = problem(answer)
+        if said:
+            raise ServerError(f"{path}: {said}: {answer}", where=self.owned.log)
 
     def check_going(self, when: str) -> None:
         """:raises ServerError: the server has ended. :raises MachineError: the machine ended it."""
@@ -121,26 +134,26 @@ class Server:
 
     def check_ports(self, when: str) -> None:
         """:raises SharedPortError: a listener is not ours. :raises ServerError: nobody listens any more."""
-        if not ports.check_ours(self.endpoint.port, self.owned.living(), when):
+        if not ports.check_ours(self.endpoint.port, self.owned.living, when):
             self.check_going(when)
             raise ServerError(
                 f"{when}: the server listens no longer on port {self.endpoint.port}\n{self._log()}",
                 where=self.owned.log,
             )
 
-    def sound(self, limit: float = 30.0) -> str:
-        """Empty if the server still runs, says it is healthy, and answers; else what is wrong with it."""
+    def trouble(self, limit: float = 30.0) -> PerfbisectError | None:
+        """None if the server still runs, says it is healthy, and answers; else what is wrong with it."""
         try:
             self.check_going("during the run")
             answer = web.get(f"{self.endpoint.base_url}/health", _ASK_LIMIT)
             if answer.status >= 500:
-                return f"/health: {answer}"
+                return ServerError(f"/health: {answer}", where=self.owned.log)
             self.first_answer(limit)
         except (ServerError, MachineError) as error:
-            return error.message
+            return error
         except NoAnswerError as error:
-            return f"/health: {error}"
-        return ""
+            return ServerError(f"/health: {error}", where=self.owned.log)
+        return None
 
     def reset_caches(self) -> str:
         """Empty the caches between runs. Returns why that is not possible; empty if it was done."""
@@ -216,6 +229,24 @@ def _problem(answer: Answer, request: Request) -> str:
         return "the first answer is an error, with status 200"
     if request.must_contain and not _at(document, request.must_contain.split(".")):
         return f"the first answer has nothing at {request.must_contain!r}"
+    return ""
+
+
+def _stream_problem(answer: Answer) -> str:
+    """What is wrong with a stream of server-sent events; empty if every event is a real one and one came."""
+    if answer.status != 200:
+        return "the first streamed request was refused"
+    lines = answer.text.splitlines()
+    events = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
+    events = [event for event in events if event and event != "[DONE]"]
+    if not events:
+        return "the first stream has no event"
+    for event in events:
+        document = Answer(answer.status, event).json()
+        if not isinstance(document, dict):
+            return "the first stream has an event that is not JSON"
+        if document.get("error"):
+            return "the first stream has an error, with status 200"
     return ""
 
 

@@ -97,14 +97,14 @@ def _ask(method: str, url: str, body: Mapping[str, object] | None, limit: float)
                     if len(content) > _LARGEST:
                         break
                 return Answer(reply.status_code, content.decode("utf-8", "replace"))
-        except requests.Timeout as error:
-            raise NoAnswerError(f"no answer within {limit:.0f} s") from error
         except (requests.RequestException, OSError) as error:
-            raise NoAnswerError(_reason(error)) from error
+            raise NoAnswerError(_reason(error, limit)) from error
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException, limit: float) -> str:
     """The innermost cause: a refused connection comes wrapped three times."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
+    if isinstance(error, TimeoutError):
+        return f"no answer within {limit:.0f} s"
     return neutral(f"{type(error).__name__}: {error}", 160)

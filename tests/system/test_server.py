@@ -100,8 +100,8 @@ def ready(server: Server, limit: float = 20.0, first: float = 20.0, **options: o
 def test_ready_server(make: Make) -> None:
     server = make({**GOOD, "delay": 0.3})
     ready(server)
-    assert server.sound() == ""
-    assert ports.check_ours(server.endpoint.port, server.owned.living(), "now")
+    assert server.trouble() is None
+    assert ports.check_ours(server.endpoint.port, server.owned.living, "now")
 
 
 def test_proxies_of_the_user_are_not_asked(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,13 +238,13 @@ def test_stop_that_is_asked_for_is_prompt(make: Make, behaviour: dict[str, objec
 def test_what_is_wrong_with_a_server(make: Make) -> None:
     sick = make({**GOOD, "/health": [500, "engine dead"]})
     ready(sick)
-    assert sick.sound() == "/health: 500 engine dead"
+    assert "/health: 500 engine dead" in str(sick.trouble())
     mute = make({**GOOD, "/v1/completions": "hang"})
     mute.wait_named(20.0)
-    assert "no answer within 1 s" in mute.sound(1.0)
+    assert "no answer within 1 s" in str(mute.trouble(1.0))
     mute.owned.popen.terminate()
     mute.owned.popen.wait(10)
-    assert "signal 15" in mute.sound()
+    assert "signal 15" in str(mute.trouble())
 
 
 def test_server_that_closed_its_port(make: Make) -> None:
