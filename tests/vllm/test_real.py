@@ -39,8 +39,8 @@ def test_an_attempt(perfbisect: Callable[..., Answer], history: Demo) -> None:
     assert tpot["unit"] == "ms"
     assert 1.0 < tpot["median"] < 1000.0
     assert all(launch["seconds"][phase] > 0 for phase in ("launch", "first_request", "warm", "bench", "stop"))
-    raw = list(Path(launch["folder"]).rglob("*.json"))
-    assert [path for path in raw if '"itls"' in path.read_text()], f"no raw result in {launch['folder']}"
+    folder = Path(answer.document["folder"], launch["folder"])
+    assert [path.name for path in folder.rglob("*.json") if '"itls"' in path.read_text()]
     assert engines(answer.folder) == []
 
 
