@@ -10,7 +10,7 @@ from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
 
 
-@click.command()
+@click.command(short_help="Name the change that made a cell worse.")
 @options.cell
 @click.option("--good", metavar="REV", required=True, help="A change that is fast.")
 @click.option("--bad", metavar="REV", required=True, help="A later change that is slow.")

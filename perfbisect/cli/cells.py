@@ -9,7 +9,7 @@ import click
 from perfbisect.cli import options
 
 
-@click.group()
+@click.group(short_help="List, show, check and compare cells.")
 def cells() -> None:
     """List, show, check and compare cells: the workloads that can be measured.
 
@@ -19,7 +19,7 @@ def cells() -> None:
     """
 
 
-@cells.command("list")
+@cells.command("list", short_help="Every cell that can be named.")
 @options.as_json
 def list_verb(as_json: bool) -> int:
     """Every cell that can be named: those in ./cells and those shipped.
@@ -63,7 +63,7 @@ def list_verb(as_json: bool) -> int:
     return 0
 
 
-@cells.command()
+@cells.command(short_help="What a cell measures.")
 @click.argument("cell")
 @click.option("--variant", metavar="NAME", help="As this variant serves it.")
 @options.repo
@@ -99,7 +99,7 @@ def show(cell: str, variant: str | None, repo: Path | None, as_json: bool) -> in
     return 0
 
 
-@cells.command()
+@cells.command(short_help="Check cell files.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @options.as_json
 def validate(files: tuple[str, ...], as_json: bool) -> int:
@@ -132,7 +132,7 @@ def validate(files: tuple[str, ...], as_json: bool) -> int:
     return EXIT_OK if valid else EXIT_USAGE
 
 
-@cells.command()
+@cells.command(short_help="Where two cells differ.")
 @click.argument("a")
 @click.argument("b")
 @options.as_json

@@ -7,7 +7,7 @@ import click
 from perfbisect.cli import options
 
 
-@click.command()
+@click.command(short_help="Look at this machine.")
 @click.option("--online", is_flag=True, help="Ask the package registry too.")
 @options.state
 @options.as_json

@@ -9,7 +9,7 @@ import click
 from perfbisect.cli import options
 
 
-@click.group()
+@click.group(short_help="List and build environments.")
 def env() -> None:
     """List and build environments: the interpreters in which changes run.
 
@@ -19,7 +19,7 @@ def env() -> None:
     """
 
 
-@env.command("list")
+@env.command("list", short_help="Every environment that is kept.")
 @options.as_json
 def list_verb(as_json: bool) -> int:
     """Every environment that has been built and kept.
@@ -60,7 +60,7 @@ def list_verb(as_json: bool) -> int:
     return 0
 
 
-@env.command()
+@env.command(short_help="Build the environment of one change.")
 @click.option("--at", "at", metavar="CHANGE", required=True, help="The commit, or NAME==VERSION.")
 @options.env
 @options.repo

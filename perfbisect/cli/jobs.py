@@ -9,7 +9,7 @@ import click
 from perfbisect.cli import options
 
 
-@click.command()
+@click.command(short_help="How far a job is.")
 @click.argument("job_id", metavar="[ID]", required=False)
 @options.repo
 @options.state
@@ -37,7 +37,7 @@ def status(job_id: str | None, repo: Path | None, state: Path | None, as_json: b
     return 0
 
 
-@click.command()
+@click.command(short_help="Ask a job to stop.")
 @click.argument("job_id", metavar="ID")
 @options.repo
 @options.state
@@ -61,7 +61,7 @@ def stop(job_id: str, repo: Path | None, state: Path | None, as_json: bool) -> i
     return 0
 
 
-@click.command()
+@click.command(short_help="The report of a job.")
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option(
     "--format", "form", type=click.Choice(["md", "json"]), default="md", show_default=True, help="Form."

@@ -10,7 +10,7 @@ from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
 
 
-@click.command()
+@click.command(short_help="Go on with a job after an interruption.")
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--budget", type=Minutes(), help="A larger budget than before: 3h, 90m.")
 @options.repo

@@ -9,7 +9,7 @@ import click
 from perfbisect.cli import options
 
 
-@click.command()
+@click.command(short_help="Measure one change.")
 @options.cell
 @click.option("--at", "at", metavar="CHANGE", required=True, help="The commit, or NAME==VERSION.")
 @click.option("--launches", type=click.IntRange(1), default=1, show_default=True, help="Fresh server starts.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command()
+@click.command(short_help="JSON Schemas of documents and cells.")
 @click.argument("verb", nargs=-1, required=True, metavar="VERB|cell")
 @click.option("--json", "as_json", is_flag=True, help="Accepted like everywhere; a schema is JSON anyway.")
 def schema(verb: tuple[str, ...], as_json: bool) -> int:

@@ -120,7 +120,7 @@ def launched_line(notice: Launched) -> str:
 
 def report_lines(report: ReportDocument) -> list[str]:
     """The outcome, as a person reads it."""
-    out = ["", report.outcome.upper()]
+    out = [report.outcome.upper()]
     named = [report.culprit] if report.culprit else [p.changes[0] for p in report.culprits]
     if report.outcome == "found":
         out += [f"  {change.short} {line(change.subject)}".rstrip() for change in named]
@@ -143,7 +143,7 @@ def run_lines(document: RunDocument) -> list[str]:
     """What a run measured: the headline with its tails, then the other metrics; the seconds of each phase."""
     change = f"{document.change.short} {line(document.change.subject)}".rstrip()
     count = sum(launch.outcome == "measured" for launch in document.launches)
-    out = ["", f"{change}: {count} launch{'' if count == 1 else 'es'} measured"]
+    out = [f"{change}: {count} launch{'' if count == 1 else 'es'} measured"]
     width = max((len(metric.name) for metric in document.metrics), default=0)
     for metric in document.metrics:
         across = f"  from {number(metric.low)} to {number(metric.high)}" if len(metric.launches) > 1 else ""

@@ -1,0 +1,63 @@
+"""Every transcript, played; and the player itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.history import ENGINE, make_history
+from tests.transcripts.runner import FOLDER, matches, parse, play
+
+TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+def test_transcript(path: Path, tmp_path: Path) -> None:
+    text = path.read_text()
+    names = {
+        "FOLDER": str(tmp_path),
+        "PYTHON": sys.executable,
+        "ENGINE": str(ENGINE),
+        "CELL": str(FOLDER.parent / "fakes" / "cells" / "pretend.yaml"),
+    }
+    if "{REPO}" in text:
+        pace = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
+        history = make_history(
+            tmp_path / "repo", commits=6, slow=4, factor=2.0, docs=(2,), hostile=1, pace=pace, checkout=True
+        )
+        names |= {
+            "REPO": str(history.path),
+            "GOOD": history.good,
+            "BAD": history.bad,
+            "CULPRIT": str(history.culprit),
+            "CULPRIT_SHORT": str(history.culprit)[:12],
+        }
+    play(parse(text), tmp_path, names)
+
+
+def test_there_are_transcripts() -> None:
+    assert len(TRANSCRIPTS) >= 5
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown", "good"),
+    [
+        (["a", "b"], "a\nb\n", True),
+        (["a"], "a\nb\n", False),
+        (["a", "..."], "a\nb\nc\n", True),
+        (["...", "c"], "a\nb\nc\n", True),
+        (["...", "b"], "a\nb\nc\n", False),
+        (["took ... s"], "took 3.2 s\n", True),
+        (["took ... s"], "took 3.2 min\n", False),
+        (["a.c"], "abc\n", False),
+    ],
+)
+def test_the_player_sees_a_difference(wanted: list[str], shown: str, good: bool) -> None:
+    assert matches(wanted, shown) is good
+
+
+def test_a_line_that_means_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="line 2 means nothing"):
+        parse("$ perfbisect -h\nhello\n")
