@@ -149,7 +149,7 @@ class Bench:
             return BlamedError(_said(error, "nobody here sent it: out of memory?"), "machine")
         if fault == "machine":
             return BlamedError(_said(error, self.judge.reason(error, fault, text), whole=True), fault)
-        wrong = self.server.trouble(min(30.0, self.limit))
+        wrong = self.server.trouble()
         if wrong is not None:
             server_log = self.server.owned.log
             fault = self.judge.fault(wrong, "bench", logs.text_of(server_log, 32768))

@@ -29,6 +29,7 @@ WARM_SEED_OFFSET = 1_000_003
 """The discarded run's prompts are others than those of any measured run."""
 
 _PORT_PATIENCE = 10.0
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 def _shell() -> dict[str, str]:
@@ -47,6 +48,8 @@ class LocalExecutor:
     client_environment: Environment | None = None
     shell: Mapping[str, str] = field(default_factory=_shell)
     asked: Asked = never
+    _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
+    """Cells (digest, variant) measured once: what they need of a hub is on this machine."""
     _instruments: dict[tuple[str, str], Instrument] = field(default_factory=dict, repr=False)
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
@@ -111,13 +114,18 @@ class _Work:
         family, client = _named(FAMILIES, cell.family, "family"), _named(CLIENTS, cell.client.name, "client")
         request.folder.mkdir(parents=True, exist_ok=True)
         machine.check_room(request.folder)
+        offline = _OFFLINE if (cell.digest, cell.variant) in executor._complete else {}
         with self._timed("build"):
             self.log = request.folder / "build.log"
             environment = executor.builder.ensure(request.change, log=self.log, timeout=limits.build)
             self.environment, self.cold = environment, provenance.is_cold(environment)
             bench_environment = executor.client_environment or environment
             client_env = environ.for_interpreter(
-                executor.shell, bench_environment.interpreter, bench_environment.env, client.env(cell)
+                executor.shell,
+                bench_environment.interpreter,
+                bench_environment.env,
+                offline,
+                client.env(cell),
             )
             self.instrument = executor.instrument(client, bench_environment, client_env, request.folder)
         self.sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
@@ -128,7 +136,9 @@ class _Work:
         endpoint = Endpoint(ports.free_port(), f"pb-{self.token[:12]}")
         command = family.server(cell, endpoint)
         argv = (str(environment.interpreter), *command.args)
-        env = environ.for_interpreter(executor.shell, environment.interpreter, environment.env, command.env)
+        env = environ.for_interpreter(
+            executor.shell, environment.interpreter, environment.env, offline, command.env
+        )
         self.facts |= {"model_name": endpoint.model_name, "server": provenance.command_facts(argv, env)}
         launched = time.monotonic()
         with self._owned(argv, env, endpoint) as owned:
@@ -149,6 +159,7 @@ class _Work:
             with self._timed("warm"):
                 self.log = bench.log("warm")
                 warm = bench.run("warm", 0, cell.seed + WARM_SEED_OFFSET)
+            executor._complete.add((cell.digest, cell.variant))
             self.facts["warm"] = {"values": dict(warm.values), "warnings": warm.warnings}
             self.sink("warm", {"seconds": self.seconds["warm"]})
             with self._timed("bench"):

@@ -209,6 +209,12 @@ _MACHINE_TROUBLE = (
     (re.compile(r"Too many open files|Errno 24\b"), "no file descriptor is left"),
     (re.compile(r"[Aa]ddress already in use|Errno 98\b"), "a port is taken"),
     (re.compile(r"Free memory on device.*less than desired"), "another process holds the device's memory"),
+    (
+        re.compile(
+            r"couldn't connect to|LocalEntryNotFoundError|Max retries exceeded|Errno -[23]\b|name resolution"
+        ),
+        "the network or the hub does not answer",
+    ),
     (re.compile(r"Resource temporarily unavailable|can't start new thread"), "no process or thread is left"),
 )
 

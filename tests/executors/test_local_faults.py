@@ -48,7 +48,8 @@ def test_server_that_misbehaves_is_the_changes_fault(
     tmp_path: Path, fault: str, phase: str, said: str
 ) -> None:
     server = environment(tmp_path, "server", PRETEND_FAULT=fault)
-    made = attempt(tmp_path, server, environment(tmp_path, "client"), limits=SHORT)
+    limits = SHORT if fault == "never_ready" else LIMITS
+    made = attempt(tmp_path, server, environment(tmp_path, "client"), limits=limits)
     found = failure(made)
     assert (found.phase, found.fault) == (phase, "change")
     assert said in found.reason

@@ -124,6 +124,8 @@ def test_machine_and_engine_troubles_are_told_apart() -> None:
     for error in (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.EROFS, errno.EADDRINUSE):
         assert machine.trouble(f"OSError: [Errno {error}] {os.strerror(error)}: 'x'")
     assert machine.trouble("MemoryError") == "no memory is left"
+    assert "hub" in machine.trouble("OSError: We couldn't connect to 'https://hub.invalid' to load the files")
+    assert "network" in machine.trouble("[Errno -3] Temporary failure in name resolution")
     for line in (
         "",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
