@@ -52,7 +52,7 @@ TRIAL_AT = 0.85
 """Probability of one distinguishable set at which it is put to the A/B, whose launches the posterior then
 counts."""
 
-NAME_AT = 0.98
+NAME_AT = 0.99
 """... and without which nothing is named, whatever the A/B says."""
 
 ATTEMPTS = 3

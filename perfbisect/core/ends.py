@@ -5,27 +5,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from perfbisect.core.noise import Launch
 from perfbisect.core.plan import Measure, Plan, Word
-from perfbisect.core.posterior import Posterior, posterior, prior_weights
+from perfbisect.core.posterior import Posterior, odds_of_sizes, posterior, prior_weights
 from perfbisect.core.prices import Prices
 from perfbisect.core.stats import quantiles
 
 GO_ON = 0.10
 """Probability of no change below which the search begins."""
 
-NOT_REPRODUCED = 0.97
-"""... and above which there is nothing to find, from round :data:`PATIENCE` on. It is looked at after each
-round, so it is stricter than the five per cent of missed steps that it stands for."""
+NOT_REPRODUCED = 0.95
+"""... and above which there is nothing to find, from round :data:`PATIENCE` on, where :func:`excludes`
+agrees."""
 
-PATIENCE = 3
+PATIENCE = 4
 
 ROUNDS = 10
 """Rounds after which the noise is called too large ..."""
 
-AT_LAST = 0.30
-"""... unless no change is at most this likely: then the search, which measures the ends again, may settle
+AT_LAST = 0.40
+"""... unless no change is less likely than this: then the search, which measures the ends again, may settle
 it."""
+
+AGAINST = 60.0
+"""How far the data must speak against a step of any size before it is called absent ..."""
+
+_RELEVANT = 2.0
+"""... from this many times the smallest effect on."""
 
 _PAIRED = 3
 """Rounds whose launches have two runs at least: the noise within a launch is seen only where there are
@@ -57,7 +65,7 @@ def next_end(plan: Plan, data: tuple[Launch, ...], prices: Prices) -> Measure | 
     state = posterior(data, prior_weights(plan.n, plan.prior), plan.min_effect)
     if state.none < GO_ON:
         return Settled(None, state)
-    if state.none > NOT_REPRODUCED and turn >= PATIENCE:
+    if state.none > NOT_REPRODUCED and turn >= PATIENCE and excludes(state, plan.min_effect):
         return Settled("not reproduced", state)
     runs = prices.best_runs(state.sigma, state.tau, plan.max_runs)
     if turn < _PAIRED:
@@ -69,6 +77,17 @@ def next_end(plan: Plan, data: tuple[Launch, ...], prices: Prices) -> Measure | 
     return Measure(
         order[0], runs, "end", f"{_name(order[0])} end, round {turn + 1}: P(no change) {state.none:.2f}"
     )
+
+
+def excludes(state: Posterior, min_effect: float) -> bool:
+    """Whether the data speak against every step from :data:`_RELEVANT` times the smallest effect on.
+
+    P(no change) alone is not enough: where the prior spreads over many sizes, it grows on data that say
+    little about a step of a certain size. A likelihood ratio that is looked at after every round crosses R
+    at most once in R worlds in which that step is real (Ville 1939).
+    """
+    edges = math.log1p(min_effect) * _RELEVANT * np.power(1.35, np.arange(9.0))
+    return bool(np.max(odds_of_sizes(state, edges, min_effect)) < 1 / AGAINST)
 
 
 def launches_needed(state: Posterior, runs: int, min_effect: float, made: int) -> int:

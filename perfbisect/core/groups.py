@@ -27,17 +27,6 @@ def leading(p: Array, skips: frozenset[int]) -> tuple[int, int, float]:
     return groups[best][0], groups[best][1], mass[best]
 
 
-def credible(p: Array, skips: frozenset[int], level: float) -> tuple[int, ...]:
-    """The smallest union of distinguishable sets that holds ``level`` of the probability of a change,
-    ascending."""
-    groups = sets(len(p) - 1, skips)
-    ahead = np.cumsum(p)
-    mass = np.array([float(ahead[last] - ahead[first - 1]) for first, last in groups])
-    order = np.argsort(-mass, kind="stable")
-    enough = int(np.searchsorted(np.cumsum(mass[order]), level * mass.sum())) + 1
-    return tuple(sorted(i for j in order[:enough] for i in range(groups[j][0], groups[j][1] + 1)))
-
-
 def nearest(index: int, low: int, high: int, skips: frozenset[int]) -> int | None:
     """The testable position strictly between ``low`` and ``high`` that is nearest to ``index``; the earlier
     of two."""

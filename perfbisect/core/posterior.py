@@ -22,10 +22,10 @@ from perfbisect.core.stats import Array, cells, log_sum, log_t, march
 NO_CHANGE = 0.25
 """Prior probability that the two ends do not differ."""
 
-STEPS = ((0.2, 1.0, math.log(1.5)), (0.6, 2.0, math.log(1.4)), (0.2, 1.0, math.log(12.0)))
-"""Prior of the step: log-uniform parts (weight, least in units of the smallest effect, largest); most weight
-on two to fifteen times the smallest effect, where real regressions lie, and some up to twelve times as
-slow."""
+STEPS = ((0.3, 1.0, math.log(1.5)), (0.5, 2.0, math.log(1.5)), (0.2, 1.0, math.log(12.0)))
+"""Prior of the step: log-uniform parts (weight, least in units of the smallest effect, largest). Most weight
+lies between twice the smallest effect and half as much again, where regressions are, some up to twelve
+times."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,30 @@ def prior_weights(n: int, prior: tuple[float, ...] | None) -> Array:
     return np.asarray(0.9 * given / given.sum() + 0.1 * flat)
 
 
-def _step_mass(nodes: Array, smallest: float) -> Array:
+def step_prior(delta: Array, min_effect: float) -> Array:
+    """Prior probability that the step is smaller than each ``delta``, given that there is one."""
+    smallest = math.log1p(min_effect)
+    out = np.zeros_like(delta)
+    for weight, least, largest in STEPS:
+        low, high = least * smallest, max(largest, 2 * least * smallest)
+        out += weight * np.log(np.clip(delta, low, high) / low) / math.log(high / low)
+    return out
+
+
+def odds_of_sizes(state: Posterior, edges: Array, min_effect: float) -> Array:
+    """P(data | a step between two neighbouring edges) / P(data | no change): the data's word on each size,
+    whatever the prior said of it."""
+    mass = np.histogram(state.step, edges, weights=state.step_weight)[0] / state.step_weight.sum()
+    expected = np.diff(step_prior(edges, min_effect))
+    change = (1 - state.none) / (1 - NO_CHANGE)
+    return np.asarray(mass / expected * change / max(state.none / NO_CHANGE, 1e-300))
+
+
+def _step_mass(nodes: Array, min_effect: float) -> Array:
     """[g, h]: prior mass of a step that leads from node g into the cell of node h."""
     low, high = cells(nodes)
-
-    def below(delta: Array) -> Array:
-        out = np.zeros_like(delta)
-        for weight, least, largest in STEPS:
-            low, high = least * smallest, max(largest, 2 * least * smallest)
-            out += weight * np.log(np.clip(delta, low, high) / low) / math.log(high / low)
-        return out
-
-    return np.asarray(below(high[None, :] - nodes[:, None]) - below(low[None, :] - nodes[:, None]))
+    above = step_prior(high[None, :] - nodes[:, None], min_effect)
+    return np.asarray(above - step_prior(low[None, :] - nodes[:, None], min_effect))
 
 
 def _likelihood(data: tuple[Launch, ...], noise: Scales, nodes: Array) -> tuple[tuple[int, ...], Array]:
@@ -116,7 +128,6 @@ def posterior(
     data = tuple(launch for launch in data if lo <= launch.index <= hi)
     if not {lo, hi} <= {launch.index for launch in data}:
         raise ValueError(f"positions {lo} and {hi} must both have been measured")
-    smallest = math.log1p(min_effect)
     noise = scales(data)
     centers = np.array([launch.center for launch in data])
     nodes = march(centers, 0.9 * noise.fine / math.sqrt(max(1, len(data))), 6 * noise.wide)
@@ -129,7 +140,7 @@ def posterior(
     top_left, top_right = left.max(-1), right.max(-1)
     e_left = np.exp(left - top_left[..., None])
     e_right = np.exp(right - top_right[..., None])
-    steps = _step_mass(nodes, smallest)
+    steps = _step_mass(nodes, min_effect)
     shape = e_left.shape
     onto = (e_right.reshape(-1, len(nodes)) @ steps.T).reshape(shape)
     from_left = e_left * width

@@ -60,15 +60,15 @@ def march(points: Array, fine: float, reach: float, most: int = 224) -> Array:
         nodes: list[float] = []
         x, end, at = float(data[0]) - reach, float(data[-1]) + reach, 0
         known = data.tolist()
-        while x <= end and len(nodes) <= most:
+        while x <= end and len(nodes) < most - 1:
             nodes.append(x)
             while at < len(known) and known[at] <= x:
                 at += 1
             behind = x - known[at - 1] if at else math.inf
             ahead = known[at] - x if at < len(known) else math.inf
             x += max(fine, 0.25 * min(behind, ahead))
-        if len(nodes) <= most:
-            return np.array(nodes)
+        if x > end:
+            return np.array([*nodes, end] if nodes[-1] < end else nodes)
         fine *= 1.4
 
 

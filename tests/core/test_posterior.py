@@ -21,14 +21,14 @@ MIN_EFFECT = 0.02
 def brute_force(events, weights, min_effect=MIN_EFFECT):
     """P(culprit = c) for c = 1..n and P(no change), by plain sums over sigma, tau, level and step.
 
-    Two runs a launch at most, so that the centre is the mean and the spread one difference of sd sqrt(2) sigma.
+    At most two runs a launch: the centre is the mean, the spread one difference of sd sqrt(2) sigma.
     """
     n = len(weights) - 1
     t4 = scipy_stats.t(4)
     least = math.log1p(min_effect)
     delta = np.exp(np.linspace(math.log(least), math.log(math.log(12.0)), 420))
     density = np.zeros_like(delta)
-    parts = ((0.2, least, math.log(1.5)), (0.6, 2 * least, math.log(1.4)), (0.2, least, math.log(12)))
+    parts = ((0.3, least, math.log(1.5)), (0.5, 2 * least, math.log(1.5)), (0.2, least, math.log(12)))
     for weight, low, high in parts:
         density += weight * ((delta >= low) & (delta <= high)) / (delta * math.log(high / low))
     d_width = np.gradient(delta)
@@ -54,7 +54,7 @@ def brute_force(events, weights, min_effect=MIN_EFFECT):
                     out += -2.5 * np.log1p(((c - level) / s) ** 2 / 4) - math.log(s)
             return out
 
-        found[0] += 0.25 * math.exp(common) * np.exp(ll(m, lambda i: True)).sum() * m_width
+        found[0] += 0.25 * math.exp(common) * np.exp(ll(m, lambda _: True)).sum() * m_width
         after = m[:, None] + delta[None, :]
         for c in range(1, n + 1):
             left = np.exp(ll(m, lambda i, c=c: i < c))

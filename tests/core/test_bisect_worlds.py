@@ -1,0 +1,58 @@
+"""Simulated worlds, seeded: it is right nearly always, and a wrong name is rare."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from perfbisect.core.bisect import Plan
+from tests.core.worlds import Bench
+
+
+def play(count, n, steps, sigma, tau, contaminated=0.0, skip=frozenset(), right=frozenset()):
+    words = Counter()
+    covered = found = 0
+    for seed in range(count):
+        world = Bench(Plan(n=n), steps, sigma, tau, 1000 + seed, skip, contaminated)
+        end = world.play()
+        words["right" if right & set(end.culprits) and end.word == "found" else end.word] += 1
+        if end.word == "found" and len(steps) == 1:
+            found += 1
+            true = 2.718281828459045 ** next(iter(steps.values())) - 1
+            covered += end.confirmed.low <= true <= end.confirmed.high
+    return words, covered, found
+
+
+@pytest.mark.parametrize(
+    ("steps", "sigma", "tau", "contaminated"),
+    [
+        ({21: 0.10}, 0.03, 0.015, 0.0),
+        ({2: 0.05}, 0.01, 0.015, 0.0),
+        ({64: 0.5}, 0.005, 0.003, 0.0),
+        ({40: 0.4}, 0.1, 0.1, 0.0),
+        ({33: 0.10}, 0.02, 0.01, 0.08),
+    ],
+)
+def test_one_step(steps, sigma, tau, contaminated):
+    words, covered, found = play(12, 64, steps, sigma, tau, contaminated, right=set(steps))
+    assert words["found"] == 0
+    assert words["right"] >= 11
+    assert covered >= found - 2
+
+
+def test_no_change_blames_nobody():
+    words, _, _ = play(25, 40, {}, 0.015, 0.015)
+    assert words["found"] == 0
+    assert words["not reproduced"] >= 18
+
+
+def test_skips_around_the_step():
+    words, _, _ = play(10, 40, {20: 0.15}, 0.02, 0.01, skip=frozenset({18, 19, 20, 31}), right={20})
+    assert words == {"right": 10}
+
+
+def test_two_steps_name_one_of_them():
+    words, _, _ = play(12, 40, {11: 0.10, 30: 0.10}, 0.02, 0.01, right={11, 30})
+    assert words["found"] == 0
+    assert words["right"] >= 11

@@ -1,0 +1,93 @@
+"""The adapter to the shared simulator: a launch is told once; the simulator itself is optional."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SIM = ROOT.parent / "shared" / "tools" / "bisect_sim.py"
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("yardstick", ROOT / "scripts" / "yardstick.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+yardstick = load()
+
+
+def drive(told, skip=(), step=1.3, n=12, with_info=True):
+    strategy = yardstick.Strategy(n, costs={"build": 4.0, "launch": 3.0, "run": 1.5})
+    spent, at, built = 0.0, None, set()
+    while (asked := strategy.next()) is not None:
+        index, fresh = asked
+        told.append((index, fresh))
+        spent += 0 if index in built else 4.0
+        built.add(index)
+        if index in skip:
+            value, at = "skip", None
+        else:
+            spent += 1.5 + (3.0 if fresh or at != index else 0.0)
+            value, at = 100.0 * (step if index >= 5 else 1.0) + 0.1 * (len(told) % 3), index
+        strategy.update(index, value, *([{"cost": spent, "minute": spent, "launch": 0}] if with_info else []))
+    return strategy, spent
+
+
+@pytest.mark.parametrize("with_info", [True, False])
+def test_it_names_the_step_and_tells_every_minute(with_info):
+    told = []
+    strategy, spent = drive(told, with_info=with_info)
+    culprit, confidence, extra = strategy.result()
+    assert (culprit, confidence, extra["why"], extra["set"]) == (5, 0.99, "found", [5])
+    assert sum(e.build + e.launch + e.run for e in strategy.events) == pytest.approx(spent)
+    assert sum(len(e.values) for e in strategy.events) == len(told)
+    assert sum(fresh for _, fresh in told) == len(strategy.events)
+
+
+def test_skips_make_a_set():
+    strategy, _ = drive([], skip={5, 6})
+    culprit, _, extra = strategy.result()
+    assert culprit == 7
+    assert extra["set"] == [5, 6, 7]
+
+
+def test_nothing_found_names_nobody():
+    strategy, _ = drive([], step=1.0)
+    culprit, _, extra = strategy.result()
+    assert culprit is None
+    assert extra["why"] == "not reproduced"
+    assert yardstick.Strategy(4).result()[2]["why"] == "unfinished"
+
+
+def test_without_the_simulator_it_says_so(tmp_path):
+    with pytest.raises(SystemExit, match=r"name .* with --sim"):
+        yardstick.main(["--sim", str(tmp_path / "none.py")])
+
+
+@pytest.mark.skipif(not SIM.is_file(), reason="the shared simulator is not beside this checkout")
+def test_a_row_of_the_table(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    argv = [sys.executable, str(ROOT / "scripts" / "yardstick.py"), "--sim", str(SIM), "--seeds", "2"]
+    cell = '{"n": 16, "d": 0.2, "sigma": 0.01, "tau": 0.01}'
+    got = subprocess.run(
+        [*argv, "--cell", cell, "--rows", str(rows)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    lines = got.stdout.splitlines()
+    assert lines[0].startswith("| cell | strategy | right %")
+    assert lines[3].startswith(f"| {cell} | perfbisect | 100 | 0 | 0 |")
+    assert lines[-1].startswith("Minutes / reference, geometric mean over the cells: ")
+    sessions = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert {(s["strategy"], s["seed"]) for s in sessions} == {
+        (w, s) for w in ("perfbisect", "reference") for s in (0, 1)
+    }
+    bad = subprocess.run([*argv, "--cell", "no such"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 1
+    assert "no such cell; known:" in bad.stderr
