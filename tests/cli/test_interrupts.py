@@ -1,0 +1,155 @@
+"""Ctrl-C, TERM, ``stop``, a second perfbisect: real processes that bisect the pretend engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfbisect.store.jobs import Job, Jobs
+from perfbisect.store.journal import read
+from tests.fakes.history import ENGINE, PretendHistory, make_history
+from tests.jobs.test_kill9 import CELL, marked
+
+START = "from perfbisect.cli import main; main()"
+"""Background jobs of a shell that is not interactive ignore Ctrl-C: so must we not."""
+IGNORING = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " + START
+
+
+class Bench:
+    """A history of the pretend engine, a state folder, and perfbisect as a process."""
+
+    def __init__(self, folder: Path, history: PretendHistory) -> None:
+        self.history, self.state, self.folder = history, folder / "state", folder
+        self.env = os.environ | {
+            "PERFBISECT_STATE": str(self.state),
+            "PERFBISECT_CACHE": str(history.path.parent / "cache"),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def start(self, *arguments: str, code: str = START) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+        )
+
+    def bisect(self, *more: str, code: str = START) -> subprocess.Popen[str]:
+        return self.start(
+            *("bisect", str(CELL), "--repo", str(self.history.path)),
+            *("--good", self.history.good, "--bad", self.history.bad),
+            *("--env", f"overlay:{sys.executable},base=any"),
+            *("--client", f"existing:{sys.executable},path={ENGINE}", *more),
+            code=code,
+        )
+
+    def wait_for(self, kind: str, process: subprocess.Popen[str]) -> Job:
+        """The job, once its journal has an event of this kind."""
+        while process.poll() is None:
+            for job in Jobs(self.state).all():
+                if any(event.kind == kind for event in read(job.journal).events):
+                    return job
+            time.sleep(0.02)
+        pytest.fail(f"it ended before {kind}: {process.communicate()}")
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> PretendHistory:
+    pace = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
+    return make_history(tmp_path_factory.mktemp("h") / "repo", commits=3, slow=2, factor=2.5, pace=pace)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, history: PretendHistory) -> Bench:
+    return Bench(tmp_path, history)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, START), (signal.SIGINT, IGNORING), (signal.SIGTERM, START), (signal.SIGHUP, START)],
+    ids=["ctrl-c", "ctrl-c-ignored-by-the-shell", "term", "hup"],
+)
+def test_an_interruption_stops_everything_and_can_be_resumed(
+    bench: Bench, number: signal.Signals, code: str
+) -> None:
+    process = bench.bisect(code=code)
+    job = bench.wait_for("launched", process)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert f"next:  perfbisect resume {job.id}" in told
+    assert "Traceback" not in told
+    assert marked(bench.state) == []
+    assert job.holder is None
+    if number == signal.SIGINT and code == START:
+        resumed = bench.start("resume", "--json")
+        out, told = resumed.communicate(timeout=100)
+        assert resumed.returncode == 3, told
+        assert json.loads(out)["culprit"]["id"] == bench.history.culprit
+        assert json.loads(out)["job"] == job.id
+
+
+def test_stop_interrupts_the_job_and_a_second_perfbisect_is_refused(bench: Bench) -> None:
+    first = bench.bisect("--json")
+    job = bench.wait_for("launched", first)
+    second = bench.bisect("--json")
+    out, _ = second.communicate(timeout=60)
+    assert second.returncode == 5
+    error = json.loads(out)
+    assert error["schema"] == "perfbisect.error/1"
+    assert error["kind"] == "MachineError"
+    assert f"process {first.pid}, job {job.id}" in error["error"]
+    assert error["next"] == f"wait for it, or: perfbisect stop {job.id}"
+    running = bench.start("status", job.id, "--json")
+    assert json.loads(running.communicate(timeout=60)[0])["state"] == "running"
+    stopping = bench.start("stop", job.id, "--json")
+    assert json.loads(stopping.communicate(timeout=60)[0])["pid"] == first.pid
+    out, told = first.communicate(timeout=60)
+    assert first.returncode == 130, told
+    assert json.loads(out)["next"] == f"perfbisect resume {job.id}"
+    assert marked(bench.state) == []
+
+
+def test_an_end_that_does_not_serve_is_an_error_about_the_range(tmp_path: Path) -> None:
+    history = make_history(tmp_path / "repo", commits=4, slow=2, faults={3: "exit1"})
+    bench = Bench(tmp_path, history)
+    process = bench.bisect("--json")
+    out, told = process.communicate(timeout=100)
+    assert process.returncode == 5, told
+    error = json.loads(out)
+    assert error["kind"] == "ServerError"
+    assert f"the bad end {history.bad[:12]} does not serve" in error["error"]
+    assert Path(error["where"]).name == "server.log"
+    assert "--bad" in error["next"]
+    job = Jobs(bench.state).all()[0]
+    assert [event.kind for event in read(job.journal).events].count("failed") == 2
+    assert marked(bench.state) == []
+
+
+def test_a_dirty_work_tree_is_told_and_not_touched(tmp_path: Path) -> None:
+    history = make_history(tmp_path / "repo", commits=3, slow=2, factor=2.5)
+    pace = history.path / "vllm" / "pace.py"
+    pace.write_text("STEP_MS = 'mine'\n")
+    (history.path / "untracked.txt").write_text("mine\n")
+    before = {
+        p: p.stat().st_mtime_ns for p in history.path.rglob("*") if p.is_file() and ".git" not in p.parts
+    }
+    process = Bench(tmp_path, history).bisect("--json")
+    out, told = process.communicate(timeout=100)
+    assert process.returncode == 3, told
+    assert json.loads(out)["culprit"]["id"] == history.culprit
+    assert any("uncommitted changes" in text for text in json.loads(out)["told"])
+    after = {
+        p: p.stat().st_mtime_ns for p in history.path.rglob("*") if p.is_file() and ".git" not in p.parts
+    }
+    assert after == before

@@ -1,0 +1,134 @@
+"""The report of a bisection whose commits mean harm, as Markdown and as console lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from perfbisect.core.attempt import Failure
+from perfbisect.core.change import History
+from perfbisect.environments import Refusal
+from perfbisect.jobs.bisect import bisect
+from perfbisect.jobs.expect import Noise
+from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.planned import plan_document
+from perfbisect.render.console import Console, error_lines, plan_lines, report_lines
+from perfbisect.render.documents import ReportDocument
+from perfbisect.render.notices import PhaseBegan, Told, Waiting
+from perfbisect.render.report import markdown
+from perfbisect.store.jobs import Job
+from tests.fakes.history import HOSTILE_SUBJECT
+from tests.jobs.conftest import MakePlan
+from tests.jobs.world import FakeBuilder, Watch, World, history
+
+ACTS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def hostile() -> World:
+    changes = [replace(c, subject=HOSTILE_SUBJECT, author="@everyone \x1b[2J") for c in history(10).changes]
+    return World(History(tuple(changes)).changes, slow=6)
+
+
+@pytest.fixture
+def told(
+    plan_for: MakePlan, new_job: Callable[[BisectPlan, Watch, World], Job]
+) -> tuple[ReportDocument, Watch]:
+    """A bisection with a skip known beforehand, a failure when tried, and merged neighbours."""
+    world, watch = hostile(), Watch()
+    failure = Failure("launch", "change", "died: \x1b[31m| `x` <script>", "/log")
+    world.fault = lambda _, request: failure if request.change.id == world.changes[5].id else None
+    builder = FakeBuilder(
+        merged=frozenset({world.changes[2].id}),
+        refused={world.changes[4].id: Refusal("csrc differs | \x1b[2J")},
+    )
+    job = new_job(plan_for(world, builder), watch, world)
+    with job.held():
+        return bisect(job, watch.tools(world)), watch
+
+
+def test_nothing_in_the_markdown_acts(told: tuple[ReportDocument, Watch]) -> None:
+    text = markdown(told[0])
+    assert not ACTS.search(text)
+    outside = re.sub(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", text)
+    assert "<script>" not in outside
+    assert "<b>" not in outside
+    assert "[link](x)" not in outside
+    assert "@everyone" not in outside
+
+
+def test_every_row_of_a_table_has_the_cells_of_its_head(told: tuple[ReportDocument, Watch]) -> None:
+    tables = re.findall(r"(?:^\|.*\n?)+", markdown(told[0]), re.MULTILINE)
+    assert len(tables) >= 6
+    for table in tables:
+        assert len({row.count("|") for row in table.strip().splitlines()}) == 1, table
+
+
+def test_the_markdown_says_all_that_it_must(told: tuple[ReportDocument, Watch]) -> None:
+    report, text = told[0], markdown(told[0])
+    assert report.outcome == "found"
+    assert text.startswith("# perfbisect: found\n")
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    for heading in ("Comparison", "Guards", "What was measured", "Every launch", "Skipped"):
+        assert heading in headings
+    for heading in (
+        "Where the minutes went",
+        "Reproduce with",
+        "Versions",
+        "Same environment as a neighbour",
+    ):
+        assert heading in headings
+    assert "csrc differs" in text
+    assert "beforehand" in text
+    assert "when tried" in text
+    assert "perfbisect bisect tiny --good A --bad B" in text
+    assert text.count("| search |") + text.count("| end |") + text.count("| confirm |") == len(
+        report.launches
+    )
+
+
+def test_nothing_on_the_console_acts(told: tuple[ReportDocument, Watch]) -> None:
+    shown: list[str] = []
+    console = Console(shown.append, verbose=True)
+    for notice in told[1].notices:
+        console(notice)
+    console(Told("a note \x1b[2J"))
+    console(Waiting(30.0, "no memory \x07"))
+    console(PhaseBegan("bench\x1b", {"seconds": 1.25}))
+    console(PhaseBegan("warning", {"text": "oh \x1b"}))
+    shown += report_lines(told[0])
+    assert not any(ACTS.search(text) for text in shown)
+    assert not any("\n" in text for text in shown)
+    assert any("failed after" in text and "died" in text for text in shown)
+    assert any(text == "   bench\\x1b 1.2 s" for text in shown)
+
+
+def test_phases_are_told_only_when_asked_for() -> None:
+    shown: list[str] = []
+    Console(shown.append)(PhaseBegan("launch", {}))
+    assert shown == []
+    Console(shown.append)(PhaseBegan("warning", {"text": "attempt.json is not written"}))
+    assert shown == ["   warning: attempt.json is not written"]
+
+
+def test_a_plan_tells_range_skips_and_price(plan_for: MakePlan) -> None:
+    world = hostile()
+    builder = FakeBuilder(refused={world.changes[i].id: Refusal(f"reason {i}") for i in range(1, 9)})
+    shown = plan_lines(
+        plan_document(plan_for(world, builder, told=("a dirty tree",)), Noise(0.01, 0.02, "measured"))
+    )
+    text = "\n".join(shown)
+    assert not ACTS.search(text)
+    assert "10 changes, 10 different environments" in text
+    assert "testable  2, 8 skipped beforehand" in text
+    assert "reason 1" in text
+    assert "and 2 more" in text
+    assert "a dirty tree" in text
+    assert "measured" in text
+
+
+def test_an_error_says_where_and_what_next() -> None:
+    assert error_lines("no\x1b\nway", "a:1", "do") == ["error: no\\x1b\nway", "  where: a:1", "  next:  do"]
+    assert error_lines("no", None, None) == ["error: no"]
