@@ -77,7 +77,10 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, 
         with log.open("ab") as output:
             popen = subprocess.Popen(
                 list(argv),
-                env={**env, TOKEN_VARIABLE: token},
+                env={
+                    **env,
+                    TOKEN_VARIABLE: token,
+                },  # last: the title that an engine sets overwrites the first
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -134,7 +134,7 @@ def _marked(pid: int, mark: bytes, blank: bool) -> bool:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # gone, or another user's
         return False
-    if blank and not any(b"=" in entry for entry in environment):
+    if blank and not environment[0]:  # a title is written over the start
         return True
     return any(entry == mark or entry.startswith(mark + b".") for entry in environment)
 
