@@ -8,14 +8,19 @@ in order, those with ``2 `` of standard error. ``...`` alone stands for any line
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
+
+from perfbisect.cli.app import run
 
 FOLDER = Path(__file__).parent
 
@@ -70,22 +75,18 @@ def matches(wanted: list[str], shown: str) -> bool:
     )
 
 
-def play(steps: list[Step], folder: Path, names: Mapping[str, str]) -> None:
+def play(steps: list[Step], folder: Path, names: Mapping[str, str], patch: pytest.MonkeyPatch) -> None:
     """Types every step in a folder and compares. :raises AssertionError: something else came."""
 
     def filled(text: str) -> str:
         return re.sub(r"\{([A-Z_]+)\}", lambda found: names[found[1]], text)
 
-    env = {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PERFBISECT_", "COLUMNS"))
-        },
-        "PERFBISECT_STATE": str(folder / "state"),
-        "PERFBISECT_CACHE": str(folder / "cache"),
-        "PERFBISECT_BACKOFF": "0.1,0.1",
-    }
+    for name in [name for name in os.environ if name.startswith(("PERFBISECT_", "COLUMNS"))]:
+        patch.delenv(name)
+    patch.setenv("PERFBISECT_STATE", str(folder / "state"))
+    patch.setenv("PERFBISECT_CACHE", str(folder / "cache"))
+    patch.setenv("PERFBISECT_BACKOFF", "0.1,0.1")
+    patch.chdir(folder)
     for step in steps:
         for name, lines in step.files.items():
             path = folder / filled(name)
@@ -93,20 +94,12 @@ def play(steps: list[Step], folder: Path, names: Mapping[str, str]) -> None:
             path.write_text("".join(filled(line) + "\n" for line in lines))
         program, *arguments = shlex.split(filled(step.typed))
         assert program == "perfbisect", f"line {step.line}: only perfbisect is typed"
-        command = [sys.executable, "-c", "from perfbisect.cli import main; main()", *arguments]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            timeout=110,
-            check=False,
-        )
-        told = f"line {step.line}: {step.typed}\nexit {done.returncode}\n1: {done.stdout}\n2: {done.stderr}"
-        assert done.returncode == step.code, told
-        for wanted, shown in ((step.out, done.stdout), (step.err, done.stderr)):
+        out, err = io.StringIO(), io.StringIO()
+        patch.setattr(sys, "argv", [program, *arguments])
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(arguments)
+        told = f"line {step.line}: {step.typed}\nexit {code}\n1: {out.getvalue()}\n2: {err.getvalue()}"
+        assert code == step.code, told
+        for wanted, shown in ((step.out, out.getvalue()), (step.err, err.getvalue())):
             if wanted:
                 assert matches([filled(line) for line in wanted], shown), told
-        assert "Traceback" not in done.stderr, told

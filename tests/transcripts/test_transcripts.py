@@ -14,7 +14,7 @@ TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_transcript(path: Path, tmp_path: Path) -> None:
+def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = path.read_text()
     names = {
         "FOLDER": str(tmp_path),
@@ -34,7 +34,7 @@ def test_transcript(path: Path, tmp_path: Path) -> None:
             "CULPRIT": str(history.culprit),
             "CULPRIT_SHORT": str(history.culprit)[:12],
         }
-    play(parse(text), tmp_path, names)
+    play(parse(text), tmp_path, names, monkeypatch)
 
 
 def test_there_are_transcripts() -> None:
