@@ -33,6 +33,13 @@ class Setting(_Data):
     typed: str = ""
     """The perfbisect command as typed."""
 
+    @property
+    def instrument(self) -> str:
+        """The client in words."""
+        if self.client == "change":
+            return "each change's own"
+        return self.client or "one, pinned: that of --env, or where it has none the newest change's"
+
 
 class Position(_Data):
     """A step of the range: changes with identical environments, oldest first; ``skip``: why not testable."""

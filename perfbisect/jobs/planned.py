@@ -31,7 +31,7 @@ def plan_document(plan: BisectPlan, noise: Noise) -> PlanDocument:
         metric=metric_document(plan.ref),
         repository=plan.setting.repository,
         environment=plan.setting.environment,
-        client=plan.setting.client,
+        client=plan.setting.instrument,
         good=change_document(good),
         bad=change_document(bad),
         changes=sum(len(position.changes) for position in plan.positions),

@@ -93,7 +93,7 @@ def report(job: Job, events: Sequence[Event]) -> ReportDocument:
         metric=metric_document(plan.ref),
         repository=plan.setting.repository,
         environment=plan.setting.environment,
-        client=plan.setting.client,
+        client=plan.setting.instrument,
         good=change_document(plan.positions[0].changes[0]),
         bad=change_document(plan.positions[-1].changes[-1]),
         changes=len(changes),

@@ -135,7 +135,7 @@ def run_document(job: Job, events: Sequence[Event]) -> RunDocument:
         cell=cell_document(cell, metric),
         headline=metric_document(metric),
         environment=plan.setting.environment,
-        client=plan.setting.client,
+        client=plan.setting.instrument,
         metrics=_metrics(attempts, metric),
         launches=tuple(launch_document(x, plan.change, metric) for x in seen),
         minutes=minutes_document(seen, 0.0),
