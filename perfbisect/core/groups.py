@@ -19,12 +19,12 @@ def sets(n: int, skips: frozenset[int]) -> tuple[tuple[int, int], ...]:
 
 
 def leading(p: Array, skips: frozenset[int]) -> tuple[int, int, float]:
-    """The set with most probability: first, last, and how much."""
+    """The set with most probability (the earliest, where several share it): first, last, and how much."""
     groups = sets(len(p) - 1, skips)
     ahead = np.cumsum(p)
-    mass = [float(ahead[last] - ahead[first - 1]) for first, last in groups]
-    best = int(np.argmax(mass))
-    return groups[best][0], groups[best][1], mass[best]
+    mass = np.array([ahead[last] - ahead[first - 1] for first, last in groups])
+    best = int(np.argmax(mass >= mass.max() * (1 - 1e-9)))
+    return groups[best][0], groups[best][1], float(mass[best])
 
 
 def nearest(index: int, low: int, high: int, skips: frozenset[int]) -> int | None:

@@ -107,6 +107,7 @@ class Beliefs:
     none: float
     sigma: float
     tau: float
+    """Noise between runs and between launches (log scale); 0 before both ends were measured."""
     step: float
     """Posterior mean of the step, relative (0.10: ten per cent worse)."""
     step_low: float
@@ -122,9 +123,10 @@ class Outcome:
     """How a bisection ended.
 
     ``culprits``: positions that cannot be told apart (one, where its neighbours are testable); empty unless
-    found or leading when the budget ended. ``note``: what else a reader must know (more than one step, an
-    end that flaps). ``launches_needed``: for "too small", the launches a side that would settle it; 0
-    unknown.
+    found or leading when the budget ended. ``probability``: of the culprits, or of no change where it was not
+    reproduced; never above 0.99. ``share``: the culprit's part of the whole change (of logs). ``note``: what
+    else a reader must know (more than one step, an end that flaps). ``launches_needed``: for "too small",
+    the launches a side that would settle it; 0 unknown.
     """
 
     word: Word

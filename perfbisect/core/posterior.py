@@ -120,8 +120,8 @@ def posterior(
 ) -> Posterior:
     """The posterior over culprit positions.
 
-    ``weights`` are prior weights over positions 0..n; ``span`` restricts candidates to (lo, hi] and data to
-    lo..hi.
+    ``weights`` are prior weights over positions 0..n, positive but for position 0 (:func:`prior_weights`);
+    ``span`` restricts candidates to (lo, hi] and data to lo..hi.
     :raises ValueError: fewer than two positions were measured, or not both ends of the span.
     """
     lo, hi = span or (0, len(weights) - 1)
@@ -153,8 +153,7 @@ def posterior(
     ahead = np.cumsum(scope)
     mass = np.diff(ahead[list(at)])
     common = noise.log_prior + noise.log_runs
-    with np.errstate(divide="ignore"):
-        change = evidence + np.log(mass * (1 - NO_CHANGE))[:, None] + common[None]
+    change = evidence + np.log(mass * (1 - NO_CHANGE))[:, None] + common[None]
     same = log_sum(total + np.log(width)[None], axis=1) + math.log(NO_CHANGE) + common
     everything = np.concatenate([change, same[None]])
     share = np.exp(everything - everything.max())
@@ -172,8 +171,7 @@ def posterior(
     p = np.zeros_like(weights)
     for k in range(len(at) - 1):
         inside = slice(at[k] + 1, at[k + 1] + 1)
-        if mass[k] > 0:
-            p[inside] = gaps[k] * scope[inside] / mass[k]
+        p[inside] = gaps[k] * scope[inside] / mass[k]
     step, step_weight = _step_sizes(nodes, from_left, e_right, joint, steps, share[:-1])
     return Posterior(
         at=at,

@@ -26,7 +26,8 @@ _HEAVIER = 1.15
 much."""
 
 _TIE = 1e-7
-"""Rates closer than this are equal: rounding must not choose between two sides of a symmetric question."""
+"""Rates and shares closer than this are equal: rounding must not choose between two sides of a symmetric
+question."""
 
 _RUNS = (1, 2, 3, 4, 6, 8, 12)
 
@@ -51,7 +52,7 @@ def candidates(state: Posterior, skips: frozenset[int]) -> tuple[int, ...]:
             continue
         inside = ahead[low + 1 : high + 1] - ahead[low]
         for fraction in _FRACTIONS:
-            aim = low + 1 + int(np.searchsorted(inside, fraction * inside[-1]))
+            aim = low + 1 + int(np.searchsorted(inside, fraction * inside[-1] * (1 - _TIE)))
             found = nearest(min(max(aim, low + 1), high - 1), low, high, skips)
             if found is not None:
                 out.add(found)

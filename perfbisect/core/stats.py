@@ -55,7 +55,9 @@ def march(points: Array, fine: float, reach: float, most: int = 224) -> Array:
     The spacing is ``fine`` at a point and a quarter of the distance to the nearest point away from it, over
     ``reach`` beyond both ends. More than ``most`` nodes are avoided by a wider spacing.
     """
-    data = np.unique(points)
+    # Rounded distances from the smallest point: other units of the metric must not move a node.
+    origin = float(np.min(points))
+    data = np.unique(np.round(points - origin, 12))
     while True:
         nodes: list[float] = []
         x, end, at = float(data[0]) - reach, float(data[-1]) + reach, 0
@@ -68,7 +70,7 @@ def march(points: Array, fine: float, reach: float, most: int = 224) -> Array:
             ahead = known[at] - x if at < len(known) else math.inf
             x += max(fine, 0.25 * min(behind, ahead))
         if x > end:
-            return np.array([*nodes, end] if nodes[-1] < end else nodes)
+            return origin + np.array([*nodes, end] if nodes[-1] < end else nodes)
         fine *= 1.4
 
 

@@ -76,6 +76,27 @@ def test_a_step_within_the_noise_is_too_small_and_says_what_it_takes():
     assert "search" not in {a.purpose for a in world.actions}
 
 
+def test_ends_that_nearly_differ_are_left_to_the_search():
+    world = Bench(Plan(n=4), {2: 0.045}, 0.03, 0.03, 3)
+    world.play()
+    ends = [k for k, a in enumerate(world.actions) if a.purpose == "end"]
+    assert ends == list(range(20))
+    assert 0.1 < beliefs(world.plan, world.events[:20]).none < 0.4
+    assert world.actions[20].purpose == "search"
+
+
+def test_nothing_is_called_absent_that_the_data_do_not_speak_against():
+    """Four rounds with no difference seen: blunt ones do not settle it, sharp ones do."""
+
+    def ends(noise):
+        shape = [1 + noise * k for k in (-1.0, -1.0, 1.0, 1.0, 0.6, 0.6, -0.6, -0.6)]
+        return [Measured((0, 9, 9, 0)[k % 4], "end", (v, v * (1 + noise))) for k, v in enumerate(shape)]
+
+    assert next_action(Plan(n=9), ends(0.005)).outcome.word == "not reproduced"
+    blunt = next_action(Plan(n=9), ends(0.06))
+    assert (blunt.purpose, blunt.index) == ("end", 0)
+
+
 def test_the_budget_ends_it_with_the_leading_set():
     world = bench(n=200, at=150, budget=60.0)
     end = world.play()

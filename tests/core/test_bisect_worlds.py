@@ -25,34 +25,33 @@ def play(count, n, steps, sigma, tau, contaminated=0.0, skip=frozenset(), right=
 
 
 @pytest.mark.parametrize(
-    ("steps", "sigma", "tau", "contaminated"),
+    ("steps", "sigma", "tau", "contaminated", "missed"),
     [
-        ({21: 0.10}, 0.03, 0.015, 0.0),
-        ({2: 0.05}, 0.01, 0.015, 0.0),
-        ({64: 0.5}, 0.005, 0.003, 0.0),
-        ({40: 0.4}, 0.1, 0.1, 0.0),
-        ({33: 0.10}, 0.02, 0.01, 0.08),
+        ({21: 0.10}, 0.03, 0.015, 0.0, 1),
+        ({2: 0.05}, 0.01, 0.015, 0.0, 1),
+        ({64: 0.5}, 0.005, 0.003, 0.0, 1),
+        ({40: 0.4}, 0.1, 0.1, 0.0, 2),
+        ({33: 0.10}, 0.02, 0.01, 0.08, 1),
     ],
 )
-def test_one_step(steps, sigma, tau, contaminated):
-    words, covered, found = play(12, 64, steps, sigma, tau, contaminated, right=set(steps))
+def test_one_step(steps, sigma, tau, contaminated, missed):
+    words, covered, found = play(8, 64, steps, sigma, tau, contaminated, right=set(steps))
     assert words["found"] == 0
-    assert words["right"] >= 11
-    assert covered >= found - 2
+    assert words["right"] >= 7
+    assert covered >= found - missed
 
 
 def test_no_change_blames_nobody():
-    words, _, _ = play(25, 40, {}, 0.015, 0.015)
+    words, _, _ = play(20, 40, {}, 0.015, 0.015)
     assert words["found"] == 0
-    assert words["not reproduced"] >= 18
+    assert words["not reproduced"] >= 14
 
 
 def test_skips_around_the_step():
-    words, _, _ = play(10, 40, {20: 0.15}, 0.02, 0.01, skip=frozenset({18, 19, 20, 31}), right={20})
-    assert words == {"right": 10}
+    words, _, _ = play(6, 40, {20: 0.15}, 0.02, 0.01, skip=frozenset({18, 19, 20, 31}), right={20})
+    assert words == {"right": 6}
 
 
 def test_two_steps_name_one_of_them():
-    words, _, _ = play(12, 40, {11: 0.10, 30: 0.10}, 0.02, 0.01, right={11, 30})
-    assert words["found"] == 0
-    assert words["right"] >= 11
+    words, _, _ = play(6, 40, {11: 0.10, 30: 0.10}, 0.02, 0.01, right={11, 30})
+    assert words == {"right": 6}
