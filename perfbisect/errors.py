@@ -38,7 +38,9 @@ class PerfbisectError(Exception):
 
     exit_code = EXIT_OURS
 
-    def __init__(self, message: str, *, where: str | Path | None = None, next_step: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, where: str | Path | None = None, next_step: str | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.where = None if where is None else str(where)
@@ -110,7 +112,7 @@ class MachineError(OutsideError):
     """The machine: memory, disk, ports, devices, locks. Never evidence about a change."""
 
 
-class Interrupted(PerfbisectError):
+class Interrupted(PerfbisectError):  # noqa: N818 - an ending, not an error
     """Ctrl-C, or a stop asked for from elsewhere; everything started was stopped and can be resumed."""
 
     exit_code = EXIT_INTERRUPTED

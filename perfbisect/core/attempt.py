@@ -30,11 +30,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One bench run: the numbers the client reported, by metric reference (``tpot:median``, ``output_throughput``).
+    """One bench run: the numbers the client reported, by metric (``tpot:median``, ``output_throughput``).
 
-    ``values`` are in the units of the metric table. ``spread`` is the robust coefficient of variation over the run's
-    requests for metrics that have requests (MAD x 1.4826 / median). ``warnings`` are guards that were touched
-    (some failed requests, short outputs): the run counts, but supports no claim of improvement.
+    ``values`` are in the units of the metric table. ``spread`` is the robust coefficient of variation over the
+    run's requests for metrics that have requests (MAD x 1.4826 / median). ``warnings`` are guards that were
+    touched (some failed requests, short outputs): the run counts, but supports no claim of improvement.
     """
 
     index: int
@@ -50,7 +50,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Under which conditions an attempt was made: what must agree for two attempts to be compared, and what is kept."""
+    """Under which conditions an attempt was made: what must agree for a comparison, and what is kept."""
 
     cell_digest: str
     machine_class: str
@@ -59,7 +59,7 @@ class Provenance:
     engine_commit: str = ""
     environment_key: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Host, CPU or GPUs, driver, load, versions, effective process environment (redacted), serve and bench argv."""
+    """Host, CPU or GPUs, driver, load, versions, process environment (redacted), serve and bench argv."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,6 @@ def key(metric: MetricRef) -> str:
 
 
 def comparable(a: Provenance, b: Provenance) -> tuple[tuple[str, str, str], ...]:
-    """Fields in which two provenances differ that forbid a comparison: (field, left, right); empty if comparable."""
+    """Fields that differ and forbid a comparison: (field, left, right); empty if comparable."""
     fields = ("cell_digest", "machine_class", "client_digest")
     return tuple((f, getattr(a, f), getattr(b, f)) for f in fields if getattr(a, f) != getattr(b, f))

@@ -1,4 +1,4 @@
-"""What each metric means: unit, direction and the smallest effect worth telling. Nothing else in the code knows these."""
+"""What each metric means: unit, direction, smallest effect. Nothing else in the code knows these."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Metric:
     """One row of the table.
 
     ``smallest_effect`` is relative (0.03: three per cent); ``per_request`` says that the client reports a
-    distribution, so that a statistic (median, mean, p99) can be asked for; ``guard`` that the metric is watched
-    rather than chased, ``absolute`` that its smallest effect is a difference of shares, not a ratio.
+    distribution, so that a statistic (median, mean, p99) can be asked for; ``guard`` that the metric is
+    watched rather than chased, ``absolute`` that its smallest effect is a difference of shares, not a ratio.
     """
 
     name: str
@@ -52,7 +52,14 @@ METRICS: dict[str, Metric] = _table(
     Metric("output_throughput", "tok/s", "higher", 0.03, "output token throughput"),
     Metric("total_token_throughput", "tok/s", "higher", 0.03, "total token throughput"),
     Metric("audio_ttfp", "ms", "lower", 0.05, "time to first audio packet (TTFP)", per_request=True),
-    Metric("audio_rtf", "ratio", "lower", 0.03, "real-time factor: processing time / audio duration", per_request=True),
+    Metric(
+        "audio_rtf",
+        "ratio",
+        "lower",
+        0.03,
+        "real-time factor: processing time / audio duration",
+        per_request=True,
+    ),
     Metric("audio_throughput", "audio-s/s", "higher", 0.03, "audio seconds per wall second"),
     Metric("image_throughput", "img/s", "higher", 0.03, "image throughput"),
     Metric("latency", "s", "lower", 0.03, "request latency", per_request=True),
@@ -63,16 +70,26 @@ METRICS: dict[str, Metric] = _table(
     Metric("input_tokens", "tokens/req", "higher", 0.01, "input tokens per completed request", guard=True),
     Metric("audio_duration", "s", "higher", 0.02, "audio duration per request", per_request=True, guard=True),
     Metric(
-        "spec_decode_acceptance_rate", "share", "higher", 0.02, "share of draft tokens accepted", guard=True, absolute=True
+        "spec_decode_acceptance_rate",
+        "share",
+        "higher",
+        0.02,
+        "share of draft tokens accepted",
+        guard=True,
+        absolute=True,
     ),
-    Metric("spec_decode_acceptance_length", "tokens", "higher", 0.02, "accepted tokens per draft", guard=True),
-    Metric("prefix_cache_hit_rate", "share", "higher", 0.02, "prefix-cache hit rate", guard=True, absolute=True),
+    Metric(
+        "spec_decode_acceptance_length", "tokens", "higher", 0.02, "accepted tokens per draft", guard=True
+    ),
+    Metric(
+        "prefix_cache_hit_rate", "share", "higher", 0.02, "prefix-cache hit rate", guard=True, absolute=True
+    ),
 )
 
 
 @dataclass(frozen=True)
 class MetricRef:
-    """A metric with the statistic of it: ``ttft:p99``. Without a suffix the median, where requests have one."""
+    """A metric with its statistic: ``ttft:p99``. Without a suffix the median, where requests have one."""
 
     name: str
     statistic: str = ""
@@ -95,7 +112,8 @@ def parse_metric(text: str) -> MetricRef:
     if found is None or name not in METRICS:
         near = difflib.get_close_matches(name, METRICS, n=3, cutoff=0.5)
         hint = f"; nearest: {', '.join(near)}" if near else ""
-        raise UsageError(f"unknown metric {text!r}{hint}; known: {', '.join(METRICS)}, with :median, :mean or :pNN")
+        known = f"{', '.join(METRICS)}, with :median, :mean or :pNN"
+        raise UsageError(f"unknown metric {text!r}{hint}; known: {known}")
     metric, statistic = METRICS[name], found["statistic"] or ""
     if statistic and not metric.per_request:
         raise UsageError(f"metric {name!r} is one number a run and has no {statistic!r}; ask for {name!r}")

@@ -14,9 +14,10 @@ from perfbisect.core.change import Change
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that each phase may take before it is a failure. ``ready`` None: the cell's ``ready_timeout``."""
+    """Seconds that each phase may take. ``ready`` None: the cell's ``ready_timeout``."""
 
     build: float = 3600.0
+    fetch: float = 7200.0
     ready: float | None = None
     first_request: float = 300.0
     bench: float = 3600.0
@@ -25,7 +26,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class AttemptRequest:
-    """What to measure: one fresh server of ``change`` under ``cell``, then ``runs`` measured runs after a discarded one.
+    """What to measure: a fresh server of ``change`` under ``cell``, a discarded run, then ``runs`` runs.
 
     Run k uses seed ``cell.seed + k``; the discarded one another seed.
     """
@@ -38,13 +39,14 @@ class AttemptRequest:
     folder: Path
     limits: Limits
     token: str = ""
-    """Marks every process of the attempt; in the journal before any exists, so that none can be lost. Empty: the
-    executor makes one.
+    """Marks every process of the attempt; in the journal before any exists, so that none can be lost.
+
+    Empty: the executor makes one.
     """
 
 
 class Started(Protocol):
-    """Told once the server's process exists, before anything waits for it: what a later clean-up must know."""
+    """Told once the server's process exists, before anything waits for it: what a clean-up must know."""
 
     def __call__(self, *, token: str, pid: int, created: float, port: int) -> None: ...
 
@@ -56,6 +58,6 @@ class Sink(Protocol):
 
 
 class Executor(Protocol):
-    """Runs attempts. Every failure comes back as an Attempt with its failure; only Interrupted and ours are raised."""
+    """Runs attempts. A failure comes back as an Attempt with it; only Interrupted and ours are raised."""
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt: ...

@@ -18,6 +18,7 @@ from perfbisect.environments import Builder, Environment
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.executors import AttemptRequest, Sink, Started, faults, provenance
 from perfbisect.executors.bench import Bench
+from perfbisect.executors.fetch import OFFLINE, data_from_hub, fetch, from_hub
 from perfbisect.executors.provenance import Instrument
 from perfbisect.families import FAMILIES, Endpoint
 from perfbisect.store.attempts import plain, write_attempt
@@ -29,7 +30,6 @@ WARM_SEED_OFFSET = 1_000_003
 """The discarded run's prompts are others than those of any measured run."""
 
 _PORT_PATIENCE = 10.0
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 def _shell() -> dict[str, str]:
@@ -114,17 +114,18 @@ class _Work:
         family, client = _named(FAMILIES, cell.family, "family"), _named(CLIENTS, cell.client.name, "client")
         request.folder.mkdir(parents=True, exist_ok=True)
         machine.check_room(request.folder)
-        offline = _OFFLINE if (cell.digest, cell.variant) in executor._complete else {}
         with self._timed("build"):
             self.log = request.folder / "build.log"
             environment = executor.builder.ensure(request.change, log=self.log, timeout=limits.build)
             self.environment, self.cold = environment, provenance.is_cold(environment)
+        offline = self._fetch(environment)
+        with self._timed("build"):
             bench_environment = executor.client_environment or environment
             client_env = environ.for_interpreter(
                 executor.shell,
                 bench_environment.interpreter,
                 bench_environment.env,
-                offline,
+                {} if data_from_hub(cell) else offline,
                 client.env(cell),
             )
             self.instrument = executor.instrument(client, bench_environment, client_env, request.folder)
@@ -159,11 +160,36 @@ class _Work:
             with self._timed("warm"):
                 self.log = bench.log("warm")
                 warm = bench.run("warm", 0, cell.seed + WARM_SEED_OFFSET)
-            executor._complete.add((cell.digest, cell.variant))
             self.facts["warm"] = {"values": dict(warm.values), "warnings": warm.warnings}
             self.sink("warm", {"seconds": self.seconds["warm"]})
             with self._timed("bench"):
                 self._runs(bench, server)
+
+    def _fetch(self, environment: Environment) -> Mapping[str, str]:
+        """Brings what the cell needs from a hub, once; returns the variables that keep all offline."""
+        cell, executor = self.request.cell, self.executor
+        needed = from_hub(cell)
+        if executor.shell.get("HF_HUB_OFFLINE", "") in ("1", "true", "yes", "on"):
+            return OFFLINE
+        if needed and (cell.digest, cell.variant) not in executor._complete:
+            with self._timed("fetch"):
+                self.log = self.request.folder / "fetch.log"
+                complete = fetch(
+                    needed,
+                    interpreter=environment.interpreter,
+                    env=environ.for_interpreter(
+                        executor.shell, environment.interpreter, environment.env, cell.env
+                    ),
+                    log=self.log,
+                    token=f"{self.token}.fetch",
+                    timeout=self.request.limits.fetch,
+                    asked=executor.asked,
+                )
+            if not complete:
+                return {}
+            executor._complete.add((cell.digest, cell.variant))
+            self.sink("fetch", {"seconds": self.seconds["fetch"], "repositories": needed})
+        return OFFLINE if needed else {}
 
     def _runs(self, bench: Bench, server: Server) -> None:
         """The measured runs: caches emptied before each; where that is not possible, one run a launch."""
@@ -286,7 +312,7 @@ class _Work:
         try:
             yield
         finally:
-            self.seconds[phase] = time.monotonic() - began
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
 
     def _check_asked(self) -> None:
         if self.executor.asked():

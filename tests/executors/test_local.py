@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from perfbisect.environments import Builder
-from perfbisect.executors import AttemptRequest, Executor
+from perfbisect.executors import Executor
 from perfbisect.executors.local import WARM_SEED_OFFSET, LocalExecutor
 from perfbisect.store.attempts import read_attempt
 from perfbisect.system import processes
-from tests.executors.pretend import CHANGE, ENGINE, LIMITS, OneEnvironment, Watch, attempt, cell, environment
+from tests.executors.pretend import CHANGE, ENGINE, OneEnvironment, Watch, attempt, cell, environment
 
 
 def test_good_attempt(tmp_path: Path) -> None:
@@ -175,16 +175,3 @@ def test_modes_of_the_files(tmp_path: Path) -> None:
     attempt(tmp_path)
     for path in (tmp_path / "attempt").iterdir():
         assert not stat.S_IMODE(path.stat().st_mode) & 0o022
-
-
-def test_nothing_is_fetched_once_it_is_there(tmp_path: Path) -> None:
-    """A model of a hub: the first attempt may fetch it, later ones may not even ask."""
-    executor = LocalExecutor(OneEnvironment(environment(tmp_path)))
-    workload = cell(model="org/model")
-    seen = []
-    for name in ("one", "two"):
-        watch = Watch()
-        request = AttemptRequest(name, workload, CHANGE, 1, "run", tmp_path / name, LIMITS)
-        facts = executor.run(request, started=watch.started, sink=watch.sink).provenance.facts
-        seen += [facts[command]["env"].get("HF_HUB_OFFLINE") for command in ("server", "client")]
-    assert seen == [None, None, "1", "1"]
