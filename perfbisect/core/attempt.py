@@ -32,7 +32,7 @@ class Failure:
 class RunResult:
     """One bench run: the numbers the client reported, by metric (``tpot:median``, ``output_throughput``).
 
-    ``values`` are in the units of the metric table. ``spread`` is the robust coefficient of variation over the
+    ``values`` are in the units of the metric table. ``spread`` is the robust coefficient of variation over a
     run's requests for metrics that have requests (MAD x 1.4826 / median). ``warnings`` are guards that were
     touched (some failed requests, short outputs): the run counts, but supports no claim of improvement.
     """

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perfbisect.core.cell import NOT_WORKLOAD, SERVER_SIDE, Cell, apply_variant, difference, echo
-from perfbisect.core.metric import parse_metric
+from perfbisect.core.cell import NOT_WORKLOAD, SERVER_SIDE, Cell, apply_variant, difference
 from perfbisect.errors import UsageError
 
 BASE: dict[str, Any] = {
@@ -336,69 +335,8 @@ def test_short_forms() -> None:
     assert cell(env={"N": 3, "F": 0.5}).env == {"N": "3", "F": "0.5"}
 
 
-def test_the_echo_shows_what_will_be_measured() -> None:
-    rows = dict(
-        echo(
-            cell(extra_body={"a": 1}, num_warmups=7, seed=3, guards=["failed"], revision="abc"),
-            parse_metric("ttft:p99"),
-        )
-    )
-    assert rows["model"] == "org/model at abc"
-    assert rows["dataset"] == "random random-input-len=64, seed 3"
-    assert rows["prompts"] == "20"
-    assert rows["load"] == "max concurrency 4"
-    assert rows["warm-ups"] == "7"
-    assert rows["deploy YAML"] == "none"
-    assert rows["extra body"] == "a=1"
-    assert rows["serve arguments"] == "max-model-len=512"
-    assert rows["environment"] == "A=1"
-    assert rows["digest"] == cell(extra_body={"a": 1}, num_warmups=7, seed=3, revision="abc").digest
-    assert rows["metric"] == "ttft:p99 (time to first token), ms, lower is better"
-    assert rows["guards"] == "failed"
-
-
-def test_the_echo_names_variant_rate_and_local_content() -> None:
-    local = cell(
-        model="/m",
-        revision={"model": "sha256:" + "ab" * 32},
-        request_rate=2.5,
-        max_concurrency=None,
-        deploy_yaml="d.yaml",
-    )
-    rows = dict(echo(apply_variant(local, "fast")))
-    assert rows["cell"] == "one +fast"
-    assert rows["model"] == "/m (sha256:abababababab)"
-    assert rows["load"] == "request rate 2.5 req/s"
-    assert rows["deploy YAML"] == "d.yaml of the change"
-    assert rows["metric"].startswith("tpot (time per output token), ms, lower")
-
-
 def test_nothing_said_is_nothing() -> None:
     empty = cell(env=None, extra_body=None, stage_overrides=" ", serve_args=None, metric_percentiles="50, 99")
     assert (empty.env, empty.extra_body, empty.stage_overrides, empty.serve_args) == ({}, {}, {}, {})
     assert empty.metric_percentiles == (50.0, 99.0)
     assert cell(metric_percentiles=90).metric_percentiles == (90.0,)
-
-
-@pytest.mark.parametrize(
-    ("deploy", "shown"),
-    [
-        ({"at": "abc", "path": "d.yaml", "text": "a: 1"}, "d.yaml at abc"),
-        ({"file": "/x/d.yaml", "text": "a: 1"}, "/x/d.yaml"),
-        ({"text": "a: 1"}, "given in the cell ("),
-    ],
-)
-def test_the_echo_says_where_the_deploy_yaml_comes_from(deploy: dict[str, str], shown: str) -> None:
-    assert dict(echo(cell(deploy_yaml=deploy)))["deploy YAML"].startswith(shown)
-
-
-def test_a_difference_shows_both_sides_and_what_is_missing() -> None:
-    left = cell(serve_args={"max-model-len": 512, "load-format": "1"}, extra_body={"a": "", "b": {"c": 1}})
-    right = cell(serve_args={"max-model-len": 256, "load-format": "dummy"}, extra_body={"a": "-", "b": {}})
-    assert difference(left, right) == (
-        ("extra_body.a", '""', '"-"'),
-        ("extra_body.b", "-", "{}"),
-        ("extra_body.b.c", "1", "-"),
-        ("serve_args.load-format", "1", "dummy"),
-        ("serve_args.max-model-len", "512", "256"),
-    )

@@ -16,9 +16,13 @@ from perfbisect.core.change import Change, History
 from perfbisect.environments import Environment, Refusal
 from perfbisect.errors import Interrupted
 from perfbisect.executors import AttemptRequest, Sink, Started
+from perfbisect.jobs.bisect import bisect
 from perfbisect.jobs.work import Tools
+from perfbisect.render.documents import ReportDocument
 from perfbisect.render.notices import Notice
 from perfbisect.store.attempts import write_attempt
+from perfbisect.store.jobs import Job
+from perfbisect.store.journal import read
 
 SECONDS = {"build": 6.0, "launch": 30.0, "first_request": 1.0, "warm": 9.0, "bench": 20.0, "stop": 2.0}
 
@@ -185,3 +189,12 @@ class PowerCut(BaseException):
 
 
 __all__ = ["Clock", "FakeBuilder", "Interrupted", "PowerCut", "Watch", "World", "cell", "history"]
+
+
+def verdict(job: Job, watch: Watch, world: World) -> ReportDocument:
+    with job.held():
+        return bisect(job, watch.tools(world))
+
+
+def kinds(job: Job) -> list[str]:
+    return [event.kind for event in read(job.journal).events]

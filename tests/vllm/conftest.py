@@ -20,6 +20,7 @@ from perfbisect.core.change import Change
 from perfbisect.environments import Environment
 from perfbisect.environments.spec import make_builder
 from scripts import demo_history
+from scripts.demo import DAY
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE = ROOT / "build" / "cache"
@@ -39,7 +40,8 @@ class Answer:
 @pytest.fixture(scope="session")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """The environment of the release."""
-    builder = make_builder(f"release:{RELEASE.partition('==')[0]}", repository=None, cache=CACHE)
+    package = RELEASE.partition("==")[0]
+    builder = make_builder(f"release:{package}", repository=None, cache=CACHE, exclude_newer=DAY)
     log = tmp_path_factory.mktemp("install") / "build.log"
     return builder.ensure(Change(RELEASE, kind="release"), log=log, timeout=3600.0)
 
@@ -64,7 +66,8 @@ def perfbisect(tmp_path: Path, history: demo_history.Demo) -> Callable[..., Answ
         command = [
             *(str(Path(sys.executable).with_name("perfbisect")), verb, CELL, "--json"),
             *("--repo", str(history.path), "--state", str(tmp_path / "state")),
-            *("--env", f"overlay:{RELEASE},base={history.commits[0]}", *arguments),
+            *("--env", f"overlay:{RELEASE},base={history.commits[0]}", "--exclude-newer", DAY),
+            *arguments,
         ]
         environment = os.environ | {"PERFBISECT_CACHE": str(CACHE)}
         done = subprocess.run(
