@@ -20,6 +20,7 @@ from pathlib import Path
 
 from perfbisect.core.change import Change
 from perfbisect.environments.spec import make_builder
+from perfbisect.render.safe import line
 from scripts import demo_history
 from tests.fakes.history import ENGINE, make_history
 
@@ -99,6 +100,16 @@ def bisect(prepared: Prepared, folder: Path) -> tuple[int, Path]:
     return done.returncode, result
 
 
+def told(result: Path) -> list[str]:
+    """The outcome in perfbisect's own words; nothing where it ended without a report."""
+    try:
+        document = json.loads(result.read_text())
+    except ValueError:
+        return []
+    subject = (document.get("culprit") or {}).get("subject", "")
+    return [*([f"culprit: {line(subject)}"] if subject else []), *document.get("sentences", ())]
+
+
 def judge(prepared: Prepared, code: int, result: Path, minutes: float) -> dict[str, object]:
     """The verdict beside what was planted."""
     try:
@@ -132,6 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     say(f"planted {prepared.planted[:12]} in {prepared.repository}")
     code, result = bisect(prepared, folder)
     verdict = judge(prepared, code, result, (time.monotonic() - started) / 60)
+    for text in told(result):
+        say(text)
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=1) + "\n")
     for report in sorted((folder / "state").glob("jobs/*/report.md")):
         shutil.copy(report, folder / "report.md")

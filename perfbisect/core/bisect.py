@@ -111,7 +111,7 @@ def _decide(plan: Plan, story: Story) -> Measure | Done:
     if story.open and trials[-1].passed is None:
         made = trials[-1].launches
         index = confirm.turn(parent_of(made[0].index, story.skips), made[0].index, len(made))
-        why = f"A/B of {made[0].index} and its parent, pair {len(made) // 2 + 1}"
+        why = f"A/B of the suspect and its parent, pair {len(made) // 2 + 1}"
         return Measure(index, made[0].runs, "confirm", why)
     held = [trial for trial in trials if trial.passed and confirm.sides(trial.launches) == (first - 1, last)]
     if held and mass >= NAME_AT:
@@ -123,11 +123,9 @@ def _decide(plan: Plan, story: Story) -> Measure | Done:
         return Done(verdict.unconfirmed(plan, story, state))
     if mass >= TRIAL_AT and not story.open and not held:
         runs = confirm.runs_for(state, story.prices, plan.max_runs)
-        return Measure(last, runs, "confirm", f"A/B with its parent: P {min(mass, 0.99):.2f}")
+        return Measure(last, runs, "confirm", "A/B of the suspect and its parent, pair 1")
     found = probe(state, story.prices, story.skips, plan.max_runs)
-    why = (
-        f"{found.bits:.2f} bits for {found.minutes:.1f} min; leading {first}..{last} at {min(mass, 0.99):.2f}"
-    )
+    why = f"tells most a minute: {found.bits:.2f} bits in about {found.minutes:.1f} min"
     return Measure(found.index, found.runs, "search", why)
 
 

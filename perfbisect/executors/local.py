@@ -177,8 +177,11 @@ class _Work:
                 complete = fetch(
                     needed,
                     interpreter=environment.interpreter,
-                    env=environ.for_interpreter(
-                        executor.shell, environment.interpreter, environment.env, cell.env
+                    env=environ.with_proxies(
+                        environ.for_interpreter(
+                            executor.shell, environment.interpreter, environment.env, cell.env
+                        ),
+                        executor.shell,
                     ),
                     log=self.log,
                     token=f"{self.token}.fetch",
