@@ -48,12 +48,12 @@ __all__ = [
     "next_action",
 ]
 
-TRIAL_AT = 0.85
-"""Probability of one distinguishable set at which it is put to the A/B, whose launches the posterior then
-counts."""
+TRIAL_AT = 0.95
+"""Probability of one distinguishable set at which it is put to the A/B. Not earlier: the A/B errs once in
+twenty, so the share of wrong candidates that reach it is what is left of its guarantee."""
 
 NAME_AT = 0.99
-"""... and without which nothing is named, whatever the A/B says."""
+"""Probability, the A/B's launches counted, without which nothing is named whatever the A/B says."""
 
 ATTEMPTS = 3
 """A/B comparisons that may fail before the bisection gives up."""
