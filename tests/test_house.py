@@ -102,7 +102,7 @@ def test_the_patterns_find_what_they_are_for() -> None:
         "a shell": "run(x, shell=True)",
         "YAML that can build objects": "yaml.load(text)",
         "a kill by name": "pk" + "ill -f vllm",
-        "a path of one machine": 'Path("/work/main")',
+        "a path of one machine": 'Path("/wo' + 'rk/main")',
         "a registry's address": "https://files.python" + "hosted.org/x",
     }
     assert examples.keys() == FORBIDDEN.keys()

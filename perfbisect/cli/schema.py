@@ -22,13 +22,13 @@ def schema(verb: tuple[str, ...], as_json: bool) -> int:
     from pydantic.json_schema import models_json_schema
 
     from perfbisect.cli.documents import VERBS
-    from perfbisect.core.cell import Cell
+    from perfbisect.config.schema import cell_schema
     from perfbisect.errors import UsageError
 
     del as_json
     name = " ".join(verb)
     if name == "cell":
-        click.echo(json.dumps(Cell.model_json_schema(), indent=2))
+        click.echo(json.dumps(cell_schema(), indent=2))
         return 0
     if name not in VERBS:
         raise UsageError(f"no schema of {name!r}; there are: cell, {', '.join(sorted(VERBS))}")

@@ -66,6 +66,7 @@ def make_plan(
     :raises UsageError: nothing in the range changes the environment, or --env is wrong.
     :raises BuildError: an end of the range cannot be built.
     """
+    builder.prepare(history.changes)
     positions, suspects = _positions(history.changes, builder, _differing(cell, history, deploy))
     for position, end in ((positions[0], "good"), (positions[-1], "bad")):
         if position.skip:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,9 @@ class OneEnvironment:
     made: Environment | BaseException
     name: str = "existing"
     spec: str = "existing:python"
+
+    def prepare(self, _changes: Iterable[Change]) -> None:
+        """Nothing is dearer one by one here."""
 
     def refuses(self, _change: Change) -> Refusal | None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -57,6 +57,9 @@ class FakeBuilder:
     name: str = "fake"
     spec: str = "fake:it"
     _last: str = ""
+
+    def prepare(self, changes: Iterable[Change]) -> None:
+        """Nothing is dearer one by one here."""
 
     def refuses(self, change: Change) -> Refusal | None:
         return self.refused.get(change.id)
