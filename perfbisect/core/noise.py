@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfbisect.core.places import place_effects
 from perfbisect.core.plan import Event, Measured, Purpose
 from perfbisect.core.stats import Array, center, log_sum, log_t
 
@@ -32,21 +33,27 @@ class Launch:
 
 
 def launches(events: tuple[Event, ...], sign: int) -> tuple[Launch, ...]:
-    """The measured events as launches, larger is worse. :raises ValueError: no value, or one that is not
-    positive."""
+    """The measured events as launches, larger is worse; what a run's place does is taken out.
+
+    :raises ValueError: no value, or one that is not positive.
+    """
+    measured = [event for event in events if isinstance(event, Measured)]
+    logs = [_logs(event, sign) for event in measured]
+    places = place_effects(logs)
     out = []
-    for event in events:
-        if isinstance(event, Measured):
-            values = np.array(event.values, float)
-            if not len(values) or not np.all(np.isfinite(values)) or np.any(values <= 0):
-                raise ValueError(
-                    f"position {event.index}: values must be positive and finite: {event.values}"
-                )
-            logs = sign * np.log(values)
-            middle = center(logs)
-            rest = tuple(sorted(float(v) for v in logs - middle))
-            out.append(Launch(event.index, event.purpose, middle, len(values), rest))
+    for event, own in zip(measured, logs, strict=True):
+        runs = own - places[: len(own)]
+        middle = center(runs)
+        rest = tuple(sorted(float(v) for v in runs - middle))
+        out.append(Launch(event.index, event.purpose, middle, len(runs), rest))
     return tuple(out)
+
+
+def _logs(event: Measured, sign: int) -> Array:
+    values = np.array(event.values, float)
+    if not len(values) or not np.all(np.isfinite(values)) or np.any(values <= 0):
+        raise ValueError(f"position {event.index}: values must be positive and finite: {event.values}")
+    return np.asarray(sign * np.log(values))
 
 
 @dataclass(frozen=True)
