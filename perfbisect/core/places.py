@@ -12,10 +12,10 @@ import numpy as np
 
 from perfbisect.core.stats import Array
 
-_LAUNCHES = 4
+_LAUNCHES = 6
 """Launches with a run at a place before anything is said of that place."""
 
-_ERRORS = 3.0
+_ERRORS = 4.0
 """Standard errors that an effect must stand from zero: less is left in the noise."""
 
 

@@ -33,7 +33,7 @@ def test_an_effect_that_all_launches_show_is_found() -> None:
 def test_noise_is_rarely_taken_for_an_effect() -> None:
     rng = np.random.default_rng(2)
     found = sum(bool(place_effects(made(rng, 8, 2, 0.0, 0.03)).any()) for _ in range(400))
-    assert found < 40
+    assert found < 25
 
 
 def test_three_launches_say_nothing() -> None:
@@ -57,7 +57,7 @@ def test_launches_of_one_and_of_two_runs_stand_on_one_level() -> None:
     """The first run 8 % slower than the second, in every launch: the centres must not show it."""
     rng = np.random.default_rng(4)
     events = []
-    for index, runs in ((0, 2), (9, 2), (9, 2), (0, 2), (0, 2), (4, 1), (4, 1), (4, 1)):
+    for index, runs in ((0, 2), (9, 2), (9, 2), (0, 2), (0, 2), (9, 2), (4, 1), (4, 1), (4, 1)):
         level = math.log(100.0) + (0.2 if index == 9 else 0.0)
         logs = level + rng.normal(0.0, 0.004, runs)
         logs[1:] -= 0.08
