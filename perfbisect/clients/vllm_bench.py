@@ -12,7 +12,7 @@ from perfbisect.core.cell import Cell
 from perfbisect.core.metric import MetricRef
 from perfbisect.core.options import option_tokens
 from perfbisect.errors import UsageError
-from perfbisect.families import Endpoint
+from perfbisect.families import OFFLINE, Endpoint
 
 REPORTED = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2el"}
 """The client's percentile metrics that are rows of the metric table."""
@@ -105,7 +105,7 @@ class VllmBench:
         env = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
         env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
         if cell.needs_no_hub:
-            env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+            env |= OFFLINE
         return {**env, **cell.client.env}
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:

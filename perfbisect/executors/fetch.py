@@ -11,8 +11,6 @@ from perfbisect.errors import MachineError
 from perfbisect.system import logs, proc
 from perfbisect.system.proc import Asked
 
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-
 _CANNOT = 3
 """Exit code of the script where the interpreter has no client of the hub."""
 

@@ -18,9 +18,9 @@ from perfbisect.environments import Builder, Environment
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.executors import AttemptRequest, Sink, Started, faults, provenance
 from perfbisect.executors.bench import Bench
-from perfbisect.executors.fetch import OFFLINE, data_from_hub, fetch, from_hub
+from perfbisect.executors.fetch import data_from_hub, fetch, from_hub
 from perfbisect.executors.provenance import Instrument
-from perfbisect.families import FAMILIES, Endpoint
+from perfbisect.families import FAMILIES, OFFLINE, Endpoint
 from perfbisect.store.attempts import plain, write_attempt
 from perfbisect.system import environ, logs, machine, ports, proc
 from perfbisect.system.proc import Asked, Owned, never

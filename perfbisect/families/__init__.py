@@ -8,6 +8,9 @@ from typing import Protocol
 
 from perfbisect.core.cell import Cell
 
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+"""What keeps an engine or a client from asking a hub for anything."""
+
 
 @dataclass(frozen=True)
 class Endpoint:

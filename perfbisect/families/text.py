@@ -6,7 +6,7 @@ from perfbisect.core.cell import Cell
 from perfbisect.core.cell_parts import LOCAL
 from perfbisect.core.options import merge_options, option_tokens
 from perfbisect.errors import UsageError
-from perfbisect.families import Endpoint, Request, ServerCommand
+from perfbisect.families import OFFLINE, Endpoint, Request, ServerCommand
 
 _OURS = (
     "host",
@@ -28,8 +28,6 @@ _ENVIRONMENT = {
     "VLLM_HOST_IP": "127.0.0.1",
 }
 """Development mode opens the requests that empty the caches."""
-
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 class TextFamily:
@@ -65,7 +63,7 @@ class TextFamily:
                 cell.revision.tokenizer or (None if cell.tokenizer else cell.revision.model)
             ),
         }
-        env = {**_ENVIRONMENT, **(_OFFLINE if cell.needs_no_hub else {}), **cell.env}
+        env = {**_ENVIRONMENT, **(OFFLINE if cell.needs_no_hub else {}), **cell.env}
         return ServerCommand(
             args=(
                 *("-m", "vllm.entrypoints.cli.main", "serve", cell.model),
