@@ -78,6 +78,8 @@ class Attempt:
     cold: bool = False
     """The environment's compile and kernel caches were empty at the start."""
     started_at: str = ""
+    slot: str = ""
+    """Name of the part of the machine it ran on; empty: the whole of it."""
 
     def values(self, metric: MetricRef) -> tuple[float, ...]:
         """The metric of each run, in run order. :raises KeyError: a run does not report it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfbisect.core.places import place_effects
-from perfbisect.core.plan import Event, Measured, Purpose
+from perfbisect.core.plan import Event, Lost, Measured, Purpose, Skipped
 from perfbisect.core.stats import Array, center, log_sum, log_t
 
 SIGMA = 0.00125 * 2.0 ** np.arange(9)
@@ -30,6 +30,9 @@ class Launch:
     center: float
     runs: int
     residuals: tuple[float, ...]
+    slot: str = ""
+    at: float = 0.0
+    """Minutes from the first launch."""
 
 
 def launches(events: tuple[Event, ...], sign: int) -> tuple[Launch, ...]:
@@ -38,14 +41,28 @@ def launches(events: tuple[Event, ...], sign: int) -> tuple[Launch, ...]:
     :raises ValueError: no value, or one that is not positive.
     """
     measured = [event for event in events if isinstance(event, Measured)]
+    times = minutes(events)
     logs = [_logs(event, sign) for event in measured]
     places = place_effects(logs)
     out = []
-    for event, own in zip(measured, logs, strict=True):
+    for event, own, at in zip(measured, logs, times, strict=True):
         runs = own - places[: len(own)]
         middle = center(runs)
         rest = tuple(sorted(float(v) for v in runs - middle))
-        out.append(Launch(event.index, event.purpose, middle, len(runs), rest))
+        out.append(Launch(event.index, event.purpose, middle, len(runs), rest, event.slot, at))
+    return tuple(out)
+
+
+def minutes(events: tuple[Event, ...]) -> tuple[float, ...]:
+    """When each measured launch began its runs, in minutes: as told, else one launch after the other."""
+    out, clock = [], 0.0
+    for event in events:
+        if isinstance(event, Measured):
+            began = clock + event.build + event.launch if event.at is None else event.at
+            out.append(began)
+            clock = began + event.run
+        elif isinstance(event, Skipped | Lost):
+            clock += event.minutes
     return tuple(out)
 
 

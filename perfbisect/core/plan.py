@@ -41,11 +41,17 @@ class Plan:
     budget: float = 900.0
     max_runs: int = 6
     seed: int = 0
+    every: bool = False
+    """Go on after the first step is named, until every step of the range is: ``Outcome.steps``."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A launch that gave values: one raw positive value a run, in run order; minutes it took."""
+    """A launch that gave values: one raw positive value a run, in run order; minutes it took.
+
+    ``slot`` names the devices it ran on; ``at`` is the minute, from the first launch of all, at which its
+    first run began: a drift of the machine is a matter of time.
+    """
 
     index: int
     purpose: Purpose
@@ -54,6 +60,9 @@ class Measured:
     launch: float = 0.0
     run: float = 0.0
     """Minutes of all runs together."""
+    slot: str = ""
+    at: float | None = None
+    """None: not known; then launches count as made one after the other, as long as they took."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,33 @@ class Lost:
     minutes: float = 0.0
 
 
-Event = Measured | Skipped | Lost
+@dataclass(frozen=True)
+class Imported:
+    """A launch that an earlier job made of the same cell on the same machine class: it feeds the search and
+    costs nothing, but neither the verdict on the ends nor an A/B rests on it."""
+
+    index: int
+    values: tuple[float, ...]
+
+
+Event = Measured | Skipped | Lost | Imported
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A launch under way on some slot: asked for, without an event yet."""
+
+    index: int
+    runs: int
+    purpose: Purpose
+    slot: str = ""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing worth starting on this slot until a launch under way has ended."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -119,6 +154,15 @@ class Beliefs:
 
 
 @dataclass(frozen=True)
+class Step:
+    """One of several steps, as :class:`Outcome` tells its one: ``culprits`` cannot be told apart."""
+
+    culprits: tuple[int, ...]
+    probability: float
+    confirmed: Comparison
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a bisection ended.
 
@@ -138,6 +182,8 @@ class Outcome:
     share: float | None = None
     note: str = ""
     launches_needed: int = 0
+    steps: tuple[Step, ...] = ()
+    """Where every step was asked for (``Plan.every``): those that were named, in the history's order."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from perfbisect.core.plan import Costs, Event, Lost, Plan, Skipped
+from perfbisect.core.plan import Costs, Event, Imported, Lost, Plan, Skipped
 
 _LEAST = 1e-3
 """Minutes below which a price makes no difference (and must not divide by zero)."""
@@ -41,6 +41,8 @@ def observed(plan: Plan, events: tuple[Event, ...]) -> Prices:
     builds, starts, runs = [], [], []
     built, spent = set(plan.cached), 0.0
     for event in events:
+        if isinstance(event, Imported):
+            continue
         if isinstance(event, Lost):
             spent += event.minutes
             continue

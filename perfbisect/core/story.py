@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from perfbisect.core.noise import Launch, launches
-from perfbisect.core.plan import Event, Lost, Measured, Plan
+from perfbisect.core.plan import Event, Imported, Lost, Measured, Plan
 from perfbisect.core.prices import Prices, observed
 
 _END_SKIPS = 3
@@ -37,7 +37,7 @@ def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
     skips = set(plan.skips)
     seen: set[int] = set()
     for event in events:
-        if isinstance(event, Lost):
+        if isinstance(event, Lost | Imported):
             continue
         searching = searching or event.purpose != "end"
         if isinstance(event, Measured):

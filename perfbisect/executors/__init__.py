@@ -10,6 +10,7 @@ from typing import Protocol
 from perfbisect.core.attempt import Attempt, Purpose
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
+from perfbisect.system.slots import Slot
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class AttemptRequest:
 
     Empty: the executor makes one.
     """
+    slot: Slot | None = None
+    """The part of the machine it runs on, leased by whoever asks; None: the whole of it."""
 
 
 class Started(Protocol):
