@@ -47,7 +47,7 @@ demo-fast: $(STAMP)
 	$(PY) -m scripts.demo --fast $(if $(SEED),--seed $(SEED))
 
 test: $(STAMP)
-	$(PY) -m pytest -m "not vllm" --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
+	$(PY) -m pytest -m "not vllm" -n auto --maxprocesses=4 --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
 	$(PY) -m coverage report --include="perfbisect/core/*" --fail-under=95
 
 test-vllm: $(STAMP)
