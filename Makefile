@@ -2,6 +2,7 @@
 #
 #   make demo        the real vLLM on CPU: a history with one slow commit, its name, a report   (about 20 minutes)
 #   make demo-fast   the same with a pretend engine                                             (under two minutes)
+#   make demo-releases  real releases of vLLM on CPU, bisected: whatever is found (about an hour)
 #   make test        the tests that need no vLLM                                                (minutes)
 #   make test-vllm   the tests with the real vLLM                                               (under 30 minutes)
 #   make check       style, types, import contracts, documents
@@ -19,7 +20,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast test test-vllm check docs lock clean setup
+.PHONY: demo demo-fast demo-releases test test-vllm check docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -45,6 +46,9 @@ demo: $(STAMP)
 
 demo-fast: $(STAMP)
 	$(PY) -m scripts.demo --fast $(if $(SEED),--seed $(SEED))
+
+demo-releases: $(STAMP)
+	$(PY) -m scripts.demo_releases $(ARGS)
 
 test: $(STAMP)
 	$(PY) -m pytest -m "not vllm" -n auto --maxprocesses=4 --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
