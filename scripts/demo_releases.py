@@ -1,8 +1,8 @@
 """`make demo-releases`: bisect real releases of vLLM on the CPU, and say what was found, whatever it is.
 
 Leaves in build/demo-releases/: state/ with the journal and every raw file, report.md, report.json. Nobody
-knows the answer beforehand: exits 0 when there is a verdict (a release named, nothing slower, or that it cannot
-be told within the budget), 1 when there is none.
+knows the answer beforehand: exits 0 when there is a verdict (a release named, nothing slower, or that it
+cannot be told within the budget), 1 when there is none.
 """
 
 from __future__ import annotations
