@@ -79,3 +79,18 @@ class Builder(Protocol):
     def client(self) -> Environment | None:
         """The environment of the pinned client, one on all sides; None if this builder has no base."""
         ...
+
+    def minutes(self, change: Change) -> float | None:
+        """Minutes that ``ensure`` would take now, learnt from earlier builds: 0.0 if it is cached; None where
+        nothing is known yet."""
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know before the first launch, a line each (holes of an index, the variant that
+        was chosen); after ``prepare``."""
+        ...
+
+    def disk(self, changes: Iterable[Change]) -> int | None:
+        """Bytes that building these changes will take, those that are cached left out; None where nothing is
+        known yet."""
+        ...

@@ -23,10 +23,13 @@ import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfbisect.environments import Environment
+from perfbisect.environments.sizes import own_bytes
 from perfbisect.errors import MachineError
 
 SCHEMA = "perfbisect.environment/1"
 STAMP = "stamp.json"
+BYTES = "bytes"
+"""The fact of a stamp that says what disk the environment alone holds."""
 
 _CACHE_VARIABLES = {
     "VLLM_CACHE_ROOT": "vllm",
@@ -114,6 +117,11 @@ class Cabinet:
         there = (folder / found.interpreter).exists() and (folder / found.engine_file).exists()
         return found if there else None
 
+    def stamps(self) -> tuple[Stamp, ...]:
+        """Of every finished environment."""
+        folders = sorted(self.root.glob("[!.]*")) if self.root.is_dir() else []
+        return tuple(stamp for folder in folders if (stamp := read_stamp(folder)) is not None)
+
     def ensure(
         self,
         key: str,
@@ -197,7 +205,7 @@ class Cabinet:
             packages_digest=built.packages_digest,
             seconds=round(seconds, 3),
             built_at=round(time.time(), 3),
-            facts=built.facts,
+            facts={**built.facts, BYTES: own_bytes(folder)},
         )
         write_safely(folder / STAMP, stamp.model_dump_json(by_alias=True, indent=1) + "\n")
         return stamp

@@ -70,6 +70,17 @@ class ExistingBuilder:
         found = self._look(self.cabinet.folder(key), log, 900.0)
         return self._environment(key, found, "client", None, log, 900.0)
 
+    def minutes(self, change: Change) -> float | None:
+        del change
+        return 0.0
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def disk(self, changes: Iterable[Change]) -> int | None:
+        del changes
+        return 0
+
     def _look(self, folder: Path, log: Path, timeout: float) -> Health:
         if self._health is None:
             env = variables(folder, str(self.path or ""))

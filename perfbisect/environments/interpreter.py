@@ -48,6 +48,12 @@ class InterpreterBase:
     def cached(self) -> bool:
         return True
 
+    def minutes(self) -> float | None:
+        return 0.0
+
+    def disk(self) -> int | None:
+        return 0
+
     def engine(self, *, log: Path, timeout: float) -> tuple[Path, Probe, str]:
         """Interpreter, what it has, and its packages."""
         del log, timeout

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfbisect.environments.base import Cabinet, read_stamp
+from perfbisect.environments.sizes import own_bytes
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,3 @@ def list_environments(cache: Path) -> tuple[Listed, ...]:
             )
         )
     return tuple(sorted(found, key=lambda one: (not one.complete, -one.built_at, one.key)))
-
-
-def own_bytes(folder: Path) -> int:
-    """Bytes on disk that would be free if a folder were removed."""
-    links: dict[tuple[int, int], list[int]] = {}
-    for parent, _, files in os.walk(folder):
-        for name in files:
-            try:
-                status = (Path(parent) / name).lstat()
-            except FileNotFoundError:  # somebody is building or removing it
-                continue
-            seen = links.setdefault(
-                (status.st_dev, status.st_ino), [status.st_nlink, status.st_blocks * 512, 0]
-            )
-            seen[2] += 1
-    return sum(size for total, size, here in links.values() if here >= total)

@@ -15,6 +15,7 @@ from typing import Protocol
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal
 from perfbisect.environments.base import Built, Cabinet, as_environment, variables
+from perfbisect.environments.experience import earlier, median_bytes, median_minutes
 from perfbisect.environments.health import Probe, health, inside
 from perfbisect.environments.keys import digest, text_digest
 from perfbisect.environments.packages import Package
@@ -24,6 +25,10 @@ from perfbisect.errors import BuildError, RevisionError
 from perfbisect.system.git import Repository
 
 _TREE = "tree"
+_MINUTES = 0.2
+_BYTES = 50_000_000
+"""What the first overlay is taken to cost: its files are links but for those that changed, its import is not
+warm. Later ones cost what the first ones did."""
 _FOREIGN_SHARE = 0.1
 """A base of which more files than this share differ from its commit was not built from that commit."""
 
@@ -36,6 +41,10 @@ class Base(Protocol):
     def key(self) -> str: ...
 
     def cached(self) -> bool: ...
+
+    def minutes(self) -> float | None: ...
+
+    def disk(self) -> int | None: ...
 
     def engine(self, *, log: Path, timeout: float) -> tuple[Path, Probe, str]:
         """Interpreter, where its engine is, its packages; built if it is not there."""
@@ -164,6 +173,25 @@ class OverlayBuilder:
 
     def client(self) -> Environment | None:
         return self.base.environment(log=self.cabinet.log(self.base.key()), timeout=3600.0)
+
+    def minutes(self, change: Change) -> float | None:
+        if self.cached(change):
+            return 0.0
+        below = self.base.minutes()
+        each = median_minutes(earlier(self.cabinet, self.name, self.spec))
+        return None if below is None else below + (_MINUTES if each is None else each)
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def disk(self, changes: Iterable[Change]) -> int | None:
+        buildable = [change for change in changes if self.refuses(change) is None]
+        missing = {self.key(change) for change in buildable if not self.cached(change)}
+        if not missing:
+            return 0
+        below = self.base.disk()
+        each = median_bytes(earlier(self.cabinet, self.name, self.spec))
+        return None if below is None else below + len(missing) * (_BYTES if each is None else each)
 
     def _carrying(self) -> tuple[str, ...]:
         """What decides which of the base's files are carried in."""

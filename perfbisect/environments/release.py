@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal, uv
 from perfbisect.environments.base import Built, Cabinet, as_environment, variables
+from perfbisect.environments.experience import earlier, median_bytes, median_minutes
 from perfbisect.environments.health import Health, Probe, health, inside, probe
 from perfbisect.environments.keys import digest, text_digest
 from perfbisect.environments.packages import Package
@@ -136,6 +137,21 @@ class ReleaseBuilder:
         change = Change(f"{self.package.name}=={self.client_version}", "release")
         return self.ensure(change, log=self.cabinet.log(self.key(change)), timeout=3600.0)
 
+    def minutes(self, change: Change) -> float | None:
+        if self.cached(change):
+            return 0.0
+        return median_minutes(earlier(self.cabinet, self.name, self.spec))
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def disk(self, changes: Iterable[Change]) -> int | None:
+        missing = {self.key(change) for change in changes if not self.cached(change)}
+        if not missing:
+            return 0
+        each = median_bytes(earlier(self.cabinet, self.name, self.spec))
+        return None if each is None else each * len(missing)
+
     def _version(self, change: Change) -> str:
         """The version of a release of this package. :raises BuildError: it is none."""
         try:
@@ -167,6 +183,12 @@ class ReleaseBase:
         built = self.builder.ensure(self.change, log=log, timeout=timeout)
         looked = probe(built.interpreter, self.builder.package.module, env=built.env, log=log)
         return built.interpreter, looked, (built.folder / PACKAGES_FILE).read_text()
+
+    def minutes(self) -> float | None:
+        return self.builder.minutes(self.change)
+
+    def disk(self) -> int | None:
+        return self.builder.disk((self.change,))
 
     def environment(self, *, log: Path, timeout: float) -> Environment | None:
         return self.builder.ensure(self.change, log=log, timeout=timeout)

@@ -67,6 +67,15 @@ class OneEnvironment:
     def client(self) -> Environment | None:
         return None
 
+    def minutes(self, _change: Change) -> float | None:
+        return None
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def disk(self, _changes: Iterable[Change]) -> int | None:
+        return None
+
 
 def cell(**fields: Any) -> Cell:
     workload: dict[str, Any] = {

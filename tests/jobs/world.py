@@ -77,6 +77,15 @@ class FakeBuilder:
     def client(self) -> Environment | None:
         return None
 
+    def minutes(self, _change: Change) -> float | None:
+        return None
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def disk(self, _changes: Iterable[Change]) -> int | None:
+        return None
+
 
 Fault = Callable[[int, AttemptRequest], Failure | BaseException | None]
 
