@@ -98,6 +98,7 @@ def report(job: Job, events: Sequence[Event]) -> ReportDocument:
         bad=change_document(plan.positions[-1].changes[-1]),
         changes=len(changes),
         positions=len(plan.positions),
+        history=tuple(position_document(i, p) for i, p in enumerate(plan.positions)),
         launches=tuple(launch_document(x, changes[x.change_id], plan.ref) for x in seen),
         skips=skips,
         merged=tuple(position_document(i, p) for i, p in enumerate(plan.positions) if len(p.changes) > 1),

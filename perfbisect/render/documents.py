@@ -131,6 +131,10 @@ class LaunchDocument(Document):
     cold: bool
     folder: str
     log: str
+    slot: str = ""
+    """Name of the part of the machine it ran on; empty: the whole of it."""
+    at: float | None = None
+    """Minutes from the beginning of the job's first launch to that of this one; None: not known."""
 
 
 class EffectDocument(Document):
@@ -177,13 +181,38 @@ class MinutesDocument(Document):
     budget: float
     lost: float
     by_phase: dict[str, float]
+    saved: float = 0.0
+    """Minutes that were not waited for, since work overlapped: imports with a start, a build with a bench."""
 
 
-class ReportDocument(Document):
+class StepDocument(Document):
+    """One of several steps of a range: ``culprits`` cannot be told apart; ``confirmed``: their A/B."""
+
+    culprits: tuple[PositionDocument, ...]
+    probability: float
+    confirmed: EffectDocument
+
+
+class JobDocument(Document):
+    """What the documents of all jobs that measure have in common."""
+
+    schema_: str = Field(alias="schema")
+    job: str
+    cell: CellDocument
+    environment: str
+    client: str
+    launches: tuple[LaunchDocument, ...]
+    minutes: MinutesDocument
+    reproduce: CommandsDocument
+    versions: dict[str, Any]
+    told: tuple[str, ...]
+    folder: str
+
+
+class ReportDocument(JobDocument):
     """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
 
     schema_: Literal["perfbisect.report/1"] = Field(default="perfbisect.report/1", alias="schema")
-    job: str
     outcome: Ending
     sentences: tuple[str, ...]
     next: str
@@ -196,24 +225,27 @@ class ReportDocument(Document):
     share: float | None
     guards: tuple[GuardDocument, ...]
     beliefs: BeliefDocument | None
-    cell: CellDocument
     metric: MetricDocument
     repository: str
-    environment: str
-    client: str
     good: ChangeDocument
     bad: ChangeDocument
     changes: int
     positions: int
-    launches: tuple[LaunchDocument, ...]
+    history: tuple[PositionDocument, ...] = ()
+    """Every position of the range, the good end first: what ``beliefs.by_position`` counts through."""
     skips: tuple[SkipDocument, ...]
     merged: tuple[PositionDocument, ...]
     not_tested: tuple[ChangeDocument, ...]
-    minutes: MinutesDocument
-    reproduce: CommandsDocument
-    versions: dict[str, Any]
-    told: tuple[str, ...]
-    folder: str
+    steps: tuple[StepDocument, ...] = ()
+    """Where every step was asked for: those that were named, in the history's order."""
+    log_differences: tuple[tuple[str, str, str], ...] = ()
+    """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
+    revert: EffectDocument | None = None
+    """The bad end against the bad end with the culprit reverted, where that was measured."""
+    revert_note: str = ""
+    """... and why it was not, where it was asked for."""
+    cherry_picks: tuple[ChangeDocument, ...] = ()
+    """Changes that only the good end's own branch has, where the step is between it and the merge base."""
 
 
 class RunMetricDocument(Document):
@@ -230,24 +262,14 @@ class RunMetricDocument(Document):
     """Robust coefficient of variation over a run's requests, median over runs; None without requests."""
 
 
-class RunDocument(Document):
+class RunDocument(JobDocument):
     """What ``perfbisect run`` measured."""
 
     schema_: Literal["perfbisect.run/1"] = Field(default="perfbisect.run/1", alias="schema")
-    job: str
     finished: bool
     change: ChangeDocument
-    cell: CellDocument
     headline: MetricDocument
-    environment: str
-    client: str
     metrics: tuple[RunMetricDocument, ...]
-    launches: tuple[LaunchDocument, ...]
-    minutes: MinutesDocument
-    reproduce: CommandsDocument
-    versions: dict[str, Any]
-    told: tuple[str, ...]
-    folder: str
 
 
 class ErrorDocument(Document):

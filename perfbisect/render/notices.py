@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from perfbisect.render.documents import LaunchDocument, PlanDocument, ReportDocument, RunDocument
+from perfbisect.render.documents import (
+    BeliefDocument,
+    LaunchDocument,
+    PlanDocument,
+    PositionDocument,
+    ReportDocument,
+    RunDocument,
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Launching:
-    """An attempt begins."""
+    """An attempt begins. ``slot``: the part of the machine it runs on; empty: the whole of it."""
 
     number: int
     change: str
@@ -34,19 +41,26 @@ class Launching:
     purpose: str
     runs: int
     why: str
+    slot: str = ""
+    subject: str = ""
+    """The change's, as its author wrote it."""
 
 
 @dataclass(frozen=True)
 class PhaseBegan:
-    """An attempt is in another phase."""
+    """The attempt on a slot is in another phase."""
 
     phase: str
     detail: Mapping[str, object]
+    slot: str = ""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """An attempt ended. ``leading``: candidates by probability; ``none``: P(no change), None if too early."""
+    """An attempt ended. ``leading``: candidates by probability; ``none``: P(no change), None if too early.
+
+    ``history`` is what ``beliefs.by_position`` counts through, the good end first.
+    """
 
     launch: LaunchDocument
     unit: str
@@ -54,6 +68,8 @@ class Launched:
     none: float | None
     used: float
     budget: float
+    beliefs: BeliefDocument | None = None
+    history: tuple[PositionDocument, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,7 @@ class Waiting:
 
     seconds: float
     reason: str
+    slot: str = ""
 
 
 @dataclass(frozen=True)
