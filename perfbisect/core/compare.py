@@ -1,0 +1,202 @@
+"""Two changes, or two variants of one, side by side: is the second slower, faster, the same, or not told yet?
+
+Blocks of four fresh launches (A B B A, or B A A B), judged after each: the interval of B / A - 1 is a
+repeated confidence interval (:mod:`perfbisect.core.looks`), so its promise holds wherever the comparison
+stops. A launch is one value, a Student-t around its block's level; block levels are free, so what drifts
+between blocks falls on both sides. docs/method.md has the figures.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from perfbisect.core.looks import multipliers
+from perfbisect.core.stats import Array, center, log_sum, log_t, quantiles
+
+Side = Literal["a", "b"]
+Word = Literal["regression", "improvement", "same", "inconclusive"]
+
+BLOCK = 4
+DIFFERENT = 0.005
+"""Chance, over the whole budget, that two equal sides are called different: half of what is promised, since
+launches need not be as the model has them."""
+
+COVERED = 0.95
+"""Chance that the interval holds the true effect at every look."""
+
+_SCALES = 0.001 * np.power(2.0, 0.5 * np.arange(19))
+"""Grid of the noise of a launch (log scale): 0.1 % to 51 %."""
+
+_SCALE_PRIOR = (0.025, 1.2)
+"""Its prior: log-normal around 2.5 %, log sd 1.2. It matters for the first block or two only."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """``sign`` is +1 where larger is worse; ``min_effect`` the smallest relative effect worth telling;
+    ``blocks`` the most blocks that will be made; ``seed`` draws which side begins each block.
+
+    :raises ValueError: none of these.
+    """
+
+    sign: int = 1
+    min_effect: float = 0.03
+    blocks: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sign not in (1, -1):
+            raise ValueError(f"sign is +1 (larger is worse) or -1, not {self.sign}")
+        if not 0 < self.min_effect < 1:
+            raise ValueError(f"the smallest effect is a share between 0 and 1, not {self.min_effect}")
+        if self.blocks < 1:
+            raise ValueError(f"a comparison has at least one block, not {self.blocks}")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A launch of one side: one raw positive value a run."""
+
+    side: Side
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``effect`` is B / A - 1 in the metric's own direction with its interval; nan before the first block.
+
+    ``settled``: the word stands and nothing more need be measured, or the blocks are used up. ``needed``:
+    blocks in all that would probably settle it, 0 where that is not known or not needed.
+    """
+
+    word: Word
+    effect: float
+    low: float
+    high: float
+    launches: int
+    settled: bool
+    needed: int = 0
+
+
+def order(question: Question, block: int) -> tuple[Side, Side, Side, Side]:
+    """Who is launched in a block: A B B A, or B A A B, by the seed."""
+    drawn = random.Random(f"{question.seed}:{block}")
+    return ("a", "b", "b", "a") if drawn.random() < 0.5 else ("b", "a", "a", "b")
+
+
+def next_side(question: Question, seen: Sequence[Seen]) -> Side | None:
+    """Whose fresh launch is next; None where the verdict stands."""
+    block, made = divmod(len(seen), BLOCK)
+    if not made and judge(question, seen).settled:
+        return None
+    return order(question, block)[made]
+
+
+def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
+    """The verdict after whole blocks; launches of a block under way wait for the rest of it.
+
+    ``same``: the interval lies within the smallest effect. ``regression`` or ``improvement``: it does not,
+    and a wider one, which errs in :data:`DIFFERENT` of all comparisons, excludes that nothing changed.
+
+    :raises ValueError: a value is not positive and finite, or the launches are not in the blocks' order.
+    """
+    block = len(seen) // BLOCK
+    used = [_launch(question, i, one) for i, one in enumerate(seen)][: block * BLOCK]
+    if not block:
+        return Verdict("inconclusive", math.nan, math.nan, math.nan, len(seen), False)
+    looks = max(question.blocks, block)
+    wide, wider = (_tails(looks, alpha)[block - 1] for alpha in (1 - COVERED, DIFFERENT))
+    delta, mass = posterior([seen[i].side for i in range(len(used))], used)
+    far_low, low, middle, high, far_high = quantiles(
+        delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
+    )
+    ends = sorted((math.expm1(question.sign * low), math.expm1(question.sign * high)))
+    within = max(abs(ends[0]), abs(ends[1])) < question.min_effect
+    word: Word = "inconclusive"
+    if within:
+        word = "same"
+    elif far_low > 0:
+        word = "regression"
+    elif far_high < 0:
+        word = "improvement"
+    settled = word != "inconclusive" or block >= question.blocks
+    needed = 0
+    if word == "inconclusive":
+        needed = _needed(block, low, middle, high, math.log1p(question.min_effect))
+    effect = math.expm1(question.sign * middle)
+    return Verdict(word, effect, ends[0], ends[1], len(seen), settled, needed)
+
+
+def _launch(question: Question, number: int, one: Seen) -> float:
+    values = np.array(one.values, float)
+    if not len(values) or not np.all(np.isfinite(values)) or np.any(values <= 0):
+        raise ValueError(f"launch {number + 1}: values must be positive and finite: {one.values}")
+    block, place = divmod(number, BLOCK)
+    if one.side != order(question, block)[place]:
+        raise ValueError(f"launch {number + 1} should be of side {order(question, block)[place]}")
+    return center(np.asarray(question.sign * np.log(values)))
+
+
+@lru_cache(maxsize=64)
+def _tails(looks: int, alpha: float) -> tuple[float, ...]:
+    """Two-sided tail mass of the interval at each look."""
+    return tuple(math.erfc(c / math.sqrt(2)) for c in multipliers(looks, alpha))
+
+
+def posterior(sides: Sequence[Side], y: Sequence[float]) -> tuple[Array, Array]:
+    """The difference B - A (logs): ascending values and the mass at each, flat before the data.
+
+    Block levels are flat and integrated out block by block, the launches' scale over a grid.
+    """
+    values = np.array(y, float).reshape(-1, BLOCK)
+    is_b = np.array([side == "b" for side in sides]).reshape(-1, BLOCK)
+    weight = -0.5 * (np.log(_SCALES / _SCALE_PRIOR[0]) / _SCALE_PRIOR[1]) ** 2
+    each = values[is_b].reshape(-1, 2).mean(1) - values[~is_b].reshape(-1, 2).mean(1)
+    middle = float(np.median(each))
+    rest = values - np.where(is_b, middle, 0.0)
+    rest = rest - np.median(rest, axis=1, keepdims=True)
+    rough = float(np.clip(1.4826 * np.median(np.abs(rest)), _SCALES[0], _SCALES[-1]))
+    used = (rough / 6 < _SCALES) & (rough * 6 > _SCALES)
+    scales, prior = _SCALES[used], weight[used]
+    delta = _differences(each, middle, float(rough) / math.sqrt(len(values)))
+    total = np.empty((len(scales), len(delta)))
+    for j, scale in enumerate(scales):
+        total[j] = prior[j] + _blocks(values, is_b, delta, float(scale))
+    width = np.gradient(delta)
+    log_mass = log_sum(total, axis=0) + np.log(width)
+    return delta, np.exp(log_mass - log_mass.max())
+
+
+def _differences(each: Array, middle: float, error: float) -> Array:
+    """Values of the difference: close near the blocks' median, wider apart away from it."""
+    reach = max(float(np.abs(each - middle).max()), 4 * error) + 12 * error
+    half = error * np.sinh(np.linspace(0.0, math.asinh(reach / error), 70))
+    return np.asarray(middle + np.concatenate([-half[:0:-1], half]))
+
+
+def _blocks(values: Array, is_b: Array, delta: Array, scale: float) -> Array:
+    """log P(data | delta, scale) [delta], every block's level integrated out."""
+    moved = values[:, :, None] - np.where(is_b[:, :, None], delta[None, None, :], 0.0)
+    # In units of the scale from each block's middle: the integrand is a product of four t densities.
+    middle = np.median(moved, axis=1, keepdims=True)
+    z = (moved - middle) / scale
+    reach = np.abs(z).max() + 6.0
+    nodes = np.sinh(np.linspace(-math.asinh(reach), math.asinh(reach), 41))
+    width = np.gradient(nodes)
+    each = log_t(z[:, None, :, :] - nodes[None, :, None, None]).sum(2)
+    level = log_sum(each + np.log(width)[None, :, None], axis=1)
+    return np.asarray(level.sum(0) - (BLOCK - 1) * len(values) * math.log(scale))
+
+
+def _needed(block: int, low: float, middle: float, high: float, smallest: float) -> int:
+    """Blocks in all at which the interval would lie on one side of zero or within the smallest effect."""
+    half = max(high - middle, middle - low)
+    room = max(abs(middle), smallest - abs(middle))
+    return max(block + 1, math.ceil(block * (half / max(room, 1e-6)) ** 2))
