@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfbisect.core.places import place_effects
-from perfbisect.core.plan import Event, Lost, Measured, Purpose, Skipped
+from perfbisect.core.plan import Event, Imported, Lost, Measured, Purpose, Skipped
+from perfbisect.core.slots import slot_shifts
 from perfbisect.core.stats import Array, center, log_sum, log_t
 
 SIGMA = 0.00125 * 2.0 ** np.arange(9)
@@ -33,23 +34,37 @@ class Launch:
     slot: str = ""
     at: float = 0.0
     """Minutes from the first launch."""
+    doubt: float = 0.0
+    """Standard error of the slot's shift, which is taken out; infinite where the slot cannot be compared."""
+    imported: bool = False
+    """Made by an earlier job; then ``at`` says nothing."""
 
 
 def launches(events: tuple[Event, ...], sign: int) -> tuple[Launch, ...]:
-    """The measured events as launches, larger is worse; what a run's place does is taken out.
+    """The measured and the imported events as launches, larger is worse; what a run's place and what a slot
+    does is taken out. Imported launches count as made on a slot of their own.
 
     :raises ValueError: no value, or one that is not positive.
     """
-    measured = [event for event in events if isinstance(event, Measured)]
-    times = minutes(events)
-    logs = [_logs(event, sign) for event in measured]
+    seen = [event for event in events if isinstance(event, Measured | Imported)]
+    logs = [_logs(event, sign) for event in seen]
     places = place_effects(logs)
+    runs = [own - places[: len(own)] for own in logs]
+    middles = np.array([center(own) for own in runs])
+    slots = [None if isinstance(event, Imported) else event.slot for event in seen]
+    shift, doubt = slot_shifts(slots, [event.index for event in seen], middles)
+    times = iter(minutes(events))
     out = []
-    for event, own, at in zip(measured, logs, times, strict=True):
-        runs = own - places[: len(own)]
-        middle = center(runs)
-        rest = tuple(sorted(float(v) for v in runs - middle))
-        out.append(Launch(event.index, event.purpose, middle, len(runs), rest, event.slot, at))
+    for k, event in enumerate(seen):
+        rest = tuple(sorted(float(v) for v in runs[k] - middles[k]))
+        middle, error = float(middles[k] - shift[k]), float(doubt[k])
+        if isinstance(event, Imported):
+            out.append(Launch(event.index, "search", middle, len(rest), rest, doubt=error, imported=True))
+        else:
+            at = next(times)
+            out.append(
+                Launch(event.index, event.purpose, middle, len(rest), rest, event.slot, at, doubt=error)
+            )
     return tuple(out)
 
 
@@ -66,7 +81,7 @@ def minutes(events: tuple[Event, ...]) -> tuple[float, ...]:
     return tuple(out)
 
 
-def _logs(event: Measured, sign: int) -> Array:
+def _logs(event: Measured | Imported, sign: int) -> Array:
     values = np.array(event.values, float)
     if not len(values) or not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise ValueError(f"position {event.index}: values must be positive and finite: {event.values}")
@@ -88,9 +103,9 @@ class Scales:
     """A large but plausible one: how far levels may lie from what was seen."""
 
 
-def launch_scale(sigma: Array, tau: Array, runs: Array | float) -> Array:
-    """Scale of a launch's centre: sqrt(tau^2 + sigma^2 / r)."""
-    return np.sqrt(tau * tau + sigma * sigma / runs)
+def launch_scale(sigma: Array, tau: Array, runs: Array | float, doubt: Array | float = 0.0) -> Array:
+    """Scale of a launch's centre: sqrt(tau^2 + sigma^2 / r), wider by the doubt of its slot's shift."""
+    return np.sqrt(tau * tau + sigma * sigma / runs + doubt * doubt)
 
 
 def _spread(residuals: Array, scale: Array) -> Array:
@@ -124,7 +139,8 @@ def scales(data: tuple[Launch, ...], keep: float = 1e-3) -> Scales:
         here = [launch for launch in data if launch.index == index]
         centers = np.array([launch.center for launch in here])
         runs = float(np.mean([launch.runs for launch in here]))
-        repeats += _spread(centers - center(centers), launch_scale(s, t, runs))
+        doubt = math.sqrt(float(np.mean([launch.doubt**2 for launch in here])))
+        repeats += _spread(centers - center(centers), launch_scale(s, t, runs, doubt))
     weight = prior + within + repeats
     kept = weight > weight.max() + math.log(keep)
     s, t, weight = s[kept], t[kept], weight[kept]

@@ -72,6 +72,7 @@ class Skipped:
     index: int
     purpose: Purpose
     minutes: float = 0.0
+    slot: str = ""
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,8 @@ def _likelihood(data: tuple[Launch, ...], noise: Scales, nodes: Array) -> tuple[
     at, first = np.unique(index, return_index=True)
     y = np.array([launch.center for launch in ordered])
     runs = np.array([launch.runs for launch in ordered], float)
-    scale = launch_scale(noise.sigma[None], noise.tau[None], runs[:, None])
+    doubt = np.array([launch.doubt for launch in ordered])
+    scale = launch_scale(noise.sigma[None], noise.tau[None], runs[:, None], doubt[:, None])
     z = (y[:, None] - nodes[None])[:, None, :] / scale[:, :, None]
     each = log_t(z) - np.log(scale)[:, :, None]
     return tuple(int(i) for i in at), np.add.reduceat(each, first, axis=0)
