@@ -1,0 +1,109 @@
+"""What a commit of vLLM-Omni is built on: the vLLM, and the packages that its image replaces besides.
+
+The pin stands in ``docker/Dockerfile.ci`` and nowhere else, in three forms: the tag of the base image, an index
+of one commit's wheel, and a variable that names a commit's precompiled wheel. A wheel is installed over the
+image, so it wins over the tag. Comments in that file are at times wrong and are never read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+DOCKERFILE = "docker/Dockerfile.ci"
+
+_VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::?-[^}]*)?\}|(?P<plain>\w+))")
+_ASSIGNED = re.compile(r"""(?P<name>\w+)=(?P<value>"[^"]*"|'[^']*'|\S*)""")
+_INDEX = re.compile(r"https?://wheels\.vllm\.ai/(?P<commit>[0-9a-f]{40})")
+_PRECOMPILED = re.compile(r"\bVLLM_PRECOMPILED_WHEEL_COMMIT=[\"']?(?P<commit>[0-9a-f]{40})")
+_IMAGE_TAG = re.compile(r"^(?:--platform=\S+\s+)?\S*vllm\S*:(?P<tag>v?\d[\w.+-]*)", re.IGNORECASE)
+_PINNED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==(?P<version>[\w.+!-]+)")
+_REMOVED = re.compile(r"\bpip\s+uninstall\b(?P<words>[^&|;]*)")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that the image replaces; ``version`` is empty where it is only removed."""
+
+    name: str
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Pins:
+    """``tag``: of the base image, as it stands there; ``commit``: of the wheel over it; empty where none is."""
+
+    tag: str
+    commit: str
+    packages: tuple[Package, ...] = ()
+
+    @property
+    def kind(self) -> Literal["commit", "release", "unknown"]:
+        """What the engine is."""
+        return "commit" if self.commit else "release" if self.tag else "unknown"
+
+    @property
+    def release(self) -> str:
+        """The version of the base image: ``v0.20.0-cu130`` is 0.20.0; empty where there is no tag."""
+        found = re.match(r"v?(\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?)", self.tag)
+        return found[1] if found else ""
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        if self.commit:
+            return f"vLLM commit {self.commit[:12]}" + (
+                f" (over the image of {self.tag})" if self.tag else ""
+            )
+        return f"vLLM {self.tag}" if self.tag else "an unknown vLLM"
+
+
+def pins_of(dockerfile: str) -> Pins:
+    """The pins in the text of a ``Dockerfile.ci``; fields are empty where nothing of their form is there."""
+    known: dict[str, str] = {}
+    tag = commit = ""
+    packages: dict[str, Package] = {}
+    for keyword, rest in _instructions(dockerfile):
+        words = _expanded(rest, known)
+        if keyword in ("ARG", "ENV"):
+            for found in _ASSIGNED.finditer(words):
+                known[found["name"]] = found["value"].strip("\"'")
+            if keyword == "ENV" and (named := _PRECOMPILED.search(words)):
+                commit = named["commit"]
+        elif keyword == "FROM" and (image := _IMAGE_TAG.match(words)):
+            tag = image["tag"]
+        elif keyword == "RUN":
+            if index := _INDEX.search(words) or _PRECOMPILED.search(words):
+                commit = index["commit"]
+            packages |= {package.name: package for package in _replaced(words)}
+    return Pins(tag, commit, tuple(packages.values()))
+
+
+def _instructions(text: str) -> list[tuple[str, str]]:
+    """(instruction, its words), continued lines joined, comments dropped."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
+    parts = [line.strip().split(None, 1) for line in joined.splitlines() if line.strip()]
+    return [(part[0].upper(), part[1]) for part in parts if len(part) == 2]
+
+
+def _expanded(text: str, known: dict[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        return known.get(found["braced"] or found["plain"], found[0])
+
+    return _VARIABLE.sub(value, text)
+
+
+def _replaced(words: str) -> list[Package]:
+    """Packages that a command pins or removes; vLLM itself is the pin and no replacement."""
+    if not re.search(r"\bpip\b", words):
+        return []
+    removed = [
+        Package(word.lower())
+        for found in _REMOVED.finditer(words)
+        for word in found["words"].split()
+        if not word.startswith("-")
+    ]
+    pinned = [Package(found["name"].lower(), found["version"]) for found in _PINNED.finditer(words)]
+    return [package for package in (*removed, *pinned) if package.name != "vllm"]
