@@ -1,8 +1,8 @@
 """What a commit of vLLM-Omni is built on: the vLLM, and the packages that its image replaces besides.
 
-The pin stands in ``docker/Dockerfile.ci`` and nowhere else, in three forms: the tag of the base image, an index
-of one commit's wheel, and a variable that names a commit's precompiled wheel. A wheel is installed over the
-image, so it wins over the tag. Comments in that file are at times wrong and are never read.
+The pin stands in ``docker/Dockerfile.ci`` and nowhere else, in three forms: the tag of the base image, an
+index of one commit's wheel, and a variable that names a commit's precompiled wheel. A wheel is installed over
+the image, so it wins over the tag. Comments in that file are at times wrong and are never read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Pins:
-    """``tag``: of the base image, as it stands there; ``commit``: of the wheel over it; empty where none is."""
+    """``tag``: of the base image, as it stands there; ``commit``: of the wheel over it; empty: none."""
 
     tag: str
     commit: str
