@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,17 +64,27 @@ class Owned:
         return members
 
 
-def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, token: str) -> Owned:
+def spawn(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    log: Path,
+    token: str,
+    cores: Sequence[int] = (),
+    inherit: Sequence[int] = (),
+) -> Owned:
     """Start a process in a session of its own, its output appended to ``log``, its input empty.
 
-    ``env`` is the whole process environment but for the token.
+    ``env`` is the whole process environment but for the token. ``cores``: the only ones it and its children
+    may run on; none: all of ours. ``inherit``: open descriptors that it keeps, under their numbers.
 
     :raises ServerError: there is no such program, or it cannot be executed.
-    :raises MachineError: the machine has no process, memory or disk left for it.
+    :raises MachineError: the machine has no process, memory, disk or such core left for it.
     """
     before = shared_memory.listing()
     try:
-        with log.open("ab") as output:
+        with log.open("ab") as output, _pinned(cores):
             popen = subprocess.Popen(
                 list(argv),
                 env={
@@ -87,6 +97,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, 
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 umask=0o022,
+                pass_fds=tuple(inherit),
             )
     except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
         raise ServerError(f"cannot start {argv[0]} in {cwd}: {error.strerror or error}", where=log) from error
@@ -97,6 +108,23 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, 
         raise
     row = process(popen.pid)  # its entry stays until it is waited for, even if it ended already
     return Owned(popen.pid, row.created if row else 0.0, token, log, popen, before)
+
+
+@contextmanager
+def _pinned(cores: Sequence[int]) -> Iterator[None]:
+    """What the calling thread starts meanwhile runs on these cores only; nothing runs between fork and exec.
+
+    :raises OSError: the machine does not let us use any of them.
+    """
+    if not cores:
+        yield
+        return
+    ours = os.sched_getaffinity(0)  # of this thread alone, on Linux
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, ours)
 
 
 def stop(owned: Owned, grace: float = 15.0) -> tuple[str, ...]:
@@ -219,6 +247,7 @@ def run(
     timeout: float,
     asked: Asked = never,
     at_limit: Callable[[], None] | None = None,
+    cores: Sequence[int] = (),
 ) -> Finished:
     """Run a command to its end, at most ``timeout`` seconds; nothing of it lives afterwards, however it ends.
 
@@ -229,7 +258,7 @@ def run(
     """
     began = time.monotonic()
     cpu = _children_cpu()
-    owned = spawn(argv, env=env, cwd=cwd, log=log, token=token)
+    owned = spawn(argv, env=env, cwd=cwd, log=log, token=token, cores=cores)
     try:
         code, timed_out = None, False
         while code is None and not timed_out:
