@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfbisect.core import confirm, verdict
-from perfbisect.core.ends import NOT_REPRODUCED, next_end
-from perfbisect.core.groups import leading, parent_of
+from perfbisect.core import verdict
+from perfbisect.core.crew import Crew, crew
+from perfbisect.core.ends import Settled, next_end
 from perfbisect.core.plan import (
     Beliefs,
     Comparison,
@@ -30,8 +30,7 @@ from perfbisect.core.plan import (
     Wait,
     Word,
 )
-from perfbisect.core.posterior import Posterior, posterior, prior_weights
-from perfbisect.core.probe import probe
+from perfbisect.core.search import Ended, search, state_of
 from perfbisect.core.story import Story, fold
 
 __all__ = [
@@ -56,31 +55,35 @@ __all__ = [
     "next_action",
 ]
 
-TRIAL_AT = 0.95
-"""Probability of one distinguishable set at which it is put to the A/B. Not earlier: the A/B errs once in
-twenty, so the share of wrong candidates that reach it is what is left of its guarantee."""
 
-NAME_AT = 0.99
-"""Probability, the A/B's launches counted, without which nothing is named whatever the A/B says."""
+def next_action(
+    plan: Plan,
+    events: Sequence[Event],
+    pending: Sequence[Pending] = (),
+    slot: str = "",
+    slots: Sequence[str] = (),
+) -> Measure | Wait | Done:
+    """What the free ``slot`` measures next, or how it ended. A pure function of its arguments.
 
-ATTEMPTS = 3
-"""A/B comparisons that may fail before the bisection gives up."""
-
-
-def next_action(plan: Plan, events: Sequence[Event]) -> Measure | Done:
-    """What to measure next, or how it ended. A pure function of its arguments.
-
-    The answer to a :class:`Measure` is one event with its index and purpose; after a :class:`Lost` attempt
-    the same is asked for again. A launch is not begun where its expected minutes would exceed the budget.
+    ``pending`` are the launches under way on other slots; ``slots`` all that will ask, this one among them:
+    an A/B that was begun on a slot which is not among them is begun again. Events come in the order in which
+    the launches ended. The answer to a :class:`Measure` is one event with its index, purpose and slot; after
+    a :class:`Lost` attempt the same is asked for again. A :class:`Wait` is worth asking again after the next
+    event; with nothing under way, some slot never gets one. A launch is not begun where its expected minutes,
+    and those of the launches under way, would exceed the budget.
 
     :raises ValueError: the plan or an event makes no sense, or an end of the range cannot be measured (it was
-        skipped before it ever gave a value, or three times): an error about the range, never a verdict.
+        skipped before it ever gave a value, or three times): an error about the range, never a verdict. Or
+        the slot is not free.
     """
+    who = crew(slot, pending, slots)
     story = fold(plan, tuple(events))
-    action = _decide(plan, story)
-    if isinstance(action, Measure) and not _affordable(plan, story, action):
-        return Done(verdict.out_of_budget(plan, story, _state(plan, story)))
-    return action
+    action = _decide(plan, story, who)
+    if not isinstance(action, Measure) or _affordable(plan, story, action, who):
+        return action
+    if pending:
+        return Wait("the last minutes of the budget are being spent")
+    return Done(verdict.out_of_budget(plan, story, state_of(plan, story.data)))
 
 
 def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
@@ -89,58 +92,44 @@ def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
     :raises ValueError: as :func:`next_action`.
     """
     story = fold(plan, tuple(events))
-    return verdict.beliefs(plan, story, _state(plan, story))
+    return verdict.beliefs(plan, story, state_of(plan, story.data))
 
 
-def _state(plan: Plan, story: Story) -> Posterior | None:
-    if not {0, plan.n} <= {launch.index for launch in story.data}:
-        return None
-    return posterior(story.data, prior_weights(plan.n, plan.prior), plan.min_effect)
+def _affordable(plan: Plan, story: Story, action: Measure, who: Crew) -> bool:
+    expected = story.prices.under_way((*who.under_way, (action.index, action.runs)))
+    return story.prices.spent + expected <= plan.budget
 
 
-def _affordable(plan: Plan, story: Story, action: Measure) -> bool:
-    return story.prices.spent + story.prices.visit(action.index, action.runs) <= plan.budget
-
-
-def _decide(plan: Plan, story: Story) -> Measure | Done:
-    if not story.searching:
-        step = next_end(plan, story.data, story.prices)
-        if isinstance(step, Measure):
+def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
+    if not story.searching and all(launch.purpose == "end" for launch in who.pending):
+        step = next_end(plan, tuple(x for x in story.data if not x.imported), story.prices, who)
+        if not isinstance(step, Settled):
             return step
         if step.word is not None:
             return Done(verdict.without_culprit(plan, story, step.state, step.word, step.needed))
-        state: Posterior | None = step.state
-    else:
-        state = _state(plan, story)
+    state = state_of(plan, story.data)
     if state is None:
         raise ValueError("a launch of the search or the A/B before both ends were measured")
-    first, last, mass = leading(state.p, story.skips)
-    trials = [_trial(plan, story, start, stop) for start, stop in story.trials]
-    if story.open and trials[-1].passed is None:
-        made = trials[-1].launches
-        index = confirm.turn(parent_of(made[0].index, story.skips), made[0].index, len(made))
-        why = f"A/B of the suspect and its parent, pair {len(made) // 2 + 1}"
-        return Measure(index, made[0].runs, "confirm", why)
-    held = [trial for trial in trials if trial.passed and confirm.sides(trial.launches) == (first - 1, last)]
-    if held and mass >= NAME_AT:
-        return Done(verdict.found(plan, story, state, held[-1].launches))
-    failed = sum(trial.passed is False for trial in trials)
-    if state.none > NOT_REPRODUCED:
-        return Done(verdict.without_culprit(plan, story, state, "not reproduced"))
-    if failed >= ATTEMPTS:
-        return Done(verdict.unconfirmed(plan, story, state))
-    if mass >= TRIAL_AT and not story.open and not held:
-        runs = confirm.runs_for(state, story.prices, plan.max_runs)
-        return Measure(last, runs, "confirm", "A/B of the suspect and its parent, pair 1")
-    found = probe(state, story.prices, story.skips, plan.max_runs)
-    why = f"tells most a minute: {found.bits:.2f} bits in about {found.minutes:.1f} min"
-    return Measure(found.index, found.runs, "search", why)
+    unseen = _unseen_end(plan, story, who)
+    if unseen is not None:
+        return unseen
+    return _told(plan, story, search(plan, story, state, (0, plan.n), who))
 
 
-def _trial(plan: Plan, story: Story, start: int, stop: int) -> confirm.Trial:
-    """One A/B, judged on its own launches with the eyes of the search before it."""
-    made = story.data[start:stop]
-    if len(made) < 2:
-        return confirm.Trial(made, 0.0)
-    before = posterior(story.data[:start], prior_weights(plan.n, plan.prior), plan.min_effect)
-    return confirm.Trial(made, confirm.log_ratio(*confirm.split(made), confirm.expected(before)))
+def _unseen_end(plan: Plan, story: Story, who: Crew) -> Measure | None:
+    """The end that a slot which joins the search has still to see: its speed is known by them."""
+    for index, name in ((0, "good"), (plan.n, "bad")):
+        if not any(x.index == index and x.slot == who.slot and not x.imported for x in story.data):
+            others = [x.runs for x in story.data if x.index == index and not x.imported]
+            return Measure(index, others[-1], "end", f"{name} end: this slot has not seen it")
+    return None
+
+
+def _told(plan: Plan, story: Story, action: Measure | Wait | Ended) -> Measure | Wait | Done:
+    if not isinstance(action, Ended):
+        return action
+    if action.word == "found":
+        return Done(verdict.found(plan, story, action.state, action.trial))
+    if action.word == "not reproduced":
+        return Done(verdict.without_culprit(plan, story, action.state, action.word))
+    return Done(verdict.unconfirmed(plan, story, action.state))

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfbisect.core.crew import ALONE, Crew
 from perfbisect.core.noise import Launch
-from perfbisect.core.plan import Measure, Plan, Word
+from perfbisect.core.plan import Measure, Plan, Wait, Word
 from perfbisect.core.posterior import Posterior, odds_of_sizes, posterior, prior_weights
 from perfbisect.core.prices import Prices
 from perfbisect.core.stats import quantiles
@@ -49,31 +50,41 @@ class Settled:
     needed: int = 0
 
 
-def next_end(plan: Plan, data: tuple[Launch, ...], prices: Prices) -> Measure | Settled:
-    """The next launch of an end, or what the ends told.
+def next_end(
+    plan: Plan, data: tuple[Launch, ...], prices: Prices, crew: Crew = ALONE
+) -> Measure | Wait | Settled:
+    """The next launch of an end on the slot that asks, or what the ends told.
 
-    Rounds of good and bad, bad and good: a drift of the machine falls on both. Both launches of a round have
-    the same number of runs.
+    Rounds of good and bad, bad and good on each slot: a drift of the machine falls on both, and each slot
+    sees both ends. Every second slot begins with the bad end. Both launches of a round have the same number
+    of runs.
     """
-    count = len(data)
+    made = [launch for launch in data if launch.slot == crew.slot]
+    count = len(made)
     turn = count // 2
-    order = (0, plan.n) if turn % 2 == 0 else (plan.n, 0)
+    begin = made[0].index if made else (0, plan.n)[crew.rank(data) % 2]
+    order = (begin, plan.n - begin) if turn % 2 == 0 else (plan.n - begin, begin)
     if count % 2:
-        return Measure(order[1], data[-1].runs, "end", f"{_name(order[1])} end, round {turn + 1}")
+        return Measure(order[1], made[-1].runs, "end", f"{_name(order[1])} end, round {turn + 1}")
     if not count:
-        return Measure(order[0], min(2, plan.max_runs), "end", "good end, round 1")
-    state = posterior(data, prior_weights(plan.n, plan.prior), plan.min_effect)
+        return Measure(order[0], min(2, plan.max_runs), "end", f"{_name(order[0])} end, round 1")
+    usable = tuple(launch for launch in data if math.isfinite(launch.doubt))
+    state = posterior(usable, prior_weights(plan.n, plan.prior), plan.min_effect)
+    good = sum(launch.index == 0 for launch in usable)
+    rounds = min(good, len(usable) - good)
     if state.none < GO_ON:
         return Settled(None, state)
-    if state.none > NOT_REPRODUCED and turn >= PATIENCE and excludes(state, plan.min_effect):
+    if state.none > NOT_REPRODUCED and rounds >= PATIENCE and excludes(state, plan.min_effect):
         return Settled("not reproduced", state)
     runs = prices.best_runs(state.sigma, state.tau, plan.max_runs)
-    if turn < _PAIRED:
+    if rounds < _PAIRED:
         runs = max(runs, min(2, plan.max_runs))
-    if turn >= ROUNDS and state.none < AT_LAST:
+    if rounds + len(crew.pending) / 2 >= ROUNDS and crew.pending:
+        return Wait("the last rounds of the ends are under way")
+    if rounds >= ROUNDS and state.none < AT_LAST:
         return Settled(None, state)
-    if turn >= ROUNDS:
-        return Settled("too small", state, launches_needed(state, runs, plan.min_effect, turn))
+    if rounds >= ROUNDS:
+        return Settled("too small", state, launches_needed(state, runs, plan.min_effect, rounds))
     return Measure(
         order[0], runs, "end", f"{_name(order[0])} end, round {turn + 1}: P(no change) {state.none:.2f}"
     )

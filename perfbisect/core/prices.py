@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfbisect.core.plan import Costs, Event, Imported, Lost, Plan, Skipped
 
@@ -26,6 +26,18 @@ class Prices:
     def visit(self, index: int, runs: int) -> float:
         """Expected minutes of a fresh launch at a position with so many runs."""
         return (0.0 if index in self.built else self.build) + self.launch + runs * self.run
+
+    def under_way(self, launches: tuple[tuple[int, int], ...]) -> float:
+        """Expected minutes of launches (position and runs) that were begun; each position is built once."""
+        built, minutes = self, 0.0
+        for index, runs in launches:
+            minutes += built.visit(index, runs)
+            built = built.with_builds((index,))
+        return minutes
+
+    def with_builds(self, positions: tuple[int, ...]) -> Prices:
+        """The same, where these positions are built as well."""
+        return replace(self, built=self.built | frozenset(positions))
 
     def best_runs(self, sigma: float, tau: float, most: int) -> int:
         """Runs a launch that give the most precise level a minute: sqrt(launch / run) * sigma / tau, 1 to

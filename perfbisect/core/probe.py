@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfbisect.core.groups import leading, nearest
+from perfbisect.core.pending import between, left_over
 from perfbisect.core.posterior import Posterior
 from perfbisect.core.prices import Prices
 from perfbisect.core.stats import Array
@@ -105,15 +106,28 @@ def _values(mean: Array, sd: Array) -> tuple[Array, Array]:
     return y, np.full(count, y[1] - y[0])
 
 
-def probe(state: Posterior, prices: Prices, skips: frozenset[int], max_runs: int) -> Probe:
-    """The launch that tells most a minute; ties go to the earlier position and the fewer runs."""
+def probe(
+    state: Posterior,
+    prices: Prices,
+    skips: frozenset[int],
+    max_runs: int,
+    pending: tuple[tuple[int, int], ...] = (),
+) -> Probe:
+    """The launch that tells most a minute; ties go to the earlier position and the fewer runs.
+
+    ``pending``: position and runs of launches under way, whose answers will take some of it
+    (:mod:`perfbisect.core.pending`).
+    """
     where = candidates(state, skips)
+    if pending:
+        where = tuple(sorted({*where, *between(state, pending, skips)}))
     chance = np.array([testable(i, prices.built, skips, len(state.at)) for i in where])
     best: Probe | None = None
     best_rate = -1.0
     counts = sorted({r for r in _RUNS if r < max_runs} | {max_runs})
     for runs in counts:
         bits = information(state, where, state.tau**2 + state.sigma**2 / runs)
+        bits = bits * left_over(state, pending, where, runs)
         minutes = np.array([prices.visit(i, runs) for i in where])
         rate = bits * chance / minutes
         j = int(np.argmax(rate > rate.max() * (1 - _TIE)))

@@ -30,11 +30,11 @@ _ROUNDS = 12
 def slot_shifts(slots: Sequence[Hashable], index: Sequence[int], centers: Array) -> tuple[Array, Array]:
     """The shift of each launch's slot and its standard error (log scale), launch by launch.
 
-    ``slots``, ``index`` and ``centers``: where each launch was made, of which position, and the centre of its
-    runs. The slot with most launches of positions that others have measured too (the first, of several) is the
-    measure: its shift is 0. The error of a slot that shares no position with it, also by way of others, is
-    infinite. The fit is that of levels of positions and shifts of slots, with a Student-t noise and the prior
-    of a shift, by reweighted least squares.
+    ``slots``, ``index`` and ``centers``: where each launch was made, of which position, and the centre of
+    its runs. The slot with most launches of positions that others have measured too (the first, of several)
+    is the measure: its shift is 0. The error of a slot that shares no position with it, also by way of
+    others, is infinite. The fit is that of levels of positions and shifts of slots, with a Student-t noise
+    and the prior of a shift, by reweighted least squares.
     """
     names = list(dict.fromkeys(slots))
     shift, error = np.zeros(len(centers)), np.zeros(len(centers))

@@ -4,57 +4,103 @@ stands."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perfbisect.core.noise import Launch, launches
-from perfbisect.core.plan import Event, Imported, Lost, Measured, Plan
+from perfbisect.core.plan import Event, Imported, Lost, Measured, Plan, Skipped
 from perfbisect.core.prices import Prices, observed
 
 _END_SKIPS = 3
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """An A/B as it was launched: on one slot, one after the other; other slots may have done other things."""
+
+    slot: str
+    launches: tuple[Launch, ...]
+    before: int
+    """How many launches the bisection had when it began."""
+    alone: bool
+    """Nothing else was launched on its slot since: it can go on."""
+    since: frozenset[int]
+    """Positions that were launched for another purpose, on any slot, since its last launch."""
+
+    @property
+    def culprit(self) -> int:
+        """The suspect, which is launched first."""
+        return self.launches[0].index
+
+
+@dataclass(frozen=True)
 class Story:
     data: tuple[Launch, ...]
+    """Every launch, in the order of the events."""
     skips: frozenset[int]
     prices: Prices
     searching: bool
     """The ends are settled: a launch was made for the search or for an A/B."""
-    trials: tuple[tuple[int, int], ...]
-    """Each A/B, in order: its launches are ``data[start:stop]``."""
-    open: bool
-    """The last A/B is the last thing that happened: in progress, or decided just now."""
+    trials: tuple[Pairs, ...]
     flapping: tuple[int, ...]
     """Ends that could not be served at times, and could at others."""
+
+    @property
+    def usable(self) -> tuple[Launch, ...]:
+        """The launches that can be compared with each other: without those of a slot whose speed is
+        unknown."""
+        return tuple(launch for launch in self.data if math.isfinite(launch.doubt))
+
+    @property
+    def own(self) -> tuple[Launch, ...]:
+        """The usable launches of this bisection: what a verdict on the ends rests on."""
+        return tuple(launch for launch in self.usable if not launch.imported)
+
+
+@dataclass
+class _Open:
+    """An A/B while its events are read."""
+
+    slot: str
+    before: int
+    members: list[int]
+    positions: list[int]
+    alone: bool = True
+    since: set[int] = field(default_factory=set)
+
+    def takes(self, event: Measured) -> bool:
+        """Whether a launch of an A/B goes on with this one: the same slot, nothing between, its two
+        positions."""
+        if not self.alone or event.slot != self.slot:
+            return False
+        first = self.positions[0]
+        return event.index in self.positions if len(self.positions) > 1 else event.index < first
 
 
 def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
     """:raises ValueError: the plan or an event makes no sense, or an end of the range cannot be measured."""
     _check(plan, events)
-    trials: list[tuple[int, int]] = []
-    inside, searching, count = False, False, 0
+    trials: list[_Open] = []
+    searching, count = False, -1
     end_skips: dict[int, int] = {}
     skips = set(plan.skips)
     seen: set[int] = set()
     for event in events:
+        count += isinstance(event, Measured | Imported)
         if isinstance(event, Lost | Imported):
             continue
         searching = searching or event.purpose != "end"
         if isinstance(event, Measured):
             seen.add(event.index)
-            count += 1
             if event.purpose == "confirm":
-                start = trials.pop()[0] if inside else count - 1
-                trials.append((start, count))
-            inside = event.purpose == "confirm"
-            continue
-        inside = False
-        if event.index in (0, plan.n):
+                _confirm(trials, event, count)
+                continue
+        elif event.index in (0, plan.n):
             end_skips[event.index] = end_skips.get(event.index, 0) + 1
         else:
             skips.add(event.index)
-    for index, count in end_skips.items():
-        if index not in seen or count >= _END_SKIPS:
+        _other(trials, event)
+    for index, times in end_skips.items():
+        if index not in seen or times >= _END_SKIPS:
             side = "good" if index == 0 else "bad"
             raise ValueError(f"the {side} end (position {index}) cannot be measured: choose another range")
     data = launches(events, plan.sign)
@@ -63,10 +109,33 @@ def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
         skips=frozenset(skips),
         prices=observed(plan, events),
         searching=searching,
-        trials=tuple(trials),
-        open=inside,
+        trials=tuple(
+            Pairs(x.slot, tuple(data[k] for k in x.members), x.before, x.alone, frozenset(x.since))
+            for x in trials
+        ),
         flapping=tuple(sorted(end_skips)),
     )
+
+
+def _confirm(trials: list[_Open], event: Measured, at: int) -> None:
+    """Adds a launch to the A/B of its slot, or begins another one there."""
+    for trial in trials:
+        if trial.takes(event):
+            trial.members.append(at)
+            trial.positions.append(event.index)
+            trial.since.clear()
+            return
+    for trial in trials:
+        trial.alone = trial.alone and trial.slot != event.slot
+    trials.append(_Open(event.slot, at, [at], [event.index]))
+
+
+def _other(trials: list[_Open], event: Measured | Skipped) -> None:
+    """A launch for another purpose, or a skip: an A/B on its slot does not go on after it."""
+    nowhere = isinstance(event, Skipped) and event.purpose == "confirm" and not event.slot
+    for trial in trials:
+        trial.alone = trial.alone and trial.slot != event.slot and not nowhere
+        trial.since.add(event.index)
 
 
 def _check(plan: Plan, events: tuple[Event, ...]) -> None:

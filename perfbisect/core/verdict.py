@@ -60,8 +60,8 @@ def beliefs(plan: Plan, story: Story, state: Posterior | None) -> Beliefs:
 
 def whole(plan: Plan, story: Story, state: Posterior) -> Comparison:
     """The change between the two ends, from every launch of theirs."""
-    good = [x for x in story.data if x.index == 0]
-    bad = [x for x in story.data if x.index == plan.n]
+    good = [x for x in story.own if x.index == 0]
+    bad = [x for x in story.own if x.index == plan.n]
     return confirm.compare(good, bad, confirm.expected(state), plan.sign)
 
 
@@ -153,7 +153,7 @@ def outliers(story: Story, state: Posterior, culprit: int) -> tuple[int, ...]:
     low, high = float(state.low[0][k]), float(state.high[0][k])
     out = []
     for index in state.at:
-        here = [x for x in story.data if x.index == index]
+        here = [x for x in story.usable if x.index == index]
         if len(here) < 2:
             continue
         error = _error(here, state)
