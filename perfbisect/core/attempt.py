@@ -15,7 +15,7 @@ Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "s
 Fault = Literal["change", "machine", "client", "ours"]
 """Whose a failure is (DESIGN rule 3): only ``change`` is data about a change."""
 
-Purpose = Literal["run", "end", "search", "confirm"]
+Purpose = Literal["run", "end", "search", "confirm", "revert"]
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,21 @@ from dataclasses import asdict
 
 from perfbisect.core import bisect as core
 from perfbisect.core.attempt import Attempt, comparable, key
-from perfbisect.core.cell import Cell
-from perfbisect.errors import MachineError, ServerError, UsageError
-from perfbisect.jobs.fold import Launch, Ledger, owed, project
+from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
+from perfbisect.jobs.anchors import disagreement
+from perfbisect.jobs.crew import Crew
+from perfbisect.jobs.fold import Launch, Ledger, in_order
 from perfbisect.jobs.plan import BisectPlan, JobPlan, cell_of, plan_of
 from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.report import outcome_of, report
-from perfbisect.jobs.views import launch_document
-from perfbisect.jobs.work import Order, Tools, clear_up, launch
+from perfbisect.jobs.step import next_step
+from perfbisect.jobs.tell import launched, launching
+from perfbisect.jobs.work import Order, Tools, clear_up
 from perfbisect.render.documents import ReportDocument
-from perfbisect.render.notices import Ended, Launched, Launching
+from perfbisect.render.notices import Ended
 from perfbisect.store.jobs import Job, finished
 from perfbisect.store.journal import Journal
-
-_LEADING = 3
+from perfbisect.system.slots import Slot
 
 
 def begin(job: Job, plan: JobPlan, tools: Tools) -> None:
@@ -66,57 +67,68 @@ def bisect(job: Job, tools: Tools) -> ReportDocument:
             raise UsageError(f"job {job.id} is no bisection")
         if not finished(journal.events):
             clear_up(job, journal, tools)
-            outcome = _search(job, journal, plan, cell_of(plan), tools)
+            cell = cell_of(plan)
+            with Crew(job, journal, tools, cell) as crew:
+                outcome = _Search(job, journal, plan, tools, crew).run()
             journal.append("verdict", asdict(outcome))
         document = report(job, journal.events)
     tools.sink(Ended(document))
     return document
 
 
-def _search(job: Job, journal: Journal, plan: BisectPlan, cell: Cell, tools: Tools) -> core.Outcome:
-    failures, ledger = Failures(job, tools), Ledger()
-    while True:
-        seen = ledger.read(journal.events)
-        events = project(seen, plan)
-        again = owed(seen)
-        if again is not None:
-            order = _order(
-                plan, again.position, again.purpose, again.runs, f"once more: it failed ({again.reason})"
-            )
-        else:
-            try:
-                action = core.next_action(plan.question, events)
-            except ValueError as error:
-                raise ServerError(
-                    f"this range cannot be bisected: {error}", where=job.path, next_step="choose other ends"
-                ) from error
-            if isinstance(action, core.Done):
-                return action.outcome
-            order = _order(plan, action.index, action.purpose, action.runs, action.why)
-        tools.sink(
-            Launching(
-                len(seen) + 1,
-                order.change.short,
-                order.position,
-                plan.last,
-                order.purpose,
-                order.runs,
-                order.why,
-            )
-        )
-        launch(job, journal, tools, cell, order)
-        seen = ledger.read(journal.events)
-        ended = seen[-1]
+class _Search:
+    """The loop of a bisection: a launch on every slot that is free, an event for each that ended."""
+
+    def __init__(self, job: Job, journal: Journal, plan: BisectPlan, tools: Tools, crew: Crew) -> None:
+        self.job, self.journal, self.plan, self.tools, self.crew = job, journal, plan, tools, crew
+        self.failures, self.ledger = Failures(job, tools), Ledger()
+
+    def run(self) -> core.Outcome:
+        while True:
+            for slot in self.failures.ready(self.crew.busy):
+                step = self._next(slot.name)
+                if isinstance(step, core.Outcome):
+                    return step
+                if isinstance(step, Order):
+                    self._launch(step, slot)
+            if not self.crew.busy:
+                if self.failures.rest is None:
+                    raise PerfbisectError("the search waits for a launch, and none is under way")
+                self.failures.wait()
+                continue
+            ended = self.crew.ended(self.failures.rest)
+            if ended is not None:
+                self._after(ended)
+
+    def _next(self, slot: str) -> Order | core.Wait | core.Outcome:
+        seen = self.ledger.read(self.journal.events)
+        try:
+            return next_step(self.plan, seen, slot, self.failures.slots)
+        except ValueError as error:
+            raise ServerError(
+                f"this range cannot be bisected: {error}",
+                where=self.job.path,
+                next_step="choose other ends",
+            ) from error
+
+    def _launch(self, order: Order, slot: Slot) -> None:
+        number = len(self.ledger.read(self.journal.events)) + 1
+        self.tools.sink(launching(number, order, self.plan.last, slot.name))
+        self.crew.start(order, slot)
+
+    def _after(self, attempt_id: str) -> None:
+        plan, seen = self.plan, self.ledger.read(self.journal.events)
+        ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
         if ended.attempt is not None and ended.attempt.failure is None:
             _check(ended.attempt, seen, plan)
-        tools.sink(_launched(ended, seen, plan))
-        _check_end(ended, seen, plan, failures)
-        failures.after(ended)
-
-
-def _order(plan: BisectPlan, index: int, purpose: core.Purpose | str, runs: int, why: str) -> Order:
-    kind: core.Purpose = "end" if purpose == "end" else "confirm" if purpose == "confirm" else "search"
-    return Order(index, plan.positions[index].change, kind, runs, why)
+            void = disagreement(ended, seen, plan)
+            if void:
+                self.journal.append("voided", {"attempt": attempt_id, "reason": void})
+                seen = self.ledger.read(self.journal.events)
+                ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
+        self.tools.sink(launched(ended, seen, plan))
+        _check_end(ended, seen, plan, self.failures)
+        self.failures.after(ended)
 
 
 def _check(attempt: Attempt, seen: Sequence[Launch], plan: BisectPlan) -> None:
@@ -134,7 +146,9 @@ def _check(attempt: Attempt, seen: Sequence[Launch], plan: BisectPlan) -> None:
             where=attempt.folder,
             next_step="name one of these with --metric",
         ) from None
-    first = next((x.attempt for x in seen if x.end == "finished" and x.attempt is not None), attempt)
+    first = next(
+        (x.attempt for x in in_order(seen) if x.end == "finished" and x.attempt is not None), attempt
+    )
     for field, left, right in comparable(first.provenance, attempt.provenance):
         raise MachineError(
             f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
@@ -156,24 +170,3 @@ def _check_end(ended: Launch, seen: Sequence[Launch], plan: BisectPlan, failures
     change = plan.positions[ended.position].change
     advice = f"choose another --{end}; `git log {change.short}` shows its neighbours"
     raise failures.broken(ended, f"the {end} end {change.short}", advice)
-
-
-def _launched(ended: Launch, seen: Sequence[Launch], plan: BisectPlan) -> Launched:
-    events = project(seen, plan)
-    try:
-        beliefs = core.beliefs(plan.question, events)
-    except ValueError:
-        beliefs = None
-    early = beliefs is None or not {0, plan.last} <= {x.position for x in seen if x.end == "finished"}
-    leading: tuple[tuple[str, float], ...] = ()
-    if beliefs is not None and not early:
-        best = sorted(range(1, plan.last + 1), key=lambda i: -beliefs.p[i])[:_LEADING]
-        leading = tuple((plan.positions[i].change.short, min(0.99, beliefs.p[i])) for i in best)
-    return Launched(
-        launch=launch_document(ended, plan.positions[ended.position].change, plan.ref),
-        unit=plan.ref.metric.unit,
-        leading=leading,
-        none=None if beliefs is None or early else beliefs.none,
-        used=sum(x.minutes for x in seen),
-        budget=plan.budget,
-    )

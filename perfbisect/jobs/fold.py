@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,7 +14,10 @@ from perfbisect.jobs.plan import BisectPlan
 from perfbisect.store import attempts
 from perfbisect.store.events import Event
 
-_LAUNCH_PHASES = ("fetch", "launch", "first_request", "warm", "stop")
+_BEFORE_BENCH = ("build", "fetch", "launch", "first_request", "warm")
+_LAUNCH_PHASES = (*_BEFORE_BENCH[1:], "stop")
+SEARCHING = ("end", "search", "confirm")
+"""Purposes of launches that the search rests on."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,19 @@ class Launch:
     folder: str
     token: str
     started_at: str
+    slot: str = ""
+    at: float | None = None
+    """Minutes from the job's first launch to the beginning of this one; None in journals without it."""
+    ended: int = -1
+    """Number of the event that ended it."""
     pid: int = 0
     created: float = 0.0
     end: Literal["finished", "failed", "abandoned"] | None = None
     attempt: Attempt | None = None
     reason: str = ""
     lost: float = 0.0
+    void: bool = False
+    """It finished, and its values are no evidence after all: ``reason``."""
 
     @property
     def minutes(self) -> float:
@@ -72,7 +82,7 @@ class Ledger:
             if event.kind == "started":
                 launch = _started(event, len(self._found) + 1)
                 self._found[launch.attempt_id] = launch
-            elif event.kind in ("launched", "abandoned", "finished", "failed"):
+            elif event.kind in ("launched", "abandoned", "finished", "failed", "voided"):
                 identity = _identity(event)
                 if identity not in self._found:
                     raise UsageError(
@@ -89,14 +99,18 @@ def launches(events: Sequence[Event]) -> tuple[Launch, ...]:
 
 
 def project(seen: Iterable[Launch], plan: BisectPlan) -> tuple[core.Event, ...]:
-    """What the core sees: values, skips after the runner's one retry, minutes that are no evidence.
+    """What the core sees, in the order in which launches ended: values, skips after the runner's one retry,
+    minutes that are no evidence.
 
-    A failure of an end that never gave a value is no skip: it is an error about the range.
+    A failure of an end that never gave a value is no skip: it is an error about the range. Launches for
+    other purposes than the search are left out.
     """
     events: list[core.Event] = []
     failed: set[int] = set()
     never = {0, plan.last}
-    for launch in seen:
+    for launch in in_order(seen):
+        if launch.purpose not in SEARCHING:
+            continue
         if launch.end == "finished" and launch.attempt is not None:
             failed.discard(launch.position)
             never.discard(launch.position)
@@ -113,19 +127,37 @@ def project(seen: Iterable[Launch], plan: BisectPlan) -> tuple[core.Event, ...]:
     return tuple(events)
 
 
-def owed(seen: Iterable[Launch]) -> Launch | None:
-    """The launch whose change failed for the first time and is to be tried once more, first of all."""
-    last: Launch | None = None
-    failures = 0
-    for launch in seen:
+def in_order(seen: Iterable[Launch]) -> list[Launch]:
+    """Those that have ended, in the order in which they did: times may go backwards, numbers do not."""
+    return sorted((launch for launch in seen if launch.end is not None), key=lambda launch: launch.ended)
+
+
+def pending(seen: Iterable[Launch]) -> tuple[core.Pending, ...]:
+    """The launches under way."""
+    return tuple(
+        core.Pending(launch.position, launch.runs, _core_purpose(launch.purpose), launch.slot)
+        for launch in seen
+        if launch.end is None and launch.purpose in SEARCHING
+    )
+
+
+def owed(seen: Sequence[Launch], slot: str = "", slots: Collection[str] = ("",)) -> Launch | None:
+    """The launch whose change failed for the first time and is to be tried once more on this slot, first of
+    all: there where it failed, so that a pair stays together, or anywhere if that slot is no more."""
+    failed: dict[int, Launch] = {}
+    for launch in in_order(seen):
         if launch.end == "finished":
-            last, failures = None, 0
+            failed.pop(launch.position, None)
         elif launch.end == "failed" and launch.refused:
-            failures = failures + 1 if last is not None and last.position == launch.position else 1
-            last = launch
-            if failures > 1 or not launch.built:
-                last, failures = None, 0
-    return last
+            again = launch.position in failed
+            failed.pop(launch.position, None)
+            if launch.built and not again:
+                failed[launch.position] = launch
+    running = {launch.position for launch in seen if launch.end is None}
+    for launch in failed.values():
+        if launch.position not in running and (launch.slot == slot or launch.slot not in slots):
+            return launch
+    return None
 
 
 def measured(launch: Launch, attempt: Attempt, metric: MetricRef) -> core.Measured:
@@ -134,6 +166,7 @@ def measured(launch: Launch, attempt: Attempt, metric: MetricRef) -> core.Measur
     :raises KeyError: the client does not report the metric.
     """
     seconds: Mapping[str, float] = attempt.seconds
+    before = sum(seconds.get(phase, 0.0) for phase in _BEFORE_BENCH) / 60
     return core.Measured(
         launch.position,
         _core_purpose(launch.purpose),
@@ -141,13 +174,15 @@ def measured(launch: Launch, attempt: Attempt, metric: MetricRef) -> core.Measur
         build=seconds.get("build", 0.0) / 60,
         launch=sum(seconds.get(phase, 0.0) for phase in _LAUNCH_PHASES) / 60,
         run=seconds.get("bench", 0.0) / 60,
+        slot=launch.slot,
+        at=None if launch.at is None else launch.at + before,
     )
 
 
 def _core_purpose(purpose: Purpose) -> core.Purpose:
-    if purpose == "run":
-        raise ValueError("a launch of perfbisect run is no part of a bisection")
-    return purpose
+    if purpose == "end" or purpose == "search" or purpose == "confirm":
+        return purpose
+    raise ValueError(f"a launch for {purpose!r} is no part of a search")
 
 
 def _identity(event: Event) -> str:
@@ -169,6 +204,8 @@ def _started(event: Event, number: int) -> Launch:
             folder=str(data["folder"]),
             token=str(data.get("token", "")),
             started_at=event.time,
+            slot=str(data.get("slot", "")),
+            at=None if data.get("at") is None else float(data["at"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"the journal's event {event.seq} starts no attempt: {error!r}") from error
@@ -181,8 +218,12 @@ def _after(launch: Launch, event: Event) -> Launch:
             return replace(
                 launch, token=str(data["token"]), pid=int(data["pid"]), created=float(data["created"])
             )
+        if event.kind == "voided" and launch.end == "finished":
+            reason, minutes = str(data["reason"]), launch.minutes
+            return replace(launch, end="abandoned", attempt=None, reason=reason, lost=minutes, void=True)
         if launch.end is not None:
             raise ValueError(f"attempt {launch.attempt_id} ended twice")
+        launch = replace(launch, ended=event.seq)
         if event.kind == "abandoned":
             return replace(launch, end="abandoned", reason=str(data["reason"]), lost=float(data["minutes"]))
         attempt = attempts.from_dict(data["attempt"])

@@ -56,6 +56,18 @@ class Position(_Data):
         return self.changes[0]
 
 
+class Aside(_Data):
+    """Of a good end that is no ancestor of the bad one: where the two lines part, and good's own commits.
+
+    ``fork`` is the last commit on bad's line of first parents that good contains; ``own`` what good has and
+    the fork lacks, oldest first; ``shared`` the ids of those of which bad has an equal patch.
+    """
+
+    fork: Change
+    own: tuple[Change, ...]
+    shared: tuple[str, ...] = ()
+
+
 class RunPlan(_Data):
     """``perfbisect run``: launches of one change."""
 
@@ -84,6 +96,23 @@ class BisectPlan(_Data):
     max_runs: int
     costs: core.Costs
     told: tuple[str, ...] = ()
+    find: Literal["regression", "fix"] = "regression"
+    """Whether the later end is the worse one, or the better."""
+    every: bool = False
+    prior: tuple[float, ...] | None = None
+    """Weights over the positions, from ``--weights``."""
+    aside: Aside | None = None
+    confirm_revert: bool = False
+    workers: int = 1
+    """Launches at once, as they were asked for."""
+
+    @property
+    def merge_base(self) -> int | None:
+        """The position that begins with the merge base, where good is no ancestor of bad."""
+        if self.aside is None:
+            return None
+        fork = self.aside.fork.id
+        return next((i for i, p in enumerate(self.positions) if p.changes[0].id == fork), None)
 
     @property
     def ref(self) -> MetricRef:
@@ -99,7 +128,7 @@ class BisectPlan(_Data):
         metric = self.ref.metric
         return core.Plan(
             n=self.last,
-            sign=metric.sign,
+            sign=metric.sign if self.find == "regression" else -metric.sign,
             min_effect=metric.smallest_effect,
             costs=self.costs,
             skips=frozenset(i for i, position in enumerate(self.positions) if position.skip),
@@ -107,6 +136,8 @@ class BisectPlan(_Data):
             budget=self.budget,
             max_runs=self.max_runs,
             seed=self.seed,
+            prior=self.prior,
+            every=self.every,
         )
 
 

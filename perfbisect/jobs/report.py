@@ -14,6 +14,7 @@ from perfbisect.jobs.fold import Launch, launches, project
 from perfbisect.jobs.guards import compare_guards, watched
 from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
 from perfbisect.jobs.views import (
+    belief_document,
     cell_document,
     change_document,
     commands_document,
@@ -25,7 +26,6 @@ from perfbisect.jobs.views import (
 )
 from perfbisect.jobs.words import advice, sentences
 from perfbisect.render.documents import (
-    BeliefDocument,
     EffectDocument,
     GuardDocument,
     ReportDocument,
@@ -88,7 +88,7 @@ def report(job: Job, events: Sequence[Event]) -> ReportDocument:
         whole=_effect(outcome.whole if outcome else None, plan),
         share=outcome.share if outcome else None,
         guards=_guards(seen, sides, plan),
-        beliefs=_belief_document(told),
+        beliefs=belief_document(told),
         cell=cell_document(cell, plan.ref),
         metric=metric_document(plan.ref),
         repository=plan.setting.repository,
@@ -120,22 +120,6 @@ def _beliefs(plan: BisectPlan, seen: Sequence[Launch]) -> core.Beliefs | None:
         return core.beliefs(plan.question, project(seen, plan))
     except (ValueError, KeyError):
         return None
-
-
-def _belief_document(told: core.Beliefs | None) -> BeliefDocument | None:
-    if told is None:
-        return None
-    return BeliefDocument(
-        none=told.none,
-        leading=told.leading,
-        leading_probability=told.leading_p,
-        by_position=told.p,
-        noise_between_runs=told.sigma,
-        noise_between_launches=told.tau,
-        step=told.step,
-        step_low=told.step_low,
-        step_high=told.step_high,
-    )
 
 
 def _sides(outcome: core.Outcome | None, plan: BisectPlan) -> tuple[int, int]:

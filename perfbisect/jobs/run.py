@@ -11,10 +11,12 @@ from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.environments import Builder
 from perfbisect.errors import BuildError, UsageError
+from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Ledger, launches, owed
 from perfbisect.jobs.plan import RunPlan, Setting, cell_data, cell_of, plan_of
 from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.prepare import runs_per_launch
+from perfbisect.jobs.tell import launching
 from perfbisect.jobs.views import (
     cell_document,
     change_document,
@@ -26,9 +28,9 @@ from perfbisect.jobs.views import (
     spread,
     versions,
 )
-from perfbisect.jobs.work import Order, Tools, clear_up, launch
+from perfbisect.jobs.work import Order, Tools, clear_up
 from perfbisect.render.documents import RunDocument, RunMetricDocument
-from perfbisect.render.notices import Ended, Launched, Launching
+from perfbisect.render.notices import Ended, Launched
 from perfbisect.store.events import Event
 from perfbisect.store.jobs import Job, finished
 from perfbisect.store.journal import Journal
@@ -96,29 +98,32 @@ def run(job: Job, tools: Tools) -> RunDocument:
 
 
 def _measure(job: Job, journal: Journal, plan: RunPlan, tools: Tools) -> None:
-    cell, metric = cell_of(plan), parse_metric(plan.metric)
+    cell, metric, slot = cell_of(plan), parse_metric(plan.metric), tools.slots[0]
     failures, ledger = Failures(job, tools), Ledger()
-    while True:
-        seen = ledger.read(journal.events)
-        done = sum(x.end == "finished" for x in seen)
-        if done >= plan.launches:
-            return
-        again = owed(seen)
-        why = f"launch {done + 1} of {plan.launches}" + (f", once more: {again.reason}" if again else "")
-        order = Order(0, plan.change, "run", plan.runs, why)
-        tools.sink(Launching(len(seen) + 1, order.change.short, 0, 0, "run", order.runs, why))
-        launch(job, journal, tools, cell, order)
-        seen = ledger.read(journal.events)
-        ended = seen[-1]
-        used = sum(x.minutes for x in seen)
-        tools.sink(
-            Launched(launch_document(ended, plan.change, metric), metric.metric.unit, (), None, used, 0.0)
-        )
-        if ended.refused and (not ended.built or again is not None):
-            raise failures.broken(
-                ended, f"change {plan.change.short}", "read the log; another --at or --env may do"
+    with Crew(job, journal, tools, cell) as crew:
+        while True:
+            seen = ledger.read(journal.events)
+            done = sum(x.end == "finished" for x in seen)
+            if done >= plan.launches:
+                return
+            again = owed(seen, slot.name, (slot.name,))
+            why = f"launch {done + 1} of {plan.launches}" + (f", once more: {again.reason}" if again else "")
+            order = Order(0, plan.change, "run", plan.runs, why)
+            tools.sink(launching(len(seen) + 1, order, 0, slot.name))
+            crew.start(order, slot)
+            crew.ended()
+            seen = ledger.read(journal.events)
+            ended, used = seen[-1], sum(x.minutes for x in seen)
+            tools.sink(
+                Launched(launch_document(ended, plan.change, metric), metric.metric.unit, (), None, used, 0.0)
             )
-        failures.after(ended)
+            if ended.refused and (not ended.built or again is not None):
+                raise failures.broken(
+                    ended, f"change {plan.change.short}", "read the log; another --at or --env may do"
+                )
+            failures.after(ended)
+            if failures.rest is not None:
+                failures.wait()
 
 
 def run_document(job: Job, events: Sequence[Event]) -> RunDocument:

@@ -11,6 +11,7 @@ from typing import Any
 
 import perfbisect
 from perfbisect.clients import CLIENTS
+from perfbisect.core import bisect as core
 from perfbisect.core.attempt import Attempt, key
 from perfbisect.core.cell import Cell, echo
 from perfbisect.core.change import Change
@@ -20,6 +21,7 @@ from perfbisect.jobs.fold import Launch
 from perfbisect.jobs.plan import JobPlan, Position, Setting
 from perfbisect.jobs.prepare import EXAMPLE
 from perfbisect.render.documents import (
+    BeliefDocument,
     CellDocument,
     ChangeDocument,
     CommandsDocument,
@@ -91,7 +93,26 @@ def launch_document(launch: Launch, change: Change, metric: MetricRef) -> Launch
             "cold": bool(attempt and attempt.cold),
             "folder": launch.folder,
             "log": failure.log if failure else "",
+            "slot": launch.slot,
+            "at": launch.at,
         }
+    )
+
+
+def belief_document(told: core.Beliefs | None) -> BeliefDocument | None:
+    """A posterior as it is shown."""
+    if told is None:
+        return None
+    return BeliefDocument(
+        none=told.none,
+        leading=told.leading,
+        leading_probability=told.leading_p,
+        by_position=told.p,
+        noise_between_runs=told.sigma,
+        noise_between_launches=told.tau,
+        step=told.step,
+        step_low=told.step_low,
+        step_high=told.step_high,
     )
 
 

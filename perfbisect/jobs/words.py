@@ -25,6 +25,14 @@ def _launches(count: int) -> str:
     return f"{count} fresh launch{'' if count == 1 else 'es'}"
 
 
+def as_asked(text: str, plan: BisectPlan) -> str:
+    """The core's words; where the later end is the better one, good and bad change places in them."""
+    if plan.find == "regression":
+        return text
+    swapped = {"good": "bad", "bad": "good", "better": "worse", "worse": "better"}
+    return re.sub(r"\b(good|bad|better|worse)\b", lambda found: swapped[found[1]], text)
+
+
 def sentences(outcome: Outcome, plan: BisectPlan, minutes_per_launch: float) -> tuple[str, ...]:
     """What is said of an outcome, most important first."""
     metric = plan.ref.metric

@@ -1,8 +1,9 @@
-"""One attempt inside a job: the journal is told before and after; a dead process's attempt is cleared up."""
+"""What a job works with, and how one attempt enters its journal: before it begins, and when it has ended."""
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,13 +16,16 @@ from perfbisect.core.change import Change
 from perfbisect.errors import Interrupted
 from perfbisect.executors import AttemptRequest, Executor, Limits
 from perfbisect.jobs.fold import Launch, launches
-from perfbisect.render.notices import PhaseBegan, Sink, Told
+from perfbisect.render.notices import Sink, Told
 from perfbisect.store.attempts import read_attempt, to_dict
 from perfbisect.store.events import Clock
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import Journal
+from perfbisect.system.slots import Slot
 
-BACKOFF = (30.0, 120.0)
+BACKOFF = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+WHOLE = Slot("")
+"""The whole machine, nothing pinned: the one slot of a job that measures one launch at a time."""
 
 
 class StopLeftovers(Protocol):
@@ -32,11 +36,25 @@ class StopLeftovers(Protocol):
     ) -> Sequence[object]: ...
 
 
+class Ahead(Protocol):
+    """Builds environments beside running attempts, where that disturbs nobody."""
+
+    why_not: str
+    """Why it builds nothing ahead here; empty where it does."""
+
+    def cached(self, change: Change) -> bool: ...
+
+    def build(self, change: Change, log: Path, timeout: float) -> float:
+        """Builds in the calling thread, on cores that no slot has; returns the seconds it took."""
+        ...
+
+
 @dataclass(frozen=True)
 class Tools:
     """What a job works with; everything that touches the world is handed in."""
 
     executor: Executor
+    """Used by the threads of several slots at once."""
     clock: Clock
     wait: Callable[[float], None]
     """Waits so many seconds."""
@@ -45,6 +63,11 @@ class Tools:
     limits: Limits = field(default_factory=Limits)
     backoff: tuple[float, ...] = BACKOFF
     """Seconds to wait after the first, second, ... failure of the machine in a row; one more ends the job."""
+    slots: tuple[Slot, ...] = (WHOLE,)
+    """The leased parts of the machine on which attempts run beside each other."""
+    seconds: Callable[[], float] = time.monotonic
+    """A clock that only goes forward."""
+    ahead: Ahead | None = None
 
 
 @dataclass(frozen=True)
@@ -64,13 +87,13 @@ def check_stop(job: Job) -> None:
         raise Interrupted(f"job {job.id}: a stop was asked for", next_step=f"perfbisect resume {job.id}")
 
 
-def launch(job: Job, journal: Journal, tools: Tools, cell: Cell, order: Order) -> None:
-    """One attempt: told to the journal before it begins and after it ended.
+def enter(
+    job: Job, journal: Journal, tools: Tools, cell: Cell, order: Order, slot: Slot, at: float
+) -> AttemptRequest:
+    """Tells the journal that an attempt begins on a slot, ``at`` minutes after the first; what to run.
 
-    :raises Interrupted: by Ctrl-C or a stop; the attempt stays open in the journal and ``clear_up`` ends it.
-    :raises MachineError: the journal could not be written; the attempt's own file was, ``clear_up`` finds it.
+    :raises MachineError: the journal could not be written: nothing begins.
     """
-    check_stop(job)
     number = sum(event.kind == "started" for event in journal.events) + 1
     identity, folder = f"{job.id}-{number:03d}", job.attempt(number)
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,25 +109,40 @@ def launch(job: Job, journal: Journal, tools: Tools, cell: Cell, order: Order) -
             "why": order.why,
             "folder": str(folder.relative_to(job.path)),
             "token": token,
+            "slot": slot.name,
+            "at": round(at, 4),
         },
     )
-
-    def started(*, token: str, pid: int, created: float, port: int) -> None:
-        journal.append(
-            "launched", {"attempt": identity, "token": token, "pid": pid, "created": created, "port": port}
-        )
-
-    request = AttemptRequest(
-        identity, cell, order.change, order.runs, order.purpose, folder, tools.limits, token=token
+    return AttemptRequest(
+        identity,
+        cell,
+        order.change,
+        order.runs,
+        order.purpose,
+        folder,
+        tools.limits,
+        token=token,
+        slot=slot if slot.name else None,
     )
-    attempt = tools.executor.run(
-        request, started=started, sink=lambda phase, detail: tools.sink(PhaseBegan(phase, detail))
-    )
-    _end(journal, attempt)
+
+
+def leave(journal: Journal, attempt: Attempt) -> None:
+    """Tells the journal that an attempt ended.
+
+    :raises MachineError: the journal could not be written; the attempt's own file was, ``clear_up`` finds it.
+    """
+    journal.append("failed" if attempt.failure else "finished", {"attempt": to_dict(attempt)})
+
+
+def abandon(journal: Journal, launch: Launch, folder: Path, reason: str) -> float:
+    """Tells the journal that an attempt has no end of its own; returns the minutes that are lost."""
+    minutes = _minutes(launch, folder)
+    journal.append("abandoned", {"attempt": launch.attempt_id, "reason": reason, "minutes": minutes})
+    return minutes
 
 
 def clear_up(job: Job, journal: Journal, tools: Tools) -> None:
-    """Ends what an earlier process of this job left: its servers, and the attempt it could not end itself.
+    """Ends what an earlier process of this job left: its servers, and the attempts it could not end itself.
 
     An attempt that had ended on disk counts; another is abandoned, its minutes lost.
 
@@ -122,21 +160,13 @@ def clear_up(job: Job, journal: Journal, tools: Tools) -> None:
             tools.sink(Told(f"ended {len(left)} process(es) that attempt {open_launch.number} had left"))
         attempt = read_attempt(folder)
         if attempt is not None and attempt.id == open_launch.attempt_id:
-            _end(journal, attempt)
+            leave(journal, attempt)
             tools.sink(Told(f"attempt {open_launch.number} had ended: taken from {open_launch.folder}"))
             continue
-        minutes = _minutes(open_launch, folder)
-        journal.append(
-            "abandoned",
-            {"attempt": open_launch.attempt_id, "reason": "perfbisect ended during it", "minutes": minutes},
-        )
+        minutes = abandon(journal, open_launch, folder, "perfbisect ended during it")
         tools.sink(
             Told(f"attempt {open_launch.number} was cut short after {minutes:.1f} min: measured again")
         )
-
-
-def _end(journal: Journal, attempt: Attempt) -> None:
-    journal.append("failed" if attempt.failure else "finished", {"attempt": to_dict(attempt)})
 
 
 def _minutes(open_launch: Launch, folder: Path) -> float:

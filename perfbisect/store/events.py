@@ -4,12 +4,16 @@
 kind       data
 ========== ==========================================================================================
 plan       the question as asked, enough to go on without arguments: see ``perfbisect.jobs.plan``
-started    ``attempt`` id, ``position``, ``change``, ``purpose``, ``runs``, ``why``, ``folder``
+started    ``attempt`` id, ``position``, ``change``, ``purpose``, ``runs``, ``why``, ``folder``, ``token``,
+           ``slot`` it runs on, ``at``: minutes from the job's first launch, by a clock that cannot be set
 launched   ``attempt`` id, ``token``, ``pid``, ``created``, ``port`` of the server that now exists
 finished   ``attempt``: an attempt with its measurements, whole
 failed     ``attempt``: an attempt with its failure, whole
 imported   ``attempt`` of an earlier job and ``job``, its id
 abandoned  ``attempt`` id, ``reason``, ``minutes`` that were lost
+voided     ``attempt`` id of one that had finished, ``reason``: its values are no evidence after all
+built      ``position`` of an environment that was built beside a running attempt, ``seconds``
+revert     how the later end compares with itself less the culprit; ``note`` where it could not be told
 verdict    how the job ended
 ========== ==========================================================================================
 """
@@ -22,7 +26,19 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Final, Literal, get_args
 
-Kind = Literal["plan", "started", "launched", "finished", "failed", "imported", "abandoned", "verdict"]
+Kind = Literal[
+    "plan",
+    "started",
+    "launched",
+    "finished",
+    "failed",
+    "imported",
+    "abandoned",
+    "voided",
+    "built",
+    "revert",
+    "verdict",
+]
 
 SCHEMA: Final = 1
 KINDS: Final[frozenset[str]] = frozenset(get_args(Kind))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ def read(path: Path) -> Contents:
 
 
 class Journal:
-    """The journal of the one process that writes it (hold the job's lock).
+    """The journal of the one process that writes it (hold the job's lock); its threads take turns.
 
     ``torn`` is what was cut off on opening: kept beside the journal in ``journal.torn``.
     """
@@ -96,6 +97,7 @@ class Journal:
             raise MachineError(f"the journal cannot be opened: {error}", where=path) from error
         self._size = contents.whole
         self._half = False
+        self._turn = threading.Lock()
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -106,6 +108,10 @@ class Journal:
 
         :raises MachineError: the disk is full or failed: the journal is as it was before, nothing is lost.
         """
+        with self._turn:
+            return self._append(kind, data)
+
+    def _append(self, kind: Kind, data: Mapping[str, Any]) -> Event:
         event = Event(len(self._events), stamp(self._clock()), kind, plain(data))
         line = event.line().encode("utf-8")
         try:

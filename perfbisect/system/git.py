@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from perfbisect.core.change import Change, History
+from perfbisect.core.change import Change
 from perfbisect.errors import MachineError, RevisionError
 
 _FORMAT = "--format=%H%x00%P%x00%ct%x00%an%x00%s"
@@ -58,16 +58,22 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class _Record:
+class Record:
+    """A commit with the ids of its parents."""
+
     change: Change
     parents: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository at ``path``: the root of its work tree, or the repository itself where it is bare."""
+    """A repository at ``path``: the root of its work tree, or the repository itself where it is bare.
+
+    ``objects``: a folder of ours with more objects (reverted commits), read beside the repository's own.
+    """
 
     path: Path
+    objects: Path | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> Repository:
@@ -81,9 +87,9 @@ class Repository:
                 f"no such folder: {folder}", next_step="give the repository under test by --repo PATH"
             )
         here = cls(folder if folder.is_dir() else folder.parent)
-        done = here._run("rev-parse", "--is-bare-repository", "--absolute-git-dir")
+        done = here.run("rev-parse", "--is-bare-repository", "--absolute-git-dir")
         if done.returncode:
-            told = _told(done)
+            told = said(done)
             if "dubious ownership" in told:
                 raise RevisionError(
                     f"git refuses to read {folder}: it belongs to another user",
@@ -96,7 +102,7 @@ class Repository:
         bare, directory = done.stdout.decode(errors="surrogateescape").splitlines()[:2]
         if bare == "true":
             return cls(Path(directory))
-        top = here._run("rev-parse", "--show-toplevel")
+        top = here.run("rev-parse", "--show-toplevel")
         if top.returncode:
             return cls(Path(directory))
         return cls(Path(top.stdout.decode(errors="surrogateescape").rstrip("\n")))
@@ -108,53 +114,36 @@ class Repository:
         """
         name = revision.strip()
         if not name or name.startswith("-") or re.search(r"[\x00-\x1f]", name):
-            raise RevisionError(f"{revision!r} is not a revision", next_step=self._look())
-        done = self._run("rev-parse", "--verify", f"{name}^{{commit}}")
+            raise RevisionError(f"{revision!r} is not a revision", next_step=self.look())
+        done = self.run("rev-parse", "--verify", f"{name}^{{commit}}")
         if done.returncode:
-            raise self._unknown(name, _told(done))
-        return self._records("-1", done.stdout.decode().strip())[0].change
+            raise self._unknown(name, said(done))
+        return self.records("-1", done.stdout.decode().strip())[0].change
 
     def head(self) -> Change:
         """The commit that is checked out. :raises RevisionError: there is none yet."""
         return self.resolve("HEAD")
 
-    def history(self, good: str, bad: str) -> History:
-        """Commits from ``good`` to ``bad`` along first parents, both included, oldest first.
-
-        :raises RevisionError: an end that does not exist, equal ends, swapped ends, ends on different
-            branches or of unrelated histories, a shallow clone that ends between them.
-        """
-        first, last = self.resolve(good), self.resolve(bad)
-        if first.id == last.id:
-            raise RevisionError(
-                f"good ({good}) and bad ({bad}) are the same commit {first.short}: nothing lies between",
-                next_step="give two revisions of which the metric differs",
-            )
-        records = self._records("--first-parent", last.id, f"^{first.id}")
-        if not records or records[-1].parents[:1] != (first.id,):
-            raise self._broken(good, first, bad, last, records)
-        return History((first, *(record.change for record in reversed(records))))
-
     def merge_base(self, a: str, b: str) -> str | None:
         """The best common ancestor of two commits; None if their histories share nothing."""
-        done = self._run("merge-base", a, b)
+        done = self.run("merge-base", a, b)
         return done.stdout.decode().split()[0] if done.returncode == 0 else None
 
     def is_ancestor(self, ancestor: str, descendant: str) -> bool:
         """True if ``descendant`` contains ``ancestor`` (a commit contains itself)."""
-        return self._run("merge-base", "--is-ancestor", ancestor, descendant).returncode == 0
+        return self.run("merge-base", "--is-ancestor", ancestor, descendant).returncode == 0
 
     def is_shallow(self) -> bool:
         """True for a clone whose history was cut off by ``--depth``."""
-        return self._text("rev-parse", "--is-shallow-repository").strip() == "true"
+        return self.text("rev-parse", "--is-shallow-repository").strip() == "true"
 
     def is_dirty(self, *paths: str) -> bool:
         """True if files (below ``paths``, if given) differ from HEAD or are new; ignored ones do not."""
-        return bool(self._text("status", "--porcelain", "-z", "--untracked-files=normal", "--", *paths))
+        return bool(self.text("status", "--porcelain", "-z", "--untracked-files=normal", "--", *paths))
 
     def remote(self) -> str:
         """Address of the remote ``origin`` without user name or password; empty if there is none."""
-        done = self._run("remote", "get-url", "origin")
+        done = self.run("remote", "get-url", "origin")
         return (
             _CREDENTIALS.sub("", done.stdout.decode(errors="replace").strip()) if done.returncode == 0 else ""
         )
@@ -168,7 +157,7 @@ class Repository:
         wanted = tuple(dict.fromkeys(shas))
         inside = path.strip("/")
         asked = "".join(f"{sha}:{inside}\n" if inside else f"{sha}^{{tree}}\n" for sha in wanted)
-        lines = self._text("cat-file", "--batch-check=%(objectname)", stdin=asked.encode()).splitlines()
+        lines = self.text("cat-file", "--batch-check=%(objectname)", stdin=asked.encode()).splitlines()
         return {
             sha: None if line.endswith(" missing") else line for sha, line in zip(wanted, lines, strict=True)
         }
@@ -183,7 +172,7 @@ class Repository:
         wanted = tuple(dict.fromkeys(shas))
         found: dict[str, list[str]] = {sha: [] for sha in wanted}
         if wanted:
-            words = self._text(
+            words = self.text(
                 "diff-tree", "--stdin", "-r", "-z", "--name-only", "--no-renames", "--always",
                 "--", *pathspecs,
                 stdin="".join(f"{sha} {base}\n" for sha in wanted).encode(),
@@ -199,9 +188,9 @@ class Repository:
 
     def changed_files(self, sha: str) -> tuple[str, ...]:
         """Files in which a commit differs from its first parent (all of them, for a root commit)."""
-        done = self._run("diff-tree", "-r", "-z", "--name-only", "--no-renames", f"{sha}^1", sha)
+        done = self.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", f"{sha}^1", sha)
         if done.returncode:
-            done = self._run(
+            done = self.run(
                 "diff-tree", "--root", "-r", "-z", "--no-commit-id", "--name-only", "--no-renames", sha
             )
         if done.returncode:
@@ -212,7 +201,7 @@ class Repository:
         """Every file of a commit below ``path``; empty if there is none."""
         inside = path.strip("/")
         below = ("--", f"{inside}/") if inside else ()
-        words = self._text("ls-tree", "-r", "-z", "--full-tree", sha, *below).split("\0")
+        words = self.text("ls-tree", "-r", "-z", "--full-tree", sha, *below).split("\0")
         found = []
         for word in filter(None, words):
             meta, name = word.split("\t", 1)
@@ -226,9 +215,9 @@ class Repository:
 
     def read(self, sha: str, path: str) -> bytes:
         """A file's bytes at a commit. :raises RevisionError: the commit has no such file."""
-        done = self._run("cat-file", "blob", f"{sha}:{path}")
+        done = self.run("cat-file", "blob", f"{sha}:{path}")
         if done.returncode:
-            raise RevisionError(f"commit {sha[:12]} has no file {path} (git says: {_told(done)})")
+            raise RevisionError(f"commit {sha[:12]} has no file {path} (git says: {said(done)})")
         return done.stdout
 
     def contents(self, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
@@ -242,7 +231,7 @@ class Repository:
             with subprocess.Popen(
                 self._argv("cat-file", "--batch"),
                 stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                env=git_environment(os.environ),
+                env=self.environment(),
             ) as process:  # fmt: skip
                 assert process.stdout is not None
                 try:
@@ -260,9 +249,9 @@ class Repository:
                     process.stdout.close()
                     process.wait()
 
-    def _records(self, *arguments: str) -> list[_Record]:
-        """Commits of ``git log``, newest first."""
-        text = self._text(
+    def records(self, *arguments: str) -> list[Record]:
+        """Commits of ``git log`` with these arguments, newest first."""
+        text = self.text(
             "log", "-z", "--no-notes", "--encoding=UTF-8", _FORMAT, *arguments, "--", errors="replace"
         )
         words = text.split("\0")
@@ -270,7 +259,7 @@ class Repository:
         for start in range(0, len(words) - _FIELDS + 1, _FIELDS):
             sha, parents, seconds, author, subject = words[start : start + _FIELDS]
             date = datetime.fromtimestamp(int(seconds or 0), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-            records.append(_Record(Change(sha, "commit", subject, date, author), tuple(parents.split())))
+            records.append(Record(Change(sha, "commit", subject, date, author), tuple(parents.split())))
         return records
 
     def _unknown(self, name: str, told: str) -> RevisionError:
@@ -278,10 +267,10 @@ class Repository:
             return RevisionError(
                 f"revision {name!r} is ambiguous: {told}", next_step="give more digits of the hash"
             )
-        kind = self._run("cat-file", "-t", name).stdout.decode().strip()
+        kind = self.run("cat-file", "-t", name).stdout.decode().strip()
         if kind in ("blob", "tree"):
-            return RevisionError(f"revision {name!r} is a {kind}, not a commit", next_step=self._look())
-        names = self._text("for-each-ref", "--format=%(refname:short)", errors="replace").splitlines()
+            return RevisionError(f"revision {name!r} is a {kind}, not a commit", next_step=self.look())
+        names = self.text("for-each-ref", "--format=%(refname:short)", errors="replace").splitlines()
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
         hint = f"; nearest: {', '.join(near)}" if near else ""
         if self.is_shallow():
@@ -294,56 +283,30 @@ class Repository:
             next_step=f"git -C {self.path} fetch --all --tags",
         )
 
-    def _broken(
-        self, good: str, first: Change, bad: str, last: Change, records: Sequence[_Record]
-    ) -> RevisionError:
-        """Why the first-parent line from bad does not arrive at good."""
-        pair = f"good ({good}, {first.short}) is not an ancestor of bad ({bad}, {last.short})"
-        if self.is_ancestor(last.id, first.id):
-            return RevisionError(
-                f"{pair}: bad is an ancestor of good, the ends are swapped",
-                next_step=f"--good {bad} --bad {good}",
-            )
-        contained = self.is_ancestor(first.id, last.id)
-        line_ends = bool(records) and not records[-1].parents
-        if self.is_shallow() and (line_ends or not contained):
-            return RevisionError(
-                f"{self.path} is a shallow clone: its history ends before good ({good}, {first.short}) "
-                f"is reached from bad ({bad}, {last.short})",
-                next_step=f"git -C {self.path} fetch --unshallow",
-            )
-        if contained:
-            fork = records[-1].parents[0] if records and records[-1].parents else ""
-            return RevisionError(
-                f"good ({good}, {first.short}) came into bad ({bad}, {last.short}) by a merge: "
-                f"it is not on bad's line of first parents, which leaves good's history at "
-                f"{fork[:12] or 'its root'}",
-                next_step=f"--good {fork[:12]}" if fork else "give a good end on the main line",
-            )
-        shared = self.merge_base(first.id, last.id)
-        if shared is None:
-            return RevisionError(
-                f"{pair}: their histories are unrelated, no commit is in both", next_step=self._look()
-            )
-        return RevisionError(
-            f"{pair}: they are on different branches that part at {shared[:12]}",
-            next_step=f"--good {shared[:12]}",
-        )
-
-    def _look(self) -> str:
+    def look(self) -> str:
         return f"git -C {self.path} log --oneline --first-parent --decorate"
+
+    def environment(self) -> dict[str, str]:
+        """Variables for a git process that reads this repository, and our own objects beside its own."""
+        found = git_environment(os.environ)
+        if self.objects is not None and self.objects.is_dir():
+            found["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self.objects)
+        return found
 
     def _argv(self, *arguments: str) -> list[str]:
         settings = [word for setting in _SETTINGS for word in ("-c", setting)]
         return ["git", "--no-pager", "-C", str(self.path), *settings, *arguments]
 
-    def _run(self, *arguments: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    def run(
+        self, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Git in this repository, with more variables. :raises MachineError: no git, or it does not end."""
         try:
             return subprocess.run(
                 self._argv(*arguments),
                 input=stdin or b"",
                 capture_output=True,
-                env=git_environment(os.environ),
+                env=self.environment() | dict(env or {}),
                 timeout=_TIMEOUT,
                 check=False,
             )
@@ -354,17 +317,17 @@ class Repository:
                 f"git {arguments[0]} in {self.path} took more than {_TIMEOUT:.0f} s"
             ) from error
 
-    def _text(self, *arguments: str, stdin: bytes | None = None, errors: str = "surrogateescape") -> str:
-        done = self._run(*arguments, stdin=stdin)
+    def text(self, *arguments: str, stdin: bytes | None = None, errors: str = "surrogateescape") -> str:
+        done = self.run(*arguments, stdin=stdin)
         if done.returncode:
             raise self._failed(arguments[0], done)
         return done.stdout.decode(errors=errors)
 
     def _failed(self, verb: str, done: subprocess.CompletedProcess[bytes]) -> RevisionError:
-        return RevisionError(f"git {verb} failed in {self.path}: {_told(done)}", next_step=self._look())
+        return RevisionError(f"git {verb} failed in {self.path}: {said(done)}", next_step=self.look())
 
 
-def _told(done: subprocess.CompletedProcess[bytes]) -> str:
+def said(done: subprocess.CompletedProcess[bytes]) -> str:
     """What git wrote to standard error, in one line, without credentials."""
     lines = done.stderr.decode(errors="replace").split("\n")
     text = " ".join(line.strip() for line in lines if line.strip() and not line.startswith("hint:"))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -110,6 +111,8 @@ class World:
     client_digest: str = "toy client"
     reported: tuple[str, ...] = ("tpot:median", "tpot:p99", "output_throughput", "failed", "output_tokens")
     tokens: Callable[[int], float] = lambda _: 32.0
+    now: float = 0.0
+    """Seconds of its clock: launches take as long as they say."""
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
         self.requests.append(request)
@@ -136,6 +139,7 @@ class World:
             started_at="2026-01-01T00:00:00+00:00",
         )
         write_attempt(request.folder, attempt)
+        self.now += sum(attempt.seconds.values())
         return attempt
 
     def _runs(
@@ -186,14 +190,21 @@ class Watch:
         self.stopped.append((token, pid, created))
         return ()
 
-    def tools(self, world: World) -> Tools:
-        return Tools(
-            executor=world,
-            clock=Clock(),
-            wait=self.waits.append,
-            sink=self.notices.append,
-            stop_leftovers=self.stop_leftovers,
-        )
+    def tools(self, world: World, **changed: Any) -> Tools:
+        def wait(seconds: float) -> None:
+            self.waits.append(seconds)
+            world.now += seconds
+
+        known: dict[str, Any] = {
+            "executor": world,
+            "clock": Clock(),
+            "wait": wait,
+            "sink": self.notices.append,
+            "stop_leftovers": self.stop_leftovers,
+            "backoff": (30.0, 120.0),
+            "seconds": lambda: world.now,
+        }
+        return Tools(**known | changed)
 
 
 class PowerCut(BaseException):
@@ -203,9 +214,9 @@ class PowerCut(BaseException):
 __all__ = ["Clock", "FakeBuilder", "Interrupted", "PowerCut", "Watch", "World", "cell", "history"]
 
 
-def verdict(job: Job, watch: Watch, world: World) -> ReportDocument:
+def verdict(job: Job, watch: Watch, world: World, **tools: Any) -> ReportDocument:
     with job.held():
-        return bisect(job, watch.tools(world))
+        return bisect(job, watch.tools(world, **tools))
 
 
 def kinds(job: Job) -> list[str]:

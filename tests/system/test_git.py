@@ -10,44 +10,9 @@ import pytest
 
 from perfbisect.errors import MachineError, RevisionError
 from perfbisect.system.git import Repository, git_environment
-from tests.fakes.gitwriter import HistoryWriter, run_git
-
-
-def git(path: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=Tester", "-c", "user.email=t@example.invalid", "-c", "commit.gpgsign=false")
-    return run_git(path, *who, *arguments).strip()
-
-
-def commit(path: Path, subject: str, **files: str) -> str:
-    for name, text in files.items():
-        (path / name).write_text(text)
-        git(path, "add", name)
-    git(path, "commit", "--quiet", "--allow-empty", "-m", subject)
-    return git(path, "rev-parse", "HEAD")
-
-
-@pytest.fixture
-def line(tmp_path: Path) -> tuple[Path, list[str]]:
-    """Four commits on main."""
-    path = tmp_path / "repo"
-    path.mkdir()
-    git(path, "init", "--quiet", "--initial-branch=main")
-    return path, [commit(path, f"commit {number}", file=str(number)) for number in range(4)]
-
-
-def everything(path: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file of a folder with its time and content."""
-    return {
-        str(file.relative_to(path)): (file.stat().st_mtime_ns, file.read_bytes())
-        for file in sorted(path.rglob("*"))
-        if file.is_file()
-    }
-
-
-def refused(path: Path, good: str, bad: str) -> RevisionError:
-    with pytest.raises(RevisionError) as raised:
-        Repository.open(path).history(good, bad)
-    return raised.value
+from perfbisect.system.git_history import history
+from tests.fakes.gitwriter import HistoryWriter
+from tests.system.repositories import everything, git
 
 
 class TestOpen:
@@ -57,8 +22,8 @@ class TestOpen:
 
     def test_reads_a_bare_repository(self, line: tuple[Path, list[str]], tmp_path: Path) -> None:
         git(tmp_path, "clone", "--quiet", "--bare", str(line[0]), "bare")
-        history = Repository.open(tmp_path / "bare").history(line[1][0], "main")
-        assert [change.id for change in history.changes] == line[1]
+        found, _ = history(Repository.open(tmp_path / "bare"), line[1][0], "main")
+        assert [change.id for change in found.changes] == line[1]
 
     def test_no_repository(self, tmp_path: Path) -> None:
         (tmp_path / "plain").mkdir()
@@ -123,113 +88,6 @@ class TestResolve:
             Repository.open(line[0]).resolve(tree)
 
 
-class TestHistory:
-    def test_is_inclusive_and_oldest_first(self, line: tuple[Path, list[str]]) -> None:
-        history = Repository.open(line[0]).history(line[1][1], "main")
-        assert [change.id for change in history.changes] == line[1][1:]
-
-    def test_neighbours(self, line: tuple[Path, list[str]]) -> None:
-        assert len(Repository.open(line[0]).history("HEAD~1", "HEAD").changes) == 2
-
-    def test_follows_first_parents(self, line: tuple[Path, list[str]]) -> None:
-        path, ids = line
-        git(path, "checkout", "--quiet", "-b", "side", ids[1])
-        commit(path, "on the side")
-        git(path, "checkout", "--quiet", "main")
-        git(path, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
-        merge = git(path, "rev-parse", "HEAD")
-        history = Repository.open(path).history(ids[0], "main")
-        assert [change.id for change in history.changes] == [*ids, merge]
-
-    def test_subjects_that_attack_the_parser(self, tmp_path: Path) -> None:
-        subjects = [
-            "first",
-            "\x1b[2J\x1b]0;owned\x07 tab\tbell\r",
-            "%H %x00 \x01\x02\x03",
-            "bytes \udcff\udcfe and ünïcode \u202e",
-            "",
-            "last",
-        ]
-        writer = HistoryWriter(tmp_path / "repo")
-        for number, subject in enumerate(subjects):
-            writer.commit(subject, {"file": str(number).encode()})
-        ids = writer.finish()
-        changes = Repository.open(tmp_path / "repo").history(ids[0], ids[-1]).changes
-        assert [change.id for change in changes] == list(ids)
-        assert [change.author for change in changes] == ["Perf Bisect Demo"] * len(ids)
-        assert changes[1].subject.rstrip("\r") == subjects[1].rstrip("\r")
-        assert changes[2].subject == subjects[2]
-        assert "ünïcode \u202e" in changes[3].subject
-
-    def test_ten_thousand_commits(self, tmp_path: Path) -> None:
-        writer = HistoryWriter(tmp_path / "repo")
-        for number in range(10_000):
-            writer.commit(f"commit {number}", {"file": str(number // 5_000).encode()})
-        ids = writer.finish(checkout=False)
-        repository = Repository.open(tmp_path / "repo")
-        history = repository.history(ids[0], ids[-1])
-        assert tuple(change.id for change in history.changes) == ids
-        assert history.changes[1234].subject == "commit 1234"
-        trees = repository.tree_ids(ids, "file")
-        assert len(set(trees.values())) == 2
-        files = repository.differing(ids[0], ids, ("file",))
-        assert [files[sha] for sha in (ids[4_999], ids[5_000])] == [(), ("file",)]
-
-
-class TestBrokenRanges:
-    def test_good_is_bad(self, line: tuple[Path, list[str]]) -> None:
-        error = refused(line[0], "HEAD", "main")
-        assert "same commit" in error.message
-        assert line[1][-1][:12] in error.message
-
-    def test_swapped_ends(self, line: tuple[Path, list[str]]) -> None:
-        error = refused(line[0], "main", "main~2")
-        assert "ends are swapped" in error.message
-        assert error.next_step == "--good main~2 --bad main"
-
-    def test_different_branches_name_where_they_part(self, line: tuple[Path, list[str]]) -> None:
-        path, ids = line
-        git(path, "checkout", "--quiet", "-b", "release", ids[1])
-        commit(path, "on the release branch")
-        error = refused(path, "release", "main")
-        assert f"part at {ids[1][:12]}" in error.message
-        assert error.next_step == f"--good {ids[1][:12]}"
-
-    def test_unrelated_histories(self, line: tuple[Path, list[str]]) -> None:
-        path, _ = line
-        git(path, "checkout", "--quiet", "--orphan", "other")
-        commit(path, "another root")
-        assert "unrelated" in refused(path, "other", "main").message
-
-    def test_good_that_was_merged_in(self, line: tuple[Path, list[str]]) -> None:
-        path, ids = line
-        git(path, "checkout", "--quiet", "-b", "side", ids[1])
-        commit(path, "on the side")
-        git(path, "checkout", "--quiet", "main")
-        git(path, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
-        error = refused(path, "side", "main")
-        assert "came into bad" in error.message
-        assert error.next_step == f"--good {ids[1][:12]}"
-        Repository.open(path).history(ids[1][:12], "main")
-
-    def test_shallow_clone(self, line: tuple[Path, list[str]], tmp_path: Path) -> None:
-        git(tmp_path, "clone", "--quiet", "--depth=2", f"file://{line[0]}", "shallow")
-        shallow = tmp_path / "shallow"
-        error = refused(shallow, line[1][0], "main")
-        assert "shallow clone" in error.message
-        assert "fetch --unshallow" in (error.next_step or "")
-        assert len(Repository.open(shallow).history("HEAD~1", "HEAD").changes) == 2
-
-    def test_shallow_clone_that_has_both_ends(self, line: tuple[Path, list[str]], tmp_path: Path) -> None:
-        git(line[0], "tag", "old", line[1][0])
-        git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{line[0]}", "shallow")
-        shallow = tmp_path / "shallow"
-        git(shallow, "fetch", "--quiet", "--depth=1", "origin", "refs/tags/old:refs/tags/old")
-        error = refused(shallow, "old", "main")
-        assert "shallow clone" in error.message
-        assert "fetch --unshallow" in (error.next_step or "")
-
-
 class TestObjects:
     def test_trees_and_blobs(self, tmp_path: Path) -> None:
         writer = HistoryWriter(tmp_path / "repo")
@@ -287,7 +145,7 @@ class TestNothingIsWritten:
         repository = Repository.open(path)
         assert repository.is_dirty()
         assert not repository.is_dirty("elsewhere")
-        repository.history(ids[0], "main")
+        history(repository, ids[0], "main")
         repository.blobs(ids[0])
         list(repository.contents(repository.blobs(ids[0]).values()))
         assert repository.read(ids[3], "file") == b"3"

@@ -1,0 +1,54 @@
+"""What a bisection tells whoever watches, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfbisect.core import bisect as core
+from perfbisect.jobs.fold import Launch, project
+from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.views import belief_document, launch_document, position_document
+from perfbisect.jobs.work import Order
+from perfbisect.render.notices import Launched, Launching
+
+_LEADING = 3
+
+
+def launching(number: int, order: Order, last: int, slot: str) -> Launching:
+    """An attempt that is about to begin."""
+    change = order.change
+    return Launching(
+        number,
+        change.short,
+        order.position,
+        last,
+        order.purpose,
+        order.runs,
+        order.why,
+        slot=slot,
+        subject=change.subject,
+    )
+
+
+def launched(ended: Launch, seen: Sequence[Launch], plan: BisectPlan) -> Launched:
+    """An attempt that has ended, with what is believed since: nothing before both ends were measured."""
+    beliefs: core.Beliefs | None = None
+    if {0, plan.last} <= {x.position for x in seen if x.end == "finished"}:
+        try:
+            beliefs = core.beliefs(plan.question, project(seen, plan))
+        except ValueError:
+            beliefs = None
+    leading: tuple[tuple[str, float], ...] = ()
+    if beliefs is not None:
+        best = sorted(range(1, plan.last + 1), key=lambda i: -beliefs.p[i])[:_LEADING]
+        leading = tuple((plan.positions[i].change.short, min(0.99, beliefs.p[i])) for i in best)
+    return Launched(
+        launch=launch_document(ended, plan.positions[ended.position].change, plan.ref),
+        unit=plan.ref.metric.unit,
+        leading=leading,
+        none=None if beliefs is None else beliefs.none,
+        used=sum(x.minutes for x in seen),
+        budget=plan.budget,
+        beliefs=belief_document(beliefs),
+        history=tuple(position_document(i, p) for i, p in enumerate(plan.positions)),
+    )

@@ -1,0 +1,88 @@
+"""A commit less another: what is taken back, what conflicts; the user's repository stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfbisect.core.change import Change
+from perfbisect.system import git_revert
+from perfbisect.system.git import Repository
+from perfbisect.system.git_revert import Conflict, reverted
+from tests.system.repositories import commit, everything, git
+
+TEXT = "".join(f"line {i}\n" for i in range(30))
+
+
+@pytest.fixture(params=["merge-tree", "an older git"])
+def repository(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """A culprit at HEAD~2 that changes one line and adds a file, with work above it."""
+    if request.param == "an older git":
+        monkeypatch.setattr(git_revert, "_MERGES_TREES", (99, 0))
+    path = tmp_path / "repo"
+    path.mkdir()
+    git(path, "init", "--quiet", "--initial-branch=main")
+    commit(path, "start", code=TEXT)
+    commit(path, 'the "culprit"', code=TEXT.replace("line 3\n", "slow 3\n"), added="slow\n")
+    commit(path, "elsewhere", other="1\n")
+    commit(path, "the end of the file", code=TEXT.replace("line 3\n", "slow 3\n") + "line 30\n")
+    (path / "code").write_text("changed and not committed\n")
+    return Repository(path, tmp_path / "cache" / "objects")
+
+
+def revert(repository: Repository, head: str = "main", culprit: str = "main~2") -> Change | Conflict:
+    return reverted(repository, repository.resolve(head), repository.resolve(culprit))
+
+
+def test_the_culprit_is_taken_back_and_the_rest_stays(repository: Repository) -> None:
+    before = everything(repository.path)
+    made = revert(repository)
+    assert isinstance(made, Change)
+    assert repository.read(made.id, "code").decode() == TEXT + "line 30\n"
+    assert repository.read(made.id, "other") == b"1\n"
+    assert set(repository.blobs(made.id)) == {"code", "other"}
+    assert dict(repository.contents(repository.blobs(made.id).values())).keys() == set(
+        repository.blobs(made.id).values()
+    )
+    assert repository.resolve(made.id).subject == made.subject == 'Revert "the "culprit""'
+    assert everything(repository.path) == before, "work tree, index and objects are the user's"
+    alone = Repository(repository.path)
+    assert alone.run("cat-file", "-e", made.id).returncode != 0
+
+
+def test_the_same_question_has_the_same_answer(repository: Repository) -> None:
+    assert revert(repository) == revert(repository)
+
+
+def test_a_conflict_names_its_files(repository: Repository) -> None:
+    git(repository.path, "checkout", "--quiet", "--force", "main")
+    commit(repository.path, "the same line", code=TEXT.replace("line 3\n", "slower 3\n"))
+    made = revert(repository, culprit="main~3")
+    assert isinstance(made, Conflict)
+    assert made.files == ("code",)
+    assert made.reason == "it does not revert cleanly: code"
+
+
+def test_what_was_taken_back_before_leaves_nothing(repository: Repository) -> None:
+    git(repository.path, "checkout", "--quiet", "--force", "main")
+    git(repository.path, "revert", "--no-edit", "main~2")
+    made = revert(repository, culprit="main~3")
+    assert isinstance(made, Conflict)
+
+
+def test_the_first_commit_has_nothing_before_it(repository: Repository) -> None:
+    made = revert(repository, culprit="main~3")
+    assert isinstance(made, Conflict)
+    assert "first commit" in made.reason
+
+
+def test_a_merge_is_taken_back_to_its_first_parent(repository: Repository) -> None:
+    path = repository.path
+    git(path, "checkout", "--quiet", "--force", "-b", "side", "main~1")
+    commit(path, "slow on the side", side="slow\n")
+    git(path, "checkout", "--quiet", "main")
+    git(path, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
+    made = revert(repository, culprit="main")
+    assert isinstance(made, Change)
+    assert set(repository.blobs(made.id)) == {"code", "other", "added"}
