@@ -1,0 +1,140 @@
+"""A workload as somebody else wrote it down: a bench command line, or the name of a result file.
+
+Neither says everything that makes a cell. What is said is put into the words of a cell; what is not is named.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from perfbisect.core.options import parse_options
+from perfbisect.errors import UsageError
+
+SEVEN = ("model", "task", "deploy YAML", "dataset", "prompts", "load", "warm-ups")
+"""What a cell is made of; a report that lacks one of them leaves the cell open."""
+
+_RESULT = re.compile(
+    r"^result_(?P<test>.+)_(?P<dataset>[^_]+)_(?P<flow>\d+(?:\.\d+)?|inf)_(?P<prompts>\d+)"
+    r"(?:_in(?P<input>\d+|na)_out(?P<output>\d+|na))?_(?P<time>\d{8}-\d{6})\.json$"
+)
+_DIFFUSION = re.compile(r"^(?:benchmark_results|diffusion_result)_(?P<test>.+)_(?P<time>\d{8}-\d{6})\.json$")
+
+_DEFAULTS: Mapping[str, object] = {
+    "backend": "openai",
+    "endpoint": "/v1/completions",
+    "dataset_name": "random",
+    "num_prompts": 1000,
+    "num_warmups": 0,
+    "max_concurrency": None,
+    "request_rate": math.inf,
+    "burstiness": 1.0,
+    "seed": 0,
+    "ignore_eos": False,
+}
+"""What ``vllm bench serve`` does where the command does not say."""
+
+_PLACES = {"host", "port", "base-url", "uds", "served-model-name", "tokenizer"}
+"""Options about where the server is, not about what is asked of it."""
+
+_REPORTING = re.compile(
+    r"^(save-.*|append-result|result-.*|metadata|disable-tqdm|percentile-metrics|metric-percentiles|label|"
+    r"goodput|ready-check-timeout-sec|omni|trust-remote-code|profile|plot-.*)$"
+)
+"""Options about what is written down of the same requests."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """``fields``: fields of a cell by name, as far as they are known. ``missing``: those of the seven that
+    are not said. ``test`` is the name of the nightly test without ``test_``, ``time`` the start of the run
+    (``20260412-190115``, the zone is not said); both are empty where the text has none."""
+
+    text: str
+    fields: Mapping[str, object]
+    missing: tuple[str, ...]
+    test: str = ""
+    time: str = ""
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    """Arguments of the data set and of the client that have no field of their own."""
+    closed: bool = False
+    """True where what is not in ``arguments`` is known not to be set."""
+
+
+def sighting(text: str) -> Sighting:
+    """A bench command line, or a result file's name (with or without its folders).
+
+    :raises UsageError: it is neither.
+    """
+    name = text.strip().rsplit("/", 1)[-1]
+    if " " not in text.strip() and name.endswith(".json"):
+        return of_result_name(name)
+    return of_command(text)
+
+
+def of_result_name(name: str) -> Sighting:
+    """The name of a result file of any era.
+
+    A load with a point is a request rate (``2.0``), one without a concurrency (``2``). The name is read from
+    its end, since a test's own name may hold what looks like a load.
+
+    :raises UsageError: it is no name of a result.
+    """
+    if found := _DIFFUSION.match(name):
+        return Sighting(name, {}, SEVEN, _test(found["test"]), found["time"])
+    found = _RESULT.match(name)
+    if found is None:
+        raise UsageError(
+            f"{name!r} is no name of a result file",
+            next_step="such as result_test_qwen3_tts_base_seed-tts_64_128_inna_outna_20260519-190024.json",
+        )
+    known: dict[str, object] = {"dataset_name": found["dataset"], "num_prompts": int(found["prompts"])}
+    if "." in found["flow"] or found["flow"] == "inf":
+        known |= {"request_rate": float(found["flow"]), "max_concurrency": None}
+    else:
+        known |= {"max_concurrency": int(found["flow"]), "request_rate": math.inf}
+    arguments = {
+        f"random-{side}-len": int(found[side])
+        for side in ("input", "output")
+        if found[side] not in (None, "na")
+    }
+    missing = ("model", "task", "deploy YAML", "warm-ups")
+    return Sighting(name, known, missing, _test(found["test"]), found["time"], arguments)
+
+
+def of_command(text: str) -> Sighting:
+    """A ``vllm bench serve`` command line, with whatever stands before it.
+
+    :raises UsageError: no such command, or one that cannot be read.
+    """
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise UsageError(f"the command cannot be read: {error}: {text[:80]!r}") from None
+    at = next((i for i in range(len(words) - 1) if words[i : i + 2] == ["bench", "serve"]), None)
+    if at is None:
+        raise UsageError(
+            f"neither a `vllm bench serve` command nor the name of a result file: {text[:80]!r}",
+            next_step="perfbisect cells list",
+        )
+    try:
+        options = parse_options(words[at + 2 :], negatable=False)
+    except ValueError as error:
+        raise UsageError(f"the command cannot be read: {error}") from None
+    known = dict(_DEFAULTS)
+    arguments: dict[str, object] = {}
+    for name, value in options.items():
+        own = name.replace("-", "_")
+        if own in _DEFAULTS or own in ("model", "dataset_path", "extra_body"):
+            known[own] = math.inf if own == "request_rate" and value == "inf" else value
+        elif name not in _PLACES and not _REPORTING.match(name):
+            arguments[name] = value
+    missing = [*([] if "model" in known else ["model"]), "task", "deploy YAML"]
+    return Sighting(text, known, tuple(missing), arguments=arguments, closed=True)
+
+
+def _test(name: str) -> str:
+    return name.removeprefix("test_")

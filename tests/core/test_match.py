@@ -1,0 +1,59 @@
+"""The nearest cell to a workload that somebody wrote down."""
+
+from __future__ import annotations
+
+from perfbisect.core.cell import Cell
+from perfbisect.core.match import nearest
+from perfbisect.core.sighting import sighting
+
+FIRST = Cell.model_validate(
+    {
+        "name": "qwen3_tts-random@c1-n4",
+        "family": "text",
+        "model": "org/model",
+        "num_prompts": 4,
+        "max_concurrency": 1,
+        "dataset_args": {"random-input-len": 64},
+    }
+)
+MORE = FIRST.model_copy(update={"name": "qwen3_tts-random@c1-n40", "num_prompts": 40})
+CHUNK = FIRST.model_copy(update={"name": "qwen3_tts_chunk-random@c1-n4"})
+COMMAND = (
+    "vllm bench serve --model org/model --dataset-name random --random-input-len 64 --num-prompts 4 "
+    "--max-concurrency 1 --temperature 0"
+)
+
+
+def test_the_cell_of_a_command() -> None:
+    first, second, *_ = nearest(sighting(COMMAND), [MORE, FIRST])
+    assert (first.cell, first.exact) == (FIRST, True)
+    assert second.differing == (("num_prompts", 4, 40),)
+
+
+def test_what_a_command_adds_or_leaves_out_differs() -> None:
+    (more,) = nearest(sighting(COMMAND + " --random-range-ratio 0.5"), [FIRST])
+    assert more.differing == (("random-range-ratio", 0.5, "-"),)
+    (less,) = nearest(sighting(COMMAND.replace("--random-input-len 64 ", "")), [FIRST])
+    assert less.differing == (("random-input-len", "-", 64),)
+
+
+def test_the_cell_of_a_result_is_that_of_its_test() -> None:
+    seen = sighting("result_test_qwen3_tts_random_1_4_20260412-190115.json")
+    found = nearest(seen, [CHUNK, MORE, FIRST])
+    assert found[0].cell == FIRST
+    assert found[0].exact
+    assert ("test", "qwen3_tts", "qwen3_tts_chunk-random@c1-n4") in found[1].differing + found[2].differing
+
+
+def test_the_wrong_cell_of_a_report_is_told_by_field() -> None:
+    report = sighting(
+        "vllm bench serve --model org/model --dataset-name random --random-input-len 64 --num-prompts 512 "
+        "--max-concurrency 64 --num-warmups 8 --temperature 0 --backend openai-audio-speech"
+    )
+    (match,) = nearest(report, [FIRST])
+    assert [field for field, _, _ in match.differing] == [
+        "backend",
+        "max_concurrency",
+        "num_prompts",
+        "num_warmups",
+    ]
