@@ -43,6 +43,9 @@ class Question:
     """``sign`` is +1 where larger is worse; ``min_effect`` the smallest relative effect worth telling;
     ``blocks`` the most blocks that will be made; ``seed`` draws which side begins each block.
 
+    ``absolute``: the metric is a share (of failed requests, of accepted drafts): its effect is B - A, and
+    ``min_effect`` a difference of shares.
+
     :raises ValueError: none of these.
     """
 
@@ -50,6 +53,11 @@ class Question:
     min_effect: float = 0.03
     blocks: int = 10
     seed: int = 0
+    absolute: bool = False
+
+    def effect(self, difference: float) -> float:
+        """A difference of B and A on the scale of the model, larger is worse, in the metric's own terms."""
+        return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
 
     def __post_init__(self) -> None:
         if self.sign not in (1, -1):
@@ -70,7 +78,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``effect`` is B / A - 1 in the metric's own direction with its interval; nan before the first block.
+    """``effect`` is B / A - 1 (of shares B - A) in the metric's own direction, with its interval; nan before
+    the first block.
 
     ``settled``: the word stands and nothing more need be measured, or the blocks are used up. ``needed``:
     blocks in all that would probably settle it, 0 where that is not known or not needed.
@@ -117,7 +126,7 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     far_low, low, middle, high, far_high = quantiles(
         delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
     )
-    ends = sorted((math.expm1(question.sign * low), math.expm1(question.sign * high)))
+    ends = sorted((question.effect(low), question.effect(high)))
     within = max(abs(ends[0]), abs(ends[1])) < question.min_effect
     word: Word = "inconclusive"
     if within:
@@ -129,19 +138,20 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     settled = word != "inconclusive" or block >= question.blocks
     needed = 0
     if word == "inconclusive":
-        needed = _needed(block, low, middle, high, math.log1p(question.min_effect))
-    effect = math.expm1(question.sign * middle)
-    return Verdict(word, effect, ends[0], ends[1], len(seen), settled, needed)
+        smallest = question.min_effect if question.absolute else math.log1p(question.min_effect)
+        needed = _needed(block, low, middle, high, smallest)
+    return Verdict(word, question.effect(middle), ends[0], ends[1], len(seen), settled, needed)
 
 
 def _launch(question: Question, number: int, one: Seen) -> float:
     values = np.array(one.values, float)
-    if not len(values) or not np.all(np.isfinite(values)) or np.any(values <= 0):
+    least = 0.0 if question.absolute else np.nextafter(0.0, 1.0)
+    if not len(values) or not np.all(np.isfinite(values)) or np.any(values < least):
         raise ValueError(f"launch {number + 1}: values must be positive and finite: {one.values}")
     block, place = divmod(number, BLOCK)
     if one.side != order(question, block)[place]:
         raise ValueError(f"launch {number + 1} should be of side {order(question, block)[place]}")
-    return center(np.asarray(question.sign * np.log(values)))
+    return center(np.asarray(question.sign * (values if question.absolute else np.log(values))))
 
 
 @lru_cache(maxsize=64)

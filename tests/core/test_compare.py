@@ -145,6 +145,26 @@ def test_a_launch_out_of_turn() -> None:
         judge(Question(), [Seen(wrong, (1.0,))])
 
 
+def test_shares_are_compared_by_their_difference() -> None:
+    question = Question(sign=-1, min_effect=0.02, absolute=True, blocks=6)
+    rng = np.random.default_rng(5)
+    seen: list[Seen] = []
+    while (side := next_side(question, seen)) is not None:
+        seen.append(Seen(side, (float({"a": 0.503, "b": 0.313}[side] + 0.01 * rng.normal()),)))
+    verdict = judge(question, seen)
+    assert verdict.word == "regression"
+    assert verdict.low < -0.19 < verdict.high
+
+
+def test_shares_that_stay_at_nothing_are_the_same() -> None:
+    question = Question(min_effect=0.005, absolute=True)
+    seen: list[Seen] = []
+    while (side := next_side(question, seen)) is not None:
+        seen.append(Seen(side, (0.0,)))
+    assert judge(question, seen).word == "same"
+    assert len(seen) <= 3 * BLOCK
+
+
 @pytest.mark.parametrize("question", [{"sign": 2}, {"min_effect": 0.0}, {"min_effect": 1.5}, {"blocks": 0}])
 def test_a_question_that_is_none(question: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"sign|smallest|block"):
