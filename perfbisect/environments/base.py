@@ -132,9 +132,12 @@ class Cabinet:
         make: Callable[[Path], None],
         check: Callable[[Path], Built],
         timeout: float,
+        in_place: bool = False,
     ) -> tuple[Stamp, float]:
         """The stamp of an environment and the seconds it took: built by ``make(staging)`` and
         ``check(folder)``.
+
+        ``in_place``: ``make`` is given the final folder, for what cannot be moved.
 
         :raises MachineError: no disk, or another process held the lock for ``timeout`` seconds.
         """
@@ -148,9 +151,13 @@ class Cabinet:
             began = time.monotonic()
             folder, staging = self.folder(key), self._staging(key)
             try:
+                if in_place:
+                    staging.rename(folder)
+                    staging = folder
                 make(staging)
                 (staging / "caches").mkdir(exist_ok=True)
-                staging.rename(folder)
+                if not in_place:
+                    staging.rename(folder)
                 built = check(folder)
                 stamp = self._stamped(folder, key, builder, spec, change, built, time.monotonic() - began)
             except BaseException:
@@ -158,6 +165,23 @@ class Cabinet:
                     shutil.rmtree(left, ignore_errors=True)
                 raise
             return stamp, stamp.seconds
+
+    def failure(self, key: str) -> str | None:
+        """Why building a key failed, where a chain of builders went on to the next; None if it did not."""
+        path = self._failures / key
+        return path.read_text().strip() if path.is_file() else None
+
+    def note_failure(self, key: str, why: str) -> None:
+        with told_as_machine(f"write in {self._failures}"):
+            self._failures.mkdir(parents=True, exist_ok=True)
+            write_safely(self._failures / key, f"{why}\n")
+
+    def forget_failure(self, key: str) -> None:
+        (self._failures / key).unlink(missing_ok=True)
+
+    @property
+    def _failures(self) -> Path:
+        return self.root / ".failed"
 
     @contextlib.contextmanager
     def _locked(self, key: str, timeout: float) -> Iterator[None]:
@@ -223,7 +247,7 @@ def as_environment(stamp: Stamp, folder: Path, *, seconds: float, python_path: s
         engine_file=str(folder / stamp.engine_file),
         packages_digest=stamp.packages_digest,
         seconds=seconds,
-        facts=stamp.facts,
+        facts={"builder": stamp.builder, **stamp.facts},
     )
 
 

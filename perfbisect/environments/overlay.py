@@ -17,8 +17,10 @@ from perfbisect.environments import Environment, Refusal
 from perfbisect.environments.base import Built, Cabinet, as_environment, variables
 from perfbisect.environments.experience import earlier, median_bytes, median_minutes
 from perfbisect.environments.health import Probe, health, inside
+from perfbisect.environments.identity import FOREIGN_SHARE
 from perfbisect.environments.keys import digest, text_digest
 from perfbisect.environments.packages import Package
+from perfbisect.environments.parts import blobs_inside
 from perfbisect.environments.running import interpreter_environment, run
 from perfbisect.environments.tree import Installed, Written, installed, write_tree
 from perfbisect.errors import BuildError, RevisionError
@@ -29,8 +31,6 @@ _MINUTES = 0.2
 _BYTES = 50_000_000
 """What the first overlay is taken to cost: its files are links but for those that changed, its import is not
 warm. Later ones cost what the first ones did."""
-_FOREIGN_SHARE = 0.1
-"""A base of which more files than this share differ from its commit was not built from that commit."""
 
 
 class Base(Protocol):
@@ -205,9 +205,7 @@ class OverlayBuilder:
         """Path inside the package -> object name, at the base's commit."""
         if self.commit is None:
             return None
-        cut = len(self.package.folder) + 1
-        blobs = self.repository.blobs(self.commit.id, self.package.folder)
-        return {path[cut:]: blob for path, blob in blobs.items()}
+        return blobs_inside(self.repository, self.commit.id, self.package.folder)
 
     def _write(self, tree: Path, change: Change, looked: Probe) -> Written:
         base = None
@@ -231,7 +229,7 @@ class OverlayBuilder:
             return
         shared = [path for path, blob in base.blobs.items() if blob and path in tracked]
         foreign = [path for path in shared if base.blobs[path] != tracked[path]]
-        if len(foreign) > _FOREIGN_SHARE * max(len(shared), 1) or (tracked and not shared):
+        if len(foreign) > FOREIGN_SHARE * max(len(shared), 1) or (tracked and not shared):
             raise BuildError(
                 f"{self.base.what} was not built from {self.commit.short}: "
                 f"{len(foreign)} of {len(shared)} files differ"

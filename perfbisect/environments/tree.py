@@ -148,6 +148,26 @@ def _write_link(target: Path, file: Path, data: bytes) -> None:
     file.symlink_to(to)
 
 
+def holds(file: Path, entry: Entry) -> bool:
+    """True if a file on disk is what git has: bytes, kind, and whether it can be executed."""
+    if file.is_symlink():
+        return entry.mode == "120000" and blob_id(os.fsencode(file.readlink()), entry.blob) == entry.blob
+    if entry.mode == "120000" or not file.is_file():
+        return False
+    return (
+        os.access(file, os.X_OK) == (entry.mode == "100755") and file_blob_id(file, entry.blob) == entry.blob
+    )
+
+
+def write_files(target: Path, repository: Repository, entries: Mapping[str, Entry]) -> None:
+    """Write files of git to places that are free; path inside ``target`` -> entry.
+
+    :raises BuildError: a symbolic link leads out of ``target``, or git gave other bytes.
+    """
+    _write_changed(target, repository, entries)
+    _verify(target, entries)
+
+
 def _verify(target: Path, wanted: Mapping[str, Entry]) -> None:
     for path, entry in wanted.items():
         file = target / path

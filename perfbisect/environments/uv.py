@@ -25,7 +25,16 @@ _REGISTRY = re.compile(
     re.IGNORECASE,
 )
 _DISK = re.compile(r"no space left on device|disk quota exceeded|read-only file system", re.IGNORECASE)
-_UNSOLVED = re.compile(r"no solution found|unsatisfiable|was not found in the package", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    r"killed signal terminated program|virtual memory exhausted|cannot allocate memory"
+    r"|ptxas.*signal 9|nvcc.*(killed|out of memory)",
+    re.IGNORECASE,
+)
+_UNSOLVED = re.compile(
+    r"no solution found|unsatisfiable|was not found in the package|client error \((404|410)"
+    r"|failed to extract|hash mismatch",
+    re.IGNORECASE,
+)
 
 
 def find_uv() -> Path:
@@ -62,6 +71,14 @@ class Limits:
         day = ("--exclude-newer", self.exclude_newer) if self.exclude_newer else ()
         pins = ("--constraint", str(self.constraints)) if self.constraints else ()
         return (*day, *pins)
+
+    def digested(self) -> tuple[str, str]:
+        """What of it decides which dependencies are taken: for keys."""
+        return self.exclude_newer or "", self.constraints.read_text() if self.constraints else ""
+
+    def facts(self) -> dict[str, str]:
+        """It, for a stamp."""
+        return {"exclude_newer": self.exclude_newer or "", "constraints": str(self.constraints or "")}
 
 
 def create(folder: Path, *, python: str, log: Path, timeout: float) -> Path:
@@ -122,6 +139,40 @@ def install(
     _judge(output, f"install {' '.join(requirements)}", log, timeout)
 
 
+def build_wheel(
+    tree: Path, interpreter: Path, *, out: Path, variables: Mapping[str, str], ceiling: Path, log: Path,
+    timeout: float,
+) -> Path:  # fmt: skip
+    """Build the project in ``tree`` with the tools that ``interpreter`` has; returns the wheel in ``out``.
+
+    ``ceiling``: no git repository above it is looked for.
+
+    :raises BuildError: it does not build.
+    :raises MachineError: not in time, or for want of memory, disk or network.
+    """
+    environment = _environment()
+    path = f"{interpreter.parent}:{environment.get('PATH', '/usr/bin:/bin')}"
+    ours = {
+        "PATH": path,
+        "VIRTUAL_ENV": str(interpreter.parent.parent),
+        "GIT_CEILING_DIRECTORIES": str(ceiling),
+    }
+    argv = (
+        str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config",
+        "--python", str(interpreter), "--out-dir", str(out), str(tree),
+    )  # fmt: skip
+    output = run(argv, env={**environment, **variables, **ours}, cwd=tree, log=log, timeout=timeout)
+    if _NO_MEMORY.search(output.text) and output.code != 0:
+        raise MachineError(
+            f"cannot build {tree}: a compiler ran out of memory", where=log, next_step="set MAX_JOBS lower"
+        )
+    _judge(output, f"build {tree}", log, timeout)
+    wheels = sorted(out.glob("*.whl"))
+    if len(wheels) != 1:
+        raise BuildError(f"building {tree} gave {len(wheels)} wheels instead of one", where=log)
+    return wheels[0]
+
+
 def freeze(interpreter: Path, *, log: Path) -> str:
     """What is installed, one ``name==version`` a line, sorted.
 
@@ -133,6 +184,20 @@ def freeze(interpreter: Path, *, log: Path) -> str:
     lines = (line.strip() for line in output.text.splitlines())
     listed = (line for line in lines if re.match(r"^(-e |[A-Za-z0-9][\w.\-]* ?(==|@ ))", line))
     return "".join(f"{line}\n" for line in sorted(listed))
+
+
+def listed(interpreter: Path, *, log: Path) -> str:
+    """What is installed, one ``name==version`` a line, sorted, wherever it came from.
+
+    :raises BuildError: it is no Python.
+    """
+    argv = (
+        str(find_uv()), "pip", "list", "--no-config", "--format", "freeze", "--python", str(interpreter),
+    )  # fmt: skip
+    output = run(argv, env=_environment(), cwd=Path("/"), log=log, timeout=120.0)
+    _judge(output, f"list the packages of {interpreter}", log, 120.0)
+    lines = (line.strip() for line in output.text.splitlines())
+    return "".join(f"{line}\n" for line in sorted(lines) if re.match(r"^[A-Za-z0-9][\w.\-]*==", line))
 
 
 def _environment() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,8 @@ def test_many_changes_are_looked_up_together(
     one_by_one = overlay(tmp_path, installed.interpreter, repository, history.base)
     together = overlay(tmp_path, installed.interpreter, repository, history.base)
     asked = []
-    run = Repository._run
-    monkeypatch.setattr(Repository, "_run", lambda *a, **k: asked.append(a) or run(*a, **k))
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: asked.append(a) or run(*a, **k))
     together.prepare(changes)
     [together.refuses(change) for change in changes]
     [together.key(change) for change in changes]

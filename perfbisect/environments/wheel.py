@@ -1,0 +1,250 @@
+"""Wheels that a project's CI built for each commit, from an index whose address holds the commit.
+
+The wheel is installed by its own address, so no other version can take its place, and the day before which
+dependencies must have been published does not apply to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from perfbisect.core.change import Change
+from perfbisect.environments import Environment, Refusal, uv
+from perfbisect.environments.base import Built, Cabinet, as_environment, write_safely
+from perfbisect.environments.experience import earlier, median_bytes, median_minutes
+from perfbisect.environments.identity import check_commit
+from perfbisect.environments.index import Answer, Asker, choose, links, supported
+from perfbisect.environments.keys import digest, text_digest
+from perfbisect.environments.packages import Package
+from perfbisect.environments.parts import blobs_inside, tree_digests
+from perfbisect.environments.variants import DEFAULT
+from perfbisect.environments.venv import PACKAGES_FILE, fill, look
+from perfbisect.errors import BuildError, MachineError
+from perfbisect.system.git import Repository
+
+_TORCH = re.compile(r"^(cpu|xpu|cu\d+|rocm[\d.]+)$")
+_UNPACKED = 3
+"""A wheel of compiled files takes about so many times its size when it is unpacked."""
+
+
+class WheelBuilder:
+    """``wheel:URL``: the change is a commit; ``variants`` are the builds that may be taken, best first."""
+
+    name = "wheel"
+
+    def __init__(
+        self,
+        spec: str,
+        template: str,
+        variants: tuple[str, ...],
+        package: Package,
+        cabinet: Cabinet,
+        limits: uv.Limits,
+        python: str,
+        repository: Repository,
+        client: Change | None,
+        asker: Asker | None = None,
+    ) -> None:
+        self.spec = spec
+        self.template = template
+        self.variants = variants
+        self.package = package
+        self.cabinet = cabinet
+        self.limits = limits
+        self.python = python
+        self.repository = repository
+        self.client_commit = client
+        self.asker = asker or Asker()
+        self._variant: str | None = None
+        self._answers: dict[str, Answer] = {}
+        self._trees: dict[str, str | None] = {}
+
+    def prepare(self, changes: Iterable[Change]) -> None:
+        """Choose the variant, once, and ask the index for every commit.
+
+        :raises MachineError: the index answers for none of them.
+        """
+        shas = [change.id for change in changes if change.kind == "commit"]
+        unknown = [sha for sha in shas if sha not in self._trees]
+        if unknown:
+            self._trees |= tree_digests(self.repository, unknown, "", whole=False)
+        unknown = [sha for sha in shas if sha not in self._answers]
+        if not unknown:
+            return
+        if self._variant is None:
+            self._variant = self._choose(unknown[0], unknown[-1])
+        found = self._ask(unknown, self._variant)
+        self._must_answer(found.values())
+        self._answers |= found
+
+    def refuses(self, change: Change) -> Refusal | None:
+        if change.kind != "commit":
+            return Refusal(f"{self.spec} has commits; {change.id} is a release", error=True)
+        self.prepare((change,))
+        answer = self._answers[change.id]
+        return Refusal(f"no wheel: {answer.why}") if answer.state == "hole" else None
+
+    def key(self, change: Change) -> str:
+        if self.refuses(change) is not None:
+            return digest("wheel refused/1", self.template, self._variant, change.id)
+        return digest(
+            "wheel/1",
+            self.template,
+            self._variant,
+            self.package.name,
+            self.package.module,
+            self.package.drop,
+            self._trees[change.id],
+            self.python or uv.base_python_version(),
+            *self.limits.digested(),
+        )
+
+    def cached(self, change: Change) -> bool:
+        return self.cabinet.stamp(self.key(change)) is not None
+
+    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
+        refusal = self.refuses(change)
+        if refusal is not None:
+            raise BuildError(f"{change.short}: {refusal.reason}")
+        key = self.key(change)
+
+        def make(staging: Path) -> None:
+            fill(
+                staging,
+                [f"{self.package.name} @ {self._wheel(change).url}"],
+                package=self.package,
+                limits=self.limits,
+                python=self.python,
+                log=log,
+                timeout=timeout,
+                torch_backend=self._variant if self._variant and _TORCH.match(self._variant) else "",
+            )
+
+        def check(folder: Path) -> Built:
+            found = look(folder, self.package, what=change.short, log=log, timeout=timeout)
+            answer = self._wheel(change)
+            shown = check_commit(
+                found,
+                change.id,
+                blobs_inside(self.repository, change.id, self.package.folder),
+                what=f"{change.short} ({answer.file})",
+                log=log,
+            )
+            packages = (folder / PACKAGES_FILE).read_text()
+            facts = {
+                **found.facts,
+                "packages": packages.splitlines(),
+                "wheel": answer.url,
+                "variant": self._variant or DEFAULT,
+                "identified_by": shown,
+                "engine_says_commit": found.commit,
+                **self.limits.facts(),
+            }
+            interpreter = folder / "venv" / "bin" / "python"
+            return Built(interpreter, found.version, change.id, found.file, text_digest(packages), facts)
+
+        stamp, seconds = self.cabinet.ensure(
+            key, builder=self.name, spec=self.spec, change=change.id, make=make, check=check, timeout=timeout
+        )
+        # Built for another commit of which all that matters is the same, it is this one as well.
+        ours = stamp.model_copy(update={"engine_commit": change.id})
+        return as_environment(ours, self.cabinet.folder(key), seconds=seconds)
+
+    def client(self) -> Environment | None:
+        if self.client_commit is None:
+            return None
+        log = self.cabinet.log(self.key(self.client_commit))
+        return self.ensure(self.client_commit, log=log, timeout=3600.0)
+
+    def minutes(self, change: Change) -> float | None:
+        if self.cached(change):
+            return 0.0
+        return median_minutes(earlier(self.cabinet, self.name, self.spec))
+
+    def notes(self) -> tuple[str, ...]:
+        told = []
+        if self._variant is not None and len(self.variants) > 1:
+            rest = ", ".join(name or DEFAULT for name in self.variants if name != self._variant)
+            told.append(
+                f"wheels of the variant {self._variant or DEFAULT} (this machine could also run {rest}: "
+                "variant=NAME)"
+            )
+        for state, words in (("hole", "has no wheel for"), ("silent", "did not answer for")):
+            rows = {sha: answer.why for sha, answer in self._answers.items() if answer.state == state}
+            if rows:
+                named = "; ".join(f"{sha[:12]}: {why}" for sha, why in rows.items())
+                told.append(f"the index {words} {len(rows)} of {len(self._answers)} commits: {named}")
+        return tuple(told)
+
+    def disk(self, changes: Iterable[Change]) -> int | None:
+        buildable = [change for change in changes if self.refuses(change) is None]
+        missing = {self.key(change): change for change in buildable if not self.cached(change)}
+        if not missing:
+            return 0
+        each = median_bytes(earlier(self.cabinet, self.name, self.spec))
+        if each is None:
+            url = next((self._answers[change.id].url for change in missing.values()), "")
+            size = self.asker.size(url) if url else None
+            each = None if size is None else size * _UNPACKED
+        return None if each is None else each * len(missing)
+
+    def page(self, sha: str, variant: str) -> str:
+        """Address of the page that lists a commit's wheels."""
+        address = self.template.replace("{sha}", sha).replace("{variant}", variant).rstrip("/")
+        if variant and "{variant}" not in self.template:
+            address += f"/{variant}"
+        return f"{address}/{self.package.distribution}/"
+
+    def _wheel(self, change: Change) -> Answer:
+        """:raises MachineError: the index still does not answer."""
+        answer = self._answers[change.id]
+        if answer.state == "silent":
+            found = self._ask([change.id], self._variant or "")
+            self._must_answer(found.values())
+            self._answers |= found
+            answer = self._answers[change.id]
+        if answer.state == "hole":
+            raise BuildError(f"{change.short}: no wheel: {answer.why}")
+        return answer
+
+    def _ask(self, shas: Iterable[str], variant: str) -> dict[str, Answer]:
+        fits = supported(self.python)
+        return self.asker.pages(
+            {sha: self.page(sha, variant) for sha in shas},
+            lambda sha, url, text: choose(links(text, url), self.package.distribution, sha, fits),
+        )
+
+    def _must_answer(self, answers: Iterable[Answer]) -> None:
+        rows = list(answers)
+        if rows and all(answer.state == "silent" for answer in rows):
+            raise MachineError(
+                f"the wheel index {self.template} does not answer: {rows[0].why}",
+                next_step="check network, proxy and address, then start again",
+            )
+
+    def _choose(self, first: str, last: str) -> str:
+        """The first variant that both ends have, or one of them; remembered for the same ends."""
+        if len(self.variants) == 1:
+            return self.variants[0]
+        memory = (
+            self.cabinet.cache
+            / "indices"
+            / digest(self.template, self.package.name, self.variants, first, last)
+        )
+        if memory.is_file() and memory.read_text().strip() in self.variants:
+            return memory.read_text().strip()
+        ends = list(dict.fromkeys((first, last)))
+        best, most = self.variants[0], 0
+        for variant in self.variants:
+            found = self._ask(ends, variant)
+            self._must_answer(found.values())
+            count = sum(answer.state == "found" for answer in found.values())
+            if count > most:
+                best, most = variant, count
+            if count == len(ends):
+                memory.parent.mkdir(parents=True, exist_ok=True)
+                write_safely(memory, f"{variant}\n")
+                break
+        return best

@@ -1,0 +1,194 @@
+"""Where a repository is built: one tree and one set of tools, kept from commit to commit under a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from perfbisect.core.change import Change
+from perfbisect.environments import uv
+from perfbisect.environments.base import told_as_machine, write_safely
+from perfbisect.environments.keys import digest
+from perfbisect.environments.lines import version_at
+from perfbisect.environments.packages import Package
+from perfbisect.environments.parts import matching
+from perfbisect.environments.running import append
+from perfbisect.environments.toolchain import build_requirements, with_ccache
+from perfbisect.environments.worktree import Synced, sync
+from perfbisect.errors import BuildError, MachineError
+from perfbisect.system.git import Repository
+
+_KEPT = frozenset({"build", ".deps", "target", "_skbuild"})
+"""Folders of a project in which build systems keep what they can use again."""
+_PRETEND = "SETUPTOOLS_SCM_PRETEND_VERSION"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A wheel of one commit; ``incremental``: what an earlier build left was used."""
+
+    wheel: Path
+    incremental: bool
+    files_written: int
+
+
+class Workshop:
+    """The build folder of one project, built one way: ``tree/``, ``venv/``, and marks of what is in them.
+
+    ``way``: what else makes two builds unlike (variables, compilers); each has a folder of its own.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        repository: Repository,
+        folder: str,
+        package: Package,
+        limits: uv.Limits,
+        python: str,
+        *,
+        whole: bool,
+        way: object = None,
+    ) -> None:
+        self.repository = repository
+        self.folder = folder
+        self.package = package
+        self.limits = limits
+        self.python = python or str(uv.base_python())
+        self.whole = whole
+        path = str(repository.path.resolve())
+        self.name = digest(path, folder, package.module, self.python, whole, way)
+        self.place = root / self.name
+        self.lock = root / ".locks" / f"{self.name}.lock"
+
+    @property
+    def tree(self) -> Path:
+        return self.place / "tree"
+
+    @property
+    def warm(self) -> bool:
+        """True if the last build here succeeded, so that the next may use what it left."""
+        return self._mark.exists()
+
+    def build(
+        self, change: Change, variables: Mapping[str, str], *, ccache: str | None, out: Path, log: Path,
+        timeout: float,
+    ) -> Made:  # fmt: skip
+        """A wheel of a commit in ``out``.
+
+        What fails on top of an earlier build is built once more from nothing: an old build must not be held
+        against the commit.
+
+        :raises BuildError: it does not build.
+        :raises MachineError: no disk, no memory, no registry, or another build here held the lock.
+        """
+        with told_as_machine(f"build in {self.place}"), self._locked(timeout):
+            warm = self.warm
+            try:
+                return self._build(change, variables, warm, ccache, out, log, timeout)
+            except BuildError as error:
+                if not warm:
+                    raise
+                append(log, f"# {error.message}\n# once more, from nothing")
+            shutil.rmtree(self.place)
+            return self._build(change, variables, False, ccache, out, log, timeout)
+
+    def _build(
+        self, change: Change, variables: Mapping[str, str], warm: bool, ccache: str | None, out: Path,
+        log: Path, timeout: float,
+    ) -> Made:  # fmt: skip
+        entries = matching(self.repository.entries(change.id, self.folder), self.folder, self.whole)
+        before = self._mark.read_text().splitlines() if warm else []
+        self._mark.unlink(missing_ok=True)
+        synced = sync(
+            self.tree, repository=self.repository, entries=entries, folder=self.folder, keep=_is_kept
+        )
+        now = {entry.path for entry in entries}
+        self._forget(synced, [path for path in before if path not in now], warm)
+        interpreter = self._tools(log, timeout)
+        shutil.rmtree(out, ignore_errors=True)
+        given = {
+            _PRETEND: version_at(self.repository, change.id),
+            **with_ccache(variables, ccache, cmake=(self.tree / "CMakeLists.txt").exists()),
+        }
+        wheel = uv.build_wheel(
+            self.tree, interpreter, out=out, variables=given, ceiling=self.place, log=log, timeout=timeout
+        )
+        write_safely(self._mark, "".join(f"{path}\n" for path in sorted(now)))
+        return Made(wheel, warm, len(synced.written))
+
+    def _forget(self, synced: Synced, gone: Sequence[str], warm: bool) -> None:
+        """Remove from setuptools' folders what would be packed though the commit does not have it.
+
+        Compiled files there stay if nothing but the package's Python has changed since they were made:
+        setuptools does not see a changed header. Build systems with folders of their own do. ``gone``: files
+        of the last build that the commit does not have.
+        """
+        compiled = [path for path in synced.removed if path.endswith(".so")]
+        python_only = all(
+            path.startswith(f"{self.package.folder}/") and path.endswith(".py")
+            for path in (*synced.written, *gone, *compiled)
+        )
+        build = self.tree / "build"
+        for library in (*build.glob("lib*"), *build.glob("bdist*")):
+            if not (warm and python_only):
+                shutil.rmtree(library)
+                continue
+            for file in library.rglob("*"):
+                if file.is_file() and file.suffix != ".so":
+                    file.unlink()
+
+    def _tools(self, log: Path, timeout: float) -> Path:
+        """The interpreter with what the build needs, at one path for all commits: build files hold paths."""
+        wanted = build_requirements(self.tree)
+        mark, venv = self.place / "tools", self.place / "venv"
+        told = digest(wanted, self.limits.digested(), self.package.drop)
+        interpreter = venv / "bin" / "python"
+        if mark.is_file() and mark.read_text() == told and interpreter.exists():
+            return interpreter
+        mark.unlink(missing_ok=True)
+        shutil.rmtree(venv, ignore_errors=True)
+        uv.create(venv, python=self.python, log=log, timeout=timeout)
+        if wanted:
+            uv.install(
+                interpreter,
+                wanted,
+                limits=self.limits,
+                drop=self.package.drop,
+                torch_backend=self.package.torch_backend,
+                folder=self.place,
+                log=log,
+                timeout=timeout,
+            )
+        mark.write_text(told)
+        return interpreter
+
+    @property
+    def _mark(self) -> Path:
+        return self.place / "built"
+
+    @contextlib.contextmanager
+    def _locked(self, timeout: float) -> Iterator[None]:
+        self.lock.parent.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(self.lock)
+        try:
+            lock.acquire(timeout=timeout)
+        except filelock.Timeout as error:
+            raise MachineError(
+                f"another perfbisect has been building in {self.place} for {timeout:.0f} s",
+                where=self.lock,
+                next_step="wait for it, or end it",
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _is_kept(path: str) -> bool:
+    return path.partition("/")[0] in _KEPT
