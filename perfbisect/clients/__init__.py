@@ -32,6 +32,13 @@ class Client(Protocol):
         """Environment variables of the client's process."""
         ...
 
+    def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        """Modules that hold most of what a run imports, so that it can be done before the server is ready.
+
+        ``env`` is the client's whole process environment. Empty: a run is not of this interpreter alone.
+        """
+        ...
+
     def metrics(self, cell: Cell) -> tuple[str, ...]:
         """Keys (``tpot:median``, ``output_throughput``) that a result of this cell reports."""
         ...

@@ -46,6 +46,16 @@ _OURS = (
 """Options that an attempt or a key of the cell sets."""
 
 
+_IMPORTED = (
+    *(f"vllm.entrypoints.cli.benchmark.{name}" for name in ("main", "serve", "latency", "throughput")),
+    *(f"vllm.entrypoints.cli.benchmark.{name}" for name in ("startup", "sweep", "mm_processor")),
+    *(f"vllm.entrypoints.cli.{name}" for name in ("openai", "serve", "launch", "run_batch", "collect_env")),
+    *(f"vllm.entrypoints.cli.{name}" for name in ("download_kernels", "preload", "snapshot")),
+    *("vllm.benchmarks.serve", "vllm.utils.argparse_utils", "vllm.entrypoints.serve.utils.api_utils"),
+)
+"""A version of vLLM has most of these; one that it lacks is left out."""
+
+
 class VllmBench:
     """See :class:`perfbisect.clients.Client`."""
 
@@ -107,6 +117,10 @@ class VllmBench:
         if cell.needs_no_hub:
             env |= OFFLINE
         return {**env, **cell.client.env}
+
+    def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        """What ``vllm bench serve`` imports before it reads arguments; none where it is a Rust program."""
+        return () if env.get("VLLM_USE_RUST_BENCH", "0") not in ("", "0") else _IMPORTED
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
         """Keys that a result of this cell reports: each statistic of its percentile metrics, the rest."""

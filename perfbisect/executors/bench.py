@@ -12,8 +12,11 @@ from perfbisect.clients import Client
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
 from perfbisect.errors import ClientError, PerfbisectError, ServerError
+from perfbisect.executors import Sink
 from perfbisect.executors.faults import BlamedError, Judge
-from perfbisect.system import logs, proc
+from perfbisect.executors.record import Record
+from perfbisect.executors.running import Runner
+from perfbisect.system import logs
 from perfbisect.system.machine import LoadMeter
 from perfbisect.system.proc import Asked, Finished
 from perfbisect.system.server import Server, hit_rate
@@ -27,11 +30,9 @@ class Bench:
 
     client: Client
     cell: Cell
-    interpreter: Path
-    env: Mapping[str, str]
+    runner: Runner
     server: Server
     folder: Path
-    token: str
     metadata: Mapping[str, str]
     limit: float
     judge: Judge
@@ -42,7 +43,7 @@ class Bench:
         arguments = self.client.command(
             self.cell, self.server.endpoint, seed=seed, result=self.result(name), metadata=self.metadata
         )
-        return str(self.interpreter), *arguments
+        return str(self.runner.interpreter), *arguments
 
     @property
     def expected(self) -> dict[str, str]:
@@ -68,12 +69,10 @@ class Bench:
         cache_before = self.server.prefix_cache()
         meter = LoadMeter(self.server.owned.living)
         unfinished: list[int] = []
-        ended = proc.run(
+        ended = self.runner.run(
             self.argv(name, seed),
-            env=self.env,
-            cwd=self.folder,
             log=log,
-            token=f"{self.token}.client-{name}",
+            token=f"{self.runner.token}.client-{name}",
             timeout=self.limit,
             asked=self.asked,
             at_limit=lambda: unfinished.append(self.server.in_flight()),
@@ -157,6 +156,32 @@ class Bench:
         if streamed:
             return BlamedError(_said(error, "the server answered requests with errors"), "change")
         return BlamedError(_said(error, _OWN_FAULT), "client")
+
+
+def measure(record: Record, bench: Bench, server: Server, sink: Sink) -> None:
+    """The measured runs: caches emptied before each; where that is not possible, one run a launch.
+
+    :raises PerfbisectError: what a run raises.
+    """
+    cell, count = bench.cell, record.request.runs
+    record.facts["cache_reset"] = "yes"
+    for index in range(1, count + 1):
+        server.check_ports(f"before run {index}")
+        refused = server.reset_caches()
+        if refused:
+            if server.command.reset_requests and (wrong := server.trouble()) is not None:
+                raise wrong
+            record.facts["cache_reset"] = f"no: {refused}"
+            count = 1
+            if index > 1:
+                return
+        record.log = bench.log(str(index))
+        run = bench.run(str(index), index, cell.seed + index)
+        record.runs.append(run)
+        told = {"run": index, "of": count, "seed": run.seed, "seconds": run.seconds}
+        sink("bench", {**told, "values": dict(run.values), "warnings": run.warnings})
+        if index >= count:
+            return
 
 
 def _said(error: PerfbisectError, more: str, whole: bool = False) -> PerfbisectError:

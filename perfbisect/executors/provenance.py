@@ -44,11 +44,13 @@ class Instrument:
     version: str
     sha256: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    forced_plain: bool = False
+    """It could be run from a host (:mod:`perfbisect.executors.overlap`) and was not."""
 
     @property
     def digest(self) -> str:
         """What must be the same on both sides of a comparison."""
-        return f"{self.name} {self.version} {self.sha256[:16]}"
+        return f"{self.name} {self.version} {self.sha256[:16]}" + (" plain" if self.forced_plain else "")
 
 
 def instrument(

@@ -136,7 +136,7 @@ def test_gates_hold_in_measured_runs_too(tmp_path: Path) -> None:
     interpreter = wrapper(
         tmp_path, 'case "$*" in *run-1.json*) PRETEND_FAULT=nan; export PRETEND_FAULT ;; esac', ' "$@"'
     )
-    made = attempt(tmp_path, client=environment(tmp_path, "client", interpreter))
+    made = attempt(tmp_path, client=environment(tmp_path, "client", interpreter), overlap=False)
     assert (failure(made).phase, failure(made).fault) == ("bench", "client")
 
 
@@ -154,7 +154,8 @@ BENCH_ONLY = 'case "$*" in *"bench serve"*) {} ;; esac'
 def test_disk_that_is_full_under_the_client(tmp_path: Path) -> None:
     """A real error of a full device, in the client's process."""
     broken = BENCH_ONLY.format(f"exec {sys.executable} -c \"open('/dev/full', 'w').write('x' * 99999)\"")
-    made = attempt(tmp_path, client=environment(tmp_path, "client", wrapper(tmp_path, broken)))
+    client = environment(tmp_path, "client", wrapper(tmp_path, broken))
+    made = attempt(tmp_path, client=client, overlap=False)
     assert (failure(made).phase, failure(made).fault) == ("warm", "machine")
     assert failure(made).reason.startswith("the disk is full: ")
 
@@ -359,7 +360,7 @@ def test_kill_of_perfbisect_leaves_what_its_token_finds(tmp_path: Path) -> None:
 
         folder = Path({str(tmp_path)!r})
         attempt(folder, environment(folder, "server", PRETEND_FAULT="orphans"),
-                environment(folder, "client", PRETEND_FAULT="hang"), token={token!r})
+                environment(folder, "client", PRETEND_FAULT="hang"), token={token!r}, overlap=False)
         """
     )
     caller = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])

@@ -1,0 +1,178 @@
+"""The client's imports beside the server's start: a host that has imported forks one process a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfbisect.errors import ClientError, Interrupted, MachineError
+from perfbisect.executors import client_host
+from perfbisect.system import logs, proc, processes
+from perfbisect.system.proc import Asked, Finished, Owned
+
+LOG = "client-host.log"
+
+_TICK = 0.05
+_PATIENCE = 5.0
+_GRACE = 2.0
+
+
+class NoHostError(ClientError):
+    """The client cannot be run from a host in this environment; it runs as a plain command."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What the host's imports took: wall seconds beside the server's start, and of CPU time."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass
+class ClientHost:
+    """The host of one attempt; ``close`` ends it and every run of it."""
+
+    owned: Owned
+    cwd: Path
+    channel: socket.socket = field(repr=False)
+    _heard: bytes = field(default=b"", repr=False)
+
+    def ready(self, limit: float, asked: Asked) -> Imported:
+        """Return once everything is imported.
+
+        :raises NoHostError: the client cannot be imported beforehand, or not in ``limit`` seconds.
+        :raises MachineError: somebody ended the host.
+        :raises Interrupted: ``asked`` said so.
+        """
+        told = self._told(time.monotonic() + limit, asked, "while it imported the client")
+        if told is None:
+            raise NoHostError(f"not imported after {limit:.0f} s", where=self.owned.log)
+        if not told.get("ready"):
+            raise NoHostError(logs.neutral(str(told.get("failed"))), where=self.owned.log)
+        return Imported(float(told["seconds"]), float(told["cpu"]))
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        token: str,
+        timeout: float,
+        asked: Asked,
+        at_limit: Callable[[], None] | None = None,
+    ) -> Finished:
+        """One run of ``argv`` (less the interpreter), as :func:`perfbisect.system.proc.run` would do it.
+
+        :raises MachineError: somebody ended the host, or there is no memory or process for a run.
+        :raises ClientError: the host failed by itself.
+        :raises Interrupted: ``asked`` said so.
+        """
+        began = time.monotonic()
+        env = {processes.TOKEN_VARIABLE: token}
+        when = f"in {log.stem}"
+        self._ask({"argv": list(argv), "env": env, "log": str(log), "cwd": str(self.cwd)}, when)
+        told = self._told(began + timeout, asked, when)
+        if told is None or "pid" not in told:
+            why = "no answer" if told is None else told.get("refused")
+            raise MachineError(f"the client's host began no run: {why}", where=self.owned.log)
+        pid = int(told["pid"])
+        row = processes.process(pid)
+        ended: Mapping[str, Any] | None = None
+        try:
+            ended = self._told(began + timeout, asked, when)
+            if ended is None and at_limit is not None:
+                at_limit()
+            seconds = time.monotonic() - began
+        finally:
+            if row is not None:
+                proc.stop_leftovers("", pid, row.created, log=log, grace=0.0 if ended else _GRACE)
+        if ended is None:
+            killed = self._told(time.monotonic() + _PATIENCE, proc.never, when)
+            return Finished(int(killed["code"]) if killed else -9, seconds, timed_out=True)
+        return Finished(int(ended["code"]), seconds, False, float(ended["cpu"]))
+
+    def close(self) -> None:
+        """:raises ServerError: it cannot be ended."""
+        self.channel.close()  # it ends by itself then
+        proc.stop(self.owned, 0.0)
+        if self.owned.log.exists() and not logs.text_of(self.owned.log, 1):
+            self.owned.log.unlink()
+
+    def _ask(self, asked: Mapping[str, Any], when: str) -> None:
+        try:
+            self.channel.sendall(json.dumps(asked).encode() + b"\n")
+        except OSError:
+            raise self._gone(when) from None
+
+    def _told(self, deadline: float, asked: Asked, when: str) -> Mapping[str, Any] | None:
+        """The next line that the host tells; None at the deadline."""
+        while b"\n" not in self._heard:
+            if asked():
+                raise Interrupted(f"stopped {when}", where=self.owned.log)
+            if not select.select([self.channel], [], [], _TICK)[0]:
+                if time.monotonic() > deadline:
+                    return None
+                continue
+            try:
+                heard = self.channel.recv(65536)
+            except OSError:
+                heard = b""
+            if not heard:
+                raise self._gone(when)
+            self._heard += heard
+        line, _, self._heard = self._heard.partition(b"\n")
+        told: Mapping[str, Any] = json.loads(line)
+        return told
+
+    def _gone(self, when: str) -> MachineError | ClientError:
+        end = time.monotonic() + _PATIENCE
+        while (code := self.owned.exited()) is None and time.monotonic() < end:
+            time.sleep(_TICK)
+        log = self.owned.log
+        if code is None or code < 0:
+            said = "closed its channel" if code is None else f"was ended by signal {-code}"
+            return MachineError(f"the client's host {said} {when}; nobody here sent it", where=log)
+        return ClientError(
+            f"the client's host ended with exit code {code} {when}: {logs.cause(log) or logs.tail(log, 5)}",
+            where=log,
+        )
+
+
+def start(
+    modules: Sequence[str],
+    *,
+    interpreter: Path,
+    env: Mapping[str, str],
+    cwd: Path,
+    token: str,
+    cores: Sequence[int] = (),
+) -> ClientHost:
+    """Start a host that imports ``modules`` in the client's interpreter; it does not wait for them.
+
+    :raises ServerError: there is no such interpreter.
+    :raises MachineError: the machine has no process or memory for it.
+    """
+    here, there = socket.socketpair()
+    log = cwd / LOG
+    log.unlink(missing_ok=True)
+    try:
+        source = Path(client_host.__file__).read_text("utf-8")
+        argv = (str(interpreter), "-c", source, str(there.fileno()), *modules)
+        owned = proc.spawn(
+            argv, env=env, cwd=cwd, log=log, token=token, cores=cores, inherit=(there.fileno(),)
+        )
+    except BaseException:
+        here.close()
+        raise
+    finally:
+        there.close()
+    os.set_blocking(here.fileno(), True)
+    return ClientHost(owned, cwd, here)

@@ -1,0 +1,113 @@
+"""What is known so far of one attempt under way, and the attempt that it becomes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from perfbisect.core.attempt import Attempt, Failure, Phase, Provenance, RunResult
+from perfbisect.environments import Environment
+from perfbisect.errors import PerfbisectError
+from perfbisect.executors import AttemptRequest, faults, provenance
+from perfbisect.executors.provenance import Instrument
+from perfbisect.store.attempts import plain
+from perfbisect.system import logs, machine, ports
+from perfbisect.system.proc import Owned
+
+_END_OF_LOG = 32768
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+@dataclass
+class Record:
+    """One attempt under way: where it stands, what it has measured, the first failure.
+
+    ``log``: where the present phase writes. ``token``: marks every process of the attempt.
+    """
+
+    request: AttemptRequest
+    token: str
+    judge: faults.Judge
+    phase: Phase = "build"
+    log: Path = field(default_factory=Path)
+    seconds: dict[str, float] = field(default_factory=dict)
+    runs: list[RunResult] = field(default_factory=list)
+    failure: Failure | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    environment: Environment | None = None
+    instrument: Instrument | None = None
+    cold: bool = False
+    started_at: str = field(default_factory=_now)
+
+    @contextmanager
+    def timed(self, phase: Phase, log: Path | None = None) -> Iterator[None]:
+        """The attempt is in this phase; its wall seconds are added up."""
+        self.phase, self.log = phase, log or self.log
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
+
+    def fail(self, error: BaseException, server: Owned | None = None) -> None:
+        """Keep the first failure: what comes later follows from it. ``server``: whose log may tell more."""
+        if isinstance(error, ports.SharedPortError):
+            self.runs.clear()
+        if self.failure is not None:
+            return
+        log = Path(getattr(error, "where", None) or self.log)
+        starting = server is not None and self.phase in ("launch", "first_request")
+        text = logs.text_of(server.log, _END_OF_LOG) if server is not None and starting else ""
+        fault = self.judge.fault(error, self.phase, text)
+        self.failure = Failure(self.phase, fault, self.judge.reason(error, fault, text), str(log))
+        if isinstance(error, PerfbisectError) and error.next_step:
+            self.facts["next_step"] = error.next_step
+
+    def made(self, shell: Mapping[str, str], *, pinned: bool) -> Attempt:
+        """The attempt as it is now. ``pinned``: the client is the same for all changes."""
+        request, environment, instrument = self.request, self.environment, self.instrument
+        slot = request.slot
+        here = machine.machine({**shell, **slot.env} if slot else shell)
+        self.facts["machine"] = here.facts()
+        if environment is not None:
+            self.facts["engine"] = provenance.engine_facts(environment, self.cold)
+        if instrument is not None:
+            self.facts["instrument"] = {
+                "version": instrument.version,
+                "pinned": pinned,
+                **instrument.facts,
+            }
+        return Attempt(
+            id=request.id,
+            change_id=request.change.id,
+            purpose=request.purpose,
+            provenance=Provenance(
+                cell_digest=request.cell.digest,
+                machine_class=here.kind,
+                client_digest=instrument.digest if instrument else "",
+                engine_version=environment.engine_version if environment else "",
+                engine_commit=environment.engine_commit if environment else "",
+                environment_key=environment.key if environment else "",
+                facts=plain(self.facts),
+            ),
+            runs=tuple(self.runs),
+            failure=self.failure,
+            seconds=dict(self.seconds),
+            folder=str(request.folder),
+            cold=self.cold,
+            started_at=self.started_at,
+            slot=slot.name if slot else "",
+        )
+
+    def plainly(self) -> None:
+        """The client is run in another way than usual: that is another instrument."""
+        if self.instrument is not None:
+            self.instrument = replace(self.instrument, forced_plain=True)

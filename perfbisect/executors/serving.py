@@ -1,0 +1,60 @@
+"""The server of one attempt: started with its token, ended on every way out, its port free afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from perfbisect.errors import MachineError, ServerError
+from perfbisect.executors import Sink, Started, faults
+from perfbisect.executors.record import Record
+from perfbisect.families import Endpoint
+from perfbisect.system import ports, proc
+from perfbisect.system.proc import Owned
+
+_PORT_PATIENCE = 10.0
+
+
+@contextmanager
+def serving(
+    record: Record,
+    argv: tuple[str, ...],
+    env: Mapping[str, str],
+    endpoint: Endpoint,
+    *,
+    started: Started,
+    sink: Sink,
+) -> Iterator[Owned]:
+    """The server's processes. A failure inside becomes the record's, once; nothing is raised for it."""
+    request, port = record.request, endpoint.port
+    cores = request.slot.server_cores if request.slot else ()
+    try:
+        owned = proc.spawn(argv, env=env, cwd=request.folder, log=record.log, token=record.token, cores=cores)
+        try:
+            started(token=record.token, pid=owned.pid, created=owned.created, port=port)
+            sink(
+                "launch",
+                {"pid": owned.pid, "port": port, "model": endpoint.model_name, "log": str(record.log)},
+            )
+            yield owned
+        except faults.RAISED as error:
+            record.fail(error, owned)
+        finally:
+            _stop(record, owned, port, sink)
+    finally:
+        proc.stop_leftovers(record.token, 0, 0.0, grace=0.0)
+
+
+def _stop(record: Record, owned: Owned, port: int, sink: Sink) -> None:
+    began = time.monotonic()
+    record.phase, record.log = "stop", owned.log
+    try:
+        removed = proc.stop(owned, record.request.limits.stop)
+        if removed:
+            record.facts["shared_memory_removed"] = removed
+        ports.wait_free(port, _PORT_PATIENCE if record.failure is None else 0.0)
+    except (ServerError, MachineError) as error:
+        record.fail(error)
+    record.seconds["stop"] = time.monotonic() - began
+    sink("stop", {"seconds": record.seconds["stop"], "exit_code": owned.exited()})
