@@ -6,34 +6,22 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from perfbisect.errors import MachineError
-from perfbisect.system import environ
+from perfbisect.system.devices import Gpu, visible
+from perfbisect.system.devices import gpus as gpus
 from perfbisect.system.processes import Process
 
-_GPU_FIELDS = "name,memory.total,driver_version,uuid"
 _LEAST_DISK = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A device as ``nvidia-smi`` tells it; ``memory`` in MiB."""
-
-    name: str
-    memory: int
-    driver: str
-    uuid: str
 
 
 @dataclass(frozen=True)
@@ -71,54 +59,6 @@ def machine(shell: Mapping[str, str]) -> Machine:
         kernel=platform.release(),
         gpus=visible(gpus(), shell.get("CUDA_VISIBLE_DEVICES")),
     )
-
-
-@lru_cache(maxsize=1)
-def gpus() -> tuple[Gpu, ...]:
-    """The devices of this machine; empty where ``nvidia-smi`` is missing, fails or is silent for 20 s."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return ()
-    try:
-        told = subprocess.run(
-            [command, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-            stdin=subprocess.DEVNULL,
-            env=environ.allowed(os.environ),
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return parse_gpus(told.stdout)
-
-
-def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Lines ``name, memory, driver, uuid`` -> devices; lines that are none are left out."""
-    found = []
-    for line in text.splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) == 4 and fields[0]:
-            memory = int(fields[1]) if fields[1].isdigit() else 0
-            found.append(Gpu(fields[0], memory, fields[2], fields[3]))
-    return tuple(found)
-
-
-def visible(devices: tuple[Gpu, ...], mask: str | None) -> tuple[Gpu, ...]:
-    """The devices that a mask of indices or UUIDs leaves; like CUDA it ends at an entry that names none."""
-    if mask is None:
-        return devices
-    chosen = []
-    for entry in (part.strip() for part in mask.split(",")):
-        by_uuid = [gpu for gpu in devices if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
-        if entry.isdigit() and int(entry) < len(devices):
-            chosen.append(devices[int(entry)])
-        elif len(by_uuid) == 1:
-            chosen.append(by_uuid[0])
-        else:
-            break
-    return tuple(chosen)
 
 
 def _cpu_model() -> str:

@@ -5,58 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from perfbisect.errors import MachineError
 from perfbisect.system import machine, proc
-from perfbisect.system.machine import Gpu, LoadMeter, Machine
+from perfbisect.system.devices import Gpu
+from perfbisect.system.machine import LoadMeter, Machine
 from tests.system.stand_ins import start, until
 
 H200 = Gpu("NVIDIA H200", 143771, "570.86.15", "GPU-1111")
 OTHER = Gpu("NVIDIA H200", 143771, "570.86.15", "GPU-2222")
 L4 = Gpu("NVIDIA L4", 23034, "570.86.15", "GPU-3333")
-
-SMI = """#!/bin/sh
-case "$*" in *query-gpu=name,memory.total,driver_version,uuid*) ;; *) exit 9 ;; esac
-{then}
-"""
-
-
-@pytest.fixture
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of its own on the path, for a command named like the driver's."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    machine.gpus.cache_clear()
-    yield tmp_path / "nvidia-smi"
-    machine.gpus.cache_clear()
-
-
-def write(path: Path, then: str) -> None:
-    path.write_text(SMI.format(then=then))
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-
-def test_devices_are_those_the_driver_names(smi: Path) -> None:
-    write(
-        smi, "echo 'NVIDIA H200, 143771, 570.86.15, GPU-1111'; echo 'NVIDIA L4, [N/A], 570.86.15, GPU-3333'"
-    )
-    assert machine.gpus() == (H200, Gpu("NVIDIA L4", 0, "570.86.15", "GPU-3333"))
-    here = machine.machine({"CUDA_VISIBLE_DEVICES": "0"})
-    assert here.gpus == (H200,)
-    assert here.kind == "NVIDIA H200 x 1, driver 570.86.15"
-
-
-@pytest.mark.parametrize("then", ["echo broken driver; exit 6", "echo 'No devices were found'", "kill -9 $$"])
-def test_driver_that_is_of_no_use(smi: Path, then: str) -> None:
-    write(smi, then)
-    assert machine.gpus() == ()
 
 
 def test_machine_without_devices_is_named_by_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,23 +42,6 @@ def test_class_tells_machines_apart() -> None:
     assert kind(H200, OTHER) == kind(OTHER, H200) == "NVIDIA H200 x 2, driver 570.86.15"
     assert kind(L4, H200) == "NVIDIA H200 x 1 + NVIDIA L4 x 1, driver 570.86.15"
     assert kind(Gpu(H200.name, 1, "580.1", "x")) != kind(H200)
-
-
-@pytest.mark.parametrize(
-    "mask, left",
-    [
-        (None, (H200, OTHER, L4)),
-        ("", ()),
-        ("2,0", (L4, H200)),
-        ("1,9,0", (OTHER,)),
-        ("-1", ()),
-        ("GPU-22", (OTHER,)),
-        ("GPU-", ()),
-        (" 1 , 0 ", (OTHER, H200)),
-    ],
-)
-def test_mask_of_devices(mask: str | None, left: tuple[Gpu, ...]) -> None:
-    assert machine.visible((H200, OTHER, L4), mask) == left
 
 
 def test_load_of_ours_is_not_of_others(tmp_path: Path) -> None:

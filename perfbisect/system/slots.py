@@ -1,0 +1,229 @@
+"""Slots: the disjoint parts of one machine on which launches run beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.system import devices as all_devices
+from perfbisect.system.devices import Gpu
+from perfbisect.system.machine import Machine
+from perfbisect.system.topology import Topology, parts, read_topology
+
+LEAST_CORES = 2
+"""Physical cores of a slot: one for the server, one for the client. On one they would measure each other."""
+_CLIENT_SHARE, _MOST_CLIENT = 4, 8
+"""Of a slot's physical cores every fourth is the client's, at most eight: it sends, waits and tokenizes."""
+
+Core = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A set of devices with the cores near to them.
+
+    ``devices``: UUIDs, none on a machine without; ``server_cores``, ``client_cores``: disjoint, empty where
+    nothing is pinned; ``env``: what makes an engine see these devices and no others.
+    """
+
+    name: str
+    devices: tuple[str, ...] = ()
+    server_cores: tuple[int, ...] = ()
+    client_cores: tuple[int, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """All its processors; empty where nothing is pinned."""
+        return tuple(sorted({*self.server_cores, *self.client_cores}))
+
+
+def plan_slots(
+    here: Machine,
+    *,
+    gpus: int,
+    workers: int,
+    pin: bool | None = None,
+    avoid: Collection[str] = (),
+    everything: Sequence[Gpu] | None = None,
+    topology: Topology | None = None,
+) -> tuple[Slot, ...]:
+    """``workers`` disjoint slots of ``gpus`` devices each, all of one kind, with the cores near to them.
+
+    ``here.gpus`` are the devices that the user's mask leaves, ``everything`` all of the machine: each brings
+    its share of the cores near to it, so that slots of different users do not overlap. ``avoid``: UUIDs that
+    somebody else uses: taken last. ``pin`` None: where there are several workers, or devices on the machine
+    that the slot does not have. One worker, no devices, nothing pinned: ``Slot("")``, the whole machine.
+    ``everything`` and ``topology`` are looked up where they are not given.
+
+    :raises UsageError: ``workers`` or ``gpus`` make no sense, or there are fewer alike devices than needed.
+    :raises MachineError: there are too few cores for so many workers.
+    """
+    if workers < 1 or gpus < 0:
+        raise UsageError(f"{workers} workers with {gpus} devices each: at least 1 worker, at least 0 devices")
+    everything = all_devices.gpus() if everything is None else everything
+    topology = read_topology(everything) if topology is None else topology
+    if gpus == 0:
+        return _of_cores(topology, workers, pinned=bool(pin) or workers > 1)
+    shares = topology.shares(everything)
+    chosen = _groups(here.gpus, gpus, workers, topology, shares, set(avoid))
+    others = len(all_devices.usable(everything)) > gpus
+    pinned = pin if pin is not None else workers > 1 or others
+    return tuple(_of_devices(group, shares, pinned, wanted=pin is True or workers > 1) for group in chosen)
+
+
+def _of_cores(topology: Topology, workers: int, pinned: bool) -> tuple[Slot, ...]:
+    if not pinned:
+        return (Slot(""),)
+    have = len(topology.cores)
+    if have < workers * LEAST_CORES:
+        raise MachineError(
+            f"{workers} worker(s) need {workers * LEAST_CORES} physical cores, {LEAST_CORES} each "
+            f"(one for the server, one for the client); there are {have}",
+            next_step=f"ask for {have // LEAST_CORES or 'no'} worker(s), or use a machine with more cores",
+        )
+    ordered = sorted(topology.cores, key=lambda core: (topology.node(core), core))
+    return tuple(
+        _pinned(f"cores{group[0][0]}-{group[-1][0]}", (), group, {}) for group in parts(ordered, workers)
+    )
+
+
+def _groups(
+    devices: Sequence[Gpu],
+    size: int,
+    workers: int,
+    topology: Topology,
+    shares: Mapping[str, tuple[Core, ...]],
+    avoid: Collection[str],
+) -> list[tuple[Gpu, ...]]:
+    """Groups of alike devices, within a NUMA node where that gives enough of them.
+
+    A process computes on one MIG instance at most, so groups of several are made of whole devices.
+    """
+    fitting = [gpu for gpu in devices if not gpu.mig and (size == 1 or not gpu.parent)]
+    best: list[tuple[Gpu, ...]] = []
+    for kind in dict.fromkeys((gpu.name, gpu.driver) for gpu in fitting):
+        alike = [gpu for gpu in fitting if (gpu.name, gpu.driver) == kind]
+        made = _chunks(alike, size, topology, shares)
+        made.sort(key=lambda group: any(gpu.uuid in avoid for gpu in group))
+        if len(made) > len(best):
+            best = made
+        if len(made) >= workers:
+            break
+    if len(best) < workers:
+        raise UsageError(
+            f"{workers} worker(s) with {size} device(s) each need {workers * size} devices of one kind; "
+            f"there {_are(devices)}" + _instances(devices, size),
+            next_step="ask for fewer workers, or look at CUDA_VISIBLE_DEVICES and nvidia-smi -L",
+        )
+    return best[:workers]
+
+
+def _chunks(
+    alike: Sequence[Gpu], size: int, topology: Topology, shares: Mapping[str, tuple[Core, ...]]
+) -> list[tuple[Gpu, ...]]:
+    nodes: dict[int, list[Gpu]] = {}
+    for gpu in sorted(alike, key=lambda gpu: (gpu.index, gpu.instance or 0)):
+        share = shares.get(gpu.uuid, ())
+        nodes.setdefault(topology.node(share[0]) if share else 0, []).append(gpu)
+    made, left = [], []
+    for _, here in sorted(nodes.items()):
+        whole = len(here) // size * size
+        made += [tuple(here[start : start + size]) for start in range(0, whole, size)]
+        left += here[whole:]
+    return made + [tuple(left[start : start + size]) for start in range(0, len(left) // size * size, size)]
+
+
+def _are(devices: Sequence[Gpu]) -> str:
+    names = [gpu.name for gpu in devices]
+    told = ", ".join(f"{name} x {names.count(name)}" for name in dict.fromkeys(names))
+    return f"are {len(devices)} visible: {told}" if devices else "is none visible"
+
+
+def _instances(devices: Iterable[Gpu], size: int) -> str:
+    if size > 1 and any(gpu.parent for gpu in devices):
+        return "; a process computes on one MIG instance at most, so these do not count for several"
+    return ""
+
+
+def _of_devices(
+    group: Sequence[Gpu], shares: Mapping[str, tuple[Core, ...]], pinned: bool, wanted: bool
+) -> Slot:
+    """``wanted``: somebody asked for pinning, or several run side by side: too few cores are an error."""
+    name = "+".join(gpu.label for gpu in group)
+    uuids = tuple(gpu.uuid for gpu in group)
+    cores = sorted(core for uuid in uuids for core in shares.get(uuid, ()))
+    if pinned and len(cores) >= LEAST_CORES:
+        return _pinned(name, uuids, cores, _visible(group))
+    if pinned and wanted:
+        raise MachineError(
+            f"{name} has {len(cores)} physical core(s) near to it that no other device shares; server and "
+            f"client need {LEAST_CORES}",
+            next_step="ask for fewer workers, or use a machine with more cores",
+        )
+    return Slot(name, uuids, env=_visible(group))
+
+
+def _visible(group: Sequence[Gpu]) -> dict[str, str]:
+    """What makes CUDA see a group and nothing else, in this order.
+
+    Whole devices by the driver's count, which CUDA shares in PCI order: most versions of vLLM read
+    the variable as integers and end on a UUID (vLLM issues 13815, 41848). An instance has no number of its
+    own.
+    """
+    if any(gpu.parent for gpu in group):
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in group)}
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(str(gpu.index) for gpu in group),
+    }
+
+
+def _pinned(name: str, uuids: tuple[str, ...], cores: Sequence[Core], env: Mapping[str, str]) -> Slot:
+    clients = max(1, min(len(cores) // _CLIENT_SHARE, _MOST_CLIENT))
+    return Slot(
+        name,
+        uuids,
+        server_cores=tuple(sorted(cpu for core in cores[:-clients] for cpu in core)),
+        client_cores=tuple(sorted(cpu for core in cores[-clients:] for cpu in core)),
+        env=env,
+    )
+
+
+def machine_of(here: Machine, slot: Slot) -> Machine:
+    """The part of a machine that a slot is: its class is that of what is measured there."""
+    return replace(
+        here,
+        cores=len(slot.server_cores) or here.cores,
+        gpus=tuple(gpu for uuid in slot.devices for gpu in here.gpus if gpu.uuid == uuid) or here.gpus,
+    )
+
+
+def check_stage_devices(stages: Mapping[str, object], slot: Slot) -> None:
+    """Refuse a deploy YAML whose stages name devices that the slot does not have.
+
+    ``stages``: the ``devices`` of each stage as the YAML has it (``"0,1"``, ``2``, None, ``cpu``), counted
+    from 0 within what the engine sees. Where all of a stage's numbers lie outside that, vLLM-Omni takes them
+    for numbers of the machine: the stage would run on somebody else's device.
+
+    :raises UsageError: a number is outside the slot, or no number.
+    """
+    count = len(slot.devices)
+    if not count:
+        return
+    for stage, devices in stages.items():
+        for word in _words(devices):
+            if not word.isdigit() or int(word) >= count:
+                raise UsageError(
+                    f"stage {stage}: devices {devices!r} names {word!r}; slot {slot.name} has {count} "
+                    f"device(s), counted from 0 to {count - 1}",
+                    next_step=f"set the cell's gpus to at least what its stages name (now {count})",
+                )
+
+
+def _words(devices: object) -> list[str]:
+    if devices is None or devices == "cpu":
+        return []
+    listed = devices if isinstance(devices, list | tuple) else str(devices).split(",")
+    return [text for one in listed if (text := str(one).strip())]

@@ -1,0 +1,49 @@
+"""A command that answers like ``nvidia-smi`` on one of the machines in ``smi/``; see the README there."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+import sys
+from pathlib import Path
+
+MACHINES = Path(__file__).parent / "smi"
+
+
+def install(folder: Path, machine: Path) -> str:
+    """Put the command into ``folder``; it answers from the files in ``machine``. Returns its path."""
+    command = folder / "nvidia-smi"
+    words = shlex.join([sys.executable, "-I", "-S", __file__, str(machine)])
+    command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    command.chmod(0o755)
+    return str(command)
+
+
+def main(machine: Path, arguments: list[str]) -> int:
+    error = machine / "error.txt"
+    if error.exists():
+        code, _, text = error.read_text("utf-8").partition("\n")
+        sys.stdout.write(text)
+        return int(code)
+    option, _, fields = arguments[0].partition("=")
+    if option in ("-L", "topo"):
+        path = machine / ("list.txt" if option == "-L" else "topo.txt")
+        sys.stdout.write(path.read_text("utf-8") if path.exists() else "")
+        return 0
+    names = {"--query-gpu": "gpu.csv", "--query-compute-apps": "processes.csv"}
+    if arguments[1:] != ["--format=csv,noheader,nounits"] or option not in names:
+        return 1
+    text = (machine / names[option]).read_text("utf-8")
+    header, *lines = csv.reader(text.splitlines(), skipinitialspace=True)
+    rows = [dict(zip(header, line, strict=True)) for line in lines]
+    for name in fields.split(","):
+        if name not in header:
+            sys.stdout.write(f'Field "{name}" is not a valid field to query.\n\n')
+            return 2
+    for row in rows:
+        sys.stdout.write(", ".join(row[name] for name in fields.split(",")) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
