@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from perfbisect.core import bisect as core
-from perfbisect.core.attempt import Attempt, comparable, key
-from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
+from perfbisect.errors import PerfbisectError, ServerError, UsageError
+from perfbisect.jobs.admit import admit
 from perfbisect.jobs.anchors import disagreement
 from perfbisect.jobs.crew import Crew
-from perfbisect.jobs.fold import Launch, Ledger, in_order
+from perfbisect.jobs.fold import Launch, Ledger
 from perfbisect.jobs.plan import BisectPlan, JobPlan, cell_of, plan_of
 from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.report import outcome_of, report
+from perfbisect.jobs.revert import confirm_revert
 from perfbisect.jobs.step import next_step
 from perfbisect.jobs.tell import launched, launching
+from perfbisect.jobs.words import as_asked
 from perfbisect.jobs.work import Order, Tools, clear_up
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.notices import Ended
@@ -70,6 +72,9 @@ def bisect(job: Job, tools: Tools) -> ReportDocument:
             cell = cell_of(plan)
             with Crew(job, journal, tools, cell) as crew:
                 outcome = _Search(job, journal, plan, tools, crew).run()
+                if outcome.word == "found" and plan.extras.confirm_revert:
+                    crew.stop()
+                    confirm_revert(job, journal, plan, tools, crew, outcome)
             journal.append("verdict", asdict(outcome))
         document = report(job, journal.events)
     tools.sink(Ended(document))
@@ -120,7 +125,7 @@ class _Search:
         plan, seen = self.plan, self.ledger.read(self.journal.events)
         ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
         if ended.attempt is not None and ended.attempt.failure is None:
-            _check(ended.attempt, seen, plan)
+            admit(ended.attempt, seen, plan)
             void = disagreement(ended, seen, plan)
             if void:
                 self.journal.append("voided", {"attempt": attempt_id, "reason": void})
@@ -129,32 +134,6 @@ class _Search:
         self.tools.sink(launched(ended, seen, plan))
         _check_end(ended, seen, plan, self.failures)
         self.failures.after(ended)
-
-
-def _check(attempt: Attempt, seen: Sequence[Launch], plan: BisectPlan) -> None:
-    """Is it a measurement of this bisection?
-
-    :raises UsageError: the metric is not there.
-    :raises MachineError: it is not comparable with what was measured before.
-    """
-    try:
-        attempt.values(plan.ref)
-    except KeyError:
-        reported = sorted({name for run in attempt.runs for name in run.values})
-        raise UsageError(
-            f"the client did not report {key(plan.ref)}; it reported: {', '.join(reported)}",
-            where=attempt.folder,
-            next_step="name one of these with --metric",
-        ) from None
-    first = next(
-        (x.attempt for x in in_order(seen) if x.end == "finished" and x.attempt is not None), attempt
-    )
-    for field, left, right in comparable(first.provenance, attempt.provenance):
-        raise MachineError(
-            f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
-            where=attempt.folder,
-            next_step="measure all of a bisection on one machine, with one client (--client), of one cell",
-        )
 
 
 def _check_end(ended: Launch, seen: Sequence[Launch], plan: BisectPlan, failures: Failures) -> None:
@@ -166,7 +145,7 @@ def _check_end(ended: Launch, seen: Sequence[Launch], plan: BisectPlan, failures
         return
     if ended.built and sum(x.refused for x in same) < 2:
         return
-    end = "good" if ended.position == 0 else "bad"
+    end = as_asked("good" if ended.position == 0 else "bad", plan)
     change = plan.positions[ended.position].change
     advice = f"choose another --{end}; `git log {change.short}` shows its neighbours"
     raise failures.broken(ended, f"the {end} end {change.short}", advice)

@@ -74,6 +74,10 @@ class Crew:
     ) -> None:
         self._stop(failed=error is not None)
 
+    def stop(self) -> None:
+        """Ends the attempts under way: they are not needed any more."""
+        self._stop(failed=False)
+
     @property
     def busy(self) -> frozenset[str]:
         """Names of the slots with an attempt under way."""

@@ -82,8 +82,26 @@ class RunPlan(_Data):
     told: tuple[str, ...] = ()
 
 
+class Extras(_Data):
+    """What a bisection is asked beyond the one step."""
+
+    find: Literal["regression", "fix"] = "regression"
+    """Whether the later end is the worse one, or the better."""
+    every: bool = False
+    """Every step of the range, not the first alone."""
+    confirm_revert: bool = False
+    """The later end against itself less the culprit, once there is one."""
+    workers: int = 1
+    """Launches at once, as they were asked for."""
+    weights: str = ""
+    """The file of ``--weights``."""
+
+
 class BisectPlan(_Data):
-    """``perfbisect bisect``: position 0 is the good end, the last the bad end; budget, costs in minutes."""
+    """``perfbisect bisect``: position 0 is the earlier end, the last the later; budget, costs in minutes.
+
+    The earlier end is the good one, but where the change that made it better is asked for.
+    """
 
     verb: Literal["bisect"] = "bisect"
     cell: dict[str, Any]
@@ -96,15 +114,10 @@ class BisectPlan(_Data):
     max_runs: int
     costs: core.Costs
     told: tuple[str, ...] = ()
-    find: Literal["regression", "fix"] = "regression"
-    """Whether the later end is the worse one, or the better."""
-    every: bool = False
+    extras: Extras = Extras()
     prior: tuple[float, ...] | None = None
     """Weights over the positions, from ``--weights``."""
     aside: Aside | None = None
-    confirm_revert: bool = False
-    workers: int = 1
-    """Launches at once, as they were asked for."""
 
     @property
     def merge_base(self) -> int | None:
@@ -128,7 +141,7 @@ class BisectPlan(_Data):
         metric = self.ref.metric
         return core.Plan(
             n=self.last,
-            sign=metric.sign if self.find == "regression" else -metric.sign,
+            sign=metric.sign if self.extras.find == "regression" else -metric.sign,
             min_effect=metric.smallest_effect,
             costs=self.costs,
             skips=frozenset(i for i, position in enumerate(self.positions) if position.skip),
@@ -137,7 +150,7 @@ class BisectPlan(_Data):
             max_runs=self.max_runs,
             seed=self.seed,
             prior=self.prior,
-            every=self.every,
+            every=self.extras.every,
         )
 
 

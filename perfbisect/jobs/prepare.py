@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
 
 from perfbisect.clients import CLIENTS
 from perfbisect.core.bisect import Costs
@@ -12,13 +14,16 @@ from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.environments import Builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.families import FAMILIES, Endpoint
-from perfbisect.jobs.plan import BisectPlan, Position, Setting, cell_data
+from perfbisect.jobs.plan import Aside, BisectPlan, Extras, Position, Setting, cell_data
 
 MOST_RUNS = 6
 """Runs a launch at most, where the engine can empty its caches between them."""
 
 EXAMPLE = Endpoint(port=8000, model_name="perfbisect")
 """Stands in commands for the port and name that each attempt draws for itself."""
+
+Weigh = Callable[[Sequence[Position]], tuple[float, ...]]
+"""Positions -> prior weights of them."""
 
 DeployText = Callable[[str, str], str | None]
 """(commit, path) -> what the file there is, None where there is none: for deploy YAML of the change."""
@@ -60,15 +65,22 @@ def make_plan(
     costs: Costs | None = None,
     told: Sequence[str] = (),
     deploy: DeployText | None = None,
+    extras: Extras | None = None,
+    aside: Aside | None = None,
+    weigh: Weigh | None = None,
 ) -> BisectPlan:
     """The plan: neighbours with one environment merged, what cannot be built skipped.
+
+    ``aside``: of a good end that is no ancestor of bad. ``weigh``: prior weights of the positions.
 
     :raises UsageError: nothing in the range changes the environment, or --env is wrong.
     :raises BuildError: an end of the range cannot be built.
     """
+    extras = extras or Extras()
     builder.prepare(history.changes)
     positions, suspects = _positions(history.changes, builder, _differing(cell, history, deploy))
-    for position, end in ((positions[0], "good"), (positions[-1], "bad")):
+    names = ("good", "bad") if extras.find == "regression" else ("bad", "good")
+    for position, end in zip((positions[0], positions[-1]), names, strict=True):
         if position.skip:
             raise BuildError(
                 f"the {end} end {position.change.short} cannot be built: {position.skip}",
@@ -89,9 +101,19 @@ def make_plan(
         budget=budget,
         seed=seed,
         max_runs=runs_per_launch(cell),
-        costs=costs or Costs(),
-        told=(*told, *suspects),
+        costs=priced(costs or Costs(), positions, builder),
+        told=(*told, *suspects, *builder.notes()),
+        extras=extras,
+        prior=weigh(positions) if weigh is not None else None,
+        aside=aside,
     )
+
+
+def priced(costs: Costs, positions: Sequence[Position], builder: Builder) -> Costs:
+    """The costs with the build's as the builder knows it: the median of what is not there yet."""
+    known = [builder.minutes(p.change) for p in positions if not (p.skip or p.cached)]
+    minutes = [value for value in known if value is not None]
+    return replace(costs, build=median(minutes)) if minutes else costs
 
 
 def _positions(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from pydantic import TypeAdapter, ValidationError
 
 from perfbisect.core import bisect as core
 from perfbisect.core.attempt import Attempt
 from perfbisect.errors import UsageError
-from perfbisect.jobs.fold import Launch, launches, project
+from perfbisect.families.engine_log import agreed, differences
+from perfbisect.jobs.fold import SEARCHING, Launch, launches, project
 from perfbisect.jobs.guards import compare_guards, watched
 from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
+from perfbisect.jobs.revert import Reverted, reverted
+from perfbisect.jobs.saved import saved
 from perfbisect.jobs.views import (
     belief_document,
     cell_document,
@@ -24,12 +28,13 @@ from perfbisect.jobs.views import (
     position_document,
     versions,
 )
-from perfbisect.jobs.words import advice, sentences
+from perfbisect.jobs.words import advice, of_revert, sentences
 from perfbisect.render.documents import (
     EffectDocument,
     GuardDocument,
     ReportDocument,
     SkipDocument,
+    StepDocument,
 )
 from perfbisect.store.events import Event
 from perfbisect.store.jobs import Job, finished
@@ -59,13 +64,29 @@ def report(job: Job, events: Sequence[Event]) -> ReportDocument:
     plan = plan_of(tuple(events))
     if not isinstance(plan, BisectPlan):
         raise UsageError(f"job {job.id} is no bisection", next_step=f"perfbisect status {job.id}")
-    cell, seen = cell_of(plan), launches(events)
-    outcome = outcome_of(events)
+    seen = launches(events)
+    return made(job, plan, seen, outcome_of(events), events)
+
+
+def made(
+    job: Job,
+    plan: BisectPlan,
+    seen: Sequence[Launch],
+    outcome: core.Outcome | None,
+    events: Sequence[Event],
+    more: Sequence[str] = (),
+) -> ReportDocument:
+    """The document of a plan, its launches and its outcome; ``more`` is said behind the outcome."""
+    cell, less = cell_of(plan), reverted(events, plan, seen)
     told = outcome.beliefs if outcome else _beliefs(plan, seen)
     changes = {c.id: c for position in plan.positions for c in position.changes}
+    shown_changes = changes | ({less.change.id: less.change} if less.change else {})
+    ends = (plan.positions[0].changes[0], plan.positions[-1].changes[-1])
+    good, bad = ends if plan.extras.find == "regression" else (ends[1], ends[0])
+    aside = bool(outcome and outcome.word == "found" and plan.merge_base in outcome.culprits)
     culprit = plan.positions[outcome.culprits[0]] if outcome and outcome.word == "found" else None
     sides = _sides(outcome, plan)
-    measured = {x.position for x in seen if x.end == "finished"}
+    measured = {x.position for x in seen if x.end == "finished" and x.purpose in SEARCHING}
     skips = _skips(plan, seen, measured)
     skipped = {skip.change.id for skip in skips}
     each = [x.minutes for x in seen if x.end == "finished"]
@@ -74,11 +95,15 @@ def report(job: Job, events: Sequence[Event]) -> ReportDocument:
     return ReportDocument(
         job=job.id,
         outcome=outcome.word if outcome else "unfinished",
-        sentences=sentences(outcome, plan, per_launch) if outcome else (_under_way(seen),),
+        sentences=(
+            *(sentences(outcome, plan, per_launch) if outcome else (_under_way(seen),)),
+            *of_revert(less, plan),
+            *more,
+        ),
         next=advice(outcome, plan, job.id) if outcome else f"perfbisect resume {job.id}",
         probability=outcome.probability if outcome else 0.0,
         culprit=change_document(culprit.change)
-        if culprit and outcome and len(outcome.culprits) == 1
+        if culprit and outcome and len(outcome.culprits) == 1 and not aside
         else None,
         culprits=tuple(
             position_document(i, plan.positions[i]) for i in (outcome.culprits if outcome else ())
@@ -94,12 +119,12 @@ def report(job: Job, events: Sequence[Event]) -> ReportDocument:
         repository=plan.setting.repository,
         environment=plan.setting.environment,
         client=plan.setting.instrument,
-        good=change_document(plan.positions[0].changes[0]),
-        bad=change_document(plan.positions[-1].changes[-1]),
+        good=change_document(good),
+        bad=change_document(bad),
         changes=len(changes),
         positions=len(plan.positions),
         history=tuple(position_document(i, p) for i, p in enumerate(plan.positions)),
-        launches=tuple(launch_document(x, changes[x.change_id], plan.ref) for x in seen),
+        launches=tuple(launch_document(x, shown_changes[x.change_id], plan.ref) for x in seen),
         skips=skips,
         merged=tuple(position_document(i, p) for i, p in enumerate(plan.positions) if len(p.changes) > 1),
         not_tested=tuple(
@@ -107,10 +132,15 @@ def report(job: Job, events: Sequence[Event]) -> ReportDocument:
             for i, p in enumerate(plan.positions)
             if i not in measured and p.change.id not in skipped
         ),
-        minutes=minutes_document(seen, plan.budget),
+        minutes=minutes_document(seen, plan.budget, saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, shown, _attempt(seen, shown.id)),
         versions=versions(plan, seen),
         told=plan.told,
+        steps=tuple(_step(step, plan) for step in outcome.steps) if outcome else (),
+        log_differences=_log_differences(seen, sides) if culprit else (),
+        revert=_of_revert(less, plan),
+        revert_note=less.note,
+        cherry_picks=tuple(change_document(c) for c in plan.aside.own) if aside and plan.aside else (),
         folder=str(job.path),
     )
 
@@ -144,11 +174,50 @@ def _effect(comparison: core.Comparison | None, plan: BisectPlan) -> EffectDocum
 
 def _guards(seen: Sequence[Launch], sides: tuple[int, int], plan: BisectPlan) -> tuple[GuardDocument, ...]:
     def side(position: int) -> list[Attempt]:
-        there = [x for x in seen if x.position == position and x.end == "finished"]
+        there = [x for x in seen if x.position == position and x.end == "finished" and x.purpose in SEARCHING]
         confirming = [x for x in there if x.purpose == "confirm"]
         return [x.attempt for x in confirming or there if x.attempt is not None]
 
     return compare_guards(watched(cell_of(plan)), side(sides[0]), side(sides[1]))
+
+
+def _step(step: core.Step, plan: BisectPlan) -> StepDocument:
+    confirmed = _effect(step.confirmed, plan)
+    assert confirmed is not None
+    return StepDocument(
+        culprits=tuple(position_document(i, plan.positions[i]) for i in step.culprits),
+        probability=step.probability,
+        confirmed=confirmed,
+    )
+
+
+def _log_differences(seen: Sequence[Launch], sides: tuple[int, int]) -> tuple[tuple[str, str, str], ...]:
+    """What the engines' own logs say differently on the two sides."""
+
+    def side(position: int) -> Mapping[str, str]:
+        facts = [
+            x.attempt.provenance.facts.get("engine_log")
+            for x in seen
+            if x.position == position and x.attempt and x.end == "finished" and x.purpose in SEARCHING
+        ]
+        return agreed(fact for fact in facts if isinstance(fact, Mapping))
+
+    return differences(side(sides[0]), side(sides[1]))
+
+
+def _of_revert(less: Reverted, plan: BisectPlan) -> EffectDocument | None:
+    """The later end (left) against itself less the culprit (right); None before there is a whole block."""
+    told = less.verdict
+    if less.change is None or told is None or math.isnan(told.effect):
+        return None
+    return EffectDocument(
+        left=change_document(plan.positions[-1].change),
+        right=change_document(less.change),
+        effect=told.effect,
+        low=told.low,
+        high=told.high,
+        launches=told.launches // 2,
+    )
 
 
 def _skips(plan: BisectPlan, seen: Sequence[Launch], measured: set[int]) -> tuple[SkipDocument, ...]:

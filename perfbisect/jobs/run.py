@@ -16,6 +16,7 @@ from perfbisect.jobs.fold import Ledger, launches, owed
 from perfbisect.jobs.plan import RunPlan, Setting, cell_data, cell_of, plan_of
 from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.prepare import runs_per_launch
+from perfbisect.jobs.saved import saved
 from perfbisect.jobs.tell import launching
 from perfbisect.jobs.views import (
     cell_document,
@@ -143,7 +144,7 @@ def run_document(job: Job, events: Sequence[Event]) -> RunDocument:
         client=plan.setting.instrument,
         metrics=_metrics(attempts, metric),
         launches=tuple(launch_document(x, plan.change, metric) for x in seen),
-        minutes=minutes_document(seen, 0.0),
+        minutes=minutes_document(seen, 0.0, saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, plan.change, attempts[-1] if attempts else None),
         versions=versions(plan, seen),
         told=plan.told,

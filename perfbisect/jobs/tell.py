@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfbisect.core import bisect as core
+from perfbisect.core.change import Change
 from perfbisect.jobs.fold import Launch, project
 from perfbisect.jobs.plan import BisectPlan
 from perfbisect.jobs.views import belief_document, launch_document, position_document
@@ -30,8 +31,14 @@ def launching(number: int, order: Order, last: int, slot: str) -> Launching:
     )
 
 
-def launched(ended: Launch, seen: Sequence[Launch], plan: BisectPlan) -> Launched:
-    """An attempt that has ended, with what is believed since: nothing before both ends were measured."""
+def launched(
+    ended: Launch, seen: Sequence[Launch], plan: BisectPlan, change: Change | None = None
+) -> Launched:
+    """An attempt that has ended, with what is believed since: nothing before both ends were measured.
+
+    ``change``: the one that was measured, where it is none of the range.
+    """
+    change = change or plan.positions[ended.position].change
     beliefs: core.Beliefs | None = None
     if {0, plan.last} <= {x.position for x in seen if x.end == "finished"}:
         try:
@@ -43,7 +50,7 @@ def launched(ended: Launch, seen: Sequence[Launch], plan: BisectPlan) -> Launche
         best = sorted(range(1, plan.last + 1), key=lambda i: -beliefs.p[i])[:_LEADING]
         leading = tuple((plan.positions[i].change.short, min(0.99, beliefs.p[i])) for i in best)
     return Launched(
-        launch=launch_document(ended, plan.positions[ended.position].change, plan.ref),
+        launch=launch_document(ended, change, plan.ref),
         unit=plan.ref.metric.unit,
         leading=leading,
         none=None if beliefs is None else beliefs.none,

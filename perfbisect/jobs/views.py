@@ -126,14 +126,15 @@ def spread(attempt: Attempt | None, metric: MetricRef) -> float | None:
     return median(known) if known else None
 
 
-def minutes_document(seen: Sequence[Launch], budget: float) -> MinutesDocument:
+def minutes_document(seen: Sequence[Launch], budget: float, saved: float = 0.0) -> MinutesDocument:
     """Where the minutes went, by phase; lost are those of attempts that are no evidence."""
     phases: dict[str, float] = {}
     for launch in seen:
         for phase, seconds in (launch.attempt.seconds if launch.attempt else {}).items():
             phases[phase] = phases.get(phase, 0.0) + seconds / 60
     lost = sum(x.minutes for x in seen if x.end != "finished" and not x.refused)
-    return MinutesDocument(total=sum(x.minutes for x in seen), budget=budget, lost=lost, by_phase=phases)
+    total = sum(x.minutes for x in seen)
+    return MinutesDocument(total=total, budget=budget, lost=lost, by_phase=phases, saved=saved)
 
 
 def commands_document(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
 from perfbisect.core.bisect import Comparison, Outcome
 from perfbisect.core.metric import Metric
 from perfbisect.jobs.plan import BisectPlan, Position
+from perfbisect.jobs.revert import Reverted
 from perfbisect.render.numbers import percent
 
 
@@ -27,7 +29,7 @@ def _launches(count: int) -> str:
 
 def as_asked(text: str, plan: BisectPlan) -> str:
     """The core's words; where the later end is the better one, good and bad change places in them."""
-    if plan.find == "regression":
+    if plan.extras.find == "regression":
         return text
     swapped = {"good": "bad", "bad": "good", "better": "worse", "worse": "better"}
     return re.sub(r"\b(good|bad|better|worse)\b", lambda found: swapped[found[1]], text)
@@ -43,22 +45,30 @@ def sentences(outcome: Outcome, plan: BisectPlan, minutes_per_launch: float) -> 
         "too small": _too_small,
         "out of budget": _out_of_budget,
     }[outcome.word](outcome, plan, metric, label, minutes_per_launch)
-    return (*said, *([f"Note: {_with_names(outcome.note, plan)}."] if outcome.note else []))
+    note = (f"Note: {_with_names(outcome.note, plan)}.",) if outcome.note else ()
+    return (*said, *every_step(outcome, plan), *note)
 
 
 def _with_names(note: str, plan: BisectPlan) -> str:
     """The core's note with commits where it speaks of positions."""
 
-    def name(found: re.Match[str]) -> str:
-        return ", ".join(plan.positions[int(i)].change.short for i in found[1].split(", "))
+    def short(index: str) -> str:
+        return plan.positions[int(index)].change.short
 
-    return re.sub(r"position (\d+(?:, \d+)*)", name, note)
+    def name(found: re.Match[str]) -> str:
+        return ", ".join(short(i) for i in found[1].split(", "))
+
+    told = re.sub(r"position (\d+(?:, \d+)*)", name, as_asked(note, plan))
+    return re.sub(r"\b(\d+) to (\d+)\b", lambda found: f"{short(found[1])} to {short(found[2])}", told)
 
 
 def advice(outcome: Outcome, plan: BisectPlan, job: str) -> str:
     """What to do next."""
     if outcome.word == "found":
         culprit = plan.positions[outcome.culprits[0]].change
+        if outcome.culprits[0] == plan.merge_base:
+            first = plan.positions[0].change.short
+            return f"git log --cherry-mark --left-only {first}...{plan.positions[-1].change.short}"
         if culprit.kind == "release":
             return f"bisect the commits before {culprit.id}"
         return f"git show {culprit.short}"
@@ -80,8 +90,11 @@ def _found(outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, _: fl
     positions = [plan.positions[i] for i in outcome.culprits]
     said: list[str] = []
     step = outcome.confirmed
-    size = f" {_direction(step, metric)}: {percent(step.effect)} ({interval(step)})" if step else " worse"
-    if len(positions) == 1:
+    otherwise = " better" if plan.extras.find == "fix" else " worse"
+    size = f" {_direction(step, metric)}: {percent(step.effect)} ({interval(step)})" if step else otherwise
+    if len(positions) == 1 and outcome.culprits[0] == plan.merge_base:
+        said.append(_aside(plan, f"{label}{size}"))
+    elif len(positions) == 1:
         said.append(f"{named(positions[0])} made {label}{size}.")
     else:
         said.append(
@@ -102,12 +115,60 @@ def _found(outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, _: fl
     return said
 
 
+def _aside(plan: BisectPlan, what: str) -> str:
+    """The step is between a good end that is no ancestor of bad and where the two part."""
+    assert plan.aside is not None
+    first, last = plan.positions[0].change.short, plan.positions[-1].change.short
+    fork, own = plan.aside.fork.short, plan.aside.own
+    shared = len(plan.aside.shared)
+    also = f" {shared} of them, by their patch, are on the later end's line too." if shared else ""
+    return (
+        f"{first} is no ancestor of {last}, and the step lies between it and {fork}, where their lines part: "
+        f"without what {first} has of its own ({len(own)} commit{'' if len(own) == 1 else 's'}, named in the "
+        f"report) {what}.{also}"
+    )
+
+
+def every_step(outcome: Outcome, plan: BisectPlan) -> tuple[str, ...]:
+    """The steps that were named, where all of them were asked for."""
+    count = len(outcome.steps)
+    if not plan.extras.every or not count:
+        return ()
+    said = [f"{count} step{'' if count == 1 else 's'} of the range named; the largest is told above."]
+    for number, step in enumerate(outcome.steps, 1):
+        who = " or ".join(named(plan.positions[i]) for i in step.culprits)
+        size = f"{percent(step.confirmed.effect)} ({interval(step.confirmed)})"
+        said.append(f"Step {number}: {who}, {size}, probability {min(step.probability, 0.99):.2f}.")
+    return tuple(said)
+
+
+def of_revert(less: Reverted, plan: BisectPlan) -> tuple[str, ...]:
+    """How the later end compares with itself less the culprit."""
+    if less.change is None:
+        return (f"The culprit was not taken back: {less.note}.",) if less.note else ()
+    told, last = less.verdict, plan.positions[-1].change.short
+    said = f"{last} with the culprit taken back"
+    stopped = f" It ended there: {less.note}." if less.note else ""
+    if told is None or math.isnan(told.effect):
+        return (f"{said}: not measured to a whole block.{stopped}",)
+    size = f"{percent(told.effect)} (95 % interval {percent(told.low)} to {percent(told.high)})"
+    word = {
+        "improvement": "the step is gone with it",
+        "same": "taking it back changes nothing there: something else keeps the later end where it is",
+        "regression": "taking it back makes it worse still",
+        "inconclusive": "this does not settle whether the step is gone with it",
+    }[told.word]
+    word = as_asked(word, plan)
+    return (f"{said}: {size} over {_launches(told.launches // 2)} a side: {word}.{stopped}",)
+
+
 def _not_reproduced(
     outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, _: float
 ) -> Sequence[str]:
     del metric
-    good, bad = plan.positions[0].change.short, plan.positions[-1].change.short
-    said = [f"{bad} is not worse than {good} here: no difference in {label} was reproduced."]
+    first, last = plan.positions[0].change.short, plan.positions[-1].change.short
+    word = "better" if plan.extras.find == "fix" else "worse"
+    said = [f"{last} is not {word} than {first} here: no difference in {label} was reproduced."]
     if outcome.whole:
         said.append(
             f"Measured: {percent(outcome.whole.effect)} ({interval(outcome.whole)}) "

@@ -49,6 +49,12 @@ class Ahead(Protocol):
         ...
 
 
+class Revert(Protocol):
+    """A commit less another one that is in it, ready to be built; or why there is none."""
+
+    def __call__(self, head: Change, culprit: Change) -> Change | str: ...
+
+
 @dataclass(frozen=True)
 class Tools:
     """What a job works with; everything that touches the world is handed in."""
@@ -68,6 +74,7 @@ class Tools:
     seconds: Callable[[], float] = time.monotonic
     """A clock that only goes forward."""
     ahead: Ahead | None = None
+    revert: Revert | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""Is an attempt a measurement of this bisection: is its metric there, can it be compared with the others?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfbisect.core.attempt import Attempt, comparable, key
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.jobs.fold import Launch, in_order
+from perfbisect.jobs.plan import BisectPlan
+
+
+def admit(attempt: Attempt, seen: Sequence[Launch], plan: BisectPlan) -> None:
+    """Refuses what is no measurement of this bisection.
+
+    :raises UsageError: the metric is not there.
+    :raises MachineError: it is not comparable with what was measured before.
+    """
+    try:
+        attempt.values(plan.ref)
+    except KeyError:
+        reported = sorted({name for run in attempt.runs for name in run.values})
+        raise UsageError(
+            f"the client did not report {key(plan.ref)}; it reported: {', '.join(reported)}",
+            where=attempt.folder,
+            next_step="name one of these with --metric",
+        ) from None
+    first = next(
+        (x.attempt for x in in_order(seen) if x.end == "finished" and x.attempt is not None), attempt
+    )
+    for field, left, right in comparable(first.provenance, attempt.provenance):
+        raise MachineError(
+            f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
+            where=attempt.folder,
+            next_step="measure all of a bisection on one machine, with one client (--client), of one cell",
+        )
