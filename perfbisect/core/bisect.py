@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from perfbisect.core import verdict
 from perfbisect.core.crew import Crew, crew
 from perfbisect.core.ends import Settled, next_end
+from perfbisect.core.every import go_on, named, parts
 from perfbisect.core.plan import (
     Beliefs,
     Comparison,
@@ -83,7 +84,7 @@ def next_action(
         return action
     if pending:
         return Wait("the last minutes of the budget are being spent")
-    return Done(verdict.out_of_budget(plan, story, state_of(plan, story.data)))
+    return Done(_spent(plan, story))
 
 
 def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
@@ -100,6 +101,15 @@ def _affordable(plan: Plan, story: Story, action: Measure, who: Crew) -> bool:
     return story.prices.spent + expected <= plan.budget
 
 
+def _spent(plan: Plan, story: Story) -> Outcome:
+    state = state_of(plan, story.data)
+    steps = named(plan, story) if plan.every and state is not None else ()
+    if state is None or not steps:
+        return verdict.out_of_budget(plan, story, state)
+    left = ", ".join(f"{low} to {high}" for low, high in parts(plan.n, steps))
+    return verdict.every(plan, story, state, steps, [f"the budget ended before all was settled of {left}"])
+
+
 def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
     if not story.searching and all(launch.purpose == "end" for launch in who.pending):
         step = next_end(plan, tuple(x for x in story.data if not x.imported), story.prices, who)
@@ -113,6 +123,9 @@ def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
     unseen = _unseen_end(plan, story, who)
     if unseen is not None:
         return unseen
+    steps = named(plan, story) if plan.every else ()
+    if steps:
+        return go_on(plan, story, state, steps, who)
     return _told(plan, story, search(plan, story, state, (0, plan.n), who))
 
 

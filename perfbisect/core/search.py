@@ -60,9 +60,15 @@ def inside(pairs: Pairs, span: tuple[int, int]) -> bool:
 
 
 def search(
-    plan: Plan, story: Story, state: Posterior, span: tuple[int, int], crew: Crew
+    plan: Plan,
+    story: Story,
+    state: Posterior,
+    span: tuple[int, int],
+    crew: Crew,
+    attempts: int = ATTEMPTS,
 ) -> Measure | Wait | Ended:
-    """What the free slot launches next in a range of which ``state`` is the posterior."""
+    """What the free slot launches next in a range of which ``state`` is the posterior; ``attempts``: A/B
+    comparisons that may fail before it is given up."""
     first, last, mass = leading(state.p, story.skips)
     made = [pairs for pairs in story.trials if inside(pairs, span)]
     trials = [judged(plan, story, pairs, span) for pairs in made]
@@ -78,7 +84,7 @@ def search(
         return Ended("found", state, held[-1].launches)
     if state.none > NOT_REPRODUCED:
         return _nothing(plan, story, state, span)
-    if sum(trial.passed is False for trial in trials) >= ATTEMPTS:
+    if sum(trial.passed is False for trial in trials) >= attempts:
         return Ended("too small", state)
     just_judged = bool(made) and not any(span[0] <= i <= span[1] for i in made[-1].since)
     if mass >= TRIAL_AT and not just_judged and not held:

@@ -20,7 +20,9 @@ class Pairs:
     slot: str
     launches: tuple[Launch, ...]
     before: int
-    """How many launches the bisection had when it began."""
+    """How many launches the bisection had when it began ..."""
+    after: int
+    """... and when its last one had ended."""
     alone: bool
     """Nothing else was launched on its slot since: it can go on."""
     since: frozenset[int]
@@ -75,6 +77,10 @@ class _Open:
         first = self.positions[0]
         return event.index in self.positions if len(self.positions) > 1 else event.index < first
 
+    def told(self, data: tuple[Launch, ...]) -> Pairs:
+        made = tuple(data[k] for k in self.members)
+        return Pairs(self.slot, made, self.before, self.members[-1] + 1, self.alone, frozenset(self.since))
+
 
 def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
     """:raises ValueError: the plan or an event makes no sense, or an end of the range cannot be measured."""
@@ -109,10 +115,7 @@ def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
         skips=frozenset(skips),
         prices=observed(plan, events),
         searching=searching,
-        trials=tuple(
-            Pairs(x.slot, tuple(data[k] for k in x.members), x.before, x.alone, frozenset(x.since))
-            for x in trials
-        ),
+        trials=tuple(x.told(data) for x in trials),
         flapping=tuple(sorted(end_skips)),
     )
 

@@ -4,6 +4,8 @@ know."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from perfbisect.core import confirm
 from perfbisect.core.ends import launches_needed
 from perfbisect.core.groups import leading
 from perfbisect.core.noise import Launch
-from perfbisect.core.plan import Beliefs, Comparison, Outcome, Plan, Word
+from perfbisect.core.plan import Beliefs, Comparison, Outcome, Plan, Step, Word
 from perfbisect.core.posterior import NO_CHANGE, Posterior, prior_weights
 from perfbisect.core.stats import center, quantiles
 from perfbisect.core.story import Story
@@ -58,6 +60,24 @@ def beliefs(plan: Plan, story: Story, state: Posterior | None) -> Beliefs:
     )
 
 
+@dataclass(frozen=True)
+class Named:
+    """A step that its A/B confirmed: the culprit is one of the candidates after ``parent`` up to
+    ``culprit``."""
+
+    parent: int
+    culprit: int
+    mass: float
+    state: Posterior
+    trial: tuple[Launch, ...]
+    known: int
+    """How many launches the bisection had when it was named."""
+
+    def told(self, sign: int) -> Step:
+        step = confirm.compare(*confirm.split(self.trial), confirm.expected(self.state), sign)
+        return Step(tuple(range(self.parent + 1, self.culprit + 1)), min(SHOWN, self.mass), step)
+
+
 def whole(plan: Plan, story: Story, state: Posterior) -> Comparison:
     """The change between the two ends, from every launch of theirs."""
     good = [x for x in story.own if x.index == 0]
@@ -81,6 +101,27 @@ def found(plan: Plan, story: Story, state: Posterior, trial: tuple[Launch, ...])
         whole=ends,
         share=share,
         note=_join(_more_steps(story, state, step, ends), _flaps(story)),
+    )
+
+
+def every(
+    plan: Plan, story: Story, state: Posterior, steps: Sequence[Named], notes: Sequence[str]
+) -> Outcome:
+    """Every step that was named; the largest is told as the one of a bisection that asks for one."""
+    told = tuple(step.told(plan.sign) for step in steps)
+    largest = max(told, key=lambda step: abs(math.log1p(step.confirmed.effect)))
+    ends = whole(plan, story, state)
+    change = math.log1p(ends.effect)
+    return Outcome(
+        word="found",
+        culprits=largest.culprits,
+        probability=largest.probability,
+        beliefs=beliefs(plan, story, state),
+        confirmed=largest.confirmed,
+        whole=ends,
+        share=math.log1p(largest.confirmed.effect) / change if change else None,
+        note=_join(*notes, _flaps(story)),
+        steps=told,
     )
 
 
