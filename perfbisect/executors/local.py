@@ -16,6 +16,7 @@ from perfbisect.environments import Builder, Environment
 from perfbisect.errors import Interrupted, ServerError, UsageError
 from perfbisect.executors import AttemptRequest, Sink, Started, faults, provenance
 from perfbisect.executors.bench import Bench, measure
+from perfbisect.executors.engines import engine_of, lay
 from perfbisect.executors.fetch import data_from_hub, fetch, from_hub
 from perfbisect.executors.provenance import Instrument
 from perfbisect.executors.record import Record
@@ -106,7 +107,8 @@ class LocalExecutor:
         record.phase, record.log = "launch", request.folder / "server.log"
         record.log.unlink(missing_ok=True)
         endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")
-        command = family.server(cell, endpoint)
+        command = family.server(cell, endpoint, engine_of(cell, request.change, environment))
+        lay(command.files, request.folder)
         argv = (str(environment.interpreter), *command.args)
         env = environ.for_interpreter(
             self.shell, environment.interpreter, environment.env, offline, command.env, pinned

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from perfbisect.core.cell import Cell
@@ -26,13 +26,40 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class Engine:
+    """What commands depend on of the engine that will run: options come and go from commit to commit.
+
+    ``date`` is the commit's, ISO 8601, ``version`` the package's; empty: not known. ``root`` is the folder
+    on this machine with the engine's own tree as the change has it (its package stands in it).
+    """
+
+    version: str = ""
+    date: str = ""
+    root: str = ""
+
+
+UNKNOWN = Engine()
+"""Nothing is known of the engine: its commands are those of the newest that perfbisect knows."""
+
+
+@dataclass(frozen=True)
 class Request:
-    """One HTTP request with a JSON body, and how to see that its answer is a real one."""
+    """One HTTP request, and how to see that its answer is a real one.
+
+    The body is sent as JSON, or, where a value is bytes (a file), as a multipart form.
+    """
 
     path: str
     body: Mapping[str, object]
     must_contain: str = ""
-    """A dotted path into the JSON answer whose value must be there and not empty: ``choices.0.text``."""
+    """A dotted path into the JSON answer whose value must be there and not empty: ``choices.0.text``.
+
+    A star stands for any place of a list: ``choices.*.message.audio.data``.
+    """
+    content_type: str = ""
+    """How the answer's content type must begin where it is no JSON: ``audio/``."""
+    at_least: int = 0
+    """Bytes that such an answer must have: fewer are no sound."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +74,8 @@ class ServerCommand:
 
     An answer in JSON with ``"success": false`` has emptied nothing.
     """
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts by file name, to be written into the folder in which the server is started."""
 
 
 class Family(Protocol):
@@ -56,8 +85,12 @@ class Family(Protocol):
     headline: str
     guards: tuple[str, ...]
 
-    def server(self, cell: Cell, endpoint: Endpoint) -> ServerCommand:
-        """The server for one attempt. :raises UsageError: the cell asks for what this family cannot serve."""
+    def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
+        """The server for one attempt.
+
+        :raises UsageError: the cell asks for what this family cannot serve.
+        :raises ServerError: the engine, as far as it is known, cannot serve this cell; another one can.
+        """
         ...
 
 

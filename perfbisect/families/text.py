@@ -6,7 +6,7 @@ from perfbisect.core.cell import Cell
 from perfbisect.core.cell_parts import LOCAL
 from perfbisect.core.options import merge_options, option_tokens
 from perfbisect.errors import UsageError
-from perfbisect.families import OFFLINE, Endpoint, Request, ServerCommand
+from perfbisect.families import OFFLINE, UNKNOWN, Endpoint, Engine, Request, ServerCommand
 
 _OURS = (
     "host",
@@ -37,7 +37,7 @@ class TextFamily:
     headline = "tpot"
     guards: tuple[str, ...] = ("failed", "output_tokens")
 
-    def server(self, cell: Cell, endpoint: Endpoint) -> ServerCommand:
+    def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:  # noqa: ARG002
         """``vllm serve``: the cell's options, the engine's sampling defaults and not a hub's, a fixed seed.
 
         :raises UsageError: a deploy YAML, stage overrides, or a serve argument that is not the cell's to set.

@@ -80,7 +80,7 @@ class Server:
         """
         request = self.command.first_request
         self._answered(request.path, request.body, limit, asked, lambda answer: _problem(answer, request))
-        if "stream" in request.body:
+        if "stream" in request.body and not request.content_type:
             self._answered(request.path, {**request.body, "stream": True}, limit, asked, _stream_problem)
         self.check_ports("after the first request")
         self.owned.observe()
@@ -222,6 +222,8 @@ def _problem(answer: Answer, request: Request) -> str:
     """What is wrong with an answer; empty if it is a real one."""
     if answer.status != 200:
         return "the first request was refused"
+    if request.content_type:
+        return _binary_problem(answer, request)
     document = answer.json()
     if document is None:
         return "the first answer is not JSON"
@@ -229,6 +231,18 @@ def _problem(answer: Answer, request: Request) -> str:
         return "the first answer is an error, with status 200"
     if request.must_contain and not _at(document, request.must_contain.split(".")):
         return f"the first answer has nothing at {request.must_contain!r}"
+    return ""
+
+
+def _binary_problem(answer: Answer, request: Request) -> str:
+    """What is wrong with an answer that is no JSON, such as sound; empty if it is of the kind asked for."""
+    if answer.content_type.startswith("text/event-stream"):
+        return f"the first answer is a stream of events, where {request.content_type}... was asked for"
+    if not answer.content_type.startswith(request.content_type):
+        told = logs.neutral(answer.content_type, 60) or "nothing"
+        return f"the first answer is {told}, where {request.content_type}... was asked for"
+    if answer.size < request.at_least:
+        return f"the first answer has {answer.size} bytes, where {request.at_least} or more were expected"
     return ""
 
 
@@ -251,7 +265,12 @@ def _stream_problem(answer: Answer) -> str:
 
 
 def _at(document: Any, path: Iterable[str]) -> Any:
-    for part in path:
+    """What stands there, or None; after a star what stands there in the first place of a list that has it."""
+    parts = tuple(path)
+    for index, part in enumerate(parts):
+        if part == "*" and isinstance(document, list):
+            found = (_at(item, parts[index + 1 :]) for item in document)
+            return next((value for value in found if value), None)
         if isinstance(document, list) and part.isdigit() and int(part) < len(document):
             document = document[int(part)]
         elif isinstance(document, dict):

@@ -21,10 +21,12 @@ class NoAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """A status and a text; shown as one short line."""
+    """A status and a text; shown as one short line. ``size`` in bytes, ``content_type`` as it was told."""
 
     status: int
     text: str
+    content_type: str = ""
+    size: int = 0
 
     def json(self) -> Any:
         """The text as JSON; None if it is none."""
@@ -34,6 +36,8 @@ class Answer:
             return None
 
     def __str__(self) -> str:
+        if self.content_type.startswith(("audio/", "image/", "video/", "application/octet-stream")):
+            return f"{self.status} {neutral(self.content_type, 60)}, {self.size} bytes"
         return f"{self.status} {neutral(' '.join(self.text.split()), 200) or '(empty)'}"
 
 
@@ -86,7 +90,7 @@ def _ask(method: str, url: str, body: Mapping[str, object] | None, limit: float)
             with session.request(
                 method,
                 url,
-                json=None if body is None else dict(body),
+                **_sent(body),
                 timeout=limit,
                 stream=True,
                 allow_redirects=False,
@@ -96,9 +100,24 @@ def _ask(method: str, url: str, body: Mapping[str, object] | None, limit: float)
                     content += chunk
                     if len(content) > _LARGEST:
                         break
-                return Answer(reply.status_code, content.decode("utf-8", "replace"))
+                return Answer(
+                    reply.status_code,
+                    content.decode("utf-8", "replace"),
+                    reply.headers.get("content-type", ""),
+                    len(content),
+                )
         except (requests.RequestException, OSError) as error:
             raise NoAnswerError(_reason(error, limit)) from error
+
+
+def _sent(body: Mapping[str, object] | None) -> dict[str, Any]:
+    """The body as JSON; as a multipart form where a value is bytes: a file of that name."""
+    if body is None:
+        return {}
+    files = {name: (name, value) for name, value in body.items() if isinstance(value, bytes)}
+    if not files:
+        return {"json": dict(body)}
+    return {"data": {name: str(value) for name, value in body.items() if name not in files}, "files": files}
 
 
 def _reason(error: BaseException, limit: float) -> str:
