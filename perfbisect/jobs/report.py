@@ -134,7 +134,7 @@ def made(
         ),
         minutes=minutes_document(seen, plan.budget, saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, shown, _attempt(seen, shown.id)),
-        versions=versions(plan, seen),
+        versions=versions(plan.setting, seen),
         told=plan.told,
         steps=tuple(_step(step, plan) for step in outcome.steps) if outcome else (),
         log_differences=_log_differences(seen, sides) if culprit else (),

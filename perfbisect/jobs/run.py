@@ -146,7 +146,7 @@ def run_document(job: Job, events: Sequence[Event]) -> RunDocument:
         launches=tuple(launch_document(x, plan.change, metric) for x in seen),
         minutes=minutes_document(seen, 0.0, saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, plan.change, attempts[-1] if attempts else None),
-        versions=versions(plan, seen),
+        versions=versions(plan.setting, seen),
         told=plan.told,
         folder=str(job.path),
     )

@@ -18,7 +18,7 @@ from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef
 from perfbisect.families import FAMILIES
 from perfbisect.jobs.fold import Launch
-from perfbisect.jobs.plan import JobPlan, Position, Setting
+from perfbisect.jobs.plan import Position, Setting
 from perfbisect.jobs.prepare import EXAMPLE
 from perfbisect.render.documents import (
     BeliefDocument,
@@ -157,7 +157,7 @@ def commands_document(
     return CommandsDocument(change=change.id, serve=serve, bench=bench, perfbisect=setting.typed, note=note)
 
 
-def versions(plan: JobPlan, seen: Iterable[Launch]) -> dict[str, Any]:
+def versions(setting: Setting, seen: Iterable[Launch]) -> dict[str, Any]:
     """With what was measured: perfbisect, engines, client, machine; several where they differ."""
     attempts = [launch.attempt for launch in seen if launch.attempt is not None]
     made = [attempt.provenance for attempt in attempts]
@@ -169,8 +169,8 @@ def versions(plan: JobPlan, seen: Iterable[Launch]) -> dict[str, Any]:
         "client": sorted({p.client_digest for p in made if p.client_digest}),
         "machine_class": sorted({p.machine_class for p in made if p.machine_class}),
         "machine": facts.get("machine", {}),
-        "exclude_newer": plan.setting.exclude_newer,
-        "constraints": plan.setting.constraints,
+        "exclude_newer": setting.exclude_newer,
+        "constraints": setting.constraints,
     }
 
 
