@@ -196,9 +196,9 @@ def _named(devices: Sequence[Gpu], entry: str) -> Gpu | None:
     return found[0]
 
 
-def readings(smi: Smi) -> tuple[Reading, ...]:
-    """What every device is doing now; empty where there is none or the driver fails."""
-    return parse_readings(smi.devices(_CHANGING).rows)
+def readings(smi: Smi, only: Sequence[str] = ()) -> tuple[Reading, ...]:
+    """What every device (or those of these UUIDs) is doing now; empty where the driver fails."""
+    return parse_readings(smi.devices(_CHANGING, only).rows)
 
 
 def parse_readings(rows: Iterable[Row]) -> tuple[Reading, ...]:

@@ -44,9 +44,9 @@ class Smi:
     patience: float = _PATIENCE
     _unknown: set[str] = field(default_factory=set, repr=False)
 
-    def devices(self, fields: Sequence[str]) -> Answer:
-        """A row for each device."""
-        return self._query("--query-gpu", fields)
+    def devices(self, fields: Sequence[str], only: Sequence[str] = ()) -> Answer:
+        """A row for each device, or for those of these UUIDs."""
+        return self._query("--query-gpu", fields, only)
 
     def processes(self, fields: Sequence[str]) -> Answer:
         """A row for each process that computes on a device, where the driver tells them."""
@@ -60,10 +60,14 @@ class Smi:
         """What ``nvidia-smi topo -m`` prints; empty if it fails."""
         return self._run("topo", "-m").stdout
 
-    def _query(self, option: str, fields: Sequence[str]) -> Answer:
+    def _query(self, option: str, fields: Sequence[str], only: Sequence[str] = ()) -> Answer:
         while True:
             asked = [name for name in fields if name not in self._unknown]
-            told = self._run(f"{option}={','.join(asked)}", "--format=csv,noheader,nounits")
+            told = self._run(
+                f"{option}={','.join(asked)}",
+                "--format=csv,noheader,nounits",
+                *((f"--id={','.join(only)}",) if only else ()),
+            )
             unknown = _NOT_VALID.search(told.stdout + told.said)
             if unknown is None or unknown[1] not in asked or len(asked) == 1:
                 break

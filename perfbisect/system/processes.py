@@ -26,6 +26,8 @@ class Process:
     state: str
     name: str
     cpu_seconds: float
+    waited_seconds: float = 0.0
+    """CPU time of the children it has waited for."""
 
     @property
     def living(self) -> bool:
@@ -60,6 +62,7 @@ def process(pid: int) -> Process | None:
         state=fields[0],
         name=head.partition("(")[2],
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
+        waited_seconds=(int(fields[13]) + int(fields[14])) / _TICKS,
     )
 
 

@@ -31,8 +31,9 @@ def main(machine: Path, arguments: list[str]) -> int:
         sys.stdout.write(path.read_text("utf-8") if path.exists() else "")
         return 0
     names = {"--query-gpu": "gpu.csv", "--query-compute-apps": "processes.csv"}
-    if arguments[1:] != ["--format=csv,noheader,nounits"] or option not in names:
+    if arguments[1:2] != ["--format=csv,noheader,nounits"] or option not in names:
         return 1
+    wanted = arguments[2].removeprefix("--id=").split(",") if arguments[2:] else None
     text = (machine / names[option]).read_text("utf-8")
     header, *lines = csv.reader(text.splitlines(), skipinitialspace=True)
     rows = [dict(zip(header, line, strict=True)) for line in lines]
@@ -41,6 +42,8 @@ def main(machine: Path, arguments: list[str]) -> int:
             sys.stdout.write(f'Field "{name}" is not a valid field to query.\n\n')
             return 2
     for row in rows:
+        if wanted is not None and row["uuid"] not in wanted:
+            continue
         sys.stdout.write(", ".join(row[name] for name in fields.split(",")) + "\n")
     return 0
 
