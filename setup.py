@@ -22,7 +22,8 @@ there = {
 setup(
     packages=[*find_packages(include=["perfbisect", "perfbisect.*"]), *there],
     package_dir=there,
-    package_data={
+    package_data={"perfbisect.render": ["templates/*"]}
+    | {
         name: sorted(
             path.relative_to(ROOT / folder).as_posix()
             for path in (ROOT / folder).rglob("*")

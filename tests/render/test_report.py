@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
 
-import pytest
-
-from perfbisect.core.attempt import Failure
-from perfbisect.core.change import History
 from perfbisect.environments import Refusal
-from perfbisect.jobs.bisect import bisect
 from perfbisect.jobs.expect import Noise
-from perfbisect.jobs.plan import BisectPlan
 from perfbisect.jobs.planned import plan_document
 from perfbisect.render.console import Console, error_lines, plan_lines, report_lines
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.notices import PhaseBegan, Told, Waiting
 from perfbisect.render.report import markdown
-from perfbisect.store.jobs import Job
-from tests.fakes.history import HOSTILE_SUBJECT
 from tests.jobs.conftest import MakePlan
-from tests.jobs.world import FakeBuilder, Watch, World, history
+from tests.jobs.world import FakeBuilder, Watch
+from tests.render.conftest import hostile
 
 ACTS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def hostile() -> World:
-    changes = [replace(c, subject=HOSTILE_SUBJECT, author="@everyone \x1b[2J") for c in history(10).changes]
-    return World(History(tuple(changes)).changes, slow=6)
-
-
-@pytest.fixture
-def told(
-    plan_for: MakePlan, new_job: Callable[[BisectPlan, Watch, World], Job]
-) -> tuple[ReportDocument, Watch]:
-    """A bisection with a skip known beforehand, a failure when tried, and merged neighbours."""
-    world, watch = hostile(), Watch()
-    failure = Failure("launch", "change", "died: \x1b[31m| `x` <script>", "/log")
-    world.fault = lambda _, request: failure if request.change.id == world.changes[5].id else None
-    builder = FakeBuilder(
-        merged=frozenset({world.changes[2].id}),
-        refused={world.changes[4].id: Refusal("csrc differs | \x1b[2J")},
-    )
-    job = new_job(plan_for(world, builder), watch, world)
-    with job.held():
-        return bisect(job, watch.tools(world)), watch
 
 
 def test_nothing_in_the_markdown_acts(told: tuple[ReportDocument, Watch]) -> None:
