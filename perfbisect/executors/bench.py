@@ -11,7 +11,7 @@ from typing import Any
 from perfbisect.clients import Client
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
-from perfbisect.errors import ClientError, PerfbisectError, ServerError
+from perfbisect.errors import ClientError, MachineError, PerfbisectError, ServerError
 from perfbisect.executors import Sink
 from perfbisect.executors.faults import BlamedError, Judge
 from perfbisect.executors.record import Record
@@ -21,7 +21,7 @@ from perfbisect.system.machine import LoadMeter
 from perfbisect.system.proc import Asked, Finished
 from perfbisect.system.server import Server, hit_rate
 
-_OWN_FAULT = "in the client: the server still answers"
+_END_OF_LOG = 32768
 
 
 @dataclass(frozen=True)
@@ -102,60 +102,53 @@ class Bench:
         )
 
     def _document(self, ended: Finished, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
-        def failed(message: str) -> BlamedError:
-            return self._blamed(
-                ClientError(message, where=log), log, killed=ended.code == -9 and not ended.timed_out
-            )
-
         if unfinished:
-            raise BlamedError(
-                ServerError(
-                    f"the server had {unfinished} requests unfinished when the limit of a run, "
-                    f"{self.limit:.0f} s, had passed",
-                    where=self.server.owned.log,
-                ),
-                "change",
+            raise self._of_the_server(
+                f"the server had {unfinished} requests unfinished when the limit of a run, "
+                f"{self.limit:.0f} s, had passed"
             )
         if ended.timed_out:
-            raise failed(f"the client did not end within {self.limit:.0f} s and was stopped")
+            raise self._failed(f"the client did not end within {self.limit:.0f} s and was stopped", log)
         if ended.code != 0:
-            how = (
-                f"was ended by signal {-ended.code}"
-                if ended.code < 0
-                else f"ended with exit code {ended.code}"
-            )
+            signal = f"was ended by signal {-ended.code}"
+            how = signal if ended.code < 0 else f"ended with exit code {ended.code}"
             cause = logs.cause(log)
-            raise failed(f"the client {how}" + (f": {cause}" if cause else f"\n{logs.tail(log)}"))
+            raise self._failed(f"the client {how}" + (f": {cause}" if cause else f"\n{logs.tail(log)}"), log)
         try:
             document = json.loads(result.read_text("utf-8"))
         except FileNotFoundError:
-            raise failed(
-                f"the client ended with exit code 0 and wrote no {result.name}\n{logs.tail(log)}"
+            said = logs.tail(log)
+            raise self._failed(
+                f"the client ended with exit code 0 and wrote no {result.name}\n{said}", log
             ) from None
         except ValueError as error:
-            raise failed(f"{result.name} is not JSON: {logs.neutral(str(error), 120)}") from error
+            raise self._failed(f"{result.name} is not JSON: {logs.neutral(str(error), 120)}", log) from error
         if not isinstance(document, dict):
-            raise failed(f"{result.name} holds a {type(document).__name__}, not one result")
+            raise self._failed(f"{result.name} holds a {type(document).__name__}, not one result", log)
         return document
 
-    def _blamed(
-        self, error: ClientError, log: Path, *, killed: bool = False, streamed: bool = False
-    ) -> BlamedError:
+    def _failed(self, message: str, log: Path) -> BlamedError:
+        return self._blamed(ClientError(message, where=log), log)
+
+    def _blamed(self, error: ClientError, log: Path, *, streamed: bool = False) -> BlamedError:
         """A client's failure is the change's if its server has died or cannot answer any more."""
-        text = logs.text_of(log, 32768)
+        text = logs.text_of(log, _END_OF_LOG)
         fault = self.judge.fault(error, "bench", text)
-        if killed:
-            return BlamedError(_said(error, "nobody here sent it: out of memory?"), "machine")
         if fault == "machine":
-            return BlamedError(_said(error, self.judge.reason(error, fault, text), whole=True), fault)
+            return BlamedError(_said(error, self.judge.reason(error, "bench", text)), fault)
         wrong = self.server.trouble()
         if wrong is not None:
-            server_log = self.server.owned.log
-            fault = self.judge.fault(wrong, "bench", logs.text_of(server_log, 32768))
-            return BlamedError(PerfbisectError(f"{error.message}; {wrong.message}", where=server_log), fault)
+            return self._of_the_server(f"{error.message}; {wrong.message}", wrong)
         if streamed:
-            return BlamedError(_said(error, "the server answered requests with errors"), "change")
-        return BlamedError(_said(error, _OWN_FAULT), "client")
+            return self._of_the_server(f"{error.message} (the server answered requests with errors)")
+        return BlamedError(_said(error, f"{error.message} (in the client: the server still answers)"), fault)
+
+    def _of_the_server(self, message: str, wrong: PerfbisectError | None = None) -> BlamedError:
+        log = self.server.owned.log
+        kind = MachineError if isinstance(wrong, MachineError) else ServerError
+        error, text = kind(message, where=log), logs.text_of(log, _END_OF_LOG)
+        reason = self.judge.reason(error, "bench", text)
+        return BlamedError(_said(error, reason), self.judge.fault(error, "bench", text))
 
 
 def measure(record: Record, bench: Bench, server: Server, sink: Sink) -> None:
@@ -184,9 +177,8 @@ def measure(record: Record, bench: Bench, server: Server, sink: Sink) -> None:
             return
 
 
-def _said(error: PerfbisectError, more: str, whole: bool = False) -> PerfbisectError:
-    text = more if whole else f"{error.message} ({more})"
-    return PerfbisectError(text, where=error.where, next_step=error.next_step)
+def _said(error: PerfbisectError, reason: str) -> PerfbisectError:
+    return PerfbisectError(reason, where=error.where, next_step=error.next_step)
 
 
 def _stream_failed(document: Mapping[str, Any]) -> bool:

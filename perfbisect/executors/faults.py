@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from perfbisect.core.attempt import Fault, Phase
 from perfbisect.errors import BuildError, ClientError, MachineError, PerfbisectError, ServerError
+from perfbisect.executors.fault_table import TABLE, Event, Row
 from perfbisect.system import machine
 
 RAISED = (BuildError, ServerError, ClientError, MachineError, OSError)
 """Failures that become an attempt with its failure; all else is bad input or a mistake of ours: raised."""
+
+_MAY_BE: dict[Event, tuple[Fault, ...]] = {
+    "void": ("machine",),
+    "machine": ("machine",),
+    "build": ("machine", "change"),
+    "server": ("machine", "change"),
+    "client": ("machine", "client"),
+}
+"""Whose fault it can be when this one failed. A client that crashes says nothing about the change."""
+
+_SECOND_HAND = re.compile(r"EngineDeadError|See (?:the )?(?:root cause|stack trace)|initialization failed")
+_FIRST_HAND = re.compile(r"(?:^|[\s:])[A-Za-z_][\w.]*(?:Error|Exception)\b(?::|$)|Fatal Python error", re.M)
+
+
+class VoidError(MachineError):
+    """What was measured does not count: the machine was not ours alone, or not as it was before."""
 
 
 class BlamedError(ClientError):
@@ -22,36 +40,66 @@ class BlamedError(ClientError):
 
 @dataclass(frozen=True)
 class Judge:
-    """Tells faults apart. ``oom_kills``: processes the kernel had ended for memory when the attempt began."""
+    """Tells faults apart, by the one table.
+
+    ``oom_kills``: processes the kernel had ended for memory when the attempt began. ``measured_before``:
+    another launch of this change has measured under this cell.
+    """
 
     oom_kills: int
+    measured_before: bool = False
 
-    def fault(self, error: BaseException, phase: Phase, log_text: str = "") -> Fault:
-        """Whose it is, from the kind of the error, what it says, and what the machine did meanwhile.
+    def row(self, error: BaseException, phase: Phase, log_text: str = "") -> Row:
+        """The row of the table that fits: by who failed, what it says, and what the machine did meanwhile.
 
         ``log_text`` is the end of the log of the process that failed.
         """
-        if isinstance(error, BlamedError):
-            return error.fault
-        if isinstance(error, MachineError | OSError) or phase == "stop":
-            return "machine"
-        if machine.oom_kills() > self.oom_kills:
-            return "machine"
-        text = error.message if isinstance(error, PerfbisectError) else str(error)
-        if machine.trouble(text) or machine.trouble(log_text):
-            return "machine"
-        return "client" if isinstance(error, ClientError) else "change"
+        failed = _who(error, phase)
+        seen = {failed}
+        if machine.oom_kills() > self.oom_kills and failed != "void":
+            seen.add("oom kill")
+        text = f"{_text(error)}\n{log_text}"
+        may_be = _MAY_BE[failed]
+        return next(row for row in TABLE if row.fault in may_be and self._fits(row, seen, text))
 
-    def reason(self, error: BaseException, fault: Fault, log_text: str = "") -> str:
+    def fault(self, error: BaseException, phase: Phase, log_text: str = "") -> Fault:
+        """Whose it is."""
+        return error.fault if isinstance(error, BlamedError) else self.row(error, phase, log_text).fault
+
+    def reason(self, error: BaseException, phase: Phase, log_text: str = "") -> str:
         """The failure in words; what the machine did is said first where it is to blame."""
-        if isinstance(error, PerfbisectError):
-            text = error.message
-        else:
-            name = getattr(error, "filename", None)
-            text = f"{getattr(error, 'strerror', None) or error}" + (f": {name}" if name else "")
-        if fault != "machine" or isinstance(error, MachineError):
+        text = _text(error)
+        if isinstance(error, BlamedError | MachineError):
             return text
-        if machine.oom_kills() > self.oom_kills:
-            return f"the kernel ended a process for lack of memory: {text}"
-        meaning = machine.trouble(text) or machine.trouble(log_text)
-        return f"{meaning}: {text}" if meaning else text
+        row = self.row(error, phase, log_text)
+        return f"{row.means}: {text}" if row.fault == "machine" else text
+
+    def _fits(self, row: Row, seen: set[Event], text: str) -> bool:
+        return (
+            (not row.event or row.event in seen)
+            and (not row.pattern or re.search(row.pattern, text) is not None)
+            and (not row.if_measured or self.measured_before)
+            and (not row.if_silent or not names_an_error(text))
+        )
+
+
+def names_an_error(text: str) -> bool:
+    """True if a line names an error that points at no other: the engine failed by itself and says how."""
+    return any(_FIRST_HAND.search(line) and not _SECOND_HAND.search(line) for line in text.splitlines())
+
+
+def _who(error: BaseException, phase: Phase) -> Event:
+    if isinstance(error, VoidError):
+        return "void"
+    if isinstance(error, MachineError | OSError) or phase == "stop":
+        return "machine"
+    if isinstance(error, BuildError):
+        return "build"
+    return "client" if isinstance(error, ClientError) else "server"
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, PerfbisectError):
+        return error.message
+    name = getattr(error, "filename", None)
+    return f"{getattr(error, 'strerror', None) or error}" + (f": {name}" if name else "")

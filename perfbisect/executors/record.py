@@ -66,8 +66,8 @@ class Record:
         log = Path(getattr(error, "where", None) or self.log)
         starting = server is not None and self.phase in ("launch", "first_request")
         text = logs.text_of(server.log, _END_OF_LOG) if server is not None and starting else ""
-        fault = self.judge.fault(error, self.phase, text)
-        self.failure = Failure(self.phase, fault, self.judge.reason(error, fault, text), str(log))
+        fault, reason = self.judge.fault(error, self.phase, text), self.judge.reason(error, self.phase, text)
+        self.failure = Failure(self.phase, fault, reason, str(log))
         if isinstance(error, PerfbisectError) and error.next_step:
             self.facts["next_step"] = error.next_step
 
