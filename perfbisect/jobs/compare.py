@@ -1,0 +1,167 @@
+"""The comparison: launch the sides in turn, judge after each block, stop where the verdict stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from perfbisect.core import compare as core
+from perfbisect.core.attempt import Attempt, comparable, key
+from perfbisect.core.cell import Cell
+from perfbisect.core.metric import MetricRef
+from perfbisect.environments import Builder
+from perfbisect.errors import BuildError, MachineError, UsageError
+from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of, compare_plan_of
+from perfbisect.jobs.compare_report import compare_document
+from perfbisect.jobs.crew import Crew
+from perfbisect.jobs.fold import Launch, Ledger, owed
+from perfbisect.jobs.plan import Setting, cell_data
+from perfbisect.jobs.policy import Failures
+from perfbisect.jobs.prepare import runs_per_launch
+from perfbisect.jobs.sides import SIDES, in_turn, seen_of
+from perfbisect.jobs.tell import launching
+from perfbisect.jobs.views import launch_document
+from perfbisect.jobs.work import Order, Tools, clear_up
+from perfbisect.render.compare_documents import CompareDocument
+from perfbisect.render.notices import Launched
+from perfbisect.store.jobs import Job, finished
+from perfbisect.store.journal import Journal
+
+RUNS = 2
+"""Runs a launch, where the engine can empty its caches between them: the second is nearly free."""
+
+
+def make_compare_plan(
+    *,
+    cell: Cell,
+    a: SidePlan,
+    b: SidePlan,
+    builder: Builder,
+    metric: MetricRef,
+    setting: Setting,
+    budget: float,
+    blocks: int,
+    seed: int = 0,
+    min_effect: float | None = None,
+    told: Sequence[str] = (),
+) -> ComparePlan:
+    """The plan of a comparison.
+
+    :raises UsageError: both sides are the same, or --env is wrong.
+    :raises BuildError: a side cannot be built.
+    """
+    builder.prepare([a.change, b.change])
+    for name, side in (("a", a), ("b", b)):
+        refusal = builder.refuses(side.change)
+        if refusal is not None and refusal.error:
+            raise UsageError(refusal.reason, next_step="mend --env")
+        if refusal is not None:
+            raise BuildError(
+                f"--{name} {side.text} cannot be built: {refusal.reason}",
+                next_step=f"choose another --{name}, or another --env",
+            )
+    if a.variant == b.variant and builder.key(a.change) == builder.key(b.change):
+        raise UsageError(
+            f"{a.text} and {b.text} are the same: one environment, one variant",
+            next_step="name two changes, or a variant of one: --b REV+VARIANT",
+        )
+    return ComparePlan(
+        cell=cell_data(cell),
+        digest=cell.digest,
+        setting=setting,
+        metric=str(metric),
+        a=a,
+        b=b,
+        blocks=blocks,
+        runs=min(RUNS, runs_per_launch(cell)),
+        budget=budget,
+        seed=seed,
+        min_effect=min_effect,
+        told=tuple(told),
+    )
+
+
+def compare(job: Job, tools: Tools) -> CompareDocument:
+    """Goes on with a comparison, new or resumed, until its verdict. Hold the job meanwhile.
+
+    :raises BuildError, ServerError: a side cannot be built or served.
+    :raises ClientError, MachineError: they failed too often; the job can be resumed.
+    :raises UsageError: the client does not report the metric.
+    :raises Interrupted: Ctrl-C or a stop.
+    """
+    with Journal(job.journal, clock=tools.clock) as journal:
+        plan = compare_plan_of(journal.events)
+        if not finished(journal.events):
+            clear_up(job, journal, tools)
+            verdict = _measure(job, journal, plan, tools)
+            journal.append("verdict", {"word": verdict.word, "launches": verdict.launches})
+        return compare_document(job, journal.events)
+
+
+def _measure(job: Job, journal: Journal, plan: ComparePlan, tools: Tools) -> core.Verdict:
+    cells, slot = cells_of(plan), tools.slots[0]
+    failures, ledger = Failures(job, tools), Ledger()
+    question = plan.question()
+    while True:
+        seen = ledger.read(journal.events)
+        made = seen_of(in_turn(seen), plan.ref)
+        side = core.next_side(question, made)
+        if side is None or not _affordable(plan, seen):
+            return core.judge(question, made)
+        again = owed(seen, slot.name, (slot.name,))
+        index = SIDES.index(side)
+        block = len(made) // core.BLOCK + 1
+        why = f"{side.upper()}, block {block}" + (f", once more: {again.reason}" if again else "")
+        order = Order(index, plan.sides[index].change, "confirm", plan.runs, why)
+        tools.sink(launching(len(seen) + 1, order, 0, slot.name))
+        with Crew(job, journal, tools, cells[index]) as crew:
+            crew.start(order, slot)
+            crew.ended()
+        seen = ledger.read(journal.events)
+        ended = seen[-1]
+        if ended.attempt is not None and ended.attempt.failure is None:
+            _admit(ended.attempt, seen, plan)
+        tools.sink(
+            Launched(
+                launch_document(ended, order.change, plan.ref),
+                plan.ref.metric.unit,
+                (),
+                None,
+                sum(x.minutes for x in seen),
+                plan.budget,
+            )
+        )
+        if ended.refused and (not ended.built or again is not None):
+            raise failures.broken(ended, f"side {side} ({plan.sides[index].text})", "name another change")
+        failures.after(ended)
+        if failures.rest is not None:
+            failures.wait()
+
+
+def _affordable(plan: ComparePlan, seen: Sequence[Launch]) -> bool:
+    each = [launch.minutes for launch in seen if launch.end == "finished"]
+    return sum(launch.minutes for launch in seen) + (median(each) if each else 0.0) <= plan.budget
+
+
+def _admit(attempt: Attempt, seen: Sequence[Launch], plan: ComparePlan) -> None:
+    """:raises UsageError: the metric is not there.
+
+    :raises MachineError: it is not comparable with the first.
+    """
+    try:
+        attempt.values(plan.ref)
+    except KeyError:
+        reported = sorted({name for run in attempt.runs for name in run.values})
+        raise UsageError(
+            f"the client did not report {key(plan.ref)}; it reported: {', '.join(reported)}",
+            where=attempt.folder,
+            next_step="name one of these with --metric",
+        ) from None
+    first = in_turn(seen)[0].attempt
+    assert first is not None
+    for field, left, right in comparable(first.provenance, attempt.provenance):
+        raise MachineError(
+            f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
+            where=attempt.folder,
+            next_step="measure both sides on one machine, with one client (--client), of one cell",
+        )

@@ -1,0 +1,107 @@
+"""The question of a comparison as data: enough to go on with it from its journal alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from perfbisect.core import compare
+from perfbisect.core.cell import Cell, apply_variant
+from perfbisect.core.change import Change
+from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.errors import UsageError
+from perfbisect.jobs.plan import Setting
+from perfbisect.store.events import Event
+
+BLOCKS = 10
+"""Blocks of four launches at most."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SidePlan(_Data):
+    """One side: what was typed, the change that is built, the variant as which it is served."""
+
+    text: str
+    change: Change
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        """As a table shows it."""
+        return self.change.short + (f"+{self.variant}" if self.variant else "")
+
+
+class ComparePlan(_Data):
+    """``perfbisect compare``: two sides of one workload. ``cell``: before variants; budget in minutes."""
+
+    verb: Literal["compare"] = "compare"
+    cell: dict[str, Any]
+    digest: str
+    setting: Setting
+    metric: str
+    a: SidePlan
+    b: SidePlan
+    blocks: int
+    runs: int
+    budget: float
+    seed: int
+    min_effect: float | None = None
+    """The smallest effect worth telling, where it is not the metric's own."""
+    told: tuple[str, ...] = ()
+
+    @property
+    def ref(self) -> MetricRef:
+        return parse_metric(self.metric)
+
+    @property
+    def sides(self) -> tuple[SidePlan, SidePlan]:
+        return self.a, self.b
+
+    def question(self, metric: MetricRef | None = None) -> compare.Question:
+        """The question for a metric, by default the one that is judged."""
+        asked = metric or self.ref
+        row = asked.metric
+        own = self.min_effect if asked == self.ref else None
+        return compare.Question(
+            sign=row.sign,
+            min_effect=own or row.smallest_effect,
+            blocks=self.blocks,
+            seed=self.seed,
+            absolute=row.absolute,
+        )
+
+
+def cells_of(plan: ComparePlan) -> tuple[Cell, Cell]:
+    """The cell as each side serves it, with the digest that both had.
+
+    :raises UsageError: this version of perfbisect reads another workload from it.
+    """
+    try:
+        cell = Cell.model_validate_json(json.dumps(plan.cell))
+    except ValidationError as error:
+        raise UsageError(f"the job's cell cannot be read: {error}", next_step="start a new job") from error
+    served = [apply_variant(cell, side.variant) if side.variant else cell for side in plan.sides]
+    for side in served:
+        if side.digest != plan.digest:
+            raise UsageError(
+                f"the job's cell has the digest {side.digest} here and had {plan.digest} when the job began",
+                next_step="go on with the version of perfbisect that began it, or start a new job",
+            )
+    return served[0], served[1]
+
+
+def compare_plan_of(events: tuple[Event, ...]) -> ComparePlan:
+    """The plan in a journal. :raises UsageError: there is none, or it is no comparison's."""
+    data: Mapping[str, Any] | None = next((e.data for e in reversed(events) if e.kind == "plan"), None)
+    if data is None or data.get("verb") != "compare":
+        raise UsageError("the job is no comparison", next_step="perfbisect status")
+    try:
+        return ComparePlan.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise UsageError(f"the job's plan cannot be read: {error}", next_step="start a new job") from error

@@ -1,0 +1,41 @@
+"""The launches of a comparison, by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfbisect.core import compare
+from perfbisect.core.attempt import Attempt
+from perfbisect.core.metric import MetricRef
+from perfbisect.jobs.fold import Launch
+
+SIDES: tuple[compare.Side, compare.Side] = ("a", "b")
+"""Position 0 and 1 of a comparison."""
+
+
+def in_turn(seen: Sequence[Launch]) -> tuple[Launch, ...]:
+    """The launches that gave values, in order."""
+    return tuple(launch for launch in seen if launch.end == "finished" and launch.attempt is not None)
+
+
+def attempts_of(seen: Sequence[Launch], side: compare.Side) -> tuple[Attempt, ...]:
+    """The attempts of one side that gave values."""
+    index = SIDES.index(side)
+    return tuple(x.attempt for x in in_turn(seen) if x.position == index and x.attempt is not None)
+
+
+def seen_of(made: Sequence[Launch], metric: MetricRef) -> tuple[compare.Seen, ...]:
+    """What the core sees of them. :raises KeyError: a launch does not report the metric."""
+    return tuple(
+        compare.Seen(SIDES[launch.position], launch.attempt.values(metric))
+        for launch in made
+        if launch.attempt is not None
+    )
+
+
+def shared_metrics(made: Sequence[Launch]) -> tuple[str, ...]:
+    """Names that every run of every launch reports, in the order of the first."""
+    runs = [run.values for launch in made if launch.attempt is not None for run in launch.attempt.runs]
+    if not runs:
+        return ()
+    return tuple(name for name in runs[0] if all(name in run for run in runs))

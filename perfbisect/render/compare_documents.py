@@ -1,0 +1,82 @@
+"""What ``perfbisect compare`` and ``perfbisect verify`` hand out as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from perfbisect.render.documents import (
+    CellDocument,
+    ChangeDocument,
+    CommandsDocument,
+    Document,
+    LaunchDocument,
+    MetricDocument,
+    MinutesDocument,
+)
+
+Word = Literal["regression", "improvement", "same", "inconclusive"]
+
+
+class SideDocument(Document):
+    """One side: as it was typed, the change that was built, the variant as which it was served."""
+
+    typed: str
+    name: str
+    change: ChangeDocument
+    variant: str
+
+
+class ComparedDocument(Document):
+    """One metric on both sides: medians over launches, and B / A - 1 (of shares B - A) with its interval.
+
+    ``word`` of a metric that was not asked for is read beside many others: a hint, no verdict.
+    """
+
+    name: str
+    display: str
+    unit: str
+    headline: bool
+    guard: bool
+    absolute: bool
+    word: Word
+    left: float
+    right: float
+    effect: float
+    low: float
+    high: float
+    note: str = ""
+
+
+class CompareDocument(Document):
+    """How a comparison ended, or how far it is."""
+
+    schema_: Literal["perfbisect.compare/1"] = Field(default="perfbisect.compare/1", alias="schema")
+    job: str
+    finished: bool
+    word: Word
+    headline: Word
+    """The headline's own word; ``word`` is ``regression`` too where a guard moved for the worse."""
+    sentences: tuple[str, ...]
+    next: str
+    effect: float | None
+    low: float | None
+    high: float | None
+    smallest_effect: float
+    launches_a_side: int
+    needed_blocks: int
+    a: SideDocument
+    b: SideDocument
+    metric: MetricDocument
+    metrics: tuple[ComparedDocument, ...]
+    cell: CellDocument
+    repository: str
+    environment: str
+    client: str
+    launches: tuple[LaunchDocument, ...]
+    minutes: MinutesDocument
+    reproduce: tuple[CommandsDocument, ...]
+    versions: dict[str, Any]
+    told: tuple[str, ...]
+    folder: str
