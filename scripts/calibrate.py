@@ -1,0 +1,303 @@
+"""Does the bisection hold what it says? Simulated worlds with what real machines add; nothing else is needed.
+
+    python scripts/calibrate.py --seeds 100 --procs 2
+    python scripts/calibrate.py --worlds "half speed; environment" --seeds 400 --first 1000
+
+Every world has one step (or none) in a history of 64 changes, noise of 2 % between runs and 1.5 % between
+launches, and one thing that the model does not know of, or must find out. docs/calibration.md reads the
+tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import importlib.util
+import math
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
+
+ROOT = Path(__file__).resolve().parent.parent
+if importlib.util.find_spec("perfbisect") is None:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+
+from perfbisect.core.bisect import (  # noqa: E402
+    Comparison,
+    Costs,
+    Done,
+    Event,
+    Lost,
+    Measure,
+    Measured,
+    Outcome,
+    Pending,
+    Plan,
+    Wait,
+    beliefs,
+    next_action,
+)
+
+SETS = (0.5, 0.8, 0.95)
+
+
+@dataclass(frozen=True)
+class World:
+    """Shares, not per cent. ``step``: of the culprit, anywhere in the history; 0: nothing changed."""
+
+    step: float = 0.10
+    n: int = 64
+    sigma: float = 0.02
+    tau: float = 0.015
+    environment: float = 0.0
+    """Standard deviation of what the one build of each change adds to all its launches."""
+    place: tuple[float, ...] = ()
+    """What the second, third, ... run of every launch adds; the last also to later ones."""
+    lost: float = 0.0
+    """Share of launches that the machine loses, at a random minute."""
+    outliers: float = 0.0
+    """Share of launches that something else makes 5 to 40 % slower."""
+    slots: tuple[float, ...] = (0.0,)
+    """How much slower each slot is: 1.0 takes twice as long."""
+    elsewhere: float | None = None
+    """The step as it is on every slot but the first; None: the same."""
+
+
+WORLDS: dict[str, World] = {
+    "plain": World(),
+    "plain, 5 %, sigma 3 %": World(step=0.05, sigma=0.03),
+    "no change": World(step=0.0),
+    "environment 0.5 %": World(environment=0.005),
+    "environment 0.5 %, 5 %": World(step=0.05, environment=0.005),
+    "environment 0.5 %, no change": World(step=0.0, environment=0.005),
+    "environment 1 %": World(environment=0.01),
+    "environment 1 %, no change": World(step=0.0, environment=0.01),
+    "place +5 %": World(step=0.05, place=(0.05,)),
+    "place -10 %, -12 %, no change": World(step=0.0, place=(-0.10, -0.12)),
+    "a third of launches lost": World(lost=0.33),
+    "a tenth of launches slowed": World(outliers=0.10),
+    "2 slots": World(slots=(0.0, 0.0)),
+    "4 slots": World(slots=(0.0,) * 4),
+    "2 slots, half speed": World(slots=(0.0, 1.0)),
+    "2 slots, half speed, 5 %, sigma 3 %": World(step=0.05, sigma=0.03, slots=(0.0, 1.0)),
+    "2 slots, half speed, no change": World(step=0.0, slots=(0.0, 1.0)),
+    "2 slots, 3 % slower, 5 %": World(step=0.05, slots=(0.0, 0.03)),
+    "4 slots, 0, 1, 3, 100 % slower": World(slots=(0.0, 0.01, 0.03, 1.0)),
+    "2 slots, half speed, half the step there": World(slots=(0.0, 1.0), elsewhere=0.05),
+}
+
+
+@dataclass
+class Session:
+    """What one bisection told, and whether it was so. None: there was nothing to tell of."""
+
+    word: str
+    right: bool
+    before: tuple[bool, ...] | None = None
+    """The sets before the first A/B hold the culprit."""
+    during: list[tuple[bool, ...]] = field(default_factory=list)
+    """... and after each launch of the search."""
+    step: bool | None = None
+    """The interval of the A/B holds the step that the culprit made ..."""
+    built: bool | None = None
+    """... and that of the two environments that were compared."""
+    whole: bool | None = None
+    """The interval of the whole change holds what the two ends' environments differ by."""
+    gpu: float = 0.0
+    wall: float = 0.0
+
+
+@dataclass
+class Bench:
+    """A world with its drawings made, and the minutes that launches take."""
+
+    world: World
+    rng: np.random.Generator
+    culprit: int
+    drawn: np.ndarray
+    costs: Costs
+    built: set[int] = field(default_factory=set)
+
+    def level(self, index: int, slot: int) -> float:
+        world = self.world
+        step = world.step if slot == 0 or world.elsewhere is None else world.elsewhere
+        shift = math.log1p(world.slots[slot])
+        return float(self.drawn[index]) + shift + (math.log1p(step) if index >= self.culprit else 0.0)
+
+    def launch(self, action: Measure, slot: int, at: float) -> Event:
+        world, rng = self.world, self.rng
+        build = 0.0 if action.index in self.built else self.costs.build
+        minutes = build + self.costs.launch + action.runs * self.costs.run
+        if rng.random() < world.lost:
+            return Lost(minutes * rng.random())
+        self.built.add(action.index)
+        level = self.level(action.index, slot) + rng.normal(0, world.tau)
+        if rng.random() < world.outliers:
+            level += math.log1p(rng.uniform(0.05, 0.4))
+        places = [
+            0.0,
+            *(
+                math.log1p(world.place[min(k, len(world.place)) - 1]) if world.place else 0.0
+                for k in range(1, action.runs)
+            ),
+        ]
+        runs = level + np.array(places) + rng.normal(0, world.sigma, action.runs)
+        values = tuple(float(v) for v in 100 * np.exp(runs))
+        name, began = _name(slot, world), at + build + self.costs.launch
+        return Measured(
+            action.index,
+            action.purpose,
+            values,
+            build,
+            self.costs.launch,
+            action.runs * self.costs.run,
+            name,
+            began,
+        )
+
+
+def _name(slot: int, world: World) -> str:
+    return f"slot {slot}" if len(world.slots) > 1 else ""
+
+
+def _minutes(event: Event) -> float:
+    return event.minutes if isinstance(event, Lost) else event.build + event.launch + event.run
+
+
+def play(world: World, seed: int) -> Session:
+    """One bisection, its launches on the world's slots as they become free."""
+    rng = np.random.default_rng([seed, 104_729])
+    culprit = int(rng.integers(1, world.n + 1))
+    drawn = rng.normal(0, world.environment, world.n + 1)
+    bench = Bench(world, rng, culprit, drawn, Costs())
+    plan = Plan(n=world.n, costs=bench.costs)
+    session = Session("", False)
+    events: list[Event] = []
+    for action, now in _crew(plan, bench, events):
+        if isinstance(action, Done):
+            session.wall = now
+            session.gpu = sum(_minutes(event) for event in events)
+            return _judge(session, bench, action.outcome)
+        if isinstance(action, Measured) and action.purpose == "search" and world.step:
+            session.during.append(_held(plan, events, culprit))
+        if isinstance(action, Measure) and action.purpose == "confirm" and session.before is None:
+            session.before = _held(plan, events, culprit) if world.step else None
+    raise AssertionError("a bisection ends")
+
+
+def _crew(plan: Plan, bench: Bench, events: list[Event]) -> Iterator[tuple[Measure | Event | Done, float]]:
+    """Every decision and every event, with the minute; ends with a verdict."""
+    names = [_name(k, bench.world) for k in range(len(bench.world.slots))]
+    running: list[tuple[float, int, int, Measure, Event]] = []
+    free, clock, count = list(range(len(names))), 0.0, 0
+    while True:
+        for slot in list(free):
+            pending = [Pending(a.index, a.runs, a.purpose, names[s]) for _, _, s, a, _ in running]
+            action = next_action(plan, events, pending, names[slot], names)
+            if isinstance(action, Done):
+                yield action, clock
+                return
+            if isinstance(action, Wait):
+                continue
+            yield action, clock
+            event = bench.launch(action, slot, clock)
+            count += 1
+            heapq.heappush(running, (clock + _minutes(event), count, slot, action, event))
+            free.remove(slot)
+        clock, _, slot, _, event = heapq.heappop(running)
+        events.append(event)
+        free.append(slot)
+        yield event, clock
+
+
+def _held(plan: Plan, events: list[Event], culprit: int) -> tuple[bool, ...]:
+    """Whether the smallest sets of so much probability (given a change) hold the culprit."""
+    p = np.array(beliefs(plan, events).p)
+    order = np.argsort(-p, kind="stable")
+    ahead = np.cumsum(p[order]) / p.sum()
+    place = int(np.flatnonzero(order == culprit)[0])
+    return tuple(bool(place == 0 or ahead[place - 1] < level) for level in SETS)
+
+
+def _judge(session: Session, bench: Bench, outcome: Outcome) -> Session:
+    world, culprit = bench.world, bench.culprit
+    session.word = outcome.word
+    found = outcome.word == "found"
+    session.right = culprit in outcome.culprits and found if world.step else not found
+    if outcome.whole is not None and world.elsewhere is None:
+        session.whole = _covers(outcome.whole, bench.level(world.n, 0) - bench.level(0, 0))
+    if found and session.right and outcome.confirmed is not None and world.elsewhere is None:
+        truth = bench.level(culprit, 0) - bench.level(culprit - 1, 0)
+        session.step = _covers(outcome.confirmed, math.log1p(world.step))
+        session.built = _covers(outcome.confirmed, truth)
+    return session
+
+
+def _covers(told: Comparison, truth: float) -> bool:
+    return told.low <= math.expm1(truth) <= told.high
+
+
+def _share(flags: list[bool]) -> str:
+    return f"{100 * sum(flags) / len(flags):.0f}" if flags else "-"
+
+
+def _row(name: str, sessions: list[Session]) -> str:
+    count = len(sessions)
+    right = sum(s.right for s in sessions)
+    wrong = sum(s.word == "found" and not s.right for s in sessions)
+    before = [s.before for s in sessions if s.before is not None]
+    during = [held for s in sessions for held in s.during]
+    cells = [
+        name,
+        f"{100 * right / count:.0f}",
+        f"{wrong} of {count}",
+        " / ".join(_share([held[k] for held in before]) for k in range(len(SETS))),
+        " / ".join(_share([held[k] for held in during]) for k in range(len(SETS))),
+        _share([s.step for s in sessions if s.step is not None]),
+        _share([s.built for s in sessions if s.built is not None]),
+        _share([s.whole for s in sessions if s.whole is not None]),
+        f"{np.mean([s.gpu for s in sessions]):.0f}",
+        f"{np.mean([s.wall for s in sessions]):.0f}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _job(job: tuple[World, int]) -> Session:
+    return play(*job)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--worlds", default="", help="parts of names, with semicolons between; default: all")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--procs", type=int, default=1)
+    args = parser.parse_args(argv)
+    wanted = [part.strip() for part in args.worlds.split(";") if part.strip()]
+    worlds = {
+        name: world for name, world in WORLDS.items() if not wanted or any(part in name for part in wanted)
+    }
+    if not worlds:
+        raise SystemExit(f"no such world; known: {'; '.join(WORLDS)}")
+    print(
+        "| world | right % | wrong name | 50/80/95 % sets before the A/B | during the search "
+        "| A/B: the step % | A/B: what was built % | whole % | GPU min | wall min |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    with multiprocessing.get_context("spawn").Pool(args.procs) as pool:
+        for name, world in worlds.items():
+            jobs = [(world, seed) for seed in range(args.first, args.first + args.seeds)]
+            print(_row(name, list(pool.imap(_job, jobs, chunksize=4))), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
