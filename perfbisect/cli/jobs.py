@@ -66,15 +66,24 @@ def stop(job_id: str, repo: Path | None, state: Path | None, as_json: bool) -> i
 @click.option(
     "--format", "form", type=click.Choice(["md", "json"]), default="md", show_default=True, help="Form."
 )
+@click.option(
+    "--metric", metavar="M", help="What the same launches say of another metric; nothing is launched."
+)
 @options.repo
 @options.state
 @options.as_json
-def report(job_id: str | None, form: str, repo: Path | None, state: Path | None, as_json: bool) -> int:
+def report(
+    job_id: str | None, form: str, metric: str | None, repo: Path | None, state: Path | None, as_json: bool
+) -> int:
     """The report of a job, finished or not, from its journal: Markdown to paste into an issue, or JSON.
 
+    With --metric of a bisection: what its launches support of another metric, else `inconclusive`,
+    with what the rest would cost.
+
     \b
-    Example:
+    Examples:
       perfbisect report 20260102-030405-ab12 --format md > report.md
+      perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
@@ -84,7 +93,7 @@ def report(job_id: str | None, form: str, repo: Path | None, state: Path | None,
 
     jobs = place(repo=repo, state=state).jobs
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("report")
-    document = document_of(job)
+    document = document_of(job, metric)
     text = markdown(document) if isinstance(document, ReportDocument) else run_markdown(document)
     emit(document, [text.rstrip("\n")], as_json=as_json or form == "json")
     return 0

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from perfbisect.cli.durations import Minutes
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
@@ -38,11 +40,25 @@ constraints = click.option(
 exclude_newer = click.option(
     "--exclude-newer", metavar="DAY", help="Take dependencies as they were on this day, e.g. 2026-11-01."
 )
+wait = click.option(
+    "--wait", type=Minutes(), help="Wait so long for devices or cores that somebody uses.  [default: not]"
+)
 verbose = click.option("-v", "--verbose", is_flag=True, help="Tell every phase of every launch.")
+
+
+def workers(function: _Function) -> _Function:
+    """Launches beside each other."""
+    return click.option(
+        "--workers",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Launches at once, each on devices and cores of its own.",
+    )(function)
 
 
 def measuring(function: _Function) -> _Function:
     """The options of verbs that measure."""
-    for option in (verbose, exclude_newer, constraints, variant, metric, client, env, state, repo):
+    for option in (verbose, wait, exclude_newer, constraints, variant, metric, client, env, state, repo):
         function = option(function)
     return function

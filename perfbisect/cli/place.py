@@ -82,7 +82,23 @@ def place(*, repo: Path | None = None, state: Path | None = None) -> Place:
         or settings.path("cache", root)
         or platformdirs.user_cache_path("perfbisect")
     )
-    return Place(found_state.absolute(), found_cache.absolute(), settings, repository, root)
+    cache = found_cache.absolute()
+    return Place(
+        found_state.absolute(),
+        cache,
+        settings,
+        with_objects(repository, cache) if repository else None,
+        root,
+    )
+
+
+def with_objects(repository: Repository, cache: Path) -> Repository:
+    """The repository with a folder of ours for objects that it must not get: reverted commits."""
+    import dataclasses
+    import hashlib
+
+    name = hashlib.sha256(str(repository.path).encode()).hexdigest()[:16]
+    return dataclasses.replace(repository, objects=cache / "objects" / name)
 
 
 def needed(value: str | None, option: str, example: str) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from perfbisect.cli.durations import parse_minutes
 from perfbisect.cli.place import Place
 from perfbisect.core.bisect import Costs
 from perfbisect.core.change import History
 from perfbisect.errors import UsageError
-from perfbisect.jobs.plan import Setting
+from perfbisect.jobs.plan import Position, Setting
 from perfbisect.system.releases import between, published
+from perfbisect.system.slots import Slot
 
 _DEFAULT_BUDGET = 900.0
 
@@ -55,6 +57,51 @@ def told(place: Place, setting: Setting) -> tuple[str, ...]:
     if setting.repository and place.repository is not None and place.repository.is_dirty():
         return ("the work tree has uncommitted changes: they are not measured and not touched",)
     return ()
+
+
+def told_of_slots(slots: Sequence[Slot]) -> tuple[str, ...]:
+    """Where the launches run, where that is not simply the whole machine."""
+    told = []
+    for slot in slots:
+        parts = [f"devices {', '.join(slot.devices)}"] if slot.devices else []
+        if slot.cores:
+            server, client = spans(slot.server_cores), spans(slot.client_cores)
+            parts.append(f"cores {server} for the server, {client} for the client")
+        if slot.name:
+            told.append(f"slot {slot.name}: {'; '.join(parts)}")
+    return tuple(told)
+
+
+def spans(cores: Sequence[int]) -> str:
+    """``0-3,8``: processors as the kernel lists them."""
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and core == parts[-1][-1] + 1:
+            parts[-1].append(core)
+        else:
+            parts.append([core])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def weigh(place: Place, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
+    """Prior weights of positions by the files that their changes touch.
+
+    :raises LocatedError: the file is wrong.
+    """
+    from perfbisect.config.weights import load_weights
+    from perfbisect.core.weights import weights
+
+    rules, repository = load_weights(path), place.needed_repository()
+
+    def of(positions: Sequence[Position]) -> tuple[float, ...]:
+        files = repository.files_of(change.id for position in positions for change in position.changes)
+        touched = [
+            tuple(name for change in position.changes for name in files.get(change.id, ()))
+            for position in positions
+        ]
+        return weights(touched, rules)
+
+    return of
 
 
 def deploy(place: Place) -> Callable[[str, str], str | None]:

@@ -13,6 +13,12 @@ from perfbisect.cli.durations import Minutes
 @click.command(short_help="Go on with a job after an interruption.")
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--budget", type=Minutes(), help="A larger budget than before: 3h, 90m.")
+@click.option("--metric", metavar="M", help="Go on with another metric of the same launches.")
+@click.option("--confirm-revert", is_flag=True, help="Measure the later end without the culprit too.")
+@click.option(
+    "--workers", type=click.IntRange(1), help="Launches at once from here on.  [default: as before]"
+)
+@options.wait
 @options.repo
 @options.state
 @options.verbose
@@ -20,6 +26,10 @@ from perfbisect.cli.durations import Minutes
 def resume(
     job_id: str | None,
     budget: float | None,
+    metric: str | None,
+    confirm_revert: bool,
+    workers: int | None,
+    wait: float | None,
     repo: Path | None,
     state: Path | None,
     verbose: bool,
@@ -28,18 +38,21 @@ def resume(
     """Go on with a job, as if nothing had happened. Without ID: the one unfinished job.
 
     What a dead perfbisect left running is ended first; an attempt that it had finished is taken
-    from its folder. With a larger --budget a bisection that ran out of it goes on too.
+    from its folder. With a larger --budget a bisection that ran out of it goes on too; with another
+    --metric the same launches are asked about that, and more are made where they do not settle it.
 
     \b
     Example:
       perfbisect resume 20260102-030405-ab12
     """
     from perfbisect.cli import finish, wiring
+    from perfbisect.cli.desk import at_work, slots_for
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
+    from perfbisect.jobs.bisect import amend
     from perfbisect.jobs.bisect import bisect as search
-    from perfbisect.jobs.bisect import extend
-    from perfbisect.jobs.plan import BisectPlan, plan_of
+    from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
+    from perfbisect.jobs.prepare import metric_of
     from perfbisect.jobs.run import run as measure
     from perfbisect.render.console import report_lines, run_lines
     from perfbisect.render.documents import ReportDocument, RunDocument
@@ -47,19 +60,22 @@ def resume(
 
     here = place(repo=repo, state=state)
     job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
-    with wiring.interruptible(job), job.held():
-        plan = plan_of(read(job.journal).events)
-        builder = wiring.builder_of(here, plan.setting)
-        newest = plan.positions[-1].change if isinstance(plan, BisectPlan) else plan.change
-        plain = wiring.tools_of(job, builder, None, verbose=verbose)
-        if budget is not None:
-            extend(job, budget, plain)
+    plan = plan_of(read(job.journal).events)
+    cell, bisection = cell_of(plan), isinstance(plan, BisectPlan)
+    slots = slots_for(cell, workers or (plan.extras.workers if isinstance(plan, BisectPlan) else 1))
+    builder = wiring.builder_of(here, plan.setting)
+    newest = plan.positions[-1].change if isinstance(plan, BisectPlan) else plan.change
+    with at_work(job, slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
+        plain = desk.tools(builder, None, plan.setting)
+        if budget is not None or metric is not None or confirm_revert:
+            judged = metric_of(cell, metric) if metric is not None else None
+            amend(job, plain, budget=budget, metric=judged, confirm_revert=confirm_revert)
         client = wiring.client_environment(
             here, plan.setting, builder, newest, job.path / "client-build.log", plain.limits.build
         )
-        tools = wiring.tools_of(job, builder, client, verbose=verbose)
+        tools = desk.tools(builder, client, plan.setting)
         document: ReportDocument | RunDocument
-        document = search(job, tools) if isinstance(plan, BisectPlan) else measure(job, tools)
+        document = search(job, tools) if bisection else measure(job, tools)
         finish.write_report(job, document)
     shown = report_lines(document) if isinstance(document, ReportDocument) else run_lines(document)
     emit(document, shown, as_json=as_json)

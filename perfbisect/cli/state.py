@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from perfbisect.cli.documents import JobLineDocument, StatusDocument
+from perfbisect.core.metric import parse_metric
 from perfbisect.errors import PerfbisectError
+from perfbisect.jobs.again import with_metric
 from perfbisect.jobs.plan import BisectPlan, plan_of
 from perfbisect.jobs.report import report
 from perfbisect.jobs.run import run_document
@@ -18,12 +20,14 @@ from perfbisect.store.journal import read
 State = Literal["running", "unfinished", "finished"]
 
 
-def document_of(job: Job) -> ReportDocument | RunDocument:
-    """The document of a job, whatever its verb.
+def document_of(job: Job, metric: str | None = None) -> ReportDocument | RunDocument:
+    """The document of a job, whatever its verb; of a bisection also as if another metric had been asked for.
 
-    :raises UsageError: its journal cannot be read.
+    :raises UsageError: its journal cannot be read, or has nothing of that metric.
     """
     events = read(job.journal).events
+    if metric is not None:
+        return with_metric(job, events, parse_metric(metric))
     if isinstance(plan_of(events), BisectPlan):
         return report(job, events)
     return run_document(job, events)

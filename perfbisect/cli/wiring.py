@@ -1,37 +1,25 @@
-"""From what was typed to the tools of a job: builder, client, executor, signals."""
+"""From what was typed to what a job needs: its folder, cell, setting, builder and client."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
 import shlex
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from types import FrameType
 
-from perfbisect.cli.output import say
-from perfbisect.cli.place import Place
+from perfbisect.cli.place import Place, with_objects
 from perfbisect.config.cells import load_cell
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change import Change
 from perfbisect.environments import Builder, Environment
 from perfbisect.environments.spec import make_builder
-from perfbisect.errors import Interrupted, UsageError
-from perfbisect.executors.local import LocalExecutor
+from perfbisect.errors import UsageError
 from perfbisect.jobs.plan import Setting
-from perfbisect.jobs.work import BACKOFF, Tools
-from perfbisect.render.console import Console
 from perfbisect.store.jobs import Job
 from perfbisect.system.git import Repository
-from perfbisect.system.proc import stop_leftovers
 
 CLIENT_OF_CHANGE = "change"
-_BACKOFF = "PERFBISECT_BACKOFF"
 
 
 def now() -> datetime:
@@ -91,12 +79,21 @@ def the_setting(
     )
 
 
+def repository_at(path: Path, cache: Path) -> Repository:
+    """The repository, with the folder of objects that perfbisect keeps beside it: reverted commits.
+
+    :raises RevisionError: there is none.
+    """
+    return with_objects(Repository.open(path), cache)
+
+
 def builder_of(place: Place, setting: Setting, spec: str | None = None) -> Builder:
     """The builder of a setting, or of another specification under the same setting."""
+    cache = Path(setting.cache) if setting.cache else place.cache
     return make_builder(
         spec or setting.environment,
-        repository=Repository.open(setting.repository) if setting.repository else place.repository,
-        cache=Path(setting.cache) if setting.cache else place.cache,
+        repository=repository_at(Path(setting.repository), cache) if setting.repository else place.repository,
+        cache=cache,
         exclude_newer=setting.exclude_newer or None,
         constraints=Path(setting.constraints) if setting.constraints else None,
     )
@@ -125,46 +122,6 @@ def client_environment(
     return builder.client() or builder.ensure(newest, log=log, timeout=timeout)
 
 
-def tools_of(job: Job, builder: Builder, client: Environment | None, *, verbose: bool) -> Tools:
-    """The tools of a job on this machine; notices go to standard error."""
-    executor = LocalExecutor(builder, client, asked=lambda: job.stop_asked)
-    return Tools(
-        executor=executor,
-        clock=now,
-        wait=_waiter(job),
-        sink=Console(say, verbose=verbose),
-        stop_leftovers=stop_leftovers,
-        backoff=_backoff(os.environ),
-    )
-
-
-@contextlib.contextmanager
-def interruptible(job: Job) -> Iterator[None]:
-    """Ctrl-C, TERM and HUP end the job in order, also where a shell had us ignore them.
-
-    :raises Interrupted: one of them came; everything started was stopped.
-    """
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    except (KeyboardInterrupt, Interrupted) as error:
-        what = error.message if isinstance(error, Interrupted) else "interrupted"
-        raise Interrupted(
-            f"{what}; everything that was started is stopped, everything measured is kept",
-            where=job.path,
-            next_step=f"perfbisect resume {job.id}",
-        ) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _absolute(spec: str) -> str:
     """A specification that means the same from every folder: its paths absolute."""
 
@@ -176,25 +133,3 @@ def _absolute(spec: str) -> str:
     pairs = [word.partition("=") for word in words]
     told = [key + equals + (whole(value) if key == "path" else value) for key, equals, value in pairs]
     return kind + colon + ",".join([whole(argument), *told])
-
-
-def _waiter(job: Job) -> Callable[[float], None]:
-    def wait(seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not job.stop_asked:
-            time.sleep(min(left, 0.5))
-
-    return wait
-
-
-def _backoff(environment: Mapping[str, str]) -> tuple[float, ...]:
-    """Waits after a failure of the machine, in seconds: ``PERFBISECT_BACKOFF=30,120``."""
-    text = environment.get(_BACKOFF)
-    if not text:
-        return BACKOFF
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"{_BACKOFF}={text!r} is no list of seconds", next_step=f"{_BACKOFF}=30,120"
-        ) from None

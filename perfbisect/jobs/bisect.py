@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from perfbisect.core import bisect as core
+from perfbisect.core.metric import MetricRef
 from perfbisect.errors import PerfbisectError, ServerError, UsageError
 from perfbisect.jobs.admit import admit
+from perfbisect.jobs.again import check_reported
 from perfbisect.jobs.anchors import disagreement
 from perfbisect.jobs.crew import Crew
-from perfbisect.jobs.fold import Launch, Ledger
+from perfbisect.jobs.fold import Launch, Ledger, launches
 from perfbisect.jobs.plan import BisectPlan, JobPlan, cell_of, plan_of
 from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.report import outcome_of, report
@@ -32,25 +34,43 @@ def begin(job: Job, plan: JobPlan, tools: Tools) -> None:
         journal.append("plan", plan.model_dump(mode="json"))
 
 
-def extend(job: Job, budget: float, tools: Tools) -> None:
-    """Gives a bisection more minutes: one that ran out of them goes on.
+def amend(
+    job: Job,
+    tools: Tools,
+    *,
+    budget: float | None = None,
+    metric: MetricRef | None = None,
+    confirm_revert: bool = False,
+) -> None:
+    """Asks a bisection for more: minutes, another metric, or the later end less its culprit.
 
-    :raises UsageError: no bisection, or not more than it had.
+    What was measured stays; the search goes on where the new question needs it.
+
+    :raises UsageError: no bisection, or nothing that would change anything.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = plan_of(journal.events)
         if not isinstance(plan, BisectPlan):
-            raise UsageError(f"job {job.id} is no bisection: it has no budget")
+            raise UsageError(f"job {job.id} is no bisection: it has no budget and no other question")
+        changed: dict[str, object] = {}
+        if metric is not None and str(metric) != plan.metric:
+            check_reported(launches(journal.events), metric)
+            changed["metric"] = str(metric)
+        if confirm_revert and not plan.extras.confirm_revert:
+            changed["extras"] = plan.extras.model_copy(update={"confirm_revert": True})
         outcome = outcome_of(journal.events)
-        if outcome is not None and outcome.word != "out of budget":
-            raise UsageError(
-                f"job {job.id} has its verdict, {outcome.word!r}: more minutes would change nothing"
-            )
-        if budget <= plan.budget:
-            raise UsageError(
-                f"the budget was {plan.budget:.0f} minutes already, and {budget:.0f} are no more"
-            )
-        journal.append("plan", plan.model_copy(update={"budget": budget}).model_dump(mode="json"))
+        if budget is not None:
+            if outcome is not None and outcome.word != "out of budget" and not changed:
+                raise UsageError(
+                    f"job {job.id} has its verdict, {outcome.word!r}: more minutes would change nothing"
+                )
+            if budget <= plan.budget:
+                raise UsageError(
+                    f"the budget was {plan.budget:.0f} minutes already, and {budget:.0f} are no more"
+                )
+            changed["budget"] = budget
+        if changed:
+            journal.append("plan", plan.model_copy(update=changed).model_dump(mode="json"))
 
 
 def bisect(job: Job, tools: Tools) -> ReportDocument:

@@ -87,8 +87,10 @@ class Crew:
         """Begins an attempt on a free slot.
 
         :raises Interrupted: a stop was asked for.
+        :raises MachineError: the lease of the slots is lost.
         """
         check_stop(self._job)
+        self._tools.check()
         at = self._timeline.minutes()
         request = enter(self._job, self._journal, self._tools, self._cell, order, slot, at)
         work = functools.partial(self._measure, request, slot)

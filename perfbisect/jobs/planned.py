@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+from pathlib import Path
 
 from perfbisect.core.attempt import Attempt
-from perfbisect.errors import PerfbisectError
+from perfbisect.environments import Builder
+from perfbisect.errors import MachineError, PerfbisectError
 from perfbisect.jobs.expect import Noise, expected
 from perfbisect.jobs.fold import launches
 from perfbisect.jobs.plan import BisectPlan, cell_of
+from perfbisect.jobs.revert import BLOCKS
 from perfbisect.jobs.views import (
     cell_document,
     change_document,
@@ -25,7 +29,8 @@ _JOBS_BACK = 20
 
 def plan_document(plan: BisectPlan, noise: Noise) -> PlanDocument:
     """What will be done, what it will take, and with which commands."""
-    cell, good, bad = cell_of(plan), plan.positions[0].changes[0], plan.positions[-1].changes[-1]
+    cell, ends = cell_of(plan), (plan.positions[0].changes[0], plan.positions[-1].changes[-1])
+    good, bad = ends if plan.extras.find == "regression" else (ends[1], ends[0])
     return PlanDocument(
         cell=cell_document(cell, plan.ref),
         metric=metric_document(plan.ref),
@@ -45,8 +50,68 @@ def plan_document(plan: BisectPlan, noise: Noise) -> PlanDocument:
         budget_minutes=plan.budget,
         expected=expected(plan, noise),
         commands=commands_document(cell, plan.setting, good, None),
-        told=plan.told,
+        told=(*plan.told, *_extra_costs(plan)),
     )
+
+
+def check_disk(shown: PlanDocument, plan: BisectPlan, builder: Builder) -> PlanDocument:
+    """The plan, with what building will take of the disk.
+
+    :raises MachineError: there is not room for the environments of the shortest search.
+    """
+    missing = [p.change for p in plan.positions if not (p.skip or p.cached)]
+    whole = builder.disk(missing)
+    cache = Path(plan.setting.cache or ".")
+    if not missing or not whole:
+        return shown
+    there = next(path for path in (cache, *cache.parents) if path.exists())
+    free, each = shutil.disk_usage(there).free, whole / len(missing)
+    low, high = (
+        each * min(len(missing), count)
+        for count in (shown.expected.launches_low, shown.expected.launches_high)
+    )
+    if low > free:
+        raise MachineError(
+            f"the environments need at least {_size(low)} of disk and {_size(free)} are free",
+            where=cache,
+            next_step="perfbisect env gc, or set PERFBISECT_CACHE to a larger disk",
+        )
+    told = f"disk: about {_size(low)} to {_size(high)} for environments, {_size(free)} free"
+    return shown.model_copy(update={"told": (*shown.told, told)})
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def _extra_costs(plan: BisectPlan) -> tuple[str, ...]:
+    """What is asked beyond the one step, and what that costs at least and at most."""
+    told, extras = [], plan.extras
+    each = plan.costs.launch + min(2, plan.max_runs) * plan.costs.run
+    if extras.find == "fix":
+        told.append("the later end is taken to be the better one: the change that made it better is named")
+    if extras.every:
+        told.append(
+            f"every step is named: each further one takes about as long as the first but for the ends, and "
+            f"the search of what is left some {2 * each:.0f} minutes"
+        )
+    if extras.confirm_revert:
+        blocks = (4 * each, 4 * BLOCKS * each)
+        told.append(
+            f"the later end is measured without the culprit: 4 to {4 * BLOCKS} launches more, "
+            f"{blocks[0]:.0f} to {blocks[1]:.0f} minutes"
+        )
+    if plan.aside is not None:
+        first, fork = plan.positions[0].change.short, plan.aside.fork.short
+        told.append(
+            f"{first} is no ancestor of the later end: it is measured as it is, then {fork}, where the lines "
+            f"part (one launch); {len(plan.aside.own)} commits are on its own line"
+        )
+    if extras.weights:
+        told.append(f"weighed by {extras.weights}: where the change is looked for first, at most 10 : 1")
+    if extras.workers > 1:
+        told.append(f"{extras.workers} launches at once: the minutes are those of all slots together")
+    return tuple(told)
 
 
 def earlier_attempts(jobs: Jobs, digest: str) -> tuple[Attempt, ...]:

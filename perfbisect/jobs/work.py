@@ -49,10 +49,8 @@ class Ahead(Protocol):
         ...
 
 
-class Revert(Protocol):
-    """A commit less another one that is in it, ready to be built; or why there is none."""
-
-    def __call__(self, head: Change, culprit: Change) -> Change | str: ...
+Revert = Callable[[Change, Change], Change | str]
+"""A commit and another one that is in it -> the one without the other, to be built; or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,8 @@ class Tools:
     """Seconds to wait after the first, second, ... failure of the machine in a row; one more ends the job."""
     slots: tuple[Slot, ...] = (WHOLE,)
     """The leased parts of the machine on which attempts run beside each other."""
+    check: Callable[[], None] = lambda: None
+    """Raises a MachineError where the lease is lost."""
     seconds: Callable[[], float] = time.monotonic
     """A clock that only goes forward."""
     ahead: Ahead | None = None

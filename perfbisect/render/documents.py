@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Ending = Literal["found", "not reproduced", "too small", "out of budget", "unfinished"]
+Ending = Literal["found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"]
 
 
 class Document(BaseModel):

@@ -25,7 +25,7 @@ _SAME_MOMENT = 0.5
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that works on a job (or in a state folder), as it wrote itself down."""
+    """The process that works on a job, as it wrote itself down."""
 
     pid: int
     created: float
@@ -95,12 +95,11 @@ class Job:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """This process alone works on the job, and alone measures in its state folder, until the block ends.
+        """This process alone works on the job until the block ends.
 
         :raises MachineError: another process does; it is named.
         """
-        state = self.path.parent.parent
-        with _held(self.path, self.id, f"job {self.id}"), _held(state, self.id, f"state folder {state}"):
+        with _held(self.path, self.id, f"job {self.id}"):
             self.clear_stop()
             yield
 
@@ -208,7 +207,7 @@ def _held(folder: Path, job: str, what: str) -> Iterator[None]:
         holder = _holder(record)
         by = f"process {holder.pid}, job {holder.job}" if holder else "another process"
         raise MachineError(
-            f"{what} is in use by {by}; two that measure at once disturb each other",
+            f"{what} is in use by {by}",
             where=record,
             next_step=f"wait for it, or: perfbisect stop {holder.job if holder else job}",
         ) from None

@@ -186,6 +186,22 @@ class Repository:
                     found[current].append(word)
         return {sha: tuple(files) for sha, files in found.items()}
 
+    def files_of(self, shas: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """For each commit the files in which it differs from its first parent, by one git process."""
+        wanted = tuple(dict.fromkeys(shas))
+        if not wanted:
+            return {}
+        text = self.text(
+            "log", "--stdin", "--no-walk=unsorted", "-z", "--name-only", "--no-renames", "--first-parent",
+            "-m", "--root", "--format=%x01%H",
+            stdin="".join(f"{sha}\n" for sha in wanted).encode(),
+        )  # fmt: skip
+        found: dict[str, tuple[str, ...]] = {}
+        for block in text.split("\x01")[1:]:
+            sha, *files = (word.strip("\n") for word in block.split("\0"))
+            found[sha] = tuple(filter(None, files))
+        return found
+
     def changed_files(self, sha: str) -> tuple[str, ...]:
         """Files in which a commit differs from its first parent (all of them, for a root commit)."""
         done = self.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", f"{sha}^1", sha)

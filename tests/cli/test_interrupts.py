@@ -30,6 +30,7 @@ class Bench:
         self.env = os.environ | {
             "PERFBISECT_STATE": str(self.state),
             "PERFBISECT_CACHE": str(history.path.parent / "cache"),
+            "PERFBISECT_LOCKS": str(folder / "locks"),
             "OMP_NUM_THREADS": "1",
         }
 
@@ -108,8 +109,9 @@ def test_stop_interrupts_the_job_and_a_second_perfbisect_is_refused(bench: Bench
     error = json.loads(out)
     assert error["schema"] == "perfbisect.error/1"
     assert error["kind"] == "MachineError"
-    assert f"process {first.pid}, job {job.id}" in error["error"]
-    assert error["next"] == f"wait for it, or: perfbisect stop {job.id}"
+    assert f"(pid {first.pid}, job {job.id}, since " in error["error"]
+    assert "has the whole machine" in error["error"]
+    assert error["next"].startswith("wait for it, stop it")
     running = bench.start("status", job.id, "--json")
     assert json.loads(running.communicate(timeout=60)[0])["state"] == "running"
     stopping = bench.start("stop", job.id, "--json")

@@ -36,6 +36,7 @@ class Scene:
             "PERFBISECT_STATE": str(self.state),
             "PERFBISECT_CACHE": str(folder / "cache"),
             "PERFBISECT_BACKOFF": "0.1,0.1",
+            "PERFBISECT_LOCKS": str(folder / "locks"),
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }

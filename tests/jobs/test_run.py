@@ -9,7 +9,7 @@ import pytest
 from perfbisect.core.attempt import Failure
 from perfbisect.environments import Refusal
 from perfbisect.errors import BuildError, MachineError, ServerError, UsageError
-from perfbisect.jobs.bisect import begin, bisect, extend
+from perfbisect.jobs.bisect import amend, begin, bisect
 from perfbisect.jobs.plan import RunPlan
 from perfbisect.jobs.prepare import metric_of
 from perfbisect.jobs.run import make_run_plan, run, run_document
@@ -110,4 +110,4 @@ def test_a_run_is_no_bisection(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no bisection"):
         bisect(job, watch.tools(world))
     with pytest.raises(UsageError, match="it has no budget"):
-        extend(job, 10.0, watch.tools(world))
+        amend(job, watch.tools(world), budget=10.0)

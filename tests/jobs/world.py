@@ -78,15 +78,6 @@ class FakeBuilder:
     def client(self) -> Environment | None:
         return None
 
-    def minutes(self, _: Change) -> float | None:
-        return None
-
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
-    def disk(self, _: Iterable[Change]) -> int | None:
-        return None
-
     def minutes(self, _change: Change) -> float | None:
         return None
 

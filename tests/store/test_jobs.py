@@ -133,20 +133,6 @@ def test_a_second_process_is_told_who_holds_the_job(tmp_path: Path) -> None:
     assert job.holder is None
 
 
-def test_two_jobs_do_not_measure_in_one_state_folder_at_once(tmp_path: Path) -> None:
-    jobs = Jobs(tmp_path)
-    first, second = made(jobs, "aaaa"), made(jobs, "bbbb")
-    with holder(first) as other:
-        with (
-            pytest.raises(MachineError, match=f"state folder .* process {other.pid}, job {first.id}"),
-            second.held(),
-        ):
-            pytest.fail("held twice")
-        assert second.holder is None
-    with second.held():
-        pass
-
-
 def test_a_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     job = made(Jobs(tmp_path), "aaaa")
     with holder(job) as other:

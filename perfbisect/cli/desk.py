@@ -1,0 +1,162 @@
+"""While a job is worked on: its signals, its lock, the part of the machine it has, and who watches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from perfbisect.cli import wiring
+from perfbisect.cli.output import say
+from perfbisect.core.cell import Cell
+from perfbisect.core.change import Change
+from perfbisect.environments import Builder, Environment
+from perfbisect.errors import Interrupted, UsageError
+from perfbisect.executors.local import LocalExecutor
+from perfbisect.jobs.plan import Setting
+from perfbisect.jobs.work import BACKOFF, Tools
+from perfbisect.render.console import Console
+from perfbisect.render.notices import Sink, Told
+from perfbisect.store.jobs import Job
+from perfbisect.system.git_revert import Conflict, reverted
+from perfbisect.system.leases import Holder, Lease, lease, leased, lock_folder
+from perfbisect.system.machine import machine
+from perfbisect.system.proc import stop_leftovers
+from perfbisect.system.slots import Slot, plan_slots
+
+_BACKOFF = "PERFBISECT_BACKOFF"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What a job has on this machine until it lets go of it."""
+
+    job: Job
+    lease: Lease
+    sink: Sink
+
+    def tools(self, builder: Builder, client: Environment | None, setting: Setting) -> Tools:
+        """The tools of the job."""
+        return Tools(
+            executor=LocalExecutor(builder, client, asked=lambda: self.job.stop_asked),
+            clock=wiring.now,
+            wait=_waiter(self.job),
+            sink=self.sink,
+            stop_leftovers=stop_leftovers,
+            backoff=_backoff(os.environ),
+            slots=self.lease.slots,
+            check=self.lease.check,
+            revert=_revert(builder, setting),
+        )
+
+
+def slots_for(cell: Cell, workers: int) -> tuple[Slot, ...]:
+    """The parts of this machine on which so many launches of a cell can run at once; those in use come last.
+
+    :raises UsageError: there are too few devices. :raises MachineError: there are too few cores.
+    """
+    shell = dict(os.environ)
+    return plan_slots(machine(shell), gpus=cell.gpus, workers=workers, avoid=leased(lock_folder(shell)))
+
+
+@contextlib.contextmanager
+def at_work(
+    job: Job, slots: tuple[Slot, ...], *, wait: float | None, verbose: bool, as_json: bool
+) -> Iterator[Desk]:
+    """Works on a job: nobody else does, nobody else on this host uses the slots, and Ctrl-C ends it in order.
+
+    ``wait``: minutes to wait for whoever uses one of the slots.
+
+    :raises MachineError: somebody else works on the job or uses a slot; it is said who.
+    :raises Interrupted: everything that was started has been stopped.
+    """
+    with (
+        _interruptible(job),
+        job.held(),
+        lease(
+            *slots,
+            folder=lock_folder(dict(os.environ)),
+            holder=Holder(job=job.id),
+            wait=60 * (wait or 0.0),
+            told=say,
+            asked=lambda: job.stop_asked,
+        ) as held,
+        _watching(verbose=verbose, as_json=as_json) as sink,
+    ):
+        for died in held.died:
+            sink(Told(f"{died} ended without letting go of its slot: what it started may still run there"))
+        yield Desk(job, held, sink)
+
+
+@contextlib.contextmanager
+def _watching(*, verbose: bool, as_json: bool) -> Iterator[Sink]:
+    """Who is told what happens: a line for every event."""
+    del as_json
+    yield Console(say, verbose=verbose)
+
+
+@contextlib.contextmanager
+def _interruptible(job: Job) -> Iterator[None]:
+    """Ctrl-C, TERM and HUP end the job in order, also where a shell had us ignore them."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted) as error:
+        what = error.message if isinstance(error, Interrupted) else "interrupted"
+        raise Interrupted(
+            f"{what}; everything that was started is stopped, everything measured is kept",
+            where=job.path,
+            next_step=f"perfbisect resume {job.id}",
+        ) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _revert(builder: Builder, setting: Setting) -> Callable[[Change, Change], Change | str] | None:
+    """Takes a commit out of another one, where the builder can build that; None without a repository."""
+    if not setting.repository:
+        return None
+    repository = wiring.repository_at(Path(setting.repository), Path(setting.cache))
+
+    def made(head: Change, culprit: Change) -> Change | str:
+        change = reverted(repository, head, culprit)
+        if isinstance(change, Conflict):
+            return change.reason
+        refusal = builder.refuses(change)
+        return change if refusal is None else f"it cannot be built: {refusal.reason}"
+
+    return made
+
+
+def _waiter(job: Job) -> Callable[[float], None]:
+    def wait(seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not job.stop_asked:
+            time.sleep(min(left, 0.5))
+
+    return wait
+
+
+def _backoff(environment: Mapping[str, str]) -> tuple[float, ...]:
+    """Waits after a failure of the machine, in seconds: ``PERFBISECT_BACKOFF=30,120``."""
+    text = environment.get(_BACKOFF)
+    if not text:
+        return BACKOFF
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"{_BACKOFF}={text!r} is no list of seconds", next_step=f"{_BACKOFF}=30,120"
+        ) from None
