@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfbisect.environments import Environment
 from perfbisect.environments.sizes import own_bytes
+from perfbisect.environments.use import Holds
 from perfbisect.errors import MachineError
 
 SCHEMA = "perfbisect.environment/1"
@@ -100,6 +101,7 @@ class Cabinet:
     def __init__(self, cache: Path) -> None:
         self.cache = cache
         self.root = cache / "environments"
+        self._holds = Holds()
 
     def folder(self, key: str) -> Path:
         return self.root / key
@@ -141,11 +143,11 @@ class Cabinet:
 
         :raises MachineError: no disk, or another process held the lock for ``timeout`` seconds.
         """
-        found = self.stamp(key)
+        found = self._held(key)
         if found is not None:
             return found, 0.0
         with told_as_machine(f"build {change} in {self.root}"), self._locked(key, timeout):
-            found = self.stamp(key)
+            found = self._held(key)
             if found is not None:
                 return found, 0.0
             began = time.monotonic()
@@ -161,10 +163,18 @@ class Cabinet:
                 built = check(folder)
                 stamp = self._stamped(folder, key, builder, spec, change, built, time.monotonic() - began)
             except BaseException:
+                self._holds.drop(folder)
                 for left in (staging, folder):
                     shutil.rmtree(left, ignore_errors=True)
                 raise
+            self._holds.hold(folder)
             return stamp, stamp.seconds
+
+    def _held(self, key: str) -> Stamp | None:
+        """The stamp of a finished environment, which from now on is in use."""
+        if self.stamp(key) is None or not self._holds.hold(self.folder(key)):
+            return None
+        return self.stamp(key)  # it may have been removed in between
 
     def failure(self, key: str) -> str | None:
         """Why building a key failed, where a chain of builders went on to the next; None if it did not."""

@@ -173,6 +173,23 @@ def build_wheel(
     return wheels[0]
 
 
+def find_package(name: str, *, folder: Path, log: Path, timeout: float) -> str:
+    """Look a package up where uv would take it from, without installing it; says how it went.
+
+    :raises BuildError: there is no such package there.
+    :raises MachineError: the registry cannot be reached.
+    """
+    index = ("--no-index",) if _without_index() else ()
+    argv = (
+        str(find_uv()), "pip", "install", "--no-config", "--dry-run", "--no-deps", "--refresh", "--python",
+        str(base_python()), "--target", str(folder / "nothing"), *index, name,
+    )  # fmt: skip
+    output = run(argv, env=_environment(), cwd=folder, log=log, timeout=timeout)
+    _judge(output, f"look up {name}", log, timeout)
+    where = "folders of wheels, no registry," if index else "the registry"
+    return f"{where} answered in {output.seconds:.1f} s"
+
+
 def freeze(interpreter: Path, *, log: Path) -> str:
     """What is installed, one ``name==version`` a line, sorted.
 

@@ -1,0 +1,100 @@
+"""A per-commit wheel index on the loopback, honest or lying, as vLLM's is laid out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from perfbisect.system.git import Repository
+from tests.environments.tiny import COMPILED, version_file, write_wheel
+
+
+@dataclass
+class Index:
+    """``files``: path -> bytes; ``failing``: path -> status codes that it answers first, ``*``: one for all.
+
+    ``asked``: every path that was asked for, in order.
+    """
+
+    address: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    failing: dict[str, list[int]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def add(
+        self, sha: str, wheel: Path, *, variant: str = "", name: str = "", data: bytes | None = None
+    ) -> str:
+        """Serve a wheel as a commit's, under its own name or another; returns the path of its page."""
+        file = name or wheel.name
+        self.files[f"/{sha}/{file}"] = wheel.read_bytes() if data is None else data
+        up = "../../" if variant else "../"
+        link = f'<a href="{up}{quote(file)}">{file}</a>'
+        page = f"/{sha}/{variant}/tiny-engine/" if variant else f"/{sha}/tiny-engine/"
+        self.files[page] = f"<!DOCTYPE html><html><body>{link}<br/></body></html>".encode()
+        return page
+
+
+@contextmanager
+def serving() -> Iterator[Index]:
+    """An empty index that answers until the block ends."""
+    index = Index()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = unquote(self.path)
+            index.asked.append(path)
+            first = index.failing.get(path) or index.failing.get("*")
+            if first:
+                code = first[0] if len(first) == 1 and path not in index.failing else first.pop(0)
+                self._answer(code, b"")
+            elif path in index.files:
+                self._answer(200, index.files[path])
+            else:
+                self._answer(404, b"")
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def _answer(self, code: int, body: bytes) -> None:
+            self.send_response(code)
+            kind = "text/html" if self.path.endswith("/") else "application/octet-stream"
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Not on the terminal."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    index.address = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield index
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def wheel_of(
+    folder: Path,
+    repository: Repository,
+    sha: str,
+    *,
+    version: str = "",
+    says: str = "",
+    more: Mapping[str, bytes] | None = None,
+) -> Path:
+    """A wheel with the package that a commit has; ``says``: the commit that its engine claims to be."""
+    number = version or f"1.0.dev7+g{sha[:9]}"
+    files = {path: repository.read(sha, path) for path in repository.blobs(sha, "tiny_engine")}
+    built = {"tiny_engine/_version.py": version_file(number, says), "tiny_engine/_C.abi3.so": COMPILED}
+    return write_wheel(folder, "tiny-engine", number, files | built | dict(more or {}), ("tiny-helper",))
