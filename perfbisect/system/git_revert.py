@@ -1,4 +1,4 @@
-"""A commit less another one, made without touching the user's work tree, index or object store.
+"""A commit less another one, or with a patch: the user's work tree, index and object store stay as they are.
 
 New objects go to a folder of ours beside which the repository's own are read; a :class:`Repository` with that
 folder as its ``objects`` reads both. The same question has the same answer: author and date are fixed.
@@ -54,6 +54,24 @@ def reverted(repository: Repository, head: Change, culprit: Change) -> Change | 
     return Change(sha, "commit", subject, head.date, "perfbisect")
 
 
+def patched(repository: Repository, head: Change, patch: bytes, name: str) -> Change | Conflict:
+    """``head`` with a patch applied, as ``git diff`` writes one; ``name`` is what it is called.
+
+    :raises RevisionError: the repository has no folder for objects of ours.
+    :raises MachineError: that folder cannot be written.
+    """
+    if repository.objects is None:
+        raise RevisionError(f"there is no folder for objects beside {repository.path}")
+    work = _Work(repository, repository.objects)
+    tree = work.applied(head.id, patch, "it does not apply")
+    if isinstance(tree, Conflict):
+        return tree
+    if tree == repository.tree_id(head.id, ""):
+        return Conflict(f"it changes nothing of {head.short}")
+    subject = f"{head.subject} + {name}"
+    return Change(work.commit(tree, (head.id,), f"{subject}\n", head.date), "commit", subject, head.date)
+
+
 @dataclass(frozen=True)
 class _Work:
     """Git commands whose new objects go to a folder of ours."""
@@ -82,15 +100,18 @@ class _Work:
     def patched(self, head: str, culprit: str, parent: str) -> str | Conflict:
         """The patch from the culprit to its parent, applied to an index of our own."""
         patch = self._git("diff-tree", "-p", "--binary", "--full-index", "--no-renames", culprit, parent)
+        return self.applied(head, patch.stdout, "it does not revert cleanly")
+
+    def applied(self, head: str, patch: bytes, refused: str) -> str | Conflict:
+        """A patch applied to a commit's tree, in an index of our own."""
         with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
             self._done("read-tree", head, env=index)
-            done = self._git("apply", "--cached", "-", stdin=patch.stdout, env=index)
+            done = self._git("apply", "--cached", "-", stdin=patch, env=index)
             if done.returncode:
-                files = tuple(
-                    dict.fromkeys(re.findall(r"^error: patch failed: (.+):\d+$", done.stderr.decode(), re.M))
-                )
-                return Conflict("it does not revert cleanly: " + (", ".join(files[:5]) or said(done)), files)
+                told = done.stderr.decode(errors="replace")
+                files = tuple(dict.fromkeys(re.findall(r"^error: patch failed: (.+):\d+$", told, re.M)))
+                return Conflict(f"{refused}: " + (", ".join(files[:5]) or said(done)), files)
             return self._done("write-tree", env=index)
 
     def commit(self, tree: str, parents: tuple[str, ...], message: str, date: str) -> str:

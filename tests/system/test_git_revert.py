@@ -9,7 +9,7 @@ import pytest
 from perfbisect.core.change import Change
 from perfbisect.system import git_revert
 from perfbisect.system.git import Repository
-from perfbisect.system.git_revert import Conflict, reverted
+from perfbisect.system.git_revert import Conflict, patched, reverted
 from tests.system.repositories import commit, everything, git
 
 TEXT = "".join(f"line {i}\n" for i in range(30))
@@ -86,3 +86,26 @@ def test_a_merge_is_taken_back_to_its_first_parent(repository: Repository) -> No
     made = revert(repository, culprit="main")
     assert isinstance(made, Change)
     assert set(repository.blobs(made.id)) == {"code", "other", "added"}
+
+
+def test_a_patch_is_applied_and_the_rest_stays(repository: Repository) -> None:
+    before = everything(repository.path)
+    head = repository.resolve("main")
+    patch = repository.run("diff", "main", "main~2", "--", "code").stdout
+    made = patched(repository, head, patch, "fix.diff")
+    assert isinstance(made, Change)
+    assert "line 30" not in repository.read(made.id, "code").decode()
+    assert repository.read(made.id, "other") == b"1\n"
+    assert made.subject == "the end of the file + fix.diff"
+    assert patched(repository, head, patch, "fix.diff") == made
+    assert everything(repository.path) == before
+
+
+def test_a_patch_that_does_not_apply(repository: Repository) -> None:
+    patch = repository.run("diff", "main", "main~2", "--", "code").stdout
+    told = patched(repository, repository.resolve("main~2"), patch, "fix.diff")
+    assert isinstance(told, Conflict)
+    assert told.reason == "it does not apply: code"
+    nonsense = patched(repository, repository.resolve("main"), b"this is no patch\n", "x")
+    assert isinstance(nonsense, Conflict)
+    assert nonsense.reason.startswith("it does not apply")
