@@ -44,10 +44,7 @@ UNKNOWN = Engine()
 
 @dataclass(frozen=True)
 class Request:
-    """One HTTP request, and how to see that its answer is a real one.
-
-    The body is sent as JSON, or, where a value is bytes (a file), as a multipart form.
-    """
+    """One HTTP request with a JSON body, and how to see that its answer is a real one."""
 
     path: str
     body: Mapping[str, object]
@@ -60,6 +57,8 @@ class Request:
     """How the answer's content type must begin where it is no JSON: ``audio/``."""
     at_least: int = 0
     """Bytes that such an answer must have: fewer are no sound."""
+    form: bool = False
+    """The body is sent as a multipart form, in which bytes are a file."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +94,14 @@ class Family(Protocol):
 
 
 def _families() -> dict[str, Family]:
-    from perfbisect.families import text
+    from perfbisect.families import diffusion, omni, text, tts
 
-    return {"text": text.FAMILY}
+    return {
+        "text": text.FAMILY,
+        "tts": tts.FAMILY,
+        "omni": omni.FAMILY,
+        "diffusion": diffusion.FAMILY,
+    }
 
 
 FAMILIES: dict[str, Family] = _families()

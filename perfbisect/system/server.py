@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, ServerError
@@ -79,21 +79,22 @@ class Server:
         :raises Interrupted: ``asked`` said so.
         """
         request = self.command.first_request
-        self._answered(request.path, request.body, limit, asked, lambda answer: _problem(answer, request))
+        self._answered(request, limit, asked, lambda answer: _problem(answer, request))
         if "stream" in request.body and not request.content_type:
-            self._answered(request.path, {**request.body, "stream": True}, limit, asked, _stream_problem)
+            streamed = replace(request, body={**request.body, "stream": True})
+            self._answered(streamed, limit, asked, _stream_problem)
         self.check_ports("after the first request")
         self.owned.observe()
 
     def _answered(
         self,
-        path: str,
-        body: Mapping[str, object],
+        request: Request,
         limit: float,
         asked: Asked,
         problem: Callable[[Answer], str],
     ) -> None:
-        call = web.Call("POST", self.endpoint.base_url + path, body, limit)
+        path = request.path
+        call = web.Call("POST", self.endpoint.base_url + path, request.body, limit, form=request.form)
         deadline = time.monotonic() + limit
         while not call.wait(_TICK) and time.monotonic() < deadline + 1.0:
             self._check_going("at the first request", asked)

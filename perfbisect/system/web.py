@@ -54,14 +54,16 @@ def post(url: str, body: Mapping[str, object], limit: float) -> Answer:
 class Call:
     """A request under way, so that the caller can watch something else meanwhile."""
 
-    def __init__(self, method: str, url: str, body: Mapping[str, object] | None, limit: float) -> None:
+    def __init__(
+        self, method: str, url: str, body: Mapping[str, object] | None, limit: float, *, form: bool = False
+    ) -> None:
         self._answer: Answer | None = None
         self._error: NoAnswerError | None = None
         self._limit = limit
 
         def work() -> None:
             try:
-                self._answer = _ask(method, url, body, limit)
+                self._answer = _ask(method, url, body, limit, form)
             except NoAnswerError as error:
                 self._error = error
 
@@ -83,14 +85,16 @@ class Call:
         return self._answer
 
 
-def _ask(method: str, url: str, body: Mapping[str, object] | None, limit: float) -> Answer:
+def _ask(
+    method: str, url: str, body: Mapping[str, object] | None, limit: float, form: bool = False
+) -> Answer:
     with requests.Session() as session:
         session.trust_env = False
         try:
             with session.request(
                 method,
                 url,
-                **_sent(body),
+                **_sent(body, form),
                 timeout=limit,
                 stream=True,
                 allow_redirects=False,
@@ -110,14 +114,18 @@ def _ask(method: str, url: str, body: Mapping[str, object] | None, limit: float)
             raise NoAnswerError(_reason(error, limit)) from error
 
 
-def _sent(body: Mapping[str, object] | None) -> dict[str, Any]:
-    """The body as JSON; as a multipart form where a value is bytes: a file of that name."""
+def _sent(body: Mapping[str, object] | None, form: bool) -> dict[str, Any]:
+    """The body as JSON, or as the fields of a multipart form, where bytes are a file."""
     if body is None:
         return {}
-    files = {name: (name, value) for name, value in body.items() if isinstance(value, bytes)}
-    if not files:
+    if not form:
         return {"json": dict(body)}
-    return {"data": {name: str(value) for name, value in body.items() if name not in files}, "files": files}
+    return {
+        "files": {
+            name: (name, value) if isinstance(value, bytes) else (None, str(value))
+            for name, value in body.items()
+        }
+    }
 
 
 def _reason(error: BaseException, limit: float) -> str:

@@ -282,7 +282,7 @@ def test_what_is_wrong_is_told_with_file_line_and_field(
 @pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [
-        ("family: text", "family: tekst", 1, "there is no family 'tekst' (allowed: text)"),
+        ("family: text", "family: tekst", 1, "there is no family 'tekst' (allowed: text, tts, "),
         ("family: text\n", "", 1, "family: is missing"),
         (
             "  top_p: 0.9",

@@ -1,0 +1,112 @@
+"""One real request of each kind that vLLM-Omni serves: answered, or the server is not ready."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfbisect.core.cell import Cell
+from perfbisect.families import Request
+from perfbisect.families.media import data_url, picture, tone
+
+SPEECH = "/v1/audio/speech"
+CHAT = "/v1/chat/completions"
+IMAGES = "/v1/images/generations"
+EDITS = "/v1/images/edits"
+VIDEOS = "/v1/videos"
+
+_TEXT = "The first request of an attempt must be answered."
+_LEAST_SOUND = 4800
+"""Bytes: a tenth of a second at 24 kHz, 16 bits, one channel."""
+_STEPS = 2
+"""Denoising steps: some pipelines run one less than asked for, and none is an error."""
+_SHAPE = ("width", "height", "num_frames", "fps")
+_FROM_IMAGE = ("i2i", "ti2i", "i2v", "ti2v")
+
+
+def audible(cell: Cell) -> bool:
+    """True if the cell's answers hold sound: it names the modality, or asks for metrics of sound."""
+    modalities = cell.extra_body.get("modalities")
+    if isinstance(modalities, list):
+        return "audio" in modalities
+    return any(name.startswith("audio") for name in cell.percentile_metrics)
+
+
+def speech(cell: Cell, model: str) -> Request:
+    """Raw sound, streamed: exactly what the benchmark client asks for and counts byte by byte."""
+    extra: dict[str, object] = {}
+    if cell.dataset_name == "seed-tts":
+        extra = {
+            "task_type": "Base",
+            "ref_audio": data_url("audio/wav", tone()),
+            "ref_text": "One steady tone.",
+        }
+    elif cell.dataset_name == "seed-tts-design":
+        extra = {"task_type": "VoiceDesign", "instructions": "A calm voice."}
+    body = {"model": model, "input": _TEXT, **extra, **cell.extra_body}
+    streamed = {"stream": True, "stream_format": "audio", "response_format": "pcm"}
+    return Request(SPEECH, {**body, **streamed}, content_type="audio/", at_least=_LEAST_SOUND)
+
+
+def chat(cell: Cell, model: str) -> Request:
+    """An answer in text, and in sound where the cell's answers have it."""
+    sounds = audible(cell)
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": _TEXT}]}],
+        "max_tokens": 16,
+        "temperature": 0,
+        "modalities": ["text", "audio"] if sounds else ["text"],
+        **cell.extra_body,
+        "stream": False,
+    }
+    return Request(CHAT, body, "choices.*.message.audio.data" if sounds else "choices.*.message.content")
+
+
+def chat_image(cell: Cell, model: str) -> Request:
+    """An image by the chat API, from an image where the task needs one."""
+    prompt: object = _TEXT
+    if cell.task in _FROM_IMAGE:
+        source = {"type": "image_url", "image_url": {"url": data_url("image/png", picture())}}
+        prompt = [{"type": "text", "text": _TEXT}, source]
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "extra_body": {**cell.extra_body, **shape(cell), "num_inference_steps": _STEPS},
+    }
+    return Request(CHAT, body, "choices.*.message.content.*.image_url.url")
+
+
+def image(cell: Cell, model: str) -> Request:
+    """An image by the images API."""
+    body = {"model": model, "prompt": _TEXT, "n": 1, "response_format": "b64_json", **cell.extra_body}
+    return Request(IMAGES, {**body, **_size(cell), "num_inference_steps": _STEPS}, "data.0.b64_json")
+
+
+def edit(cell: Cell, model: str) -> Request:
+    """An edited image: a form with a file."""
+    fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
+    body = {"model": model, "prompt": _TEXT, "response_format": "b64_json", **fields, **_size(cell)}
+    body |= {"num_inference_steps": _STEPS, "image": picture()}
+    return Request(EDITS, body, "data.0.b64_json", form=True)
+
+
+def video(cell: Cell, model: str) -> Request:
+    """A video is made after the answer, which shows that the job was taken; the discarded run shows more."""
+    fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
+    body = {"model": model, "prompt": _TEXT, **fields, **shape(cell), "num_inference_steps": _STEPS}
+    if cell.task in _FROM_IMAGE:
+        body["input_reference"] = picture()
+    return Request(VIDEOS, body, "id", form=True)
+
+
+def shape(cell: Cell) -> dict[str, object]:
+    """Width, height, frames and frames a second, where the cell's data set or its requests say so."""
+    args = {name.replace("-", "_"): value for name, value in cell.dataset_args.items()}
+    return {name: args[name] for name in _SHAPE if name in args}
+
+
+def _size(cell: Cell) -> Mapping[str, object]:
+    given = {**cell.extra_body, **shape(cell)}
+    if "size" in given or not {"width", "height"} <= given.keys():
+        return {}
+    return {"size": f"{given['width']}x{given['height']}"}

@@ -1,0 +1,166 @@
+"""What the families of vLLM-Omni share: a server of several stages, and how it is started in each era."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfbisect.core.cell import Cell
+from perfbisect.core.cell_parts import LOCAL, DeployYaml
+from perfbisect.core.options import merge_options, option_tokens
+from perfbisect.errors import ServerError, UsageError
+from perfbisect.families import OFFLINE, UNKNOWN, Endpoint, Engine, Request, ServerCommand
+
+DEPLOY_FILE = "deploy.yaml"
+"""The name under which a pinned deploy YAML lies in the server's folder."""
+
+_MODULE = ("-m", "vllm_omni.entrypoints.cli.main", "serve")
+"""By module: until bede8e02 (#3082) vLLM-Omni laid its own script over that of vLLM."""
+
+_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_HOST_IP": "127.0.0.1"}
+
+_OURS = (
+    *("omni", "host", "port", "uds", "served-model-name", "model", "revision", "tokenizer"),
+    *("deploy-config", "stage-configs-path", "stage-overrides", "stage-init-timeout", "init-timeout"),
+)
+"""Options that an attempt or a key of the cell sets."""
+
+_LEGACY = re.compile(r"^stage_args\s*:", re.MULTILINE)
+_INHERITS = re.compile(r"^base_config\s*:\s*(?P<base>\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Era:
+    """From when, or until when, an option of the server is there.
+
+    ``date`` is that of the commit, ``version`` the first release that has it (or has lost it).
+    """
+
+    date: str
+    version: tuple[int, ...]
+    change: str
+
+    def reached(self, engine: Engine) -> bool:
+        """True at that commit and after it; also where nothing is known of the engine."""
+        if engine.date:
+            return engine.date[:19] >= self.date
+        numbers = re.match(r"\d+(\.\d+)*", engine.version)
+        return numbers is None or tuple(map(int, numbers[0].split("."))) >= self.version
+
+
+STAGE_INIT_TIMEOUT = Era("2026-02-02T00:00:00", (0, 16), "#1153")
+DEPLOY_CONFIG = Era("2026-04-19T02:36:00", (0, 20), "a3903810, #2383")
+NO_STAGE_CONFIGS = Era("2026-08-01T00:00:00", (0, 27), "#5647")
+"""Where options came and went; dates in UTC. Before ``DEPLOY_CONFIG``: ``--stage-configs-path`` alone."""
+
+
+class StagedFamily:
+    """See :class:`perfbisect.families.Family`.
+
+    ``first_request`` is made of a cell and a model name; it raises UsageError at an endpoint that the family
+    has not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        headline: str,
+        guards: tuple[str, ...],
+        first_request: Callable[[Cell, str], Request],
+    ) -> None:
+        self.name, self.headline, self.guards = name, headline, guards
+        self.first_request = first_request
+
+    def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
+        """``serve MODEL --omni``: the cell's options, its deploy YAML and overrides of stages.
+
+        No request empties what such a server keeps between runs (caches of prefixes, of media, of voices),
+        not in every era: one run a launch. The seed of sampling is the deploy YAML's.
+
+        :raises UsageError: a serve argument that is not the cell's to set, a pinned deploy YAML that
+            inherits from a file, an endpoint of another family.
+        :raises ServerError: the engine is of an era that cannot read the cell's deploy YAML or overrides.
+        """
+        taken = [name for name in _OURS if name in cell.serve_args]
+        if taken:
+            raise UsageError(
+                f"cell {cell.name}: serve_args cannot set {', '.join(taken)}: these have keys of their own "
+                "in the cell, or belong to the attempt"
+            )
+        own: dict[str, object] = {
+            "omni": True,
+            "host": endpoint.host,
+            "port": endpoint.port,
+            "served-model-name": endpoint.model_name,
+            "revision": _hub(cell.revision.model),
+            "init-timeout": int(cell.ready_timeout),
+            **_overrides(cell, engine),
+        }
+        if STAGE_INIT_TIMEOUT.reached(engine):
+            own["stage-init-timeout"] = int(cell.ready_timeout)
+        files: dict[str, str] = {}
+        if cell.deploy_yaml is not None:
+            if cell.deploy_yaml.text is not None:
+                files[DEPLOY_FILE] = _standalone(cell, cell.deploy_yaml.text)
+            own |= _deployed(cell, cell.deploy_yaml, engine)
+        return ServerCommand(
+            args=(
+                *(*_MODULE, cell.model),
+                *option_tokens(merge_options(own, {}), negatable=True),
+                *option_tokens(cell.serve_args, negatable=True),
+            ),
+            env={**_ENVIRONMENT, **(OFFLINE if cell.needs_no_hub else {}), **cell.env},
+            first_request=self.first_request(cell, endpoint.model_name),
+            files=files,
+        )
+
+
+def _overrides(cell: Cell, engine: Engine) -> dict[str, object]:
+    if not cell.stage_overrides:
+        return {}
+    if not DEPLOY_CONFIG.reached(engine):
+        raise ServerError(
+            f"cell {cell.name} sets stage_overrides, and --stage-overrides is there since "
+            f"{DEPLOY_CONFIG.change}: this engine ({engine.date or engine.version}) is older"
+        )
+    return {"stage-overrides": json.dumps(cell.stage_overrides, sort_keys=True, separators=(",", ":"))}
+
+
+def _deployed(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, object]:
+    """The option that names the deploy YAML, as the engine knows it, with the file."""
+    path = f"{engine.root}/{deploy.path}" if engine.root and deploy.origin else deploy.path or DEPLOY_FILE
+    if deploy.text is not None:
+        path = f"./{DEPLOY_FILE}"
+    legacy = (
+        bool(_LEGACY.search(deploy.text))
+        if deploy.text is not None
+        else "stage_configs" in (deploy.path or "")
+    )
+    if legacy and engine != UNKNOWN and NO_STAGE_CONFIGS.reached(engine):
+        raise ServerError(
+            f"cell {cell.name}: its deploy YAML is of the old form (stage_args), which is gone since "
+            f"{NO_STAGE_CONFIGS.change}: this engine ({engine.date or engine.version}) cannot read it"
+        )
+    if not legacy and not DEPLOY_CONFIG.reached(engine):
+        raise ServerError(
+            f"cell {cell.name}: its deploy YAML is of the form that is read since {DEPLOY_CONFIG.change}: "
+            f"this engine ({engine.date or engine.version}) is older and reads stage configs"
+        )
+    return {"stage-configs-path" if legacy else "deploy-config": path}
+
+
+def _standalone(cell: Cell, text: str) -> str:
+    """The text, which must not need another file. :raises UsageError: it inherits from one."""
+    found = _INHERITS.search(text)
+    if found:
+        raise UsageError(
+            f"cell {cell.name}: the pinned deploy_yaml inherits from {found['base']}, which is not with it",
+            next_step="write it out whole, or take it from the change: {from: change, path: ...}",
+        )
+    return text
+
+
+def _hub(revision: str | None) -> str | None:
+    return None if revision is None or revision.startswith(LOCAL) else revision
