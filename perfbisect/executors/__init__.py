@@ -23,6 +23,8 @@ class Limits:
     first_request: float = 300.0
     bench: float = 3600.0
     stop: float = 15.0
+    memory: float = 120.0
+    """To wait before the launch for memory of devices that somebody still holds."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class AttemptRequest:
     """
     slot: Slot | None = None
     """The part of the machine it runs on, leased by whoever asks; None: the whole of it."""
+    measured_before: bool = False
+    """Another launch of this change measured under this cell: it fits into the memory of a free device."""
 
 
 class Started(Protocol):

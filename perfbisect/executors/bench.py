@@ -16,8 +16,8 @@ from perfbisect.executors import Sink
 from perfbisect.executors.faults import BlamedError, Judge
 from perfbisect.executors.record import Record
 from perfbisect.executors.running import Runner
+from perfbisect.executors.surroundings import Surroundings
 from perfbisect.system import logs
-from perfbisect.system.machine import LoadMeter
 from perfbisect.system.proc import Asked, Finished
 from perfbisect.system.server import Server, hit_rate
 
@@ -32,6 +32,7 @@ class Bench:
     cell: Cell
     runner: Runner
     server: Server
+    around: Surroundings
     folder: Path
     metadata: Mapping[str, str]
     limit: float
@@ -59,15 +60,21 @@ class Bench:
     def run(self, name: str, index: int, seed: int) -> RunResult:
         """One run, believed: every listener ours before and after, the client's gates passed.
 
+        Run 0 is discarded: what else the machine did meanwhile does not spoil it.
+
         :raises BlamedError: no measurement, and whose fault that is.
-        :raises MachineError: somebody else listens on the port.
+        :raises MachineError: somebody else listens on the port, or used the machine.
         :raises Interrupted: a stop was asked for.
         """
+        with self.around.run() if index else self.around.unmeasured() as sampled:
+            run = self._run(name, index, seed)
+        return replace(run, facts={**run.facts, "sampled": sampled})
+
+    def _run(self, name: str, index: int, seed: int) -> RunResult:
         result, log = self.result(name), self.log(name)
         result.unlink(missing_ok=True)
         self.server.check_ports(f"before run {name}")
         cache_before = self.server.prefix_cache()
-        meter = LoadMeter(self.server.owned.living)
         unfinished: list[int] = []
         ended = self.runner.run(
             self.argv(name, seed),
@@ -77,7 +84,6 @@ class Bench:
             asked=self.asked,
             at_limit=lambda: unfinished.append(self.server.in_flight()),
         )
-        load = meter.read(ended.cpu_seconds)
         document = self._document(ended, result, log, sum(unfinished))
         try:
             run = self.client.parse(self.cell, document, index=index, seed=seed, expected=self.expected)
@@ -88,7 +94,6 @@ class Bench:
         rate = hit_rate(cache_before, cache_after)
         facts = {
             "duration": run.seconds,
-            "load": load.facts(),
             "prefix_cache": {"before": cache_before, "after": cache_after, "rate": rate},
         }
         return replace(

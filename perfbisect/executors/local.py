@@ -22,11 +22,16 @@ from perfbisect.executors.provenance import Instrument
 from perfbisect.executors.record import Record
 from perfbisect.executors.running import Runner
 from perfbisect.executors.serving import serving
+from perfbisect.executors.surroundings import Surroundings, torch_facts, wait_until_free
 from perfbisect.families import FAMILIES, OFFLINE, Endpoint, Family
+from perfbisect.families.engine_log import engine_facts
 from perfbisect.store.attempts import write_attempt
-from perfbisect.system import environ, machine, ports
+from perfbisect.system import environ, logs, machine, ports
 from perfbisect.system.proc import Asked, never
+from perfbisect.system.sampled import UNJUDGED
+from perfbisect.system.sampled import Limits as MachineLimits
 from perfbisect.system.server import Server
+from perfbisect.system.slots import Slot
 
 WARM_SEED_OFFSET = 1_000_003
 """The discarded run's prompts are others than those of any measured run."""
@@ -42,7 +47,8 @@ class LocalExecutor:
 
     ``client_environment``: the pinned client of all sides; None for the change's own. ``shell``: the user's
     process environment, of which only what is allowed is passed on. ``asked``: True asks for a prompt end.
-    ``overlap``: the client's imports are done beside the server's start.
+    ``overlap``: the client's imports are done beside the server's start. ``limits``: what others may do on
+    the machine before a run does not count.
     """
 
     builder: Builder
@@ -50,11 +56,14 @@ class LocalExecutor:
     shell: Mapping[str, str] = field(default_factory=_shell)
     asked: Asked = never
     overlap: bool = True
+    limits: MachineLimits = UNJUDGED
     _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
     """Cells (digest, variant) measured once: what they need of a hub is on this machine."""
     _instruments: dict[tuple[str, str], Instrument] = field(default_factory=dict, repr=False)
     _plain: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
     """Clients that cannot be run from a host, and why."""
+    _torch: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
+    """What torch told, by the packages of an environment and the slot."""
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
         """One attempt: every failure of the outside comes back in it; ``attempt.json`` is in its folder.
@@ -65,7 +74,7 @@ class LocalExecutor:
         record = Record(
             request,
             request.token or secrets.token_hex(16),
-            faults.Judge(machine.oom_kills()),
+            faults.Judge(machine.oom_kills(), request.measured_before),
             log=request.folder,
         )
         try:
@@ -88,7 +97,7 @@ class LocalExecutor:
 
     def _measure(self, record: Record, started: Started, sink: Sink) -> None:
         request = record.request
-        cell, limits, slot = request.cell, request.limits, request.slot
+        cell, limits, slot = request.cell, request.limits, self._slot(request)
         family: Family = _named(FAMILIES, cell.family, "family")
         client: Client = _named(CLIENTS, cell.client.name, "client")
         request.folder.mkdir(parents=True, exist_ok=True)
@@ -97,9 +106,8 @@ class LocalExecutor:
             environment = self.builder.ensure(request.change, log=record.log, timeout=limits.build)
             record.environment, record.cold = environment, provenance.is_cold(environment)
         offline = self._fetch(record, environment, sink)
-        pinned = slot.env if slot else {}
         with record.timed("build"):
-            runner = self._runner(record, client, {} if data_from_hub(cell) else offline, pinned)
+            runner = self._runner(record, client, {} if data_from_hub(cell) else offline, slot)
         sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
         if self.asked():
             raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
@@ -111,24 +119,29 @@ class LocalExecutor:
         lay(command.files, request.folder)
         argv = (str(environment.interpreter), *command.args)
         env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, offline, command.env, pinned
+            self.shell, environment.interpreter, environment.env, offline, command.env, slot.env
         )
         record.facts |= {"model_name": endpoint.model_name, "server": provenance.command_facts(argv, env)}
+        wait_until_free(slot, cell.serve_args, timeout=limits.memory, asked=self.asked, sink=sink)
+        self._ask_torch(record, environment, env, slot)
         launched = time.monotonic()
         with (
             serving(record, argv, env, endpoint, started=started, sink=sink) as owned,
             self._client(record, runner),
         ):
             server = Server(owned, endpoint, command)
+            around = Surroundings(slot, self.limits, owned.living)
             bench = Bench(
-                client, cell, runner, server, request.folder,
+                client, cell, runner, server, around, request.folder,
                 {"attempt": request.id, "change": request.change.id}, limits.bench, record.judge, self.asked,
             )  # fmt: skip
             record.facts["client"] = provenance.command_facts(bench.argv("1", cell.seed + 1), runner.env)
-            server.wait_named(cell.ready_timeout if limits.ready is None else limits.ready, self.asked)
-            record.seconds["launch"] = time.monotonic() - launched
-            with record.timed("first_request"):
-                server.first_answer(limits.first_request, self.asked)
+            with around.unmeasured():
+                server.wait_named(cell.ready_timeout if limits.ready is None else limits.ready, self.asked)
+                record.seconds["launch"] = time.monotonic() - launched
+                with record.timed("first_request"):
+                    server.first_answer(limits.first_request, self.asked)
+            record.facts["engine_log"] = engine_facts(logs.head_of(owned.log))
             sink(
                 "ready",
                 {"seconds": record.seconds["launch"], "first_request": record.seconds["first_request"]},
@@ -141,15 +154,33 @@ class LocalExecutor:
             with record.timed("bench"):
                 measure(record, bench, server, sink)
 
-    def _runner(
-        self, record: Record, client: Client, offline: Mapping[str, str], pinned: Mapping[str, str]
-    ) -> Runner:
+    def _slot(self, request: AttemptRequest) -> Slot:
+        """What it runs on: what is leased, else the whole machine."""
+        if request.slot is not None:
+            return request.slot
+        visible = machine.machine(self.shell).gpus if request.cell.gpus else ()
+        return Slot("", tuple(gpu.uuid for gpu in visible))
+
+    def _ask_torch(
+        self, record: Record, environment: Environment, env: Mapping[str, str], slot: Slot
+    ) -> None:
+        """CUDA facts, once for the packages of an environment on a slot: overlays share theirs."""
+        if not slot.devices:
+            return
+        known = (environment.packages_digest or environment.key, slot.name)
+        if known not in self._torch:
+            self._torch[known] = torch_facts(
+                environment.interpreter, env, slot, record.request.folder, self.asked
+            )
+        record.facts["torch"] = self._torch[known]
+
+    def _runner(self, record: Record, client: Client, offline: Mapping[str, str], slot: Slot) -> Runner:
         """How the client is run, its sources digested. :raises ClientError: it has none."""
         request = record.request
         environment = self.client_environment or record.environment
         assert environment is not None
         env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, offline, client.env(request.cell), pinned
+            self.shell, environment.interpreter, environment.env, offline, client.env(request.cell), slot.env
         )
         known = (environment.key, client.name)
         if known not in self._instruments:
@@ -161,7 +192,7 @@ class LocalExecutor:
         plain = "" if self.overlap else "asked for"
         return Runner(
             environment.interpreter, env, request.folder, record.token, modules,
-            cores=request.slot.client_cores if request.slot else (),
+            cores=slot.client_cores,
             plain=(self._plain.get(known, plain) if modules else ""),
         )  # fmt: skip
 

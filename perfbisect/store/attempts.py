@@ -53,6 +53,7 @@ def to_dict(attempt: Attempt) -> dict[str, Any]:
         "folder": attempt.folder,
         "cold": attempt.cold,
         "started_at": attempt.started_at,
+        "slot": attempt.slot,
     }
     return document
 
@@ -75,6 +76,7 @@ def from_dict(document: Mapping[str, Any]) -> Attempt:
             folder=str(document["folder"]),
             cold=bool(document["cold"]),
             started_at=str(document["started_at"]),
+            slot=str(document.get("slot", "")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an attempt: {type(error).__name__}: {error}") from error

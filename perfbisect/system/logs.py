@@ -35,6 +35,15 @@ def text_of(path: Path, limit: int = _READ) -> str:
         return ""
 
 
+def head_of(path: Path, limit: int = 1 << 20) -> str:
+    """At most the first ``limit`` bytes of a file; empty if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def tail(path: Path, lines: int = 15) -> str:
     """The last lines that say something; ``(the log is empty)`` where there are none."""
     found = [neutral(line) for line in text_of(path).splitlines() if line.strip() and not _noise(line)]
