@@ -20,7 +20,6 @@ from perfbisect.errors import Interrupted, MachineError
 from perfbisect.system import leases
 from perfbisect.system.leases import Holder, lease
 from perfbisect.system.slots import Slot
-from tests.system.stand_ins import until
 
 A = Slot("a", ("GPU-a",), (0, 1), (2,))
 B = Slot("b", ("GPU-b",), (3, 4), (5,))
@@ -139,7 +138,8 @@ def test_two_processes_take_turns(folder: Path) -> None:
     with process(folder, "first") as first:
         assert has_it(first)
         with process(folder, "second") as second:
-            until(lambda: second.poll() is None)
+            with pytest.raises(subprocess.TimeoutExpired):
+                second.wait(0.5)
             assert first.stdin is not None
             first.stdin.close()
             assert has_it(second)
@@ -162,9 +162,9 @@ def test_two_users_of_one_host() -> None:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         folder = Path(name) / "locks"
-        with lease(A, folder=folder, holder=Holder("root's")), process(folder, "theirs", NOBODY) as other:
-            with pytest.raises(subprocess.TimeoutExpired):
-                other.wait(0.5)
+        mine = lease(A, folder=folder, holder=Holder("root's"))
+        with mine, process(folder, "theirs", NOBODY) as other, pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.5)
         with process(folder, "theirs", NOBODY) as other:
             assert has_it(other), "files that root made serve another user"
             said = refused(folder, A)
