@@ -91,10 +91,10 @@ def test_a_merge_is_taken_back_to_its_first_parent(repository: Repository) -> No
 def test_a_patch_is_applied_and_the_rest_stays(repository: Repository) -> None:
     before = everything(repository.path)
     head = repository.resolve("main")
-    patch = repository.run("diff", "main", "main~2", "--", "code").stdout
+    patch = b"--- a/code\n+++ b/code\n@@ -7,3 +7,3 @@\n line 6\n-line 7\n+fast 7\n line 8\n"
     made = patched(repository, head, patch, "fix.diff")
     assert isinstance(made, Change)
-    assert "line 30" not in repository.read(made.id, "code").decode()
+    assert "fast 7\nline 8" in repository.read(made.id, "code").decode()
     assert repository.read(made.id, "other") == b"1\n"
     assert made.subject == "the end of the file + fix.diff"
     assert patched(repository, head, patch, "fix.diff") == made
