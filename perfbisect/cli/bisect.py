@@ -81,7 +81,7 @@ def bisect(
     """
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.desk import at_work
-    from perfbisect.cli.output import emit, say
+    from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
     from perfbisect.cli.question import Typed, question
     from perfbisect.jobs.bisect import begin
@@ -113,7 +113,6 @@ def bisect(
         tools = desk.tools(builder, None, setting)
         tools.sink(Planned(job.id, asked.shown))
         begin(job, asked.plan, tools)
-        say("the client's environment ...")
         pinned = wiring.client_environment(
             here, setting, builder, asked.newest, job.path / "client-build.log", tools.limits.build
         )

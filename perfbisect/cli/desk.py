@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from perfbisect.errors import Interrupted, UsageError
 from perfbisect.executors.local import LocalExecutor
 from perfbisect.jobs.plan import Setting
 from perfbisect.jobs.work import BACKOFF, Tools
-from perfbisect.render.console import Console
+from perfbisect.render.console import Console as Lines
 from perfbisect.render.notices import Sink, Told
 from perfbisect.store.jobs import Job
 from perfbisect.system.git_revert import Conflict, reverted
@@ -93,11 +94,15 @@ def at_work(
         yield Desk(job, held, sink)
 
 
-@contextlib.contextmanager
-def _watching(*, verbose: bool, as_json: bool) -> Iterator[Sink]:
-    """Who is told what happens: a line for every event."""
-    del as_json
-    yield Console(say, verbose=verbose)
+def _watching(*, verbose: bool, as_json: bool) -> contextlib.AbstractContextManager[Sink]:
+    """Who is told what happens: a live view where a person looks, a line for every event elsewhere."""
+    if as_json or verbose or not sys.stderr.isatty():
+        return contextlib.nullcontext(Lines(say, verbose=verbose))
+    from rich.console import Console
+
+    from perfbisect.render.live import Live
+
+    return Live(Console(stderr=True), time.monotonic)
 
 
 @contextlib.contextmanager

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, MachineError
 from perfbisect.render.documents import ReportDocument, RunDocument
+from perfbisect.render.html_report import html
 from perfbisect.render.report import markdown, run_markdown
 from perfbisect.store.jobs import Job
 
 
 def write_report(job: Job, document: ReportDocument | RunDocument) -> None:
-    """``report.md`` and ``report.json`` in the job's folder, each whole or not there.
+    """``report.md``, ``report.json`` and, of a bisection, ``report.html`` in the job's folder, each whole or
+    not there.
 
     :raises MachineError: the disk; the journal has everything, and ``perfbisect report`` makes them again.
     """
@@ -20,6 +22,8 @@ def write_report(job: Job, document: ReportDocument | RunDocument) -> None:
     try:
         _write(job.report, text)
         _write(job.document, document.text() + "\n")
+        if isinstance(document, ReportDocument):
+            _write(job.page, html(document))
     except OSError as error:
         raise MachineError(
             f"the report could not be written: {error.strerror or error}",

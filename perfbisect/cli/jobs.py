@@ -64,7 +64,12 @@ def stop(job_id: str, repo: Path | None, state: Path | None, as_json: bool) -> i
 @click.command(short_help="The report of a job.")
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option(
-    "--format", "form", type=click.Choice(["md", "json"]), default="md", show_default=True, help="Form."
+    "--format",
+    "form",
+    type=click.Choice(["md", "json", "html"]),
+    default="md",
+    show_default=True,
+    help="Form; html of a bisection only: one page that opens from disk.",
 )
 @click.option(
     "--metric", metavar="M", help="What the same launches say of another metric; nothing is launched."
@@ -75,7 +80,7 @@ def stop(job_id: str, repo: Path | None, state: Path | None, as_json: bool) -> i
 def report(
     job_id: str | None, form: str, metric: str | None, repo: Path | None, state: Path | None, as_json: bool
 ) -> int:
-    """The report of a job, finished or not, from its journal: Markdown to paste into an issue, or JSON.
+    """The report of a job, finished or not, from its journal: Markdown to paste into an issue, JSON, HTML.
 
     With --metric of a bisection: what its launches support of another metric, else `inconclusive`,
     with what the rest would cost.
@@ -95,5 +100,12 @@ def report(
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("report")
     document = document_of(job, metric)
     text = markdown(document) if isinstance(document, ReportDocument) else run_markdown(document)
+    if form == "html":
+        from perfbisect.errors import UsageError
+        from perfbisect.render.html_report import html
+
+        if not isinstance(document, ReportDocument):
+            raise UsageError(f"job {job.id} is no bisection: its report has no page", next_step="--format md")
+        text = html(document)
     emit(document, [text.rstrip("\n")], as_json=as_json or form == "json")
     return 0

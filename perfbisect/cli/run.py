@@ -77,14 +77,14 @@ def run(
         told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
     )
     job = wiring.new_job(here)
+    for text in (
+        "Cell",
+        *cell_lines(cell_document(the_cell, judged)),
+        *(f"note: {t}" for t in plan.told),
+        f"job {job.id}",
+    ):
+        say(text)
     with at_work(job, slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
-        for text in (
-            "Cell",
-            *cell_lines(cell_document(the_cell, judged)),
-            *(f"note: {t}" for t in plan.told),
-        ):
-            say(text)
-        say(f"job {job.id}")
         tools = desk.tools(builder, None, setting)
         begin(job, plan, tools)
         pinned = wiring.client_environment(

@@ -58,6 +58,11 @@ _MEANINGS: Mapping[str, Meaning] = {
         "No change stands out from the others yet. Everything measured is kept, and more minutes go on from "
         "here.",
     ),
+    "inconclusive": Meaning(
+        "Inconclusive",
+        "The launches were chosen for another metric and do not settle this one; the text says what the rest "
+        "would cost.",
+    ),
     "unfinished": Meaning(
         "Not finished",
         "What was measured so far; the job is under way or was interrupted, and can be resumed.",

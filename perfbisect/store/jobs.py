@@ -59,6 +59,10 @@ class Job:
         return self.path / "report.md"
 
     @property
+    def page(self) -> Path:
+        return self.path / "report.html"
+
+    @property
     def document(self) -> Path:
         return self.path / "report.json"
 
