@@ -1,4 +1,4 @@
-"""The machine under the measurement: what it is, how busy others keep it, whether a failure was its own."""
+"""The machine under the measurement: what it is, and whether a failure was its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import os
 import platform
 import re
 import shutil
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ import psutil
 from perfbisect.errors import MachineError
 from perfbisect.system.devices import Gpu, visible
 from perfbisect.system.devices import gpus as gpus
-from perfbisect.system.processes import Process
 
 _LEAST_DISK = 64 * 1024 * 1024
 
@@ -68,64 +66,6 @@ def _cpu_model() -> str:
             if found := re.search(rf"^{label}\s*:\s*(.+)$", text, re.MULTILINE):
                 return " ".join(found[1].split())
     return platform.machine() or "unknown CPU"
-
-
-@dataclass(frozen=True)
-class Load:
-    """How busy the machine was over an interval. Cores are averages: 1.0 is one core busy all the time."""
-
-    seconds: float
-    busy_cores: float
-    own_cores: float
-    load_before: float
-    load_after: float
-    free_memory: int
-
-    @property
-    def other_cores(self) -> float:
-        """What neither the server nor the client used: the tenants."""
-        return max(0.0, self.busy_cores - self.own_cores)
-
-    def facts(self) -> dict[str, float]:
-        return {**asdict(self), "other_cores": self.other_cores}
-
-
-class LoadMeter:
-    """Measures the load from its making to ``read``; ``ours`` gives the living processes of the attempt."""
-
-    def __init__(self, ours: Callable[[], Iterable[Process]]) -> None:
-        self._ours = ours
-        self._began = time.monotonic()
-        self._busy = _busy()
-        self._own = self._own_now()
-        self._load = os.getloadavg()[0]
-
-    def read(self, ended_cpu: float = 0.0) -> Load:
-        """``ended_cpu``: CPU seconds of processes of ours that began and ended meanwhile (the client)."""
-        seconds = max(time.monotonic() - self._began, 1e-6)
-        now = self._own_now()
-        own = sum(cpu - self._own.get(identity, 0.0) for identity, cpu in now.items()) + ended_cpu
-        return Load(
-            seconds=seconds,
-            busy_cores=(_busy() - self._busy) / seconds,
-            own_cores=own / seconds,
-            load_before=self._load,
-            load_after=os.getloadavg()[0],
-            free_memory=psutil.virtual_memory().available,
-        )
-
-    def _own_now(self) -> dict[tuple[int, float], float]:
-        times = os.times()
-        return {
-            **{process.identity: process.cpu_seconds for process in self._ours()},
-            (0, 0.0): times.user + times.system,
-        }
-
-
-def _busy() -> float:
-    """CPU seconds that all processes of the machine have used since boot."""
-    times = psutil.cpu_times()
-    return float(times.user + times.system + getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0))
 
 
 def oom_kills() -> int:

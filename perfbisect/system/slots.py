@@ -9,6 +9,7 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.system import devices as all_devices
 from perfbisect.system.devices import Gpu
 from perfbisect.system.machine import Machine
+from perfbisect.system.nvidia_smi import Smi
 from perfbisect.system.topology import Topology, parts, read_topology
 
 LEAST_CORES = 2
@@ -63,7 +64,7 @@ def plan_slots(
     if workers < 1 or gpus < 0:
         raise UsageError(f"{workers} workers with {gpus} devices each: at least 1 worker, at least 0 devices")
     everything = all_devices.gpus() if everything is None else everything
-    topology = read_topology(everything) if topology is None else topology
+    topology = read_topology(everything, ask=Smi().topology) if topology is None else topology
     if gpus == 0:
         return _of_cores(topology, workers, pinned=bool(pin) or workers > 1)
     shares = topology.shares(everything)

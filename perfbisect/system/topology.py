@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,25 +69,26 @@ def parts(cores: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[tuple[int
     return tuple(tuple(cores[n * each : (n + 1) * each]) for n in range(count))
 
 
-def read_topology(devices: Iterable[Gpu] = (), *, listing: str = "", root: Path = SYS) -> Topology:
+def read_topology(devices: Iterable[Gpu] = (), *, ask: Callable[[], str] = str, root: Path = SYS) -> Topology:
     """This machine as ``/sys`` tells it, of the processors this process may use.
 
-    ``listing``: what ``nvidia-smi topo -m`` printed, asked where ``/sys`` does not show a device.
+    ``ask``: what ``nvidia-smi topo -m`` prints, asked where ``/sys`` does not show a device.
     """
     allowed = os.sched_getaffinity(0)
-    told = parse_matrix(listing)
-    near: dict[str, frozenset[int]] = {}
-    for gpu in devices:
-        cpus = frozenset(_cpus(root / "bus/pci/devices" / bus_folder(gpu.bus) / "local_cpulist"))
-        cpus = (cpus or frozenset(told.get(gpu.index, ()))) & allowed
-        if gpu.bus and cpus:
-            near[gpu.uuid] = cpus
+    whole = [gpu for gpu in devices if not gpu.parent]
+    shown = {
+        gpu.uuid: _cpus(root / "bus/pci/devices" / bus_folder(gpu.bus) / "local_cpulist")
+        for gpu in whole
+        if gpu.bus
+    }
+    told = parse_matrix(ask()) if any(not shown.get(gpu.uuid) for gpu in whole) else {}
+    near = {gpu.uuid: frozenset(shown.get(gpu.uuid) or told.get(gpu.index, ())) & allowed for gpu in whole}
     nodes = {
         cpu: int(folder.name.removeprefix("node"))
         for folder in sorted((root / "devices/system/node").glob("node[0-9]*"))
         for cpu in _cpus(folder / "cpulist")
     }
-    return Topology(_physical(allowed, root), nodes, near)
+    return Topology(_physical(allowed, root), nodes, {uuid: cpus for uuid, cpus in near.items() if cpus})
 
 
 def _physical(allowed: Collection[int], root: Path) -> tuple[tuple[int, ...], ...]:

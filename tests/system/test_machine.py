@@ -1,4 +1,4 @@
-"""The machine: its class, its devices, how busy others keep it, and what a log says about it."""
+"""The machine: its class, and what a log says about it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from perfbisect.errors import MachineError
-from perfbisect.system import machine, proc
+from perfbisect.system import machine
 from perfbisect.system.devices import Gpu
-from perfbisect.system.machine import LoadMeter, Machine
-from tests.system.stand_ins import start, until
+from perfbisect.system.machine import Machine
 
 H200 = Gpu("NVIDIA H200", 143771, "570.86.15", "GPU-1111")
 OTHER = Gpu("NVIDIA H200", 143771, "570.86.15", "GPU-2222")
@@ -42,29 +40,6 @@ def test_class_tells_machines_apart() -> None:
     assert kind(H200, OTHER) == kind(OTHER, H200) == "NVIDIA H200 x 2, driver 570.86.15"
     assert kind(L4, H200) == "NVIDIA H200 x 1 + NVIDIA L4 x 1, driver 570.86.15"
     assert kind(Gpu(H200.name, 1, "580.1", "x")) != kind(H200)
-
-
-def test_load_of_ours_is_not_of_others(tmp_path: Path) -> None:
-    """A busy process of ours counts as ours; unknown to the meter it counts as somebody else's."""
-    owned = start(tmp_path, "while True: pass")
-    try:
-        until(lambda: sum(row.cpu_seconds for row in owned.living()) > 0.05)
-        before = sum(row.cpu_seconds for row in owned.living())
-        mine, blind = LoadMeter(owned.living), LoadMeter(tuple)
-        time.sleep(0.5)
-        known, unknown = mine.read(), blind.read()
-        after = sum(row.cpu_seconds for row in owned.living())
-        assert 0 < known.own_cores * known.seconds <= after - before + 0.2
-        assert unknown.own_cores < known.own_cores
-        assert known.busy_cores > 0 and unknown.other_cores > 0
-        assert known.free_memory > 0
-    finally:
-        proc.stop(owned, 0.0)
-
-
-def test_client_that_ended_counts_as_ours() -> None:
-    meter = LoadMeter(tuple)
-    assert meter.read(ended_cpu=1000.0).other_cores == 0.0
 
 
 def test_machine_and_engine_troubles_are_told_apart() -> None:

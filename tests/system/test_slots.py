@@ -213,7 +213,7 @@ def test_stages_within_the_slot(stages: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("devices", ["2", "0,2", 4, [0, 7], "4,5", "-1", "GPU-4", "all"])
 def test_stage_outside_the_slot(devices: object) -> None:
-    """Numbers of the machine (4, 5) would be taken as such: on somebody else's devices after a restart."""
+    """Also the numbers that its devices have on the machine: the engine counts from 0."""
     with pytest.raises(UsageError) as raised:
         check_stage_devices({"0": "0", "talker": devices}, Slot("gpu4+gpu5", ("GPU-4", "GPU-5")))
     assert "stage talker" in str(raised.value) and "from 0 to 1" in str(raised.value)

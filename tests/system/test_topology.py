@@ -1,4 +1,4 @@
-"""Cores, NUMA nodes and what is near to a device, from a tree like ``/sys`` and from ``nvidia-smi topo -m``."""
+"""Cores, NUMA nodes and what is near to a device: a tree like ``/sys``, a text of ``nvidia-smi topo -m``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_matrix_of_the_driver_where_the_kernel_shows_no_device(
     root = sys_tree(tmp_path / "sys")
     by_kernel = read_topology(eight, root=sys_tree(tmp_path / "other", eight))
     assert read_topology(eight, root=root).near == {}
-    assert read_topology(eight, listing=TOPO, root=root).near == by_kernel.near
+    assert read_topology(eight, ask=lambda: TOPO, root=root).near == by_kernel.near
 
 
 @pytest.mark.usefixtures("everything")
