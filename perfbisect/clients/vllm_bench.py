@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from perfbisect.clients import reading
 from perfbisect.clients import vllm_bench_result as result_document
 from perfbisect.core.attempt import RunResult, key
 from perfbisect.core.cell import Cell
@@ -103,7 +104,7 @@ class VllmBench:
             "result-filename": result.name,
         }
         sampling = {name.replace("_", "-"): value for name, value in cell.sampling.model_dump().items()}
-        stamped = {**metadata, result_document.SEED: str(seed), result_document.CELL: cell.digest}
+        stamped = {**metadata, reading.SEED: str(seed), reading.CELL: cell.digest}
         return (
             *("-m", "vllm.entrypoints.cli.main", "bench", "serve"),
             *option_tokens({**own, **sampling, **extra}, negatable=False),

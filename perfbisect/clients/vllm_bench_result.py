@@ -14,13 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perfbisect.clients.reading import CELL, SEED, count, first, is_ours, number, unfinished
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
 from perfbisect.errors import ClientError
-
-SEED = "perfbisect_seed"
-CELL = "perfbisect_cell"
-"""Metadata keys with which :meth:`VllmBench.command` stamps a result."""
 
 MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
@@ -51,26 +48,26 @@ def parse(
 
     :raises ClientError: a gate was touched: the message says which and with what value.
     """
-    _is_ours(cell, document, {SEED: str(seed), CELL: cell.digest}, expected)
-    completed, failed = _count(document, "completed"), _count(document, "failed")
-    asked, tokens = cell.num_prompts, _count(document, "total_output_tokens")
+    is_ours(cell, document, {SEED: str(seed), CELL: cell.digest}, expected)
+    completed, failed = count(document, "completed"), count(document, "failed")
+    asked, tokens = cell.num_prompts, count(document, "total_output_tokens")
     errors = [str(error) for error in document.get("errors") or () if error]
     if completed == 0:
-        raise ClientError(f"none of {asked} requests completed ({failed} failed): {_first(errors)}")
+        raise ClientError(f"none of {asked} requests completed ({failed} failed): {first(errors)}")
     if len(errors) > failed:
         raise ClientError(
-            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {_first(errors)}"
+            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first(errors)}"
         )
     if tokens == 0:
         raise ClientError(f"{completed} requests completed but not one output token came back")
-    if _number(document, "duration") <= 0:
+    if number(document, "duration") <= 0:
         raise ClientError(f"duration is {document['duration']} s")
     details = _details(document, completed)
     values = _values(document, keys, completed=completed, failed=failed, tokens=tokens)
     for name in ("ttft", "e2el"):
         _agrees(name, values.get(f"{name}:median"), details.get(name, ()))
     warnings = [
-        *_unfinished(asked, completed, failed, errors),
+        *unfinished(asked, completed, failed, errors),
         *_short(cell, document, completed, tokens),
         *(
             f"{guard} is a guard but was not reported"
@@ -88,11 +85,11 @@ def parse(
         values=values,
         spread=spread,
         warnings=tuple(warnings),
-        seconds=_number(document, "duration"),
+        seconds=number(document, "duration"),
         facts={
             "completed": completed,
             "failed": failed,
-            "input_tokens": _count(document, "total_input_tokens"),
+            "input_tokens": count(document, "total_input_tokens"),
             "output_tokens": tokens,
             "max_concurrent_requests": document.get("max_concurrent_requests"),
             "date": document.get("date"),
@@ -102,33 +99,13 @@ def parse(
     )
 
 
-def _is_ours(
-    cell: Cell, document: Mapping[str, Any], stamps: Mapping[str, object], expected: Mapping[str, object]
-) -> None:
-    for name, value in expected.items():
-        if document.get(name) != value:
-            raise ClientError(
-                f"the result is of another run: {name} is {document.get(name)!r}, expected {value!r}"
-            )
-    asked: dict[str, object] = {
-        "num_prompts": cell.num_prompts,
-        "max_concurrency": cell.max_concurrency,
-        **stamps,
-    }
-    for name, value in asked.items():
-        if name in document and document[name] != value:
-            raise ClientError(
-                f"the result is of another run: {name} is {document[name]!r}, expected {value!r}"
-            )
-
-
 def _values(
     document: Mapping[str, Any], keys: Sequence[str], *, completed: int, failed: int, tokens: int
 ) -> dict[str, float]:
     computed = {
         "failed": failed / (completed + failed),
         "output_tokens": tokens / completed,
-        "input_tokens": _count(document, "total_input_tokens") / completed,
+        "input_tokens": count(document, "total_input_tokens") / completed,
     }
     single = tokens <= completed
     missing = [
@@ -147,7 +124,7 @@ def _values(
             # One token a request has no time between tokens; the client writes 0.
             continue
         elif name in document:
-            value = _number(document, name)
+            value = number(document, name)
             if value < 0 or (
                 value == 0 and not key.endswith(":std") and key not in ("request_goodput", *_ACCEPTANCE)
             ):
@@ -160,24 +137,6 @@ def _name(key: str) -> str:
     """``tpot:median`` -> ``median_tpot_ms``, the client's name for it."""
     name, _, statistic = key.partition(":")
     return f"{statistic}_{name}_ms" if statistic else name
-
-
-def _number(document: Mapping[str, Any], name: str) -> float:
-    value = document.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ClientError(f"{name} is {value!r}, not a number")
-    if not math.isfinite(value):
-        raise ClientError(f"{name} is {value}: no measurement")
-    return float(value)
-
-
-def _count(document: Mapping[str, Any], name: str) -> int:
-    if name not in document:
-        raise ClientError(f"the result has no {name}")
-    value = _number(document, name)
-    if value < 0 or value != int(value):
-        raise ClientError(f"{name} is {value:g}, not a count")
-    return int(value)
 
 
 @dataclass(frozen=True)
@@ -230,15 +189,6 @@ def _agrees(name: str, reported: float | None, raw: Iterable[float]) -> None:
         )
 
 
-def _unfinished(asked: int, completed: int, failed: int, errors: Sequence[str]) -> list[str]:
-    warnings = []
-    if failed:
-        warnings.append(f"{failed} of {completed + failed} requests failed: {_first(errors)}")
-    if completed + failed != asked:
-        warnings.append(f"{completed + failed} requests were sent where {asked} were asked for")
-    return warnings
-
-
 def _short(cell: Cell, document: Mapping[str, Any], completed: int, tokens: int) -> list[str]:
     asked = next((cell.dataset_args[name] for name in _LENGTHS if name in cell.dataset_args), None)
     if not isinstance(asked, int) or cell.dataset_args.get("random-range-ratio"):
@@ -258,10 +208,3 @@ def _robust_cv(values: Sequence[float]) -> float:
     if median <= 0:
         return 0.0
     return MAD_TO_SIGMA * statistics.median(abs(value - median) for value in values) / median
-
-
-def _first(errors: Sequence[str]) -> str:
-    if not errors:
-        return "no error was recorded"
-    lines = [line for line in errors[0].strip().splitlines() if line.strip()]
-    return lines[-1].strip()[:300] if lines else "an empty error"

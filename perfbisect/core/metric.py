@@ -11,7 +11,12 @@ from perfbisect.errors import UsageError
 
 Direction = Literal["lower", "higher"]
 
-_REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_]*)(?::(?P<statistic>median|mean|std|p\d{1,2}(?:\.\d+)?))?$")
+STAGE = "stage."
+"""How the metric of a part of the engine's own work begins: ``stage.QwenImagePipeline.diffuse``."""
+
+_REFERENCE = re.compile(
+    r"^(?P<name>[a-z][a-z0-9_]*|stage\.[\w.-]+)(?::(?P<statistic>median|mean|std|p\d{1,2}(?:\.\d+)?))?$"
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,32 @@ METRICS: dict[str, Metric] = _table(
         per_request=True,
     ),
     Metric("audio_throughput", "audio-s/s", "higher", 0.03, "audio seconds per wall second"),
+    Metric(
+        "audio_underrun",
+        "s",
+        "lower",
+        0.1,
+        "longest wait of a player that began at the first packet",
+        per_request=True,
+        guard=True,
+        absolute=True,
+    ),
+    Metric("audio_ttfp_per_audio_s", "ms/audio-s", "lower", 0.05, "TTFP per second of sound"),
+    Metric("e2el_per_audio_s", "ms/audio-s", "lower", 0.03, "end-to-end latency per second of sound"),
+    Metric("e2el_per_token", "ms/tok", "lower", 0.03, "end-to-end latency per output token"),
     Metric("image_throughput", "img/s", "higher", 0.03, "image throughput"),
+    Metric("image_generation", "ms", "lower", 0.03, "time to make an image", per_request=True),
+    Metric("denoise_step_latency", "ms", "lower", 0.03, "time of a denoising step", per_request=True),
+    Metric("video_throughput", "video-s/s", "higher", 0.03, "video seconds per wall second"),
+    Metric("video_generation", "ms", "lower", 0.03, "time to make a video", per_request=True),
+    Metric(
+        "video_rtf",
+        "ratio",
+        "lower",
+        0.03,
+        "real-time factor: processing time / video duration",
+        per_request=True,
+    ),
     Metric("latency", "s", "lower", 0.03, "request latency", per_request=True),
     Metric("throughput_qps", "req/s", "higher", 0.03, "request throughput"),
     Metric("peak_memory_mb", "MB", "lower", 0.02, "peak device memory", per_request=True),
@@ -69,6 +99,8 @@ METRICS: dict[str, Metric] = _table(
     Metric("output_tokens", "tokens/req", "higher", 0.01, "output tokens per completed request", guard=True),
     Metric("input_tokens", "tokens/req", "higher", 0.01, "input tokens per completed request", guard=True),
     Metric("audio_duration", "s", "higher", 0.02, "audio duration per request", per_request=True, guard=True),
+    Metric("images", "img/req", "higher", 0.001, "images per completed request", guard=True),
+    Metric("image_pixels", "px/img", "higher", 0.001, "pixels per image", guard=True),
     Metric(
         "spec_decode_acceptance_rate",
         "share",
@@ -87,6 +119,27 @@ METRICS: dict[str, Metric] = _table(
 )
 
 
+NORMALISED: dict[str, tuple[str, ...]] = {
+    "e2el": ("e2el_per_audio_s", "e2el_per_token"),
+    "audio_ttfp": ("audio_ttfp_per_audio_s",),
+    "audio_rtf": ("e2el_per_audio_s",),
+}
+"""Metrics that shrink with a shorter answer, and what they are per unit of it."""
+
+
+def row(name: str) -> Metric:
+    """The row of a metric; of a stage, whose names the engine gives, one made for it.
+
+    A stage's time is in seconds, or in milliseconds where its name ends in ``_ms``.
+
+    :raises KeyError: neither a row of the table nor a stage.
+    """
+    if not name.startswith(STAGE):
+        return METRICS[name]
+    unit = "ms" if name.endswith("_ms") else "s"
+    return Metric(name, unit, "lower", 0.05, f"time of {name.removeprefix(STAGE)}", per_request=True)
+
+
 @dataclass(frozen=True)
 class MetricRef:
     """A metric with its statistic: ``ttft:p99``. Without a suffix the median, where requests have one."""
@@ -96,7 +149,7 @@ class MetricRef:
 
     @property
     def metric(self) -> Metric:
-        return METRICS[self.name]
+        return row(self.name)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.statistic}" if self.statistic and self.statistic != "median" else self.name
@@ -109,12 +162,12 @@ def parse_metric(text: str) -> MetricRef:
     """
     found = _REFERENCE.match(text.strip())
     name = found["name"] if found else text.strip().split(":")[0]
-    if found is None or name not in METRICS:
+    if found is None or not (name in METRICS or name.startswith(STAGE)):
         near = difflib.get_close_matches(name, METRICS, n=3, cutoff=0.5)
         hint = f"; nearest: {', '.join(near)}" if near else ""
         known = f"{', '.join(METRICS)}, with :median, :mean or :pNN"
         raise UsageError(f"unknown metric {text!r}{hint}; known: {known}")
-    metric, statistic = METRICS[name], found["statistic"] or ""
+    metric, statistic = row(name), found["statistic"] or ""
     if statistic and not metric.per_request:
         raise UsageError(f"metric {name!r} is one number a run and has no {statistic!r}; ask for {name!r}")
     return MetricRef(name, statistic or ("median" if metric.per_request else ""))
