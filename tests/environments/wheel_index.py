@@ -96,5 +96,5 @@ def wheel_of(
     """A wheel with the package that a commit has; ``says``: the commit that its engine claims to be."""
     number = version or f"1.0.dev7+g{sha[:9]}"
     files = {path: repository.read(sha, path) for path in repository.blobs(sha, "tiny_engine")}
-    built = {"tiny_engine/_version.py": version_file(number, says), "tiny_engine/_C.abi3.so": COMPILED}
+    built = {"tiny_engine/_version.py": version_file(number, says), "tiny_engine/_ops.abi3.so": COMPILED}
     return write_wheel(folder, "tiny-engine", number, files | built | dict(more or {}), ("tiny-helper",))

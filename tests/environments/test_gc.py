@@ -1,0 +1,226 @@
+"""What is removed from the cache, what it frees, and what must never be removed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import filelock
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.core.change import Change
+from perfbisect.environments import Environment
+from perfbisect.environments.base import Built, Cabinet
+from perfbisect.environments.gc import _Ledger, collect
+from perfbisect.environments.listing import own_bytes
+from perfbisect.environments.sizes import Inode
+from perfbisect.environments.use import USED, Holds, last_used
+from perfbisect.system.git import Repository
+from tests.environments.conftest import overlay
+from tests.environments.tiny import TinyHistory
+
+NOW = 2_000_000_000.0
+DAY = 86400.0
+DAYS_30 = timedelta(days=30)
+
+
+def built(
+    cache: Path, key: str, *, kilobytes: int = 8, days: float = 0.0, linked: Path | None = None
+) -> Path:
+    """A finished environment, last used so many days ago, of which nobody holds the lock."""
+
+    def make(staging: Path) -> None:
+        (staging / "engine").write_bytes(b"x" * kilobytes * 1024)
+        if linked is not None:
+            (staging / "linked").hardlink_to(linked)
+
+    cabinet = Cabinet(cache)
+    cabinet.ensure(
+        key, builder="test", spec="test:", change=f"change {key}", make=make, timeout=5.0,
+        check=lambda folder: Built(folder / "engine", "1", "", folder / "engine", "", {}),
+    )  # fmt: skip
+    folder = cabinet.folder(key)
+    del cabinet  # lets go of it
+    os.utime(folder / USED, (NOW - days * DAY,) * 2)
+    return folder
+
+
+def names(cache: Path) -> set[str]:
+    return {path.name for path in (cache / "environments").glob("[!.]*")}
+
+
+def test_by_age(tmp_path: Path) -> None:
+    for key, days in (("a", 40.0), ("b", 29.9), ("c", 30.1)):
+        built(tmp_path, key, days=days)
+    found = collect(tmp_path, older_than=DAYS_30, now=NOW)
+    assert [(item.key, item.change, item.why) for item in found.removed] == [
+        ("a", "change a", "not used for 40.0 days"),
+        ("c", "change c", "not used for 30.1 days"),
+    ]
+    assert names(tmp_path) == {"b"}
+    assert [item.key for item in found.kept] == ["b"]
+    assert found.bytes_before - found.freed == pytest.approx(own_bytes(tmp_path / "environments" / "b"))
+
+
+def test_by_size_the_longest_unused_first(tmp_path: Path) -> None:
+    for key, days in (("old", 3.0), ("middle", 2.0), ("young", 1.0)):
+        built(tmp_path, key, kilobytes=100, days=days)
+    each = own_bytes(tmp_path / "environments" / "old")
+    found = collect(tmp_path, keep_bytes=2 * each, now=NOW)
+    assert [item.key for item in found.removed] == ["old"]
+    assert found.freed == each
+    assert collect(tmp_path, keep_bytes=2 * each, now=NOW).removed == ()
+    assert [item.key for item in collect(tmp_path, keep_bytes=0, now=NOW).removed] == ["middle", "young"]
+
+
+def test_a_dry_run_says_the_same_and_removes_nothing(tmp_path: Path) -> None:
+    for key, days in (("a", 40.0), ("b", 1.0)):
+        built(tmp_path, key, days=days)
+    (tmp_path / "environments" / "dead").mkdir()
+    dry = collect(tmp_path, older_than=DAYS_30, dry_run=True, now=NOW)
+    assert names(tmp_path) == {"a", "b", "dead"}
+    wet = collect(tmp_path, older_than=DAYS_30, now=NOW)
+    assert names(tmp_path) == {"b"}
+    assert (dry.removed, dry.kept, dry.freed) == (wet.removed, wet.kept, wet.freed)
+    assert (dry.dry_run, wet.dry_run) == (True, False)
+
+
+def test_without_limits_only_what_dead_builds_left(tmp_path: Path) -> None:
+    built(tmp_path, "a", days=4000.0)
+    root = tmp_path / "environments"
+    (root / "dead").mkdir()
+    (root / ".staging" / "k.12ab").mkdir()
+    (root / ".removed.12ab").mkdir()
+    found = collect(tmp_path, now=NOW)
+    assert {(item.key, item.kind) for item in found.removed} == {("dead", "unfinished"), ("k", "unfinished")}
+    assert not list((root / ".staging").iterdir())
+    assert not list(root.glob(".removed*"))
+    assert names(tmp_path) == {"a"}
+
+
+def test_linked_files_are_freed_with_the_last_of_them(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.write_bytes(b"x" * 200_000)
+    for key, days in (("a", 3.0), ("b", 2.0), ("c", 1.0)):
+        built(tmp_path, key, days=days, linked=shared)
+    shared.unlink()
+    found = collect(tmp_path, keep_bytes=0, now=NOW)
+    freed = [item.bytes for item in found.removed]
+    assert freed[0] == freed[1] < 100_000
+    assert freed[2] >= freed[0] + 200_000
+    assert sum(freed) == found.bytes_before
+
+
+def test_what_is_in_use_is_kept_until_its_user_ends(
+    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
+) -> None:
+    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
+    made = builder.ensure(Change(history.slow), log=log, timeout=60)
+    later = time.time() + 400 * DAY
+    found = collect(tmp_path, older_than=DAYS_30, keep_bytes=0, now=later)
+    assert ([item.key for item in found.in_use], found.removed) == ([made.key], ())
+    assert builder.ensure(Change(history.slow), log=log, timeout=60).seconds == 0.0
+    del builder
+    assert [item.key for item in collect(tmp_path, older_than=DAYS_30, now=later).removed] == [made.key]
+    again = overlay(tmp_path, installed.interpreter, repository, history.base)
+    assert again.ensure(Change(history.slow), log=log, timeout=60).seconds > 0
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from perfbisect.environments.sizes import Inode
+from perfbisect.environments.use import Holds
+holds = Holds()
+print(holds.hold(Path(sys.argv[1])), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_uses_it_and_is_killed(tmp_path: Path) -> None:
+    folder = built(tmp_path, "a", days=100.0)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    argv = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as user:
+        assert user.stdout is not None
+        assert user.stdout.readline() == "True\n"
+        found = collect(tmp_path, keep_bytes=0, now=NOW)
+        assert ([item.key for item in found.in_use], names(tmp_path)) == (["a"], {"a"})
+        user.kill()
+        user.communicate()
+    assert [item.key for item in collect(tmp_path, keep_bytes=0, now=NOW).removed] == ["a"]
+
+
+def test_what_is_being_built_is_kept(tmp_path: Path) -> None:
+    root = tmp_path / "environments"
+    (root / ".staging" / "k.12ab").mkdir(parents=True)
+    (root / ".locks").mkdir()
+    with filelock.FileLock(root / ".locks" / "k.lock"):
+        assert [item.key for item in collect(tmp_path, now=NOW).in_use] == ["k"]
+    assert [item.key for item in collect(tmp_path, now=NOW).removed] == ["k"]
+
+
+def test_build_folders_go_too(tmp_path: Path) -> None:
+    folder = tmp_path / "builds" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "built").write_text("")
+    os.utime(folder / "built", (NOW - 40 * DAY,) * 2)
+    with filelock.FileLock(tmp_path / "builds" / ".locks" / "abc.lock"):
+        assert [item.kind for item in collect(tmp_path, older_than=DAYS_30, now=NOW).in_use] == [
+            "build folder"
+        ]
+    assert [item.key for item in collect(tmp_path, older_than=DAYS_30, now=NOW).removed] == ["abc"]
+    assert not folder.exists()
+
+
+def test_old_notes_of_failures_are_forgotten(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path)
+    cabinet.note_failure("k", "why")
+    collect(tmp_path, older_than=DAYS_30, now=time.time())
+    assert cabinet.failure("k") == "why"
+    collect(tmp_path, older_than=DAYS_30, now=time.time() + 31 * DAY)
+    assert cabinet.failure("k") is None
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    found = collect(tmp_path / "none", older_than=DAYS_30, keep_bytes=0, now=NOW)
+    assert (found.removed, found.freed, found.bytes_before) == ((), 0, 0)
+
+
+def test_the_last_use_is_marked(tmp_path: Path) -> None:
+    folder = built(tmp_path, "a", days=10.0)
+    assert last_used(folder) == NOW - 10 * DAY
+    holds = Holds()
+    assert holds.hold(folder)
+    assert last_used(folder) not in (None, NOW - 10 * DAY)
+    assert last_used(tmp_path) is None
+
+
+def test_a_process_holds_only_so_many(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(70)]
+    holds = Holds()
+    for folder in folders:
+        folder.mkdir()
+        assert holds.hold(folder)
+    assert len(holds._handles) == 64
+    assert folders[0] not in holds._handles
+    holds.drop(folders[-1])
+    assert len(holds._handles) == 63
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50)), min_size=1, max_size=12))
+def test_the_ledger_adds_up(folders: list[tuple[int, int]]) -> None:
+    """Removing all, in any order, frees what was there; each removal frees what then has no name left."""
+    shared = Inode(1, 0, len(folders), 7)
+    tables = [{shared: 1, Inode(1, at + 1, 1, size): 1} for at, (size, _) in enumerate(folders)]
+    ledger = _Ledger(tables)
+    order = sorted(range(len(folders)), key=lambda at: folders[at][1])
+    freed = [ledger.remove(tables[at]) for at in order]
+    assert freed == [folders[at][0] for at in order[:-1]] + [folders[order[-1]][0] + 7]
+    assert ledger.total == 0
