@@ -32,7 +32,8 @@ def wait_for_memory(
     ``timeout`` in seconds; ``told`` hears once who holds it. Devices whose memory the driver does not tell (a
     MIG instance: only that of the whole device) are passed over.
 
-    :raises MachineError: it is not free in time; names who holds it, as far as the driver tells.
+    :raises MachineError: it is not free in time, and who holds it as far as the driver tells; or the driver no
+        longer tells of a device.
     :raises Interrupted: ``asked`` said so.
     """
     whole = _whole(slot, devices.gpus() if known is None else known)
@@ -44,9 +45,11 @@ def wait_for_memory(
     while True:
         now = {one.uuid: one for one in devices.readings(smi, whole)}
         full = [one for one in now.values() if _free(one) < share]
-        if not full:
+        gone = [uuid for uuid in whole if uuid not in now]
+        if not full and not gone:
             return {uuid: one.used for uuid, one in now.items() if one.used is not None}
-        why = "; ".join(_held(one, share, devices.tenants(smi)) for one in full)
+        tenants = devices.tenants(smi) if full else ()
+        why = "; ".join([*(_held(one, share, tenants) for one in full), *(_lost(uuid, smi) for uuid in gone)])
         if not said:
             told(f"waits for memory of devices: {why}")
             said = True
@@ -70,6 +73,11 @@ def _free(one: Reading) -> float:
     if one.total is None or one.used is None or one.total <= 0:
         return 1.0
     return 1.0 - one.used / one.total
+
+
+def _lost(uuid: str, smi: Smi) -> str:
+    problem = smi.devices(("uuid",)).problem
+    return f"the driver does not tell of device {uuid}" + (f": {problem}" if problem else "")
 
 
 def _held(one: Reading, share: float, tenants: Sequence[Tenant]) -> str:

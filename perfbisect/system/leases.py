@@ -289,10 +289,10 @@ def _busy(folder: Path, names: Mapping[str, bool]) -> str:
     for held in holders(folder):
         if alone or any(_what(name) == held.what for name in names):
             waits.setdefault(str(held.holder), []).append(held.what)
-    return "; ".join(f"{who} has {_few(what)}" for who, what in waits.items())
+    return "; ".join(f"{who} has {few(what)}" for who, what in waits.items())
 
 
-def _few(what: list[str]) -> str:
+def few(what: list[str]) -> str:
     """Devices are named; of cores it is enough how many."""
     if _MACHINE in what:
         return "the whole machine"

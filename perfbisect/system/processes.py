@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfbisect.system.logs import neutral
+
 TOKEN_VARIABLE = "PERFBISECT_TOKEN"
 """The variable in the process environment that marks every process of one owner."""
 
@@ -40,7 +42,7 @@ class Process:
         return self.pid, self.created
 
     def __str__(self) -> str:
-        return f"{self.name} (pid {self.pid})"
+        return f"{neutral(self.name)} (pid {self.pid})"
 
 
 def process(pid: int) -> Process | None:
