@@ -19,13 +19,14 @@ from perfbisect.core.change import Change
 from perfbisect.environments import Builder, Environment
 from perfbisect.errors import Interrupted, UsageError
 from perfbisect.executors.local import LocalExecutor
+from perfbisect.jobs.ahead import LEAST_CORES, SpareCores
 from perfbisect.jobs.plan import Setting
 from perfbisect.jobs.work import BACKOFF, Tools
 from perfbisect.render.console import Console as Lines
 from perfbisect.render.notices import Sink, Told
 from perfbisect.store.jobs import Job
 from perfbisect.system.git_revert import Conflict, reverted
-from perfbisect.system.leases import Holder, Lease, lease, leased, lock_folder
+from perfbisect.system.leases import Holder, Lease, holders, lease, leased, lock_folder
 from perfbisect.system.machine import machine
 from perfbisect.system.proc import stop_leftovers
 from perfbisect.system.slots import Slot, plan_slots
@@ -53,6 +54,7 @@ class Desk:
             slots=self.lease.slots,
             check=self.lease.check,
             revert=_revert(builder, setting),
+            ahead=_ahead(builder, self.lease.slots, self.job),
         )
 
 
@@ -92,6 +94,35 @@ def at_work(
         for died in held.died:
             sink(Told(f"{died} ended without letting go of its slot: what it started may still run there"))
         yield Desk(job, held, sink)
+
+
+def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
+    """Processors on which nobody measures: no slot of ours, and nobody else on this host, has them."""
+    if not all(slot.cores for slot in slots):
+        return frozenset()
+    taken = {core for slot in slots for core in slot.cores}
+    for held in holders(lock_folder(dict(os.environ))):
+        kind, _, number = held.what.partition(" ")
+        if kind == "core" and number.isdigit():
+            taken.add(int(number))
+    return frozenset(os.sched_getaffinity(0) - taken)
+
+
+def why_not_ahead(slots: tuple[Slot, ...]) -> str:
+    """Why the next environment is not built beside a running attempt; empty where it is."""
+    if not all(slot.cores for slot in slots):
+        return "the attempt has the whole machine"
+    spare = len(spare_cores(slots))
+    return "" if spare >= LEAST_CORES else f"{spare} processors are on no slot, and it takes {LEAST_CORES}"
+
+
+def _ahead(builder: Builder, slots: tuple[Slot, ...], job: Job) -> SpareCores | None:
+    if why_not_ahead(slots):
+        return None
+    cores = spare_cores(slots)
+    slot = Slot("builds", server_cores=tuple(sorted(cores)))
+    folder, holder = lock_folder(dict(os.environ)), Holder(job=job.id)
+    return SpareCores(builder, cores, lambda: lease(slot, folder=folder, holder=holder))
 
 
 def _watching(*, verbose: bool, as_json: bool) -> contextlib.AbstractContextManager[Sink]:

@@ -161,6 +161,30 @@ class EnvBuildDocument(Document):
     seconds: float
 
 
+class GcItemDocument(Document):
+    """A folder of the cache. ``megabytes``: what removing it frees; ``why``: it was, or would be, removed."""
+
+    folder: str
+    kind: str
+    change: str
+    megabytes: float
+    last_used: str
+    why: str
+
+
+class EnvGcDocument(Document):
+    """``perfbisect env gc``. ``in_use``: what would have been removed, but somebody uses it."""
+
+    schema_: Literal["perfbisect.env-gc/1"] = Field(default="perfbisect.env-gc/1", alias="schema")
+    cache: str
+    dry_run: bool
+    freed_megabytes: float
+    kept_megabytes: float
+    removed: tuple[GcItemDocument, ...]
+    in_use: tuple[GcItemDocument, ...]
+    kept: tuple[GcItemDocument, ...]
+
+
 class CheckDocument(Document):
     """One thing looked at; ``advice``: what to do about it."""
 
@@ -191,6 +215,7 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "cells diff": (CellsDiffDocument,),
     "env list": (EnvListDocument,),
     "env build": (EnvBuildDocument,),
+    "env gc": (EnvGcDocument,),
     "doctor": (DoctorDocument,),
     "error": (ErrorDocument,),
 }

@@ -1,8 +1,9 @@
-"""``3h``, ``90m``, ``1h30m``: durations as they are typed."""
+"""``3h``, ``1h30m``, ``30d``, ``50G``: durations, ages and sizes as they are typed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,15 +27,46 @@ def parse_minutes(text: str) -> float:
     return minutes
 
 
-class Minutes(_Base):
-    """A duration, as minutes."""
+_AGE = re.compile(r"^(?P<n>\d+(?:\.\d+)?)(?P<unit>d|h|w)$")
+_SIZE = re.compile(r"^(?P<n>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT])i?B?$", re.IGNORECASE)
+_HOURS = {"h": 1.0, "d": 24.0, "w": 168.0}
+_BYTES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
-    name = "duration"
+
+def parse_age(text: str) -> float:
+    """Hours. :raises ValueError: not an age."""
+    found = _AGE.match(text.strip().lower())
+    if not found:
+        raise ValueError(f"{text!r} is no age; write 30d, 2w or 12h")
+    return float(found["n"]) * _HOURS[found["unit"]]
+
+
+def parse_size(text: str) -> int:
+    """Bytes, a thousand to the next unit. :raises ValueError: not a size."""
+    found = _SIZE.match(text.strip())
+    if not found:
+        raise ValueError(f"{text!r} is no size; write 50G, 500M or 1.5T")
+    return int(float(found["n"]) * _BYTES[found["unit"].lower()])
+
+
+class Typed(_Base):
+    """A number with its unit, read by a function that says what is wrong with it."""
+
+    def __init__(self, name: str, read: Callable[[str], float]) -> None:
+        self.name = name
+        self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
+        if isinstance(value, float | int):
             return value
         try:
-            return parse_minutes(str(value))
+            return self._read(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Minutes(Typed):
+    """A duration, as minutes."""
+
+    def __init__(self) -> None:
+        super().__init__("duration", parse_minutes)

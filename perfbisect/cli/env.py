@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from perfbisect.cli import options
+from perfbisect.cli.durations import Typed, parse_age, parse_size
 
 
-@click.group(short_help="List and build environments.")
+@click.group(short_help="List, build and remove environments.")
 def env() -> None:
-    """List and build environments: the interpreters in which changes run.
+    """List, build and remove environments: the interpreters in which changes run.
 
     \b
     Example:
@@ -118,4 +119,50 @@ def build(
     )
     took = f"built in {made.seconds:.1f} s" if made.seconds else "was there already"
     emit(document, [f"{change.short}: {took}: {made.interpreter}"], as_json=as_json)
+    return 0
+
+
+@env.command(short_help="Remove environments that are not needed.")
+@click.option("--older-than", type=Typed("age", parse_age), help="Those last used longer ago: 30d, 2w, 12h.")
+@click.option(
+    "--keep", type=Typed("size", parse_size), help="The longest unused, until so much is left: 50G."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
+@options.as_json
+def gc(older_than: float | None, keep: int | None, dry_run: bool, as_json: bool) -> int:
+    """Remove environments by age and size; without an option only what builds that died have left.
+
+    What a running perfbisect uses stays, and what is removed is built again when it is needed.
+
+    \b
+    Example:
+      perfbisect env gc --older-than 30d --keep 50G --dry-run
+    """
+    import time
+    from datetime import timedelta
+
+    from perfbisect.cli.documents import EnvGcDocument
+    from perfbisect.cli.output import emit
+    from perfbisect.cli.place import place
+    from perfbisect.cli.removed import gc_lines, item_document
+    from perfbisect.environments.gc import collect
+
+    cache = place().cache
+    done = collect(
+        cache,
+        older_than=None if older_than is None else timedelta(hours=older_than),
+        keep_bytes=keep,
+        dry_run=dry_run,
+        now=time.time(),
+    )
+    document = EnvGcDocument(
+        cache=str(cache),
+        dry_run=dry_run,
+        freed_megabytes=round(done.freed / 1e6, 1),
+        kept_megabytes=round((done.bytes_before - done.freed) / 1e6, 1),
+        removed=tuple(map(item_document, done.removed)),
+        in_use=tuple(map(item_document, done.in_use)),
+        kept=tuple(map(item_document, done.kept)),
+    )
+    emit(document, gc_lines(document), as_json=as_json)
     return 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfbisect.cli import ranges, wiring
-from perfbisect.cli.desk import slots_for
+from perfbisect.cli.desk import slots_for, why_not_ahead
 from perfbisect.cli.place import Place, needed
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change, History
@@ -21,6 +21,9 @@ from perfbisect.render.documents import PlanDocument
 from perfbisect.system.git import Repository
 from perfbisect.system.git_history import history as line
 from perfbisect.system.slots import Slot
+
+_SLOW_BUILD = 0.5
+"""Minutes of a build from which on it matters whether it is waited for."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,10 @@ def question(here: Place, typed: Typed) -> Question:
         aside=aside,
         weigh=ranges.weigh(here, typed.weights) if typed.weights and not typed.releases else None,
     )
+    why_not = why_not_ahead(slots)
+    if why_not and plan.costs.build > _SLOW_BUILD:
+        told = f"the next environment is not built beside a running attempt: {why_not}"
+        plan = plan.model_copy(update={"told": (*plan.told, told)})
     noise = learnt_noise(earlier, judged)
     return Question(
         cell, plan, builder, slots, history.bad, check_disk(plan_document(plan, noise), plan, builder)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 
 from perfbisect.core import bisect as core
 from perfbisect.core.metric import MetricRef
-from perfbisect.errors import PerfbisectError, ServerError, UsageError
+from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.jobs.admit import admit
 from perfbisect.jobs.again import check_reported
+from perfbisect.jobs.ahead import likely
 from perfbisect.jobs.anchors import disagreement
 from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, Ledger, launches
@@ -20,7 +23,7 @@ from perfbisect.jobs.revert import confirm_revert
 from perfbisect.jobs.step import next_step
 from perfbisect.jobs.tell import launched, launching
 from perfbisect.jobs.words import as_asked
-from perfbisect.jobs.work import Order, Tools, clear_up
+from perfbisect.jobs.work import Ahead, Order, Tools, clear_up
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.notices import Ended
 from perfbisect.store.jobs import Job, finished
@@ -140,6 +143,27 @@ class _Search:
         number = len(self.ledger.read(self.journal.events)) + 1
         self.tools.sink(launching(number, order, self.plan.last, slot.name))
         self.crew.start(order, slot)
+        self._build_ahead(slot.name)
+
+    def _build_ahead(self, slot: str) -> None:
+        """While the new launch runs: the environment that is likely to be needed after it."""
+        ahead, plan = self.tools.ahead, self.plan
+        if ahead is None:
+            return
+        seen = self.ledger.read(self.journal.events)
+        running = next(x for x in reversed(seen) if x.end is None and x.slot == slot)
+        wanted = [i for i in likely(plan, seen, running, self.failures.slots) if i != running.position]
+        for position in wanted:
+            if ahead.wanted(plan.positions[position].change):
+                self.crew.beside(partial(self._built, ahead, position))
+                return
+
+    def _built(self, ahead: Ahead, position: int) -> None:
+        log = self.job.path / "ahead" / f"{position}.log"
+        seconds = ahead.build(self.plan.positions[position].change, log, self.tools.limits.build)
+        if seconds is not None:
+            with suppress(MachineError):  # a full disk is told by the next event of the search
+                self.journal.append("built", {"position": position, "seconds": round(seconds, 3)})
 
     def _after(self, attempt_id: str) -> None:
         plan, seen = self.plan, self.ledger.read(self.journal.events)

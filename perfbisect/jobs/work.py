@@ -39,13 +39,12 @@ class StopLeftovers(Protocol):
 class Ahead(Protocol):
     """Builds environments beside running attempts, where that disturbs nobody."""
 
-    why_not: str
-    """Why it builds nothing ahead here; empty where it does."""
+    def wanted(self, change: Change) -> bool:
+        """True if a build would take long enough to be worth it."""
+        ...
 
-    def cached(self, change: Change) -> bool: ...
-
-    def build(self, change: Change, log: Path, timeout: float) -> float:
-        """Builds in the calling thread, on cores that no slot has; returns the seconds it took."""
+    def build(self, change: Change, log: Path, timeout: float) -> float | None:
+        """Builds in the calling thread; the seconds it took, None where it could not be built."""
         ...
 
 
@@ -74,6 +73,7 @@ class Tools:
     seconds: Callable[[], float] = time.monotonic
     """A clock that only goes forward."""
     ahead: Ahead | None = None
+    """None: nothing is built beside a running attempt."""
     revert: Revert | None = None
 
 

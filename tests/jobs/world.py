@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -114,9 +115,17 @@ class World:
     now: float = 0.0
     """Seconds of its clock: launches take as long as they say."""
 
+    pace: Callable[[AttemptRequest], float] = lambda _: 1.0
+    """A factor of one launch's values: of its slot, of the time."""
+    hold: Callable[[AttemptRequest], None] = lambda _: None
+    """Called within each launch, for as long as it is to take."""
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
-        self.requests.append(request)
-        n = len(self.requests)
+        with self._turn:
+            self.requests.append(request)
+            n = len(self.requests)
+        self.hold(request)
         position = next(i for i, c in enumerate(self.changes) if c.id == request.change.id)
         sink("build", {})
         failure = self.fault(n, request)
@@ -139,7 +148,8 @@ class World:
             started_at="2026-01-01T00:00:00+00:00",
         )
         write_attempt(request.folder, attempt)
-        self.now += sum(attempt.seconds.values())
+        with self._turn:
+            self.now += sum(attempt.seconds.values())
         return attempt
 
     def _runs(
@@ -148,7 +158,7 @@ class World:
         level = math.log(self.base) + (
             math.log(self.factor) if self.slow is not None and position >= self.slow else 0.0
         )
-        launch = level + rng.normal(0, self.tau)
+        launch = level + rng.normal(0, self.tau) + math.log(self.pace(request))
         runs = []
         for k in range(request.runs):
             value = math.exp(launch + rng.normal(0, self.sigma))
