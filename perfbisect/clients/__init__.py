@@ -65,9 +65,9 @@ class Client(Protocol):
 
 
 def _clients() -> dict[str, Client]:
-    from perfbisect.clients import vllm_bench
+    from perfbisect.clients import omni_bench, vllm_bench
 
-    return {"vllm_bench": vllm_bench.CLIENT}
+    return {"vllm_bench": vllm_bench.CLIENT, "omni_bench": omni_bench.CLIENT}
 
 
 CLIENTS: dict[str, Client] = _clients()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -71,13 +71,8 @@ class VllmBench:
 
         :raises UsageError: a client or dataset argument that is not the cell's to set.
         """
+        taken(cell)
         extra = {**cell.dataset_args, **cell.client.args}
-        taken = [name for name in _OURS if name in extra]
-        if taken:
-            raise UsageError(
-                f"cell {cell.name}: client.args and dataset_args cannot set {', '.join(taken)}: "
-                "these have keys of their own in the cell, or belong to the attempt"
-            )
         own: dict[str, object] = {
             "backend": cell.backend,
             "base-url": endpoint.base_url,
@@ -163,6 +158,17 @@ class VllmBench:
         """A result document -> a run; see :mod:`perfbisect.clients.vllm_bench_result`."""
         return result_document.parse(
             cell, document, keys=self.metrics(cell), index=index, seed=seed, expected=expected or {}
+        )
+
+
+def taken(cell: Cell, ours: Iterable[str] = _OURS) -> None:
+    """:raises UsageError: a client or dataset argument that is not the cell's to set."""
+    extra = {**cell.dataset_args, **cell.client.args}
+    found = [name for name in ours if name in extra]
+    if found:
+        raise UsageError(
+            f"cell {cell.name}: client.args and dataset_args cannot set {', '.join(found)}: "
+            "these have keys of their own in the cell, or belong to the attempt"
         )
 
 
