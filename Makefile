@@ -6,6 +6,7 @@
 #   make test        the tests that need no vLLM                                                (minutes)
 #   make test-vllm   the tests with the real vLLM                                               (under 30 minutes)
 #   make check       style, types, import contracts, documents
+#   make bench       what perfbisect itself costs, beside its limits             (under a minute)
 #   make docs        write the generated documents again
 #   make lock        choose the newest versions for requirements/*.txt again
 #   make clean       remove build/ and the virtual environment
@@ -20,7 +21,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases test test-vllm check docs lock clean setup
+.PHONY: demo demo-fast demo-releases test test-vllm check bench docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -63,6 +64,9 @@ check: $(STAMP)
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 	$(PY) -m pytest tests/test_house.py
+
+bench: $(STAMP)
+	$(PY) -m scripts.bench $(ARGS)
 
 docs: $(STAMP)
 	$(PY) -m scripts.gen_cli_docs

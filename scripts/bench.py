@@ -1,0 +1,310 @@
+"""`make bench`: what perfbisect itself costs, each number beside its limit.
+
+    python -m scripts.bench [--quick] [--real INTERPRETER]
+
+CPU seconds, not seconds by the clock: those are the neighbours' as well. Exits 1 where a limit is passed.
+``--real``: an interpreter that has vLLM, in place of the pretend engine, for the share of an attempt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from statistics import median
+
+from perfbisect.config.cells import load_cell
+from perfbisect.core.attempt import Attempt, Provenance, RunResult
+from perfbisect.core.bisect import Costs, Event, Measure, Measured, Plan, next_action
+from perfbisect.core.change import Change, History
+from perfbisect.environments.spec import make_builder
+from perfbisect.executors.local import LocalExecutor
+from perfbisect.jobs.bisect import begin, bisect
+from perfbisect.jobs.fold import launches, project
+from perfbisect.jobs.plan import BisectPlan, Setting, plan_of
+from perfbisect.jobs.prepare import make_plan, metric_of
+from perfbisect.jobs.run import make_run_plan, run
+from perfbisect.jobs.work import Tools
+from perfbisect.render.notices import Launched, Launching, Notice, PhaseBegan
+from perfbisect.store.attempts import to_dict
+from perfbisect.store.events import Event as Line
+from perfbisect.store.events import stamp
+from perfbisect.store.jobs import Job, Jobs
+from perfbisect.store.journal import read
+from perfbisect.system.proc import stop_leftovers
+from tests.fakes.history import ENGINE
+from tests.jobs.world import FakeBuilder, Watch, World
+
+ROOT = Path(__file__).resolve().parent.parent
+CHANGE = Change("c0ffee" + "0" * 34)
+BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What was measured: in ``unit``, and no more than ``limit`` of it is allowed."""
+
+    what: str
+    value: float
+    limit: float
+    unit: str
+    how: str
+
+    @property
+    def over(self) -> bool:
+        return not self.value <= self.limit
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything."""
+
+    starts: int = 9
+    launches: int = 3
+    positions: int = 500
+    events: int = 10_000
+
+
+QUICK = Sizes(starts=1, launches=1, positions=20, events=60)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures everything; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument("--real", metavar="INTERPRETER", help="an interpreter that has vLLM")
+    parser.add_argument("--peak", type=int, metavar="N", help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=int, metavar="LAUNCHES", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.peak:
+        print(json.dumps(asdict(peak(options.peak))))
+        return 0
+    if options.share:
+        print(json.dumps(asdict(share(options.share, options.real))))
+        return 0
+    sizes = QUICK if options.quick else Sizes()
+    real = ("--real", options.real) if options.real else ()
+    costs = [
+        start(sizes.starts),
+        elsewhere("--share", str(sizes.launches), *real),
+        decision(sizes.positions),
+        elsewhere("--peak", str(sizes.positions)),
+        fold(sizes.events),
+    ]
+    print("\n".join(table(costs)))
+    return int(any(cost.over for cost in costs))
+
+
+def table(costs: Sequence[Cost]) -> list[str]:
+    """A row for each, the name of what is over its limit in capitals."""
+    rows = [
+        ("", "measured", "limit", ""),
+        *((_name(c), _shown(c.value, c), _shown(c.limit, c), c.how) for c in costs),
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return [
+        f"{name:<{widths[0]}}  {value:>{widths[1]}}  {limit:>{widths[2]}}  {how}".rstrip()
+        for name, value, limit, how in rows
+    ]
+
+
+def _name(cost: Cost) -> str:
+    return f"OVER: {cost.what}" if cost.over else cost.what
+
+
+def _shown(value: float, cost: Cost) -> str:
+    return f"{value:.3g} {cost.unit}"
+
+
+def start(repetitions: int) -> Cost:
+    """The start of the command line beside that of the library that it is made with; both by turns."""
+    plain, ours = [], []
+    for _ in range(repetitions):
+        plain.append(cpu_of(sys.executable, "-c", "import click"))
+        ours.append(cpu_of(sys.executable, "-c", "from perfbisect.cli import main; main()", "--help"))
+    shown = f"{median(ours) * 1000:.0f} ms beside {median(plain) * 1000:.0f} ms, {repetitions} times by turns"
+    return Cost("start, in imports of click", median(ours) / median(plain), 2.5, "times", shown)
+
+
+def cpu_of(*command: str) -> float:
+    """CPU seconds of a process and those it waited for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def elsewhere(*arguments: str) -> Cost:
+    """A cost measured in a process of its own."""
+    command = (sys.executable, "-m", "scripts.bench", *arguments)
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return Cost(**json.loads(done.stdout.splitlines()[-1]))
+
+
+class Marks:
+    """A sink that notes the CPU seconds of this process, outside and inside what an attempt needs anyway.
+
+    From the end of the build to the server's start, and from the server's end to the next attempt, whatever
+    is done is ours: commands, provenance, the journal, the decision.
+    """
+
+    def __init__(self, cpu: Callable[[], float]) -> None:
+        self._cpu = cpu
+        self._last = cpu()
+        self._ours = True
+        self.ours = self.theirs = 0.0
+
+    def __call__(self, notice: Notice) -> None:
+        now = self._cpu()
+        if self._ours:
+            self.ours += now - self._last
+        else:
+            self.theirs += now - self._last
+        self._last = now
+        if isinstance(notice, PhaseBegan):
+            self._ours = notice.phase in ("build", "stop")
+        elif isinstance(notice, Launching | Launched):
+            self._ours = isinstance(notice, Launched)
+
+
+def share(count: int, real: str | None) -> Cost:
+    """The share of one core that perfbisect takes of an attempt, beside what it waits for."""
+    spec = f"existing:{real},trust=yes" if real else f"existing:{sys.executable},path={ENGINE},trust=yes"
+    name = "text_cpu_llama100m" if real else str(ROOT / "tests" / "fakes" / "cells" / "pretend.yaml")
+    with tempfile.TemporaryDirectory() as folder:
+        builder = make_builder(spec, repository=None, cache=Path(folder) / "cache")
+        cell = load_cell(name)
+        plan = make_run_plan(
+            cell=cell, change=CHANGE, builder=builder, metric=metric_of(cell, None),
+            setting=Setting(environment=spec), launches=count, runs=2,
+        )  # fmt: skip
+        marks = Marks(time.process_time)
+        tools = Tools(
+            executor=LocalExecutor(builder), clock=lambda: datetime.now(timezone.utc), wait=time.sleep,
+            sink=marks, stop_leftovers=stop_leftovers,
+        )  # fmt: skip
+        job = Jobs(Path(folder)).new(BEGAN, "be4c")
+        with job.held():
+            begin(job, plan, tools)
+            document = run(job, tools)
+        wall = sum(launch.minutes for launch in document.launches) * 60
+    how = (
+        f"of {wall / count:.1f} s an attempt, {count} attempts; waiting for the engine took another "
+        f"{100 * marks.theirs / wall:.1f} %"
+    )
+    return Cost("own share of an attempt", 100 * marks.ours / wall, 3.0, "%", how)
+
+
+def decision(positions: int) -> Cost:
+    """The dearest decision of a bisection with a step of ten per cent; of each the least of three times."""
+    decided(10)
+    took = [min(times) for times in zip(*(decided(positions) for _ in range(3)), strict=True)]
+    how = f"the dearest of {len(took)} at N = {positions}; median {median(took) * 1000:.0f} ms of CPU"
+    return Cost("a decision", max(took) * 1000, 50.0, "ms", how)
+
+
+def decided(positions: int) -> list[float]:
+    """CPU seconds of each decision of one bisection, the same every time."""
+    plan = Plan(positions - 1, costs=Costs(4.0, 3.0, 1.5))
+    events: list[Event] = []
+    took = []
+    while True:
+        began = time.process_time()
+        action = next_action(plan, events)
+        took.append(time.process_time() - began)
+        if not isinstance(action, Measure):
+            return took
+        level = 10.0 * (1.1 if action.index > positions * 2 // 3 else 1.0)
+        wobble = [1 + 0.01 * math.sin(7.0 * len(events) + 3.0 * run) for run in range(action.runs)]
+        values = tuple(level * part for part in wobble)
+        events.append(Measured(action.index, action.purpose, values, launch=3.0, run=1.5 * action.runs))
+
+
+def peak(positions: int) -> Cost:
+    """The most memory that a whole bisection has, with its report."""
+    with tempfile.TemporaryDirectory() as folder:
+        job, _ = bisected(Path(folder), positions)
+        events = len(read(job.journal).events)
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    how = f"a bisection of {positions} commits, {events} events"
+    return Cost("memory", kilobytes / 1024, 200.0, "MB", how)
+
+
+def bisected(folder: Path, positions: int) -> tuple[Job, BisectPlan]:
+    """A finished bisection over a stand-in for the machine."""
+    changes = tuple(
+        Change(f"{i:040x}", "commit", f"Change {i}", stamp(BEGAN + timedelta(hours=i)))
+        for i in range(positions)
+    )
+    cell = load_cell(str(ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"))
+    world, watch = World(changes, slow=positions * 2 // 3, factor=1.2), Watch()
+    plan = make_plan(
+        cell=cell, history=History(changes), builder=FakeBuilder(), metric=metric_of(cell, None),
+        setting=Setting(environment="fake:it"), budget=900.0, costs=Costs(4.0, 3.0, 1.5),
+    )  # fmt: skip
+    job = Jobs(folder).new(BEGAN, "be4c")
+    tools = watch.tools(world)
+    with job.held():
+        begin(job, plan, tools)
+        bisect(job, tools)
+    return job, plan
+
+
+def fold(count: int) -> Cost:
+    """A journal of so many lines, from the file to what the core sees."""
+    with tempfile.TemporaryDirectory() as folder:
+        job, _ = bisected(Path(folder), 20)
+        long = Path(folder) / "long.jsonl"
+        long.write_text("".join(line.line() for line in journal(read(job.journal).events[0], count)))
+        began = time.process_time()
+        events = read(long).events
+        plan = plan_of(events)
+        seen = launches(events)
+        assert isinstance(plan, BisectPlan)
+        project(seen, plan)
+        took = time.process_time() - began
+    return Cost("a journal folded", took, 1.0, "s", f"{len(events)} events, {len(seen)} attempts")
+
+
+def journal(plan: Line, count: int) -> list[Line]:
+    """A plan and attempts that began, were launched and finished, over and over."""
+    lines = [plan]
+    positions = len(plan.data["positions"])
+    while len(lines) + 3 <= count:
+        at, number = stamp(BEGAN), len(lines) // 3 + 1
+        position = number % positions
+        change = plan.data["positions"][position]["changes"][0]["id"]
+        identity = f"be4c-{number}"
+        runs = tuple(
+            RunResult(
+                k, k, {"tpot:median": 10.0 + number % 7, "tpot:p99": 12.0, "failed": 0.0}, {"tpot": 0.05}
+            )
+            for k in (1, 2)
+        )
+        attempt = Attempt(identity, change, "search", Provenance("digest", "machine", "client"), runs,
+                          seconds={"launch": 30.0, "bench": 20.0})  # fmt: skip
+        began = {
+            "attempt": identity, "position": position, "change": change, "purpose": "search", "runs": 2,
+            "why": "most bits a minute", "folder": f"attempts/{number:03d}", "token": "0" * 32,
+        }  # fmt: skip
+        server = {"attempt": identity, "token": "0" * 32, "pid": 1, "created": 1.0, "port": 8000}
+        first = len(lines)
+        lines += [
+            Line(first, at, "started", began),
+            Line(first + 1, at, "launched", server),
+            Line(first + 2, at, "finished", {"attempt": to_dict(attempt)}),
+        ]
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
