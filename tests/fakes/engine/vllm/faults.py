@@ -26,6 +26,7 @@ SERVER = (
     "some_failed",
     "short_outputs",
     "stall",
+    "stall_in_bench",
     "no_reset",
 )
 CLIENT = (

@@ -20,6 +20,12 @@ def generator(*labels):
     return random.Random(":".join(map(str, (seed, *labels))))
 
 
+def device_factor():
+    """How much slower the visible device is: ``PRETEND_SLOW_DEVICES=GPU-b:2,1:1.5`` names those that are."""
+    slow = dict(part.split(":") for part in os.environ.get("PRETEND_SLOW_DEVICES", "").split(",") if part)
+    return max(float(slow.get(name, 1)) for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+
+
 class Noise:
     """The slowness of each request of one launch, as a factor around 1. Safe to call from several threads."""
 
@@ -29,6 +35,7 @@ class Noise:
         self._launch = self._factor(pace.LAUNCH_SD)
         if self._random.random() < pace.OUTLIER_PROBABILITY:
             self._launch *= pace.OUTLIER_FACTOR
+        self._launch *= device_factor()
         self._run = 1.0
         self._last = -math.inf
         self._lock = threading.Lock()

@@ -19,6 +19,12 @@ from .prefix_cache import PrefixCache
 DIE_AT_REQUEST = 5
 """With the fault ``die_in_bench`` the engine dies at this completion."""
 
+VANISHED = (
+    "(APIServer pid=1) WARNING 11-21 12:59:11 [core_client.py:817] [shutdown] MPClient: engine core exited "
+    "unexpectedly; starting cleanup"
+)
+"""What the real API server says, and all it says, when its core was killed; it then ends with code 0."""
+
 
 class Engine:
     """What all requests of one launch share."""
@@ -31,6 +37,7 @@ class Engine:
         self.noise = Noise(options.port, self.model)
         self.completions = 0
         self.streams = 0
+        self.running = 0
         self.children = ()
         self._lock = threading.Lock()
 
@@ -52,12 +59,23 @@ class Engine:
     def check(self):
         """End if the engine's core has been killed: no token comes from a dead engine."""
         if self.children and not processes.alive(self.children[0]):
-            self.die()
+            print(VANISHED, flush=True)
+            os._exit(0)
 
     def tokens(self, prompt, count):
         """Yield the token texts of a completion, each when it is due."""
         words = prompt.split() if isinstance(prompt, str) else list(prompt)
         cached = self.cache.look_up(words)
+        with self._lock:
+            self.running += 1
+        try:
+            yield from self._timed(count, cached)
+        finally:
+            with self._lock:
+                self.running -= 1
+        self.noise.finished()
+
+    def _timed(self, count, cached):
         factor = self.noise.request()
         due = time.monotonic() + factor * pace.PREFILL_MS / 1e3 * (1.0 - (1.0 - pace.CACHED_SHARE) * cached)
         if faults.wanted("short_outputs"):
@@ -67,7 +85,6 @@ class Engine:
             self.check()
             yield f" w{index}"
             due += factor * pace.STEP_MS / 1e3
-        self.noise.finished()
 
     def metrics(self):
         """The Prometheus page, with the counters of the prefix cache."""
@@ -92,6 +109,8 @@ class Engine:
                 f"# TYPE {name}_total counter",
                 f"{name}_total{label} {value}.0",
             ]
+        for state, value in (("running", self.running), ("waiting", 0)):
+            lines.append(f"vllm:num_requests_{state}{label} {value}.0")
         return "\n".join(lines) + "\n"
 
 
@@ -179,7 +198,7 @@ class Handler(BaseHTTPRequestHandler):
                 "InternalServerError",
             )
         else:
-            self._streamed(prompt, count, (asked.get("stream_options") or {}).get("include_usage"))
+            self._streamed(prompt, count, (asked.get("stream_options") or {}).get("include_usage"), streams)
 
     def _envelope(self, prompt, text, produced, reason):
         total = len(prompt.split())
@@ -205,7 +224,7 @@ class Handler(BaseHTTPRequestHandler):
         words = list(self.engine.tokens(prompt, count))
         self._send(200, self._envelope(prompt, "".join(words), len(words), "length"))
 
-    def _streamed(self, prompt, count, usage):
+    def _streamed(self, prompt, count, usage, number):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
@@ -228,7 +247,7 @@ class Handler(BaseHTTPRequestHandler):
                     }
                 )
                 break
-            if faults.wanted("stall"):
+            if faults.wanted("stall") or (faults.wanted("stall_in_bench") and number >= DIE_AT_REQUEST):
                 time.sleep(processes.LIFETIME_SECONDS)
         if usage:
             self._event(self._envelope(prompt, "", produced, None) | {"choices": []})
@@ -277,9 +296,9 @@ def serve(options):
             print("INFO:     Application startup complete.", flush=True)
             while not stop.wait(0.05):
                 if not processes.alive(engine.children[0]):
-                    print("(APIServer) ERROR EngineDeadError", file=sys.stderr, flush=True)
+                    print(VANISHED, flush=True)
                     processes.stop_engine(engine.children[1:])
-                    return 1
+                    return 0
             server.shutdown()
     processes.stop_engine(engine.children)
     return 0
