@@ -32,8 +32,8 @@ def wait_for_memory(
     ``timeout`` in seconds; ``told`` hears once who holds it. Devices whose memory the driver does not tell (a
     MIG instance: only that of the whole device) are passed over.
 
-    :raises MachineError: it is not free in time, and who holds it as far as the driver tells; or the driver no
-        longer tells of a device.
+    :raises MachineError: it is not free in time: who holds it, as far as the driver tells; or the driver does
+        not tell of a device any more.
     :raises Interrupted: ``asked`` said so.
     """
     whole = _whole(slot, devices.gpus() if known is None else known)

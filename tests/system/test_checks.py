@@ -73,11 +73,8 @@ def test_who_keeps_the_machine_busy_is_told(tmp_path: Path) -> None:
 def test_room_for_environments(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: float, state: str
 ) -> None:
-    class Usage:
-        free = 0
-
-    Usage.free = int(free * 1024**3)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage)
+    usage = SimpleNamespace(free=int(free * 1024**3))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     check = checks.disk("cache", tmp_path / "not" / "there" / "yet")
     assert check.state == state and f"{free:.1f} GiB free" in check.found
 
