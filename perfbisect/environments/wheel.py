@@ -172,10 +172,14 @@ class WheelBuilder:
                 "variant=NAME)"
             )
         for state, words in (("hole", "has no wheel for"), ("silent", "did not answer for")):
-            rows = {sha: answer.why for sha, answer in self._answers.items() if answer.state == state}
+            rows: dict[str, list[str]] = {}
+            for sha, answer in self._answers.items():
+                if answer.state == state:
+                    rows.setdefault(answer.why.partition(" at ")[0], []).append(sha[:12])
             if rows:
-                named = "; ".join(f"{sha[:12]}: {why}" for sha, why in rows.items())
-                told.append(f"the index {words} {len(rows)} of {len(self._answers)} commits: {named}")
+                named = "; ".join(f"{', '.join(shas)} ({why})" for why, shas in rows.items())
+                count = sum(map(len, rows.values()))
+                told.append(f"the index {words} {count} of {len(self._answers)} commits: {named}")
         return tuple(told)
 
     def disk(self, changes: Iterable[Change]) -> int | None:

@@ -161,7 +161,7 @@ NAMES = st.sampled_from(["a.py", "d/b.py", "d/e/c.txt", "build/tracked.c", "f"])
 TREES = st.dictionaries(NAMES, st.sampled_from([b"1", b"2"]), min_size=1)
 
 
-@settings(max_examples=25)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(TREES, min_size=1, max_size=4))
 def test_a_tree_that_is_used_again_is_always_the_commit(trees: list[dict[str, bytes]]) -> None:
     """Whatever was there before, and whatever a build left, but for the folder that it keeps."""
