@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from perfbisect.cli import options
@@ -9,28 +11,50 @@ from perfbisect.cli import options
 
 @click.command(short_help="Look at this machine.")
 @click.option("--online", is_flag=True, help="Ask the package registry too.")
+@click.option("--at", "at", metavar="CHANGE", help="Ask the indices of --env for this change.")
+@options.env
+@options.repo
 @options.state
 @options.as_json
-def doctor(online: bool, state: object, as_json: bool) -> int:
+def doctor(
+    online: bool, at: str | None, env: str | None, repo: Path | None, state: Path | None, as_json: bool
+) -> int:
     """Look at this machine: is what measuring needs there, and what to do where it is not.
 
+    git, uv, disk, memory, ports, devices and who uses them, who leases what, load and clock; with
+    --online the registry, with --env and --at the indices that the environment of a change comes from.
+
     \b
-    Example:
+    Examples:
       perfbisect doctor --online
+      perfbisect doctor --env wheel:https://wheels.example/{sha} --at HEAD
 
     Exit code: 0 fit to measure (warnings included), 5 not.
     """
-    from pathlib import Path
-
+    from perfbisect.cli import changes, wiring
     from perfbisect.cli.checks import all_checks
     from perfbisect.cli.documents import DoctorDocument
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
+    from perfbisect.environments import Builder
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
     from perfbisect.render.safe import line
 
-    here = place(state=state if isinstance(state, Path) else None)
-    checks = all_checks(here, online=online)
+    here = place(repo=repo, state=state)
+    change = changes.the_change(here, at) if at else None
+
+    def builder() -> Builder:
+        setting = wiring.the_setting(
+            here,
+            environment=env or "",
+            client=None,
+            constraints=None,
+            exclude_newer=None,
+            needs_repository=False,
+        )
+        return wiring.builder_of(here, setting)
+
+    checks = all_checks(here, online=online, builder=builder if env else None, change=change)
     fit = all(check.state != "bad" for check in checks)
     lines = []
     for check in checks:
