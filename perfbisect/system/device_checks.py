@@ -13,9 +13,6 @@ from perfbisect.system.nvidia_smi import Smi
 from perfbisect.system.processes import process
 from perfbisect.system.sampled import SLOWED
 
-_IN_USE = 0.05
-"""Share of a device's memory from which on it counts as used; a driver itself takes less."""
-
 
 @dataclass(frozen=True)
 class Seen:
@@ -63,7 +60,12 @@ def _used(gpus: Sequence[Gpu], now: Sequence[Reading], tenants: Sequence[Tenant]
     labels = {gpu.parent or gpu.uuid: f"gpu{gpu.index}" for gpu in gpus}
     told = []
     for one in now:
-        if one.uuid in labels and one.used is not None and one.total and one.used > _IN_USE * one.total:
+        if (
+            one.uuid in labels
+            and one.used is not None
+            and one.total
+            and one.used > devices.IN_USE * one.total
+        ):
             here = [str(process(t.pid) or f"pid {t.pid}") for t in tenants if t.uuid == one.uuid]
             who = ", ".join(here) or "whom the driver does not name (another container?)"
             told.append(f"{labels[one.uuid]}: {one.used:.0f} of {one.total:.0f} MiB in use by {who}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from perfbisect.system import devices
 from perfbisect.system.devices import Gpu, Tenant
@@ -34,8 +34,8 @@ class DeviceSamples:
         """Processes of ours on devices that are not theirs."""
         return tuple(self._strayed)
 
-    def take(self, ours: Collection[int]) -> None:
-        """One look. ``ours``: the process ids of the attempt."""
+    def take(self, ours: Callable[[], Collection[int]]) -> None:
+        """One look. ``ours``: the process ids of the attempt now."""
         for reading in devices.readings(self._smi, self._looked):
             ratio = (
                 reading.sm_clock / reading.max_sm_clock
@@ -52,19 +52,23 @@ class DeviceSamples:
                 counts[reason] = counts.get(reason, 0) + 1
         self.samples += 1
         tenants = devices.tenants(self._smi)
-        self.hidden = not any(tenant.pid in ours for tenant in tenants)
+        mine = ours() if tenants else ()  # after the driver: who is on a device was born before
+        self.hidden = not any(tenant.pid in mine for tenant in tenants)
         if not self.hidden:
-            self._whose(tenants, ours)
+            self._whose(tenants, mine)
 
     def _whose(self, tenants: Sequence[Tenant], ours: Collection[int]) -> None:
         for tenant in tenants:
+            row = process(tenant.pid)
+            if row is None:  # it has ended since
+                continue
             inside = tenant.uuid in self._leased
             if tenant.pid in ours and not inside:
-                self._strayed.setdefault(f"{_named(tenant.pid)} on {tenant.uuid}")
+                self._strayed.setdefault(f"{row} on {tenant.uuid}")
             elif inside and tenant.pid not in ours and tenant.uuid not in self._shared:
                 into = self._foreign.setdefault(tenant.uuid, {})
-                before, name = into.get(_named(tenant.pid)), _named(tenant.pid)
-                into[name] = tenant.memory if before is None else max(before, tenant.memory or 0.0)
+                before = into.get(str(row))
+                into[str(row)] = tenant.memory if before is None else max(before, tenant.memory or 0.0)
 
     def sampled(self) -> tuple[DeviceSampled, ...]:
         """What was seen, a device each."""
@@ -80,7 +84,3 @@ class DeviceSamples:
             foreign=dict(self._foreign.get(uuid, {})),
             **series,
         )
-
-
-def _named(pid: int) -> str:
-    return str(process(pid) or f"pid {pid}")

@@ -34,6 +34,9 @@ REASONS = {
 }
 """Why clocks are below their maximum: the bits of NVML's ``nvmlClocksEventReason*``."""
 
+IN_USE = 0.05
+"""Share of a device's memory from which on it counts as used; a driver itself takes less."""
+
 _GPU_LINE = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-[^)]+)\)")
 _MIG_LINE = re.compile(r"^\s+MIG (\S+)\s+Device\s+(\d+):\s*\(UUID:\s*(MIG-[^)]+)\)")
 _PROFILE_MEMORY = re.compile(r"\.(\d+)gb")
@@ -234,6 +237,15 @@ def reasons(mask: str) -> tuple[str, ...]:
 def tenants(smi: Smi) -> tuple[Tenant, ...]:
     """The processes that compute on the devices, as far as the driver tells."""
     return parse_tenants(smi.processes(_PROCESS).rows)
+
+
+def in_use(smi: Smi) -> frozenset[str]:
+    """UUIDs of the devices of whose memory somebody holds more than a driver itself does."""
+    return frozenset(
+        one.uuid
+        for one in readings(smi)
+        if one.used is not None and one.total and one.used > IN_USE * one.total
+    )
 
 
 def parse_tenants(rows: Iterable[Row]) -> tuple[Tenant, ...]:

@@ -94,8 +94,10 @@ class Sampler:
         self._every = every
         wanted = tuple(uuids) if uuids is not None else slot.devices if slot else ()
         self._smi = smi or Smi(patience=_DRIVER_PATIENCE)
-        known = devices.look(self._smi) if smi else devices.gpus()
-        self._devices = DeviceSamples(self._smi, known, wanted) if wanted else None
+        self._devices: DeviceSamples | None = None
+        if wanted:
+            known = devices.look(self._smi) if smi else devices.gpus()
+            self._devices = DeviceSamples(self._smi, known, wanted)
         self._rows = _Rows()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -173,7 +175,6 @@ class _Look:
         self._ours, self._cores, self._rows = ours, cores, rows
         self._account = _Account(time.clock_gettime(time.CLOCK_BOOTTIME))
         self.processors = len(cores) or counters.processors()
-        self.pids: frozenset[int] = frozenset()
         self._next = 0.0
         self._cpu: CpuTimes | None = None
         self._own = self._at = 0.0
@@ -181,6 +182,10 @@ class _Look:
         self._pressed = time.monotonic()
         self._processes(record=False)
         self._waits(record=False)
+
+    def pids(self) -> frozenset[int]:
+        """The processes of the attempt now."""
+        return frozenset(row.pid for row in self._ours())
 
     def take(self, last: bool) -> float:
         """Adds to the rows; returns the machine's memory in MiB, 0 if it is not told."""
@@ -201,7 +206,6 @@ class _Look:
         """Whose the processors' time was; returns our own memory in MiB."""
         began = time.monotonic()
         living = tuple(self._ours())
-        self.pids = frozenset(row.pid for row in living)
         own = self._account.total(living) + self._here()
         cpu = counters.cpu_times(self._cores)
         now = time.monotonic()
@@ -210,7 +214,7 @@ class _Look:
             if record and cpu and self._cpu:
                 self._shares(cpu, self._cpu, own - self._own)
             self._cpu, self._own, self._at = cpu, own, now
-        return sum(counters.resident(pid) for pid in self.pids)
+        return sum(counters.resident(row.pid) for row in living)
 
     def _shares(self, cpu: CpuTimes, before: CpuTimes, own: float) -> None:
         shares = cpu.shares(before)

@@ -79,10 +79,12 @@ def _of_cores(topology: Topology, workers: int, pinned: bool) -> tuple[Slot, ...
         return (Slot(""),)
     have = len(topology.cores)
     if have < workers * LEAST_CORES:
+        enough = have // LEAST_CORES
         raise MachineError(
             f"{workers} worker(s) need {workers * LEAST_CORES} physical cores, {LEAST_CORES} each "
             f"(one for the server, one for the client); there are {have}",
-            next_step=f"ask for {have // LEAST_CORES or 'no'} worker(s), or use a machine with more cores",
+            next_step=(f"ask for {enough} worker(s), or " if enough else "")
+            + "use a machine with more cores",
         )
     ordered = sorted(topology.cores, key=lambda core: (topology.node(core), core))
     return tuple(
@@ -106,8 +108,9 @@ def _groups(
     best: list[tuple[Gpu, ...]] = []
     for kind in dict.fromkeys((gpu.name, gpu.driver) for gpu in fitting):
         alike = [gpu for gpu in fitting if (gpu.name, gpu.driver) == kind]
-        made = _chunks(alike, size, topology, shares)
-        made.sort(key=lambda group: any(gpu.uuid in avoid for gpu in group))
+        made = _chunks([gpu for gpu in alike if gpu.uuid not in avoid], size, topology, shares)
+        taken = {gpu for group in made for gpu in group}
+        made += _chunks([gpu for gpu in alike if gpu not in taken], size, topology, shares)
         if len(made) > len(best):
             best = made
         if len(made) >= workers:
@@ -169,9 +172,8 @@ def _of_devices(
 def _visible(group: Sequence[Gpu]) -> dict[str, str]:
     """What makes CUDA see a group and nothing else, in this order.
 
-    Whole devices by the driver's count, which CUDA shares in PCI order: most versions of vLLM read
-    the variable as integers and end on a UUID (vLLM issues 13815, 41848). An instance has no number of its
-    own.
+    Whole devices by the driver's count, which CUDA shares in PCI order: most versions of vLLM read the
+    variable as integers and end on a UUID (vLLM issues 13815, 41848). An instance has no number of its own.
     """
     if any(gpu.parent for gpu in group):
         return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in group)}

@@ -59,6 +59,10 @@ def test_who_computes_and_how_busy_it_is(smi: Smis) -> None:
     assert devices.tenants(command) == (Tenant(731022, busy.uuid, 129828),)
 
 
+def test_device_in_use(smi: Smis) -> None:
+    assert devices.in_use(smi("eight")) == {"GPU-00000002-aaaa-bbbb-cccc-0123456789a2"}
+
+
 def test_instances_stand_for_the_device_they_are_on(smi: Smis) -> None:
     found = devices.look(smi("mig"))
     assert [gpu.label for gpu in found] == ["gpu0", "gpu0.0", "gpu0.1", "gpu0.2", "gpu1"]

@@ -13,7 +13,7 @@ import pytest
 from perfbisect.system import proc
 from perfbisect.system.nvidia_smi import Smi
 from perfbisect.system.proc import Owned
-from perfbisect.system.processes import Process
+from perfbisect.system.processes import Process, process
 from perfbisect.system.sampled import UNJUDGED, Limits, judge
 from perfbisect.system.sampling import Sampler
 from perfbisect.system.slots import Slot
@@ -203,3 +203,30 @@ def test_slowed_device_voids_the_run(tmp_path: Path) -> None:
         pass
     why = judge(sampler.summary(), Limits(foreign_cpu=None))
     assert why is not None and "hardware thermal slowdown" in why and "87 degrees" in why
+
+
+def test_engine_that_begins_during_the_look_is_ours(tmp_path: Path) -> None:
+    """What is ours is asked after the driver: a worker born since the look before is no tenant."""
+    with running(tmp_path, IDLE) as ours:
+        smi = machine(tmp_path, processes=f"{ours.pid}, {uuid(2)}, 500\n{os.getpid()}, {uuid(2)}, 70000\n")
+        born: list[Process] = []
+
+        def living() -> tuple[Process, ...]:
+            found = (*ours.living(), *born)
+            here = process(os.getpid())
+            assert here is not None
+            born[:] = [here]
+            return found
+
+        with Sampler(living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
+            pass
+    assert judge(sampler.summary(), Limits(foreign_cpu=None)) is None
+
+
+def test_process_that_has_ended_is_no_tenant(tmp_path: Path) -> None:
+    with running(tmp_path, IDLE) as ours:
+        smi = machine(tmp_path, processes=f"{ours.pid}, {uuid(2)}, 500\n4242424, {uuid(2)}, 70000\n")
+        with Sampler(ours.living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
+            pass
+    seen = sampler.summary()
+    assert not seen.hidden and judge(seen, Limits(foreign_cpu=None)) is None

@@ -81,7 +81,9 @@ def test_used_devices_are_taken_last(known: Known) -> None:
     gpus = known("eight")
     used = {gpus[0].uuid, gpus[3].uuid}
     assert [slot.name for slot in plan(gpus, 1, 6, avoid=used)] == [f"gpu{n}" for n in (1, 2, 4, 5, 6, 7)]
-    assert [slot.name for slot in plan(gpus, 2, 2, avoid=used)] == ["gpu4+gpu5", "gpu6+gpu7"]
+    assert [slot.name for slot in plan(gpus, 2, 4, avoid=used)] == [
+        "gpu1+gpu2", "gpu4+gpu5", "gpu6+gpu7", "gpu0+gpu3"
+    ]  # fmt: skip
     assert len(plan(gpus, 1, 8, avoid=used)) == 8, "somebody else's device is waited for"
 
 
