@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from perfbisect.render.compare_documents import CompareDocument, ComparePlanDocument
 from perfbisect.render.documents import (
     BeliefDocument,
     CellDocument,
@@ -204,8 +205,9 @@ class DoctorDocument(Document):
 
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "bisect": (ReportDocument, PlanDocument),
-    "resume": (ReportDocument, RunDocument),
-    "report": (ReportDocument, RunDocument),
+    "resume": (ReportDocument, RunDocument, CompareDocument),
+    "report": (ReportDocument, RunDocument, CompareDocument),
+    "compare": (CompareDocument, ComparePlanDocument),
     "run": (RunDocument,),
     "status": (StatusDocument, JobsDocument),
     "stop": (StopDocument,),

@@ -6,21 +6,32 @@ import os
 from pathlib import Path
 
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, MachineError
+from perfbisect.render.compare_documents import CompareDocument
+from perfbisect.render.compare_report import compare_markdown
 from perfbisect.render.documents import ReportDocument, RunDocument
 from perfbisect.render.html_report import html
 from perfbisect.render.report import markdown, run_markdown
 from perfbisect.store.jobs import Job
 
+JobDocument = ReportDocument | RunDocument | CompareDocument
+"""What a job that measures hands out."""
 
-def write_report(job: Job, document: ReportDocument | RunDocument) -> None:
+
+def text_of(document: JobDocument) -> str:
+    """The report in Markdown."""
+    if isinstance(document, ReportDocument):
+        return markdown(document)
+    return compare_markdown(document) if isinstance(document, CompareDocument) else run_markdown(document)
+
+
+def write_report(job: Job, document: JobDocument) -> None:
     """``report.md``, ``report.json`` and, of a bisection, ``report.html`` in the job's folder, each whole or
     not there.
 
     :raises MachineError: the disk; the journal has everything, and ``perfbisect report`` makes them again.
     """
-    text = markdown(document) if isinstance(document, ReportDocument) else run_markdown(document)
     try:
-        _write(job.report, text)
+        _write(job.report, text_of(document))
         _write(job.document, document.text() + "\n")
         if isinstance(document, ReportDocument):
             _write(job.page, html(document))
@@ -32,10 +43,13 @@ def write_report(job: Job, document: ReportDocument | RunDocument) -> None:
         ) from error
 
 
-def exit_code(document: ReportDocument | RunDocument) -> int:
-    """0 done or not reproduced, 3 a culprit is named, 4 it is not settled."""
+def exit_code(document: JobDocument) -> int:
+    """0 done, not reproduced, no regression; 3 a culprit is named, a regression; 4 it is not settled."""
     if isinstance(document, RunDocument):
         return EXIT_OK
+    if isinstance(document, CompareDocument):
+        words = {"regression": EXIT_REGRESSION, "inconclusive": EXIT_INCONCLUSIVE}
+        return words.get(document.word, EXIT_OK)
     return {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}.get(document.outcome, EXIT_INCONCLUSIVE)
 
 

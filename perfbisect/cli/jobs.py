@@ -90,16 +90,16 @@ def report(
       perfbisect report 20260102-030405-ab12 --format md > report.md
       perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
+    from perfbisect.cli import finish
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
     from perfbisect.cli.state import document_of
     from perfbisect.render.documents import ReportDocument
-    from perfbisect.render.report import markdown, run_markdown
 
     jobs = place(repo=repo, state=state).jobs
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("report")
     document = document_of(job, metric)
-    text = markdown(document) if isinstance(document, ReportDocument) else run_markdown(document)
+    text = finish.text_of(document)
     if form == "html":
         from perfbisect.errors import UsageError
         from perfbisect.render.html_report import html

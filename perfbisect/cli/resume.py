@@ -49,22 +49,19 @@ def resume(
     from perfbisect.cli.desk import at_work, slots_for
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
+    from perfbisect.cli.verbs import go_on, lines_of, newest_of
     from perfbisect.jobs.bisect import amend
-    from perfbisect.jobs.bisect import bisect as search
     from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
     from perfbisect.jobs.prepare import metric_of
-    from perfbisect.jobs.run import run as measure
-    from perfbisect.render.console import report_lines, run_lines
-    from perfbisect.render.documents import ReportDocument, RunDocument
     from perfbisect.store.journal import read
 
     here = place(repo=repo, state=state)
     job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
     plan = plan_of(read(job.journal).events)
-    cell, bisection = cell_of(plan), isinstance(plan, BisectPlan)
+    cell = cell_of(plan)
     slots = slots_for(cell, workers or (plan.extras.workers if isinstance(plan, BisectPlan) else 1))
     builder = wiring.builder_of(here, plan.setting)
-    newest = plan.positions[-1].change if isinstance(plan, BisectPlan) else plan.change
+    newest = newest_of(plan)
     with at_work(job, slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
         plain = desk.tools(builder, None, plan.setting)
         if budget is not None or metric is not None or confirm_revert:
@@ -74,9 +71,7 @@ def resume(
             here, plan.setting, builder, newest, job.path / "client-build.log", plain.limits.build
         )
         tools = desk.tools(builder, client, plan.setting)
-        document: ReportDocument | RunDocument
-        document = search(job, tools) if bisection else measure(job, tools)
+        document = go_on(job, plan, tools)
         finish.write_report(job, document)
-    shown = report_lines(document) if isinstance(document, ReportDocument) else run_lines(document)
-    emit(document, shown, as_json=as_json)
+    emit(document, lines_of(document), as_json=as_json)
     return finish.exit_code(document)

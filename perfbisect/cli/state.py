@@ -8,9 +8,11 @@ from perfbisect.cli.documents import JobLineDocument, StatusDocument
 from perfbisect.core.metric import parse_metric
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.again import with_metric
-from perfbisect.jobs.plan import BisectPlan, plan_of
+from perfbisect.jobs.compare_report import compare_document
+from perfbisect.jobs.plan import BisectPlan, ComparePlan, plan_of
 from perfbisect.jobs.report import report
 from perfbisect.jobs.run import run_document
+from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.console import status_line
 from perfbisect.render.documents import ReportDocument, RunDocument
 from perfbisect.render.numbers import minutes, probability
@@ -18,9 +20,10 @@ from perfbisect.store.jobs import Job, finished
 from perfbisect.store.journal import read
 
 State = Literal["running", "unfinished", "finished"]
+Verb = Literal["bisect", "run", "compare"]
 
 
-def document_of(job: Job, metric: str | None = None) -> ReportDocument | RunDocument:
+def document_of(job: Job, metric: str | None = None) -> ReportDocument | RunDocument | CompareDocument:
     """The document of a job, whatever its verb; of a bisection also as if another metric had been asked for.
 
     :raises UsageError: its journal cannot be read, or has nothing of that metric.
@@ -28,8 +31,11 @@ def document_of(job: Job, metric: str | None = None) -> ReportDocument | RunDocu
     events = read(job.journal).events
     if metric is not None:
         return with_metric(job, events, parse_metric(metric))
-    if isinstance(plan_of(events), BisectPlan):
+    plan = plan_of(events)
+    if isinstance(plan, BisectPlan):
         return report(job, events)
+    if isinstance(plan, ComparePlan):
+        return compare_document(job, events)
     return run_document(job, events)
 
 
@@ -38,23 +44,30 @@ def status_document(job: Job) -> StatusDocument:
     document = document_of(job)
     holder = job.holder
     state: State = "running" if holder else "finished" if finished(read(job.journal).events) else "unfinished"
-    bisection = isinstance(document, ReportDocument)
+    verb, outcome, metric = _state_of(document)
     return StatusDocument(
         job=job.id,
-        verb="bisect" if bisection else "run",
+        verb=verb,
         state=state,
         pid=holder.pid if holder else None,
-        outcome=document.outcome
-        if isinstance(document, ReportDocument)
-        else ("measured" if document.finished else "unfinished"),
+        outcome=outcome,
         cell=document.cell.name,
-        metric=document.metric.name if isinstance(document, ReportDocument) else document.headline.name,
+        metric=metric,
         minutes=document.minutes.total,
         budget=document.minutes.budget,
         launches=document.launches,
         beliefs=document.beliefs if isinstance(document, ReportDocument) else None,
         folder=str(job.path),
     )
+
+
+def _state_of(document: ReportDocument | RunDocument | CompareDocument) -> tuple[Verb, str, str]:
+    """The verb of a job, how it ended so far, and its metric."""
+    if isinstance(document, ReportDocument):
+        return "bisect", document.outcome, document.metric.name
+    if isinstance(document, CompareDocument):
+        return "compare", document.word if document.finished else "unfinished", document.metric.name
+    return "run", "measured" if document.finished else "unfinished", document.headline.name
 
 
 def status_lines(document: StatusDocument) -> list[str]:

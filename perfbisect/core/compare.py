@@ -8,8 +8,8 @@ between blocks falls on both sides. docs/method.md has the figures.
 
 from __future__ import annotations
 
+import hashlib
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -96,8 +96,8 @@ class Verdict:
 
 def order(question: Question, block: int) -> tuple[Side, Side, Side, Side]:
     """Who is launched in a block: A B B A, or B A A B, by the seed."""
-    drawn = random.Random(f"{question.seed}:{block}")
-    return ("a", "b", "b", "a") if drawn.random() < 0.5 else ("b", "a", "a", "b")
+    drawn = hashlib.sha256(f"{question.seed}:{block}".encode()).digest()[0]
+    return ("a", "b", "b", "a") if drawn % 2 else ("b", "a", "a", "b")
 
 
 def next_side(question: Question, seen: Sequence[Seen]) -> Side | None:

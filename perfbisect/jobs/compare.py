@@ -11,8 +11,8 @@ from perfbisect.core.cell import Cell
 from perfbisect.core.metric import MetricRef
 from perfbisect.environments import Builder
 from perfbisect.errors import BuildError, MachineError, UsageError
-from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of, compare_plan_of
-from perfbisect.jobs.compare_report import compare_document
+from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
+from perfbisect.jobs.compare_report import compare_document, the_comparison
 from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, Ledger, owed
 from perfbisect.jobs.plan import Setting, cell_data
@@ -90,7 +90,7 @@ def compare(job: Job, tools: Tools) -> CompareDocument:
     :raises Interrupted: Ctrl-C or a stop.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
-        plan = compare_plan_of(journal.events)
+        plan = the_comparison(job, journal.events)
         if not finished(journal.events):
             clear_up(job, journal, tools)
             verdict = _measure(job, journal, plan, tools)

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from perfbisect.core import compare
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.errors import UsageError
-from perfbisect.jobs.plan import Setting
-from perfbisect.store.events import Event
+from perfbisect.jobs.setting import Data, Setting
 
 BLOCKS = 10
 """Blocks of four launches at most."""
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SidePlan(_Data):
+class SidePlan(Data):
     """One side: what was typed, the change that is built, the variant as which it is served."""
 
     text: str
@@ -37,7 +31,7 @@ class SidePlan(_Data):
         return self.change.short + (f"+{self.variant}" if self.variant else "")
 
 
-class ComparePlan(_Data):
+class ComparePlan(Data):
     """``perfbisect compare``: two sides of one workload. ``cell``: before variants; budget in minutes."""
 
     verb: Literal["compare"] = "compare"
@@ -94,14 +88,3 @@ def cells_of(plan: ComparePlan) -> tuple[Cell, Cell]:
                 next_step="go on with the version of perfbisect that began it, or start a new job",
             )
     return served[0], served[1]
-
-
-def compare_plan_of(events: tuple[Event, ...]) -> ComparePlan:
-    """The plan in a journal. :raises UsageError: there is none, or it is no comparison's."""
-    data: Mapping[str, Any] | None = next((e.data for e in reversed(events) if e.kind == "plan"), None)
-    if data is None or data.get("verb") != "compare":
-        raise UsageError("the job is no comparison", next_step="perfbisect status")
-    try:
-        return ComparePlan.model_validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise UsageError(f"the job's plan cannot be read: {error}", next_step="start a new job") from error

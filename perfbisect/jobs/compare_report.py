@@ -10,9 +10,10 @@ from perfbisect.core import compare as core
 from perfbisect.core.attempt import key
 from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.errors import UsageError
-from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of, compare_plan_of
+from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
 from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.guards import watched
+from perfbisect.jobs.plan import plan_of
 from perfbisect.jobs.saved import saved
 from perfbisect.jobs.sides import SIDES, attempts_of, in_turn, seen_of, shared_metrics
 from perfbisect.jobs.views import (
@@ -37,9 +38,17 @@ PER_OUTPUT = {
 """Metrics that a longer answer makes worse, and what they are also told per unit of: the first reported."""
 
 
+def the_comparison(job: Job, events: Sequence[Event]) -> ComparePlan:
+    """The plan of a comparison. :raises UsageError: the journal holds none that can be read."""
+    plan = plan_of(tuple(events))
+    if not isinstance(plan, ComparePlan):
+        raise UsageError(f"job {job.id} is no comparison", next_step=f"perfbisect status {job.id}")
+    return plan
+
+
 def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
     """What is known of a comparison. :raises UsageError: the journal holds none that can be read."""
-    plan = compare_plan_of(tuple(events))
+    plan = the_comparison(job, events)
     seen, (cell, _) = launches(events), cells_of(plan)
     made = in_turn(seen)
     verdict = core.judge(plan.question(), seen_of(made, plan.ref))

@@ -6,42 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from perfbisect.core import bisect as core
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.errors import UsageError
+from perfbisect.jobs.compare_plan import ComparePlan
+from perfbisect.jobs.setting import Data, Setting
 from perfbisect.store.events import Event
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Setting(_Data):
-    """Where and with what is measured: how the user wrote it, so that it can be made again."""
-
-    repository: str = ""
-    cache: str = ""
-    environment: str
-    client: str = ""
-    """Specification of the client's environment; empty: the environment's own pinned one."""
-    exclude_newer: str = ""
-    constraints: str = ""
-    typed: str = ""
-    """The perfbisect command as typed."""
-
-    @property
-    def instrument(self) -> str:
-        """The client in words."""
-        if self.client == "change":
-            return "each change's own"
-        return self.client or "one, pinned: that of --env, or where it has none the newest change's"
-
-
-class Position(_Data):
+class Position(Data):
     """A step of the range: changes with identical environments, oldest first; ``skip``: why not testable."""
 
     changes: tuple[Change, ...]
@@ -56,7 +33,7 @@ class Position(_Data):
         return self.changes[0]
 
 
-class Aside(_Data):
+class Aside(Data):
     """Of a good end that is no ancestor of the bad one: where the two lines part, and good's own commits.
 
     ``fork`` is the last commit on bad's line of first parents that good contains; ``own`` what good has and
@@ -68,7 +45,7 @@ class Aside(_Data):
     shared: tuple[str, ...] = ()
 
 
-class RunPlan(_Data):
+class RunPlan(Data):
     """``perfbisect run``: launches of one change."""
 
     verb: Literal["run"] = "run"
@@ -82,7 +59,7 @@ class RunPlan(_Data):
     told: tuple[str, ...] = ()
 
 
-class Extras(_Data):
+class Extras(Data):
     """What a bisection is asked beyond the one step."""
 
     find: Literal["regression", "fix"] = "regression"
@@ -97,7 +74,7 @@ class Extras(_Data):
     """The file of ``--weights``."""
 
 
-class BisectPlan(_Data):
+class BisectPlan(Data):
     """``perfbisect bisect``: position 0 is the earlier end, the last the later; budget, costs in minutes.
 
     The earlier end is the good one, but where the change that made it better is asked for.
@@ -154,7 +131,9 @@ class BisectPlan(_Data):
         )
 
 
-JobPlan = RunPlan | BisectPlan
+JobPlan = RunPlan | BisectPlan | ComparePlan
+
+__all__ = ["Aside", "BisectPlan", "ComparePlan", "Extras", "JobPlan", "Position", "RunPlan", "Setting"]
 
 
 def cell_data(cell: Cell) -> dict[str, Any]:
@@ -190,7 +169,8 @@ def plan_of(events: tuple[Event, ...]) -> JobPlan:
         raise UsageError(
             "the journal has no plan: the job ended before anything began", next_step="start a new job"
         )
-    kind = RunPlan if data.get("verb") == "run" else BisectPlan
+    kinds: dict[str, type[RunPlan | ComparePlan | BisectPlan]] = {"run": RunPlan, "compare": ComparePlan}
+    kind = kinds.get(str(data.get("verb")), BisectPlan)
     try:
         return kind.model_validate_json(json.dumps(data))
     except ValidationError as error:

@@ -80,3 +80,23 @@ class CompareDocument(Document):
     versions: dict[str, Any]
     told: tuple[str, ...]
     folder: str
+
+
+class ComparePlanDocument(Document):
+    """What will be measured: ``perfbisect compare --dry-run``."""
+
+    schema_: Literal["perfbisect.compare-plan/1"] = Field(default="perfbisect.compare-plan/1", alias="schema")
+    cell: CellDocument
+    metric: MetricDocument
+    a: SideDocument
+    b: SideDocument
+    environment: str
+    client: str
+    smallest_effect: float
+    runs_per_launch: int
+    most_launches: int
+    minutes_low: float
+    minutes_high: float
+    budget_minutes: float
+    commands: tuple[CommandsDocument, ...]
+    told: tuple[str, ...]

@@ -1,0 +1,148 @@
+"""From what was typed to the plan of a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from perfbisect.cli import changes, ranges, wiring
+from perfbisect.cli.desk import slots_for
+from perfbisect.cli.place import Place
+from perfbisect.core.cell import Cell, apply_variant
+from perfbisect.core.change_text import parse_change_text
+from perfbisect.environments import Builder
+from perfbisect.errors import UsageError
+from perfbisect.jobs.compare import make_compare_plan
+from perfbisect.jobs.compare_plan import ComparePlan, SidePlan
+from perfbisect.jobs.expect import learnt_costs
+from perfbisect.jobs.planned import earlier_attempts
+from perfbisect.jobs.prepare import metric_of
+from perfbisect.jobs.views import cell_document, change_document, commands_document, metric_document
+from perfbisect.render.compare_documents import ComparePlanDocument, SideDocument
+from perfbisect.system.slots import Slot
+
+
+@dataclass(frozen=True)
+class TypedContest:
+    """The options of ``perfbisect compare`` as they were typed."""
+
+    cell: str | None
+    a: str | None
+    b: str
+    min_effect: float | None
+    blocks: int
+    budget: float | None
+    seed: int
+    env: str | None
+    client: str | None
+    metric: str | None
+    variant: str | None
+    constraints: Path | None
+    exclude_newer: str | None
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What will be compared, and where; ``minutes``: what a launch is expected to take."""
+
+    cell: Cell
+    plan: ComparePlan
+    builder: Builder
+    slots: tuple[Slot, ...]
+    minutes: float
+
+
+def contest(here: Place, typed: TypedContest) -> Contest:
+    """The plan of a comparison, with nothing started.
+
+    :raises UsageError: something that was typed is wrong, or both sides are the same.
+    :raises BuildError: a side cannot be built.
+    """
+    cell = wiring.the_cell(here, typed.cell, None)
+    a, b = sides(here, cell, typed.a, typed.b, here.setting("variant", typed.variant))
+    judged = metric_of(cell, here.setting("metric", typed.metric))
+    if typed.min_effect is not None and not 0 < typed.min_effect < 100:
+        raise UsageError(f"--min-effect {typed.min_effect:g} is no share in per cent, between 0 and 100")
+    environment = changes.environment_of(here, typed.env, typed.b)
+    setting = wiring.the_setting(
+        here,
+        environment=environment,
+        client=typed.client,
+        constraints=typed.constraints,
+        exclude_newer=typed.exclude_newer,
+        needs_repository=any(side.change.kind == "commit" for side in (a, b)),
+    )
+    builder = wiring.builder_of(here, setting)
+    slots = slots_for(cell, 1)
+    plan = make_compare_plan(
+        cell=cell,
+        a=a,
+        b=b,
+        builder=builder,
+        metric=judged,
+        setting=setting,
+        budget=ranges.budget(here, typed.budget),
+        blocks=typed.blocks,
+        seed=typed.seed,
+        min_effect=None if typed.min_effect is None else typed.min_effect / 100,
+        told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
+    )
+    costs = learnt_costs(earlier_attempts(here.jobs, cell.digest), ranges.costs(environment))
+    return Contest(cell, plan, builder, slots, costs.launch + plan.runs * costs.run)
+
+
+def sides(here: Place, cell: Cell, a: str | None, b: str, variant: str | None) -> tuple[SidePlan, SidePlan]:
+    """Both sides as they were typed; ``variant`` is that of sides that name none.
+
+    :raises UsageError: a change or a variant that is none, or A is missing.
+    """
+    if a is None:
+        number = parse_change_text(b).pull
+        if number is None:
+            raise UsageError("--a is missing: the change to compare with", next_step=f"--a REV --b {b}")
+        base = changes.base_of_pull(here.needed_repository(), number)
+        left = SidePlan(text=f"merge base of pr/{number}", change=base, variant=variant or "")
+    else:
+        left = _side(here, cell, a, variant)
+    return left, _side(here, cell, b, variant)
+
+
+def _side(here: Place, cell: Cell, typed: str, variant: str | None) -> SidePlan:
+    text = parse_change_text(typed)
+    chosen = text.variant or variant or ""
+    if chosen:
+        apply_variant(cell, chosen)
+    change = changes.change_of(here, replace(text, variant=""))
+    return SidePlan(text=typed, change=change, variant=chosen)
+
+
+def planned(asked: Contest) -> ComparePlanDocument:
+    """What will be measured, as it is shown before anything starts."""
+    plan, cell = asked.plan, asked.cell
+    served = [apply_variant(cell, side.variant) if side.variant else cell for side in plan.sides]
+    launches = 4 * plan.blocks
+    return ComparePlanDocument(
+        cell=cell_document(cell, plan.ref),
+        metric=metric_document(plan.ref),
+        a=_document(plan.a),
+        b=_document(plan.b),
+        environment=plan.setting.environment,
+        client=plan.setting.instrument,
+        smallest_effect=plan.question().min_effect,
+        runs_per_launch=plan.runs,
+        most_launches=launches,
+        minutes_low=4 * asked.minutes,
+        minutes_high=min(plan.budget, launches * asked.minutes),
+        budget_minutes=plan.budget,
+        commands=tuple(
+            commands_document(one, plan.setting, side.change, None)
+            for one, side in zip(served, plan.sides, strict=True)
+        ),
+        told=plan.told,
+    )
+
+
+def _document(side: SidePlan) -> SideDocument:
+    return SideDocument(
+        typed=side.text, name=side.name, change=change_document(side.change), variant=side.variant
+    )

@@ -1,0 +1,73 @@
+"""A comparison as lines for a terminal: the plan, and the table of all metrics with the verdict above it."""
+
+from __future__ import annotations
+
+from perfbisect.render.compare_documents import (
+    CompareDocument,
+    ComparePlanDocument,
+    SideDocument,
+)
+from perfbisect.render.console import cell_lines
+from perfbisect.render.numbers import minutes, percent, with_unit
+from perfbisect.render.safe import line
+
+WORDS = {
+    "regression": "REGRESSION",
+    "improvement": "IMPROVEMENT",
+    "same": "SAME",
+    "inconclusive": "INCONCLUSIVE",
+}
+
+
+def plan_lines(plan: ComparePlanDocument) -> list[str]:
+    """What will be measured, and what it will take."""
+    out = [
+        "Cell",
+        *cell_lines(plan.cell),
+        "Plan",
+        f"  a         {_side(plan.a)}",
+        f"  b         {_side(plan.b)}",
+        f"  env       {line(plan.environment)}",
+        f"  client    {line(plan.client)}",
+        f"  launches  4 to {plan.most_launches}, {plan.runs_per_launch} runs each, "
+        f"{minutes(plan.minutes_low)} to {minutes(plan.minutes_high)}",
+        f"  smallest  {percent(plan.smallest_effect, False)} is worth telling",
+        f"  budget    {minutes(plan.budget_minutes)}",
+    ]
+    return out + [f"  note      {line(text)}" for text in plan.told]
+
+
+def compare_lines(document: CompareDocument) -> list[str]:
+    """The verdict, what it rests on, and every metric that both sides report."""
+    head = WORDS[document.word] + ("" if document.word == document.headline else " (by a guard)")
+    out = [head, *(f"  {line(text, 400)}" for text in document.sentences), ""]
+    rows = [
+        (
+            ("*" if row.headline else "!" if row.guard else " ") + " " + row.name,
+            with_unit(row.left, row.unit),
+            with_unit(row.right, row.unit),
+            percent(row.effect),
+            f"{percent(row.low)} to {percent(row.high)}",
+            row.word,
+        )
+        for row in document.metrics
+    ]
+    table = [("  metric", "A", "B", "B against A", "95 % interval", ""), *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(6)]
+    out += [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+    out += [
+        "  * the metric that is judged, ! a guard; the others are read beside it and are no verdicts",
+        f"  report: {document.folder}/report.md",
+        f"  next: {line(document.next, 400)}",
+    ]
+    return out
+
+
+def _side(side: SideDocument) -> str:
+    variant = f" as {side.variant}" if side.variant else ""
+    return f"{side.change.short}{variant}  {line(side.change.subject)}  ({line(side.typed)})".replace(
+        "    ", "  "
+    )
