@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from tests.system import fake_smi
 from tests.system.stand_ins import IDLE, start, told, until
 
 HOG = "while True: pass"
+DEVICES = replace(UNJUDGED, device_memory=64.0, slowed=0.05)
+"""What others do to the processors of this machine is not the matter."""
 
 WAVES = """
 import subprocess, sys
@@ -123,7 +126,7 @@ def test_memory_hog_is_seen(tmp_path: Path) -> None:
     assert seen.foreign_memory.high - seen.foreign_memory.low > 200
     assert seen.available.high - seen.available.low > 200
     limit = (seen.available.low + 100) / seen.total_memory
-    why = judge(seen, Limits(foreign_cpu=None, steal=None, available=limit))
+    why = judge(seen, replace(UNJUDGED, available=limit))
     assert why is not None and "MiB of memory were left" in why and "others held" in why
 
 
@@ -172,7 +175,7 @@ def test_devices_of_the_slot_and_who_else_is_on_them(tmp_path: Path) -> None:
     assert list(device.foreign.values()) == [828]
     (name,) = device.foreign
     assert f"(pid {os.getpid()})" in name
-    why = judge(seen, Limits(foreign_cpu=None))
+    why = judge(seen, DEVICES)
     assert why is not None and f"others computed on device {uuid(2)}" in why and "828 MiB" in why
 
 
@@ -193,7 +196,7 @@ def test_container_names_nobody(tmp_path: Path) -> None:
         with Sampler(ours.living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
             pass
     seen = sampler.summary()
-    assert seen.hidden and judge(seen, Limits(foreign_cpu=None)) is None
+    assert seen.hidden and judge(seen, DEVICES) is None
 
 
 def test_slowed_device_voids_the_run(tmp_path: Path) -> None:
@@ -201,7 +204,7 @@ def test_slowed_device_voids_the_run(tmp_path: Path) -> None:
     hot = "GPU-40000000-aaaa-bbbb-cccc-0123456789e0"
     with Sampler(nobody, slot=Slot("gpu0", (hot,)), smi=smi) as sampler:
         pass
-    why = judge(sampler.summary(), Limits(foreign_cpu=None))
+    why = judge(sampler.summary(), DEVICES)
     assert why is not None and "hardware thermal slowdown" in why and "87 degrees" in why
 
 
@@ -220,7 +223,7 @@ def test_engine_that_begins_during_the_look_is_ours(tmp_path: Path) -> None:
 
         with Sampler(living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
             pass
-    assert judge(sampler.summary(), Limits(foreign_cpu=None)) is None
+    assert judge(sampler.summary(), DEVICES) is None
 
 
 def test_process_that_has_ended_is_no_tenant(tmp_path: Path) -> None:
@@ -229,4 +232,4 @@ def test_process_that_has_ended_is_no_tenant(tmp_path: Path) -> None:
         with Sampler(ours.living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
             pass
     seen = sampler.summary()
-    assert not seen.hidden and judge(seen, Limits(foreign_cpu=None)) is None
+    assert not seen.hidden and judge(seen, DEVICES) is None
