@@ -18,6 +18,7 @@ from perfbisect.render.safe import line, lines
 Write = Callable[[str], None]
 
 _SHOWN_CHANGES = 6
+_SHOWN_FACTS = 4
 _PHASES = {
     "build": "building",
     "launch": "starting",
@@ -47,7 +48,8 @@ def notice_lines(notice: Notice, *, verbose: bool = False) -> Sequence[str]:
     if isinstance(notice, Launching):
         of = f" position {notice.position}/{notice.of}" if notice.of else ""
         runs = f"{notice.runs} run{'' if notice.runs == 1 else 's'}"
-        return [f"#{notice.number} {notice.change}{of}, {runs}: {line(notice.why)}"]
+        where = f" on {line(notice.slot)}" if notice.slot else ""
+        return [f"#{notice.number} {notice.change}{of}{where}, {runs}: {line(notice.why)}"]
     if isinstance(notice, PhaseBegan):
         return [_phase_line(notice)] if verbose or notice.phase == "warning" else []
     if isinstance(notice, Launched):
@@ -110,7 +112,9 @@ def command_lines(plan: PlanDocument) -> list[str]:
 def launched_line(notice: Launched) -> str:
     """``   14.20 ms (2 runs, +-0.4 %)   leading 0a1b2c 0.62, ...   12.3 of 180.0 min``."""
     launch = notice.launch
-    parts = [_value(launch, notice.unit)]
+    # Of several at once it is said which one this was.
+    whose = f"#{launch.number} " if launch.slot else ""
+    parts = [whose + _value(launch, notice.unit)]
     if notice.leading:
         shown = ", ".join(f"{name} {probability(p)}" for name, p in notice.leading)
         parts.append(f"leading {shown}; nothing changed {probability(notice.none or 0.0)}")
@@ -130,10 +134,17 @@ def report_lines(report: ReportDocument) -> list[str]:
         f"  Guard moved: {g.display} {with_unit(g.left, g.unit)} -> {with_unit(g.right, g.unit)}"
         for g in moved
     ]
+    logs = report.log_differences
     out += [
-        f"  {len(report.launches)} launches, {minutes(report.minutes.total)}; "
+        f"  The engines' logs: {line(fact)}: {line(a)} -> {line(b)}" for fact, a, b in logs[:_SHOWN_FACTS]
+    ]
+    if len(logs) > _SHOWN_FACTS:
+        out.append(f"  The engines' logs: {len(logs) - _SHOWN_FACTS} more differences in the report")
+    saved = f", {minutes(report.minutes.saved)} saved by overlap" if report.minutes.saved else ""
+    out += [
+        f"  {len(report.launches)} launches, {minutes(report.minutes.total)}{saved}; "
         f"{len(report.skips)} skipped, {len(report.not_tested)} not tested",
-        f"  report: {report.folder}/report.md",
+        f"  report: {report.folder}/report.md, report.html",
         f"  next:   {line(report.next)}",
     ]
     return out

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from perfbisect.render.documents import EffectDocument, ReportDocument
+from perfbisect.render.documents import ReportDocument
 from perfbisect.render.levels import levels, mean, pairs, steps, times
 from perfbisect.render.marks import (
     BOTTOM,
@@ -26,6 +26,7 @@ from perfbisect.render.marks import (
     value_axis,
 )
 from perfbisect.render.numbers import minutes, percent, probability, with_unit
+from perfbisect.render.rows import effect_rows
 
 _TICKS = 20
 
@@ -213,7 +214,7 @@ def effects(report: ReportDocument) -> Figure | None:
     if not rows:
         return None
     shares = [effect.effect * 100 for _, effect in rows]
-    labels = [name for name, _ in rows]
+    labels = [shown(name) for name, _ in rows]
     small = report.metric.smallest_effect * 100
     data: list[Figure] = [
         {
@@ -265,17 +266,6 @@ def effects(report: ReportDocument) -> Figure | None:
         },
     }
     return {"data": data, "layout": base(layout)}
-
-
-def effect_rows(report: ReportDocument) -> list[tuple[str, EffectDocument]]:
-    """Each comparison of a report by its name, the confirming one first."""
-    rows = [
-        ("culprit against parent", report.confirmed),
-        ("bad against good", report.whole),
-        ("culprit reverted on bad", report.revert),
-    ]
-    named = [(name, effect) for name, effect in rows if effect is not None]
-    return named + [(f"step at {shown(s.confirmed.right.short)}", s.confirmed) for s in report.steps]
 
 
 def phases(report: ReportDocument) -> Figure | None:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.render.documents import ReportDocument
-from perfbisect.render.figures import PHASES, effect_rows, figures
+from perfbisect.render.figures import PHASES, figures
 from perfbisect.render.levels import steps
 from perfbisect.render.marks import Figure
 from perfbisect.render.numbers import minutes, number, percent, probability, with_unit
-from perfbisect.render.rows import version_rows
+from perfbisect.render.rows import effect_rows, version_rows
 from perfbisect.render.safe import line
 
 if TYPE_CHECKING:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from perfbisect.render.documents import (
-    ChangeDocument,
-    CommandsDocument,
-    EffectDocument,
-    LaunchDocument,
-    ReportDocument,
-    RunDocument,
+from perfbisect.render.documents import EffectDocument, ReportDocument, RunDocument
+from perfbisect.render.markdown import (
+    cell_table,
+    change,
+    folded,
+    launch_table,
+    minutes_table,
+    prose,
+    reproduce,
+    table,
+    version_table,
 )
-from perfbisect.render.numbers import minutes, number, percent, probability, with_unit
-from perfbisect.render.safe import block, code, line
-
-_ACTIVE = frozenset("\\`*_[]<>#|@~$!&")
+from perfbisect.render.numbers import number, percent, probability, with_unit
+from perfbisect.render.rows import effect_rows
+from perfbisect.render.safe import code
 
 
 def markdown(report: ReportDocument) -> str:
@@ -23,14 +24,17 @@ def markdown(report: ReportDocument) -> str:
     parts = [
         _head(report),
         _comparison(report),
+        _steps(report),
+        _aside(report),
+        _logs(report),
         _guards(report),
         _measured(report),
-        _launches(report.launches, report.metric.unit),
+        launch_table(report.launches, report.metric.unit),
         _skips(report),
         _rest(report),
-        _minutes(report.minutes.by_phase, report.minutes.total, report.minutes.lost),
-        _reproduce(report.reproduce),
-        _versions(report.versions),
+        _spent(report),
+        reproduce(report.reproduce),
+        version_table(report.versions),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -49,13 +53,13 @@ def run_markdown(document: RunDocument) -> str:
         for m in document.metrics
     )
     parts = [
-        f"# perfbisect run: {_change(document.change)}",
-        _cell(document.cell.rows),
-        "## Measured\n\n" + _table(("metric", "", "median", "lowest", "highest", "within a run"), rows),
-        _launches(document.launches, document.headline.unit),
-        _minutes(document.minutes.by_phase, document.minutes.total, document.minutes.lost),
-        _reproduce(document.reproduce),
-        _versions(document.versions),
+        f"# perfbisect run: {change(document.change)}",
+        cell_table(document.cell.rows),
+        "## Measured\n\n" + table(("metric", "", "median", "lowest", "highest", "within a run"), rows),
+        launch_table(document.launches, document.headline.unit),
+        _spent(document),
+        reproduce(document.reproduce),
+        version_table(document.versions),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -63,27 +67,25 @@ def run_markdown(document: RunDocument) -> str:
 def _head(report: ReportDocument) -> str:
     out = [f"# perfbisect: {report.outcome}", ""]
     if report.culprit:
-        out += [f"**Culprit:** {_change(report.culprit)}", ""]
+        out += [f"**Culprit:** {change(report.culprit)}", ""]
         if report.culprit.author or report.culprit.date:
             out += [f"by {code(report.culprit.author)}, {code(report.culprit.date)}", ""]
     elif report.outcome == "found":
-        out += ["**Culprit:** one of", "", *(f"- {_change(p.changes[0])}" for p in report.culprits), ""]
+        out += ["**Culprit:** one of", "", *(f"- {change(p.changes[0])}" for p in report.culprits), ""]
     if report.outcome == "found":
-        same = [change for p in report.culprits for change in p.changes[1:]]
+        same = [one for p in report.culprits for one in p.changes[1:]]
         if same:
             out += ["The same environment as it, so not to be told apart:", ""]
-            out += [*(f"- {_change(change)}" for change in same), ""]
-    out += [f"{_prose(text)}  " for text in report.sentences]
+            out += [*(f"- {change(one)}" for one in same), ""]
+    out += [f"{prose(text)}  " for text in report.sentences]
     return "\n".join(out).rstrip()
 
 
 def _comparison(report: ReportDocument) -> str:
-    rows = []
-    for name, effect in (("A/B of culprit and parent", report.confirmed), ("bad against good", report.whole)):
-        if effect is not None:
-            rows.append(_effect_row(name, effect))
+    rows = [_effect_row(prose(name), effect) for name, effect in effect_rows(report)]
+    note = f"Revert check: {prose(report.revert_note)}" if report.revert_note else ""
     if not rows:
-        return ""
+        return f"## Comparison\n\n{note}" if note else ""
     share = (
         f"\n\nThe step is {percent(report.share, False)} of the whole change."
         if report.share is not None
@@ -92,7 +94,9 @@ def _comparison(report: ReportDocument) -> str:
     shown = f" P(culprit) = {probability(report.probability)}." if report.outcome == "found" else ""
     head = ("", "left", "right", "effect", "95 % interval", "launches a side")
     better = f"{code(report.metric.name)} ({report.metric.display}), {report.metric.direction} is better."
-    return f"## Comparison\n\n{better}{shown}\n\n" + _table(head, rows) + share
+    return (
+        f"## Comparison\n\n{better}{shown}\n\n" + table(head, rows) + share + (f"\n\n{note}" if note else "")
+    )
 
 
 def _effect_row(name: str, effect: EffectDocument) -> tuple[str, ...]:
@@ -107,6 +111,36 @@ def _effect_row(name: str, effect: EffectDocument) -> tuple[str, ...]:
     )
 
 
+def _steps(report: ReportDocument) -> str:
+    if not report.steps:
+        return ""
+    rows = (
+        (
+            " or ".join(change(position.changes[0]) for position in step.culprits),
+            probability(step.probability),
+            percent(step.confirmed.effect),
+            f"{percent(step.confirmed.low)} to {percent(step.confirmed.high)}",
+        )
+        for step in report.steps
+    )
+    return "## Steps\n\n" + table(("change", "P", "effect", "95 % interval"), rows)
+
+
+def _aside(report: ReportDocument) -> str:
+    if not report.cherry_picks:
+        return ""
+    listed = folded([f"- {change(picked)}" for picked in report.cherry_picks])
+    return "\n".join(["## Changes that only the good end has", "", *listed])
+
+
+def _logs(report: ReportDocument) -> str:
+    if not report.log_differences:
+        return ""
+    rows = ((code(fact), code(left), code(right)) for fact, left, right in report.log_differences)
+    head = "## What the engines' logs say differently\n\n"
+    return head + table(("", "parent", "culprit"), rows)
+
+
 def _guards(report: ReportDocument) -> str:
     if not report.guards:
         return ""
@@ -119,52 +153,29 @@ def _guards(report: ReportDocument) -> str:
         )
         for g in report.guards
     )
-    return "## Guards\n\n" + _table(("guard", "left", "right", "moved"), rows)
+    return "## Guards\n\n" + table(("guard", "left", "right", "moved"), rows)
 
 
 def _measured(report: ReportDocument) -> str:
     facts = [
-        f"- range: {_change(report.good)} to {_change(report.bad)}: {report.changes} changes, "
+        f"- range: {change(report.good)} to {change(report.bad)}: {report.changes} changes, "
         f"{report.positions} different environments",
         f"- environment {code(report.environment)}, client {code(report.client)}",
     ]
     if report.repository:
         facts.append(f"- repository {code(report.repository)}")
-    facts += [f"- {_prose(text)}" for text in report.told]
-    return _cell(report.cell.rows) + "\n\n" + "\n".join(facts)
-
-
-def _cell(rows: Iterable[tuple[str, str]]) -> str:
-    return "## What was measured\n\n" + _table(("", ""), ((label, code(value)) for label, value in rows))
-
-
-def _launches(launches: Iterable[LaunchDocument], unit: str) -> str:
-    rows = [
-        (
-            str(x.number),
-            code(x.change.short),
-            x.purpose,
-            with_unit(x.value, unit) if x.value is not None else x.outcome,
-            " ".join(number(v) for v in x.values) or code(x.reason or "-"),
-            minutes(x.minutes),
-            x.started_at[:19],
-        )
-        for x in launches
-    ]
-    if not rows:
-        return ""
-    head = ("#", "change", "for", "value", "runs", "took", "began (UTC)")
-    return "## Every launch\n\n" + _table(head, rows)
+    facts += [f"- {prose(text)}" for text in report.told]
+    return cell_table(report.cell.rows) + "\n\n" + "\n".join(facts)
 
 
 def _skips(report: ReportDocument) -> str:
     if not report.skips:
         return ""
     rows = (
-        (_change(skip.change), code(skip.reason), "beforehand" if skip.known == "before" else "when tried")
+        (change(skip.change), code(skip.reason), "beforehand" if skip.known == "before" else "when tried")
         for skip in report.skips
     )
-    return "## Skipped\n\n" + _table(("change", "why", "known"), rows)
+    return "## Skipped\n\n" + table(("change", "why", "known"), rows)
 
 
 def _rest(report: ReportDocument) -> str:
@@ -175,58 +186,17 @@ def _rest(report: ReportDocument) -> str:
             "Not launched: nothing that would have told more per minute.",
             "",
         ]
-        out += _folded([f"- {_change(change)}" for change in report.not_tested])
+        out += folded([f"- {change(one)}" for one in report.not_tested])
     if report.merged:
         out += ["", "## Same environment as a neighbour", ""]
-        out += _folded([f"- {', '.join(code(c.short) for c in p.changes)}" for p in report.merged])
+        out += folded([f"- {', '.join(code(c.short) for c in p.changes)}" for p in report.merged])
     return "\n".join(out).strip()
-
-
-def _folded(rows: list[str]) -> list[str]:
-    if len(rows) <= 12:
-        return rows
-    return [f"<details><summary>{len(rows)} changes</summary>", "", *rows, "", "</details>"]
-
-
-def _minutes(phases: dict[str, float], total: float, lost: float) -> str:
-    rows = [(phase, minutes(spent)) for phase, spent in phases.items()]
-    rows += [("lost to failures that are no evidence", minutes(lost))] if lost else []
-    return "## Where the minutes went\n\n" + _table(("phase", "time"), [*rows, ("all", minutes(total))])
-
-
-def _reproduce(commands: CommandsDocument) -> str:
-    text = f"# serve {commands.change}\n{commands.serve}\n# bench\n{commands.bench}"
-    if commands.perfbisect:
-        text += f"\n# or all of it\n{commands.perfbisect}"
-    return f"## Reproduce with\n\n{block(text, 'sh')}\n\n{_prose(commands.note)}."
-
-
-def _versions(versions: dict[str, object]) -> str:
-    rows = []
-    for name, value in versions.items():
-        if not value:
-            continue
-        if isinstance(value, dict):
-            rows += [(f"{name}: {line(str(key))}", code(str(item))) for key, item in value.items() if item]
-        else:
-            shown = ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)
-            rows.append((name, code(shown)))
-    return "## Versions\n\n" + _table(("", ""), rows)
-
-
-def _change(change: ChangeDocument) -> str:
-    return f"{code(change.short)} {code(change.subject)}" if change.subject else code(change.short)
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else percent(value, False)
 
 
-def _prose(text: str) -> str:
-    """A sentence of ours with names of others in it: nothing in it acts as markup."""
-    return "".join(f"&#{ord(c)};" if c in _ACTIVE else c for c in line(text, 1000))
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    out = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*out, *("| " + " | ".join(row) + " |" for row in rows)])
+def _spent(document: ReportDocument | RunDocument) -> str:
+    spent = document.minutes
+    return minutes_table(spent.by_phase, spent.total, spent.lost, spent.saved)

@@ -119,7 +119,7 @@ def test_the_page_says_all_that_it_must(rich: ReportDocument, page: Page) -> Non
         "What the engines' logs say differently",
         "FLASH_ATTN",
         "Steps",
-        "culprit reverted on bad",
+        "bad without the culprit against bad",
         "not clean:",
         "Changes that only the good end has",
         "csrc differs",

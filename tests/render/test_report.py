@@ -7,9 +7,9 @@ import re
 from perfbisect.environments import Refusal
 from perfbisect.jobs.expect import Noise
 from perfbisect.jobs.planned import plan_document
-from perfbisect.render.console import Console, error_lines, plan_lines, report_lines
+from perfbisect.render.console import Console, error_lines, notice_lines, plan_lines, report_lines
 from perfbisect.render.documents import ReportDocument
-from perfbisect.render.notices import PhaseBegan, Told, Waiting
+from perfbisect.render.notices import Launched, Launching, PhaseBegan, Told, Waiting
 from perfbisect.render.report import markdown
 from tests.jobs.conftest import MakePlan
 from tests.jobs.world import FakeBuilder, Watch
@@ -56,6 +56,48 @@ def test_the_markdown_says_all_that_it_must(told: tuple[ReportDocument, Watch]) 
     assert text.count("| search |") + text.count("| end |") + text.count("| confirm |") == len(
         report.launches
     )
+
+
+def test_the_markdown_of_a_rich_report_says_all_and_acts_on_nothing(rich: ReportDocument) -> None:
+    text = markdown(rich)
+    assert not ACTS.search(text)
+    assert "<script>" not in re.sub(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", text)
+    for table in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
+        assert len({row.count("|") for row in table.strip().splitlines()}) == 1, table
+    headings = set(re.findall(r"^## (.+)$", text, re.MULTILINE))
+    assert {
+        "Steps",
+        "Changes that only the good end has",
+        "What the engines' logs say differently",
+    } <= headings
+    assert "| saved, since work overlapped | 3.2 min |" in text
+    assert "| bad without the culprit against bad |" in text
+    assert "Revert check: not clean: " in text
+    assert "| # | change | for | slot | value |" in text
+    assert "`FLASH_ATTN`" in text
+    assert "| 0.97 |" in text
+
+
+def test_one_slot_needs_no_column(told: tuple[ReportDocument, Watch]) -> None:
+    text = markdown(told[0])
+    assert "| slot |" not in text
+    assert "saved" not in text
+
+
+def test_the_console_says_what_was_saved_and_what_the_logs_say(rich: ReportDocument) -> None:
+    shown = report_lines(rich)
+    assert not any(ACTS.search(text) for text in shown)
+    assert any(text.startswith("  The engines' logs: attention: FLASH_ATTN -> </script>") for text in shown)
+    assert any(", 3.2 min saved by overlap; " in text for text in shown)
+    many = rich.model_copy(update={"log_differences": tuple((f"f{i}", "a", "b") for i in range(7))})
+    assert "  The engines' logs: 3 more differences in the report" in report_lines(many)
+
+
+def test_lines_of_several_slots_say_which(told: tuple[ReportDocument, Watch]) -> None:
+    began = Launching(7, "abc", 3, 9, "search", 2, "so", slot="gpu1", subject="x")
+    assert notice_lines(began) == ["#7 abc position 3/9 on gpu1, 2 runs: so"]
+    launch = told[0].launches[0].model_copy(update={"slot": "gpu1", "number": 7})
+    assert notice_lines(Launched(launch, "ms", (), None, 1.0, 0.0))[0].startswith("   #7 ")
 
 
 def test_nothing_on_the_console_acts(told: tuple[ReportDocument, Watch]) -> None:
