@@ -115,7 +115,7 @@ class LaunchDocument(Document):
     attempt: str
     position: int
     change: ChangeDocument
-    purpose: Literal["run", "end", "search", "confirm"]
+    purpose: Literal["run", "end", "search", "confirm", "revert"]
     why: str
     outcome: Literal["measured", "failed", "abandoned", "running"]
     value: float | None

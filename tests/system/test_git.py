@@ -134,6 +134,31 @@ class TestObjects:
         )
         assert found == {base: (), python: (), kernel: ("csrc/a.cu", "csrc/deep/b.cu"), back: ()}
 
+    def test_files_of_many_commits_against_their_first_parents(self, tmp_path: Path) -> None:
+        writer = HistoryWriter(tmp_path / "repo")
+        writer.commit("root", {"a": b"1", "deep/b": b"1"})
+        writer.commit("edit\nfoot: \x01", {"deep/b": b"2"})
+        writer.commit("nothing", {})
+        writer.commit("remove and add", {"a": None, "with space": b"1"})
+        root, edit, nothing, both = writer.finish()
+        path = tmp_path / "repo"
+        git(path, "checkout", "--quiet", "-b", "side", edit)
+        (path / "side").write_text("1")
+        git(path, "add", "side")
+        git(path, "commit", "--quiet", "-m", "on the side")
+        git(path, "checkout", "--quiet", "main")
+        git(path, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
+        merge = git(path, "rev-parse", "HEAD")
+        found = Repository.open(path).files_of((both, root, edit, nothing, merge))
+        assert {sha: set(files) for sha, files in found.items()} == {
+            root: {"a", "deep/b"},
+            edit: {"deep/b"},
+            nothing: set(),
+            both: {"a", "with space"},
+            merge: {"side"},
+        }
+        assert Repository.open(path).files_of(()) == {}
+
 
 class TestNothingIsWritten:
     def test_a_dirty_work_tree_stays_as_it_is(self, line: tuple[Path, list[str]]) -> None:
