@@ -92,7 +92,7 @@ def _levels(data: list[Launch], look: Expected, nodes: Array) -> Array:
     """log likelihood [noise, node] of launches that share one level."""
     out = np.zeros((len(look.sigma), len(nodes)))
     for launch in data:
-        scale = launch_scale(look.sigma, look.tau, float(launch.runs))
+        scale = launch_scale(look.sigma, look.tau, float(launch.runs), launch.doubt)
         z = (launch.center - nodes)[None] / scale[:, None]
         out += log_t(z) - np.log(scale)[:, None]
     return out

@@ -28,7 +28,8 @@ def between(state: Posterior, pending: tuple[tuple[int, int], ...], skips: froze
     for low, high in pairwise(cuts):
         if high - low < 2 or ahead[high] - ahead[low] < 2e-3:
             continue
-        aim = int(np.searchsorted(ahead, 0.5 * (ahead[low] + ahead[high])))
+        # Rounding must not choose between two sides of a symmetric question.
+        aim = int(np.searchsorted(ahead, 0.5 * (ahead[low] + ahead[high]) - 1e-9))
         found = nearest(min(max(aim, low + 1), high - 1), low, high, skips)
         if found is not None:
             out.append(found)

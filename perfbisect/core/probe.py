@@ -9,7 +9,7 @@ minutes expected.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class Probe:
     runs: int
     bits: float
     minutes: float
+    share: float = 1.0
+    """Bits, as a share of what the best launch would tell if nothing were under way."""
 
 
 def candidates(state: Posterior, skips: frozenset[int]) -> tuple[int, ...]:
@@ -123,15 +125,16 @@ def probe(
         where = tuple(sorted({*where, *between(state, pending, skips)}))
     chance = np.array([testable(i, prices.built, skips, len(state.at)) for i in where])
     best: Probe | None = None
-    best_rate = -1.0
+    best_rate = alone = -1.0
     counts = sorted({r for r in _RUNS if r < max_runs} | {max_runs})
     for runs in counts:
         bits = information(state, where, state.tau**2 + state.sigma**2 / runs)
-        bits = bits * left_over(state, pending, where, runs)
         minutes = np.array([prices.visit(i, runs) for i in where])
+        alone = max(alone, float(bits.max()))
+        bits = bits * left_over(state, pending, where, runs)
         rate = bits * chance / minutes
         j = int(np.argmax(rate > rate.max() * (1 - _TIE)))
         if rate[j] > best_rate * (1 + _TIE):
             best_rate, best = float(rate[j]), Probe(where[j], runs, float(bits[j]), float(minutes[j]))
     assert best is not None
-    return best
+    return replace(best, share=best.bits / alone) if pending and alone > 0 else best

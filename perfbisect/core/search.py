@@ -25,6 +25,9 @@ NAME_AT = 0.99
 ATTEMPTS = 3
 """A/B comparisons that may fail before the bisection gives up."""
 
+WORTH = 0.2
+"""Share of the best launch's information that another one must still bring beside those under way."""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -93,6 +96,8 @@ def search(
         return Wait(f"{len(crew.pending)} launches under way are as many as a search can use")
     prices = story.prices.with_builds(tuple(launch.index for launch in crew.pending))
     found = probe(state, prices, story.skips, plan.max_runs, crew.under_way)
+    if found.share < WORTH:
+        return Wait("the launches under way will tell nearly all that another could")
     why = f"tells most a minute: {found.bits:.2f} bits in about {found.minutes:.1f} min"
     return Measure(found.index, found.runs, "search", why)
 

@@ -4,7 +4,7 @@ stands."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfbisect.core.noise import Launch, launches
 from perfbisect.core.plan import Event, Imported, Lost, Measured, Plan, Skipped
@@ -78,7 +78,8 @@ class _Open:
         return event.index in self.positions if len(self.positions) > 1 else event.index < first
 
     def told(self, data: tuple[Launch, ...]) -> Pairs:
-        made = tuple(data[k] for k in self.members)
+        # Pairs are of one slot: what is not known of its speed is the same on both sides.
+        made = tuple(replace(data[k], doubt=0.0) for k in self.members)
         return Pairs(self.slot, made, self.before, self.members[-1] + 1, self.alone, frozenset(self.since))
 
 
