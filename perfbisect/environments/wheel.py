@@ -165,11 +165,14 @@ class WheelBuilder:
 
     def notes(self) -> tuple[str, ...]:
         told = []
-        if self._variant is not None and len(self.variants) > 1:
-            rest = ", ".join(name or DEFAULT for name in self.variants if name != self._variant)
+        rest = ", ".join(name for name in self.variants if name and name != self._variant)
+        if self._variant:
+            others = f" (it also runs {rest}: variant=NAME)" if rest else ""
+            told.append(f"wheels of the variant {self._variant}, which this machine runs{others}")
+        elif self._variant is not None and rest:
             told.append(
-                f"wheels of the variant {self._variant or DEFAULT} (this machine could also run {rest}: "
-                "variant=NAME)"
+                f"the index does not have {rest}, which this machine runs, for both ends: wheels are those at "
+                "the commit's own address, whatever they were built for"
             )
         for state, words in (("hole", "has no wheel for"), ("silent", "did not answer for")):
             rows: dict[str, list[str]] = {}
