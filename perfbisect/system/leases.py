@@ -232,12 +232,14 @@ def _open(path: Path) -> int:
     :raises MachineError: it can be neither opened nor made.
     """
     error: OSError | None = None
-    for _ in range(_LOOKS):
+    for look in range(_LOOKS):
+        time.sleep(0.01 * look)  # whoever makes the folder opens it to others a moment later
         for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             try:
                 descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             except OSError as this:
-                error = this
+                if error is None or not isinstance(this, (FileExistsError, FileNotFoundError)):
+                    error = this
                 continue
             if flags & os.O_CREAT:
                 os.fchmod(descriptor, 0o666)
