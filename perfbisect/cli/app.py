@@ -16,6 +16,7 @@ import click
 import perfbisect
 from perfbisect.cli.bisect import bisect
 from perfbisect.cli.cells import cells
+from perfbisect.cli.changes_show import changes_group
 from perfbisect.cli.compare import compare
 from perfbisect.cli.doctor import doctor
 from perfbisect.cli.env import env
@@ -41,7 +42,20 @@ def app() -> None:
     """
 
 
-for verb in (cells, run_verb, compare, bisect, resume, status, stop, report, env, schema, doctor):
+for verb in (
+    cells,
+    changes_group,
+    run_verb,
+    compare,
+    bisect,
+    resume,
+    status,
+    stop,
+    report,
+    env,
+    schema,
+    doctor,
+):
     app.add_command(verb)
 
 

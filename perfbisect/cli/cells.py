@@ -7,6 +7,9 @@ from pathlib import Path
 import click
 
 from perfbisect.cli import options
+from perfbisect.cli.cells_import import import_verb
+from perfbisect.cli.cells_lint import lint
+from perfbisect.cli.cells_match import match
 
 
 @click.group(short_help="List, show, check and compare cells.")
@@ -17,6 +20,10 @@ def cells() -> None:
     Example:
       perfbisect cells list
     """
+
+
+for verb in (match, lint, import_verb):
+    cells.add_command(verb)
 
 
 @cells.command("list", short_help="Every cell that can be named.")
@@ -143,7 +150,8 @@ def diff(a: str, b: str, as_json: bool) -> int:
     Example:
       perfbisect cells diff text_throughput text_prefix_repetition
     """
-    from perfbisect.cli.documents import CellsDiffDocument, DifferenceDocument
+    from perfbisect.cli.cell_documents import DifferenceDocument
+    from perfbisect.cli.documents import CellsDiffDocument
     from perfbisect.cli.output import emit
     from perfbisect.config.cells import load_cell
     from perfbisect.core.cell import difference

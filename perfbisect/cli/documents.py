@@ -6,12 +6,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from perfbisect.cli.cell_documents import (
+    CellsImportDocument,
+    CellsLintDocument,
+    CellsMatchDocument,
+    ChangesShowDocument,
+    DifferenceDocument,
+)
 from perfbisect.render.compare_documents import CompareDocument, ComparePlanDocument
 from perfbisect.render.documents import (
     BeliefDocument,
     CellDocument,
     Document,
-    Ending,
     ErrorDocument,
     LaunchDocument,
     PlanDocument,
@@ -65,14 +71,6 @@ class CellsValidateDocument(Document):
     files: tuple[FileCheckDocument, ...]
 
 
-class DifferenceDocument(Document):
-    """A field in which two workloads differ."""
-
-    field: str
-    left: str
-    right: str
-
-
 class CellsDiffDocument(Document):
     """``perfbisect cells diff``: comparable exactly where the digests are equal."""
 
@@ -91,7 +89,8 @@ class StatusDocument(Document):
     verb: str
     state: Literal["running", "unfinished", "finished"]
     pid: int | None
-    outcome: Ending | Literal["measured"]
+    outcome: str
+    """``unfinished``, or the word with which it ended."""
     cell: str
     metric: str
     minutes: float
@@ -215,6 +214,10 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "cells show": (CellShowDocument,),
     "cells validate": (CellsValidateDocument,),
     "cells diff": (CellsDiffDocument,),
+    "cells match": (CellsMatchDocument,),
+    "cells lint": (CellsLintDocument,),
+    "cells import": (CellsImportDocument,),
+    "changes show": (ChangesShowDocument,),
     "env list": (EnvListDocument,),
     "env build": (EnvBuildDocument,),
     "env gc": (EnvGcDocument,),

@@ -31,6 +31,9 @@ from perfbisect.render.numbers import minutes, percent, with_unit
 from perfbisect.store.events import Event
 from perfbisect.store.jobs import Job, finished
 
+_LEFT_OUT = (":std", ":p50")
+"""Statistics that say nothing of their own: a spread, and the median once more."""
+
 PER_OUTPUT = {
     "e2el:median": ("output_tokens", "audio_duration:median"),
     "audio_ttfp:median": ("audio_duration:median",),
@@ -103,7 +106,7 @@ def _rows(
     """The headline, the guards, then everything that both sides report; per unit of output besides."""
     names = shared_metrics(made)
     refs: list[MetricRef] = []
-    for name in (key(plan.ref), *names):
+    for name in (key(plan.ref), *(name for name in names if not name.endswith(_LEFT_OUT))):
         try:
             ref = parse_metric(name)
         except UsageError:
@@ -151,7 +154,7 @@ def _per_output(plan: ComparePlan, made: Sequence[Launch], names: Sequence[str])
             ComparedDocument(
                 name=f"{ref} per {per.metric.name}",
                 display=f"{metric_document(ref).display} / {per.metric.display}",
-                unit=f"{ref.metric.unit} per {per.metric.unit.partition('/')[0]}",
+                unit=f"{ref.metric.unit}/{per.metric.unit.partition('/')[0].removesuffix('s')}",
                 headline=False,
                 guard=False,
                 absolute=False,

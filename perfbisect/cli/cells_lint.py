@@ -1,0 +1,55 @@
+"""``perfbisect cells lint``: does a cell make sense for an engine at a commit?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli import options
+
+
+@click.command(short_help="Check cells against an engine's sources at a commit.")
+@click.argument("names", nargs=-1, metavar="[CELL...]")
+@click.option("--at", "at", metavar="REV", default="HEAD", show_default=True, help="The commit.")
+@options.repo
+@options.as_json
+def lint(names: tuple[str, ...], at: str, repo: Path | None, as_json: bool) -> int:
+    """Check CELLs, by default all, against the checkout of an engine at a commit; nothing is imported.
+
+    Found are a data set or backend that its client does not know there, a deploy YAML that is not there
+    (and since when it is), an endpoint that refuses the model's kind, an option that its server does not
+    mention, what is fetched while it is measured, and fixed ports.
+
+    \b
+    Example:
+      perfbisect cells lint tts_default_voice_high_c --repo vllm-omni --at v0.24.0
+
+    Exit code: 0 nothing or only warnings, 2 an error was found.
+    """
+    from perfbisect.cli.cell_documents import CellLintDocument, CellsLintDocument, FindingDocument
+    from perfbisect.cli.output import emit
+    from perfbisect.cli.place import place
+    from perfbisect.config.cells import list_cells, load_cells
+    from perfbisect.core.lint import lint as rules
+    from perfbisect.errors import EXIT_OK, EXIT_USAGE
+    from perfbisect.render.safe import line
+    from perfbisect.system.checkout import Checkout, facts_of
+
+    repository = place(repo=repo).needed_repository()
+    commit = repository.resolve(at)
+    checkout = Checkout(repository, commit.id)
+    cells, lines, wrong = [], [], False
+    for name in names or [str(file.path) for file in list_cells()]:
+        for cell in load_cells(name):
+            deploy = cell.deploy_yaml
+            path = deploy.path if deploy is not None and deploy.origin else None
+            found = rules(cell, facts_of(checkout, path, cell.serve_args))
+            wrong = wrong or any(one.level == "error" for one in found)
+            rows = tuple(FindingDocument(level=f.level, field=f.field, message=f.message) for f in found)
+            cells.append(CellLintDocument(cell=cell.name, findings=rows))
+            lines += [f"{cell.name}: {f.level}: {f.field}: {line(f.message, 400)}" for f in found]
+    document = CellsLintDocument(engine=checkout.engine, at=commit.id, cells=tuple(cells))
+    told = f"{len(cells)} cells checked against {checkout.engine} at {commit.short}"
+    emit(document, [*lines, told], as_json=as_json)
+    return EXIT_USAGE if wrong else EXIT_OK

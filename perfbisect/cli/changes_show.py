@@ -1,0 +1,69 @@
+"""``perfbisect changes show``: what a revision stands for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli import options
+
+
+@click.group("changes", short_help="What a revision stands for.")
+def changes_group() -> None:
+    """What a revision stands for.
+
+    \b
+    Example:
+      perfbisect changes show HEAD --repo vllm-omni
+    """
+
+
+@changes_group.command(short_help="The commit, and what it is built on.")
+@click.argument("revision", metavar="CHANGE")
+@options.repo
+@options.as_json
+def show(revision: str, repo: Path | None, as_json: bool) -> int:
+    """What CHANGE stands for: the commit, the vLLM that it is built on, and the other packages it replaces.
+
+    The pin of a vLLM-Omni commit is read from its docker/Dockerfile.ci: a wheel of one commit wins over the
+    tag of the base image.
+
+    \b
+    Example:
+      perfbisect changes show v0.24.0 --repo vllm-omni
+    """
+    from perfbisect.cli.cell_documents import ChangesShowDocument, PackageDocument
+    from perfbisect.cli.changes import the_change
+    from perfbisect.cli.output import emit
+    from perfbisect.cli.place import place
+    from perfbisect.core.pins import DOCKERFILE, pins_of
+    from perfbisect.jobs.views import change_document
+    from perfbisect.render.safe import line
+    from perfbisect.system.checkout import Checkout
+
+    here = place(repo=repo)
+    change = the_change(here, revision)
+    text = None
+    if change.kind == "commit":
+        text = Checkout(here.needed_repository(), change.id).text(DOCKERFILE)
+    pins = pins_of(text) if text is not None else None
+    document = ChangesShowDocument(
+        change=change_document(change),
+        kind=change.kind,
+        vllm=pins.kind if pins else "none",
+        tag=pins.tag if pins else "",
+        release=pins.release if pins else "",
+        commit=pins.commit if pins else "",
+        packages=tuple(PackageDocument(name=p.name, version=p.version) for p in pins.packages)
+        if pins
+        else (),
+    )
+    lines = [f"{change.short} {line(change.subject)}".rstrip()]
+    if change.date:
+        lines.append(f"  of {change.date}")
+    if pins:
+        lines.append(f"  built on {pins.text} ({DOCKERFILE})")
+        lines += [f"  {p.name} {p.version or 'removed'}" for p in pins.packages]
+    emit(document, lines, as_json=as_json)
+    return 0
