@@ -56,14 +56,17 @@ def plan_slots(
     its share of the cores near to it, so that slots of different users do not overlap. ``avoid``: UUIDs that
     somebody else uses: taken last. ``pin`` None: where there are several workers, or devices on the machine
     that the slot does not have. One worker, no devices, nothing pinned: ``Slot("")``, the whole machine.
-    ``everything`` and ``topology`` are looked up where they are not given.
+    ``everything`` and ``topology`` are looked up where they are not given; then devices whose memory is in
+    use are taken last as well.
 
     :raises UsageError: ``workers`` or ``gpus`` make no sense, or there are fewer alike devices than needed.
     :raises MachineError: there are too few cores for so many workers.
     """
     if workers < 1 or gpus < 0:
         raise UsageError(f"{workers} workers with {gpus} devices each: at least 1 worker, at least 0 devices")
-    everything = all_devices.gpus() if everything is None else everything
+    if everything is None:
+        everything = all_devices.gpus()
+        avoid = {*avoid, *all_devices.in_use(Smi())} if gpus else avoid
     topology = read_topology(everything, ask=Smi().topology) if topology is None else topology
     if gpus == 0:
         return _of_cores(topology, workers, pinned=bool(pin) or workers > 1)

@@ -87,6 +87,18 @@ def test_used_devices_are_taken_last(known: Known) -> None:
     assert len(plan(gpus, 1, 8, avoid=used)) == 8, "somebody else's device is waited for"
 
 
+def test_what_is_not_given_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: Known
+) -> None:
+    gpus = known("eight")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(devices, "gpus", lambda: gpus)
+    slots = plan_slots(here(gpus), gpus=1, workers=1, pin=False, avoid={gpus[0].uuid})
+    assert slots[0].name == "gpu1"
+    several = plan_slots(here(gpus[1:4]), gpus=1, workers=1, pin=False, avoid={gpus[1].uuid})
+    assert several[0].name == "gpu3", "the driver says that somebody computes on gpu2"
+
+
 def test_mask_of_the_user_is_kept_and_moves_no_core(known: Known) -> None:
     """The share of a device is the same whoever asks, so that two users' slots never overlap."""
     gpus = known("eight")
