@@ -171,8 +171,8 @@ class WheelBuilder:
             told.append(f"wheels of the variant {self._variant}, which this machine runs{others}")
         elif self._variant is not None and rest:
             told.append(
-                f"the index does not have {rest}, which this machine runs, for both ends: wheels are those at "
-                "the commit's own address, whatever they were built for"
+                f"the index does not have {rest}, which this machine runs, for both ends: wheels are those "
+                "at the commit's own address, whatever they were built for"
             )
         for state, words in (("hole", "has no wheel for"), ("silent", "did not answer for")):
             rows: dict[str, list[str]] = {}

@@ -72,8 +72,8 @@ class Workshop:
 
     @property
     def warm(self) -> bool:
-        """True if the last build here succeeded, so that the next may use what it left."""
-        return self._mark.exists()
+        """True if an earlier build here came to an end, so that the next may use what it left."""
+        return self.tree.exists() and not self._unfinished.exists()
 
     def build(
         self, change: Change, variables: Mapping[str, str], *, ccache: str | None, out: Path, log: Path,
@@ -89,6 +89,8 @@ class Workshop:
         """
         with told_as_machine(f"build in {self.place}"), self._locked(timeout):
             warm = self.warm
+            if not warm:  # a build that was killed may leave half a file that looks new
+                shutil.rmtree(self.place, ignore_errors=True)
             try:
                 return self._build(change, variables, warm, ccache, out, log, timeout)
             except BuildError as error:
@@ -103,40 +105,47 @@ class Workshop:
         log: Path, timeout: float,
     ) -> Made:  # fmt: skip
         entries = matching(self.repository.entries(change.id, self.folder), self.folder, self.whole)
-        before = self._mark.read_text().splitlines() if warm else []
-        self._mark.unlink(missing_ok=True)
+        before = self._last.read_text().splitlines() if self._last.exists() else None
+        self._last.unlink(missing_ok=True)
+        self.place.mkdir(parents=True, exist_ok=True)
+        self._unfinished.touch()
         synced = sync(
             self.tree, repository=self.repository, entries=entries, folder=self.folder, keep=_is_kept
         )
-        now = {entry.path for entry in entries}
-        self._forget(synced, [path for path in before if path not in now], warm)
+        now = {entry.path.removeprefix(f"{self.folder}/") for entry in entries}
+        self._forget(synced, None if before is None else [path for path in before if path not in now])
         interpreter = self._tools(log, timeout)
         shutil.rmtree(out, ignore_errors=True)
         given = {
             _PRETEND: version_at(self.repository, change.id),
             **with_ccache(variables, ccache, cmake=(self.tree / "CMakeLists.txt").exists()),
         }
-        wheel = uv.build_wheel(
-            self.tree, interpreter, out=out, variables=given, ceiling=self.place, log=log, timeout=timeout
-        )
-        write_safely(self._mark, "".join(f"{path}\n" for path in sorted(now)))
+        try:
+            wheel = uv.build_wheel(
+                self.tree, interpreter, out=out, variables=given, ceiling=self.place, log=log, timeout=timeout
+            )
+        except BuildError:
+            self._unfinished.unlink()
+            raise
+        write_safely(self._last, "".join(f"{path}\n" for path in sorted(now)))
+        self._unfinished.unlink()
         return Made(wheel, warm, len(synced.written))
 
-    def _forget(self, synced: Synced, gone: Sequence[str], warm: bool) -> None:
+    def _forget(self, synced: Synced, gone: Sequence[str] | None) -> None:
         """Remove from setuptools' folders what would be packed though the commit does not have it.
 
         Compiled files there stay if nothing but the package's Python has changed since they were made:
         setuptools does not see a changed header. Build systems with folders of their own do. ``gone``: files
-        of the last build that the commit does not have.
+        of the last build that the commit does not have; None if the last build failed.
         """
         compiled = [path for path in synced.removed if path.endswith(".so")]
-        python_only = all(
+        python_only = gone is not None and all(
             path.startswith(f"{self.package.folder}/") and path.endswith(".py")
             for path in (*synced.written, *gone, *compiled)
         )
         build = self.tree / "build"
         for library in (*build.glob("lib*"), *build.glob("bdist*")):
-            if not (warm and python_only):
+            if not python_only:
                 shutil.rmtree(library)
                 continue
             for file in library.rglob("*"):
@@ -169,8 +178,14 @@ class Workshop:
         return interpreter
 
     @property
-    def _mark(self) -> Path:
+    def _last(self) -> Path:
+        """The files of the last build, if it succeeded."""
         return self.place / "built"
+
+    @property
+    def _unfinished(self) -> Path:
+        """There while a build is under way, and where one was killed."""
+        return self.place / "building"
 
     @contextlib.contextmanager
     def _locked(self, timeout: float) -> Iterator[None]:

@@ -95,11 +95,24 @@ def test_a_commit_that_does_not_compile_is_tried_from_nothing_and_hurts_no_other
         builder.ensure(Change(c_history.broken), log=log, timeout=120)
     assert raised.value.where == str(log)
     assert "once more, from nothing" in log.read_text()
-    assert "nothing" in log.read_text()
+    assert "undeclared" in log.read_text()
     assert not builder.cached(Change(c_history.broken))
     mended = builder.ensure(Change(c_history.mended), log=log, timeout=120)
     assert ask(mended, SPEED) == "46"
-    assert mended.facts["incremental"] is False
+    assert mended.facts["incremental"] is True
+    assert compiled(tmp_path)[-1] == "first second"  # and not the module, which was compiled before it broke
+
+
+@compiles
+def test_what_a_killed_build_left_is_not_used(c_history: CHistory, tmp_path: Path, log: Path) -> None:
+    builder = source(tmp_path, c_history)
+    builder.ensure(Change(c_history.first), log=log, timeout=120)
+    half = builder.workshop.tree / "build" / "objects" / "second.o"
+    half.write_bytes(half.read_bytes()[:100])
+    (builder.workshop.place / "building").touch()
+    assert not builder.workshop.warm
+    built = builder.ensure(Change(c_history.header), log=log, timeout=120)
+    assert (ask(built, SPEED), built.facts["incremental"]) == ("26", False)
 
 
 @compiles

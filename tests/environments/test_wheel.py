@@ -160,6 +160,15 @@ def test_an_index_that_is_down_is_the_machines_fault(
     assert builder.refuses(Change(history.base)) is not None
 
 
+def test_an_index_without_variants_is_taken_as_it_is_and_said_so(
+    lying: Index, history: TinyHistory, repository: Repository, tmp_path: Path
+) -> None:
+    builder = wheel(tmp_path, lying, repository)
+    builder.prepare(commits(history))
+    assert builder.refuses(Change(history.base)) is None
+    assert "does not have cpu, which this machine runs, for both ends" in builder.notes()[0]
+
+
 def test_an_index_that_is_not_there(history: TinyHistory, repository: Repository, tmp_path: Path) -> None:
     builder = wheel(tmp_path, Index(address="http://127.0.0.1:9"), repository)
     with pytest.raises(MachineError, match="does not answer: ConnectionError"):
@@ -218,8 +227,9 @@ def test_the_variant_is_the_first_that_both_ends_have(
     builder.prepare(changes)
     assert [builder.refuses(change) for change in changes] == [None, None, None]
     (note,) = builder.notes()
-    assert note.startswith(
-        "wheels of the variant cu129 (this machine could also run cu130, cu128, cu126, def"
+    assert note == (
+        "wheels of the variant cu129, which this machine runs "
+        "(it also runs cu130, cu128, cu126: variant=NAME)"
     )
     assert builder.key(changes[0]) != wheel(tmp_path, index, repository, ",variant=cu130").key(changes[0])
     index.add(last, wheel_of(tmp_path / last, repository, last), variant="cu130")
