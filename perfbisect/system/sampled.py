@@ -86,7 +86,8 @@ class Sampled:
     """What surrounded a run.
 
     Shares of the processors that the run had (``processors`` of them: its slot's, or all): ``own_cpu``,
-    ``foreign_cpu`` (busy with what is not this attempt's), ``steal`` (given to other guests of the host).
+    ``foreign_cpu`` (busy with what is not this attempt's; a sample may lie a little below 0, since processors
+    and processes are not read at one instant), ``steal`` (given to other guests of the host).
     ``load``: of the whole machine, the average of the last minute for each processor, ours included.
     ``available``, ``foreign_memory``: MiB; ``pressure``: share of the time in which tasks waited for it,
     ours included (``memory.some``). ``strayed``: what of ours computed on devices outside the slot.

@@ -77,7 +77,8 @@ class Sampler:
     """Samples from ``with`` to its end; then :meth:`summary`. Never raises for what it cannot see.
 
     ``ours`` is called in the sampler's thread. ``slot``: what the run has; None or one without cores: all
-    processors. ``uuids``: the devices to look at; None: the slot's. ``every``: seconds between two looks.
+    processors that this process may use. ``uuids``: the devices to look at; None: the slot's. ``every``:
+    seconds between two looks.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Sampler:
         every: float = _INTERVAL,
     ) -> None:
         self._ours = ours
-        self._cores = slot.cores if slot else ()
+        self._slot_cores = slot.cores if slot else ()
         self._every = every
         wanted = tuple(uuids) if uuids is not None else slot.devices if slot else ()
         self._smi = smi or Smi(patience=_DRIVER_PATIENCE)
@@ -104,7 +105,7 @@ class Sampler:
         self._problem = ""
         self._cost = 0.0
         self._began = self._ended = time.monotonic()
-        self._processors = len(self._cores)
+        self._processors = 0
         self._memory = 0.0
 
     def __enter__(self) -> Sampler:
@@ -150,7 +151,7 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            look = _Look(self._ours, self._cores, self._rows)
+            look = _Look(self._ours, self._slot_cores, self._rows)
             self._processors = look.processors
             next_device = time.monotonic()
             while True:
@@ -172,9 +173,11 @@ class _Look:
     """Looks at processors, processes and memory; each value covers the time since the look before."""
 
     def __init__(self, ours: Ours, cores: tuple[int, ...], rows: _Rows) -> None:
-        self._ours, self._cores, self._rows = ours, cores, rows
+        self._ours, self._rows = ours, rows
+        self._pinned = bool(cores)
+        self._cores = cores or tuple(sorted(os.sched_getaffinity(0)))
         self._account = _Account(time.clock_gettime(time.CLOCK_BOOTTIME))
-        self.processors = len(cores) or counters.processors()
+        self.processors = len(self._cores)
         self._next = 0.0
         self._cpu: CpuTimes | None = None
         self._own = self._at = 0.0
@@ -222,13 +225,13 @@ class _Look:
             busy, steal = shares
             mine = own / (cpu.total - before.total)
             self._rows.add("own", mine)
-            self._rows.add("foreign", min(1.0, max(0.0, busy - mine)))
+            self._rows.add("foreign", busy - mine)  # not cut at 0: the mean would come out too high
             self._rows.add("steal", steal)
 
     def _here(self) -> float:
         """CPU seconds of this process: ours where nothing is pinned; else it runs anywhere."""
         times = os.times()
-        return 0.0 if self._cores else times.user + times.system
+        return 0.0 if self._pinned else times.user + times.system
 
     def _waits(self, record: bool = True) -> None:
         now, told = time.monotonic(), counters.pressure()
