@@ -120,7 +120,7 @@ def choose(urls: Iterable[str], package: str, sha: str, fits: Iterable[tagging.T
 
 
 class Asker:
-    """Asks pages of an index, each up to ``tries`` times with growing pauses (``pause``: the first, seconds)."""
+    """Asks pages of an index, each up to ``tries`` times, after growing pauses (the first: ``pause`` s)."""
 
     def __init__(self, *, pause: float = _PAUSE, tries: int = _TRIES) -> None:
         self.pause = pause

@@ -223,11 +223,13 @@ class WheelBuilder:
             lambda sha, url, text: choose(links(text, url), self.package.distribution, sha, fits),
         )
 
-    def _must_answer(self, answers: Iterable[Answer]) -> None:
+    def _must_answer(self, answers: Iterable[Answer], *, each: bool = False) -> None:
+        """:raises MachineError: none of them is an answer (``each``: one of them is not)."""
         rows = list(answers)
-        if rows and all(answer.state == "silent" for answer in rows):
+        silent = [answer for answer in rows if answer.state == "silent"]
+        if silent and (each or len(silent) == len(rows)):
             raise MachineError(
-                f"the wheel index {self.template} does not answer: {rows[0].why}",
+                f"the wheel index {self.template} does not answer: {silent[0].why}",
                 next_step="check network, proxy and address, then start again",
             )
 
@@ -246,12 +248,13 @@ class WheelBuilder:
         best, most = self.variants[0], 0
         for variant in self.variants:
             found = self._ask(ends, variant)
-            self._must_answer(found.values())
+            self._must_answer(found.values(), each=True)
             count = sum(answer.state == "found" for answer in found.values())
             if count > most:
                 best, most = variant, count
             if count == len(ends):
-                memory.parent.mkdir(parents=True, exist_ok=True)
-                write_safely(memory, f"{variant}\n")
                 break
+        if most:
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_safely(memory, f"{best}\n")
         return best

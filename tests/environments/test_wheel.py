@@ -238,6 +238,23 @@ def test_the_variant_is_the_first_that_both_ends_have(
     assert resumed.key(changes[0]) == builder.key(changes[0])
 
 
+def test_a_silent_page_does_not_choose_the_variant(
+    index: Index, history: TinyHistory, repository: Repository, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(specs, "driver_cuda", lambda: (13, 0))
+    for variant in ("cu130", "cu129"):
+        page = index.add(
+            history.base, wheel_of(tmp_path / variant, repository, history.base), variant=variant
+        )
+        index.failing.setdefault(page, [500] * 4 if variant == "cu130" else [])
+    builder = wheel(tmp_path, index, repository)
+    with pytest.raises(MachineError, match="HTTP 500"):
+        builder.refuses(Change(history.base))
+    assert builder.refuses(Change(history.base)) is None
+    assert builder.notes()[0].startswith("wheels of the variant cu130")
+
+
 def test_the_variant_may_stand_anywhere_in_the_address(
     index: Index, history: TinyHistory, repository: Repository, tmp_path: Path
 ) -> None:
