@@ -11,7 +11,7 @@ from typing import Any
 from perfbisect.clients import Client
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
-from perfbisect.errors import ClientError, MachineError, PerfbisectError, ServerError
+from perfbisect.errors import ClientError, PerfbisectError, ServerError
 from perfbisect.executors import Sink
 from perfbisect.executors.faults import BlamedError, Judge
 from perfbisect.executors.record import Record
@@ -108,10 +108,8 @@ class Bench:
 
     def _document(self, ended: Finished, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
         if unfinished:
-            raise self._of_the_server(
-                f"the server had {unfinished} requests unfinished when the limit of a run, "
-                f"{self.limit:.0f} s, had passed"
-            )
+            said = f"the server had {unfinished} requests unfinished when the limit of a run had passed"
+            raise self._of_the_server(ServerError(said, where=self.server.owned.log), f"({self.limit:.0f} s)")
         if ended.timed_out:
             raise self._failed(f"the client did not end within {self.limit:.0f} s and was stopped", log)
         if ended.code != 0:
@@ -142,18 +140,17 @@ class Bench:
         if fault == "machine":
             return BlamedError(_said(error, self.judge.reason(error, "bench", text)), fault)
         wrong = self.server.trouble()
+        if wrong is None and streamed:
+            wrong = ServerError("the server answered requests with errors", where=self.server.owned.log)
         if wrong is not None:
-            return self._of_the_server(f"{error.message}; {wrong.message}", wrong)
-        if streamed:
-            return self._of_the_server(f"{error.message} (the server answered requests with errors)")
+            return self._of_the_server(wrong, f"(what the client said: {error.message})")
         return BlamedError(_said(error, f"{error.message} (in the client: the server still answers)"), fault)
 
-    def _of_the_server(self, message: str, wrong: PerfbisectError | None = None) -> BlamedError:
-        log = self.server.owned.log
-        kind = MachineError if isinstance(wrong, MachineError) else ServerError
-        error, text = kind(message, where=log), logs.text_of(log, _END_OF_LOG)
-        reason = self.judge.reason(error, "bench", text)
-        return BlamedError(_said(error, reason), self.judge.fault(error, "bench", text))
+    def _of_the_server(self, wrong: PerfbisectError, more: str) -> BlamedError:
+        """Judged by what the server says: what its client says follows from it."""
+        text = logs.text_of(self.server.owned.log, _END_OF_LOG)
+        reason = self.judge.reason(wrong, "bench", text)
+        return BlamedError(_said(wrong, f"{reason} {more}"), self.judge.fault(wrong, "bench", text))
 
 
 def measure(record: Record, bench: Bench, server: Server, sink: Sink) -> None:

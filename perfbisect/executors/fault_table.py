@@ -149,6 +149,7 @@ TABLE: tuple[Row, ...] = (
         _SKIP,
         "torch.OutOfMemoryError: CUDA out of memory",
         r"OutOfMemoryError|CUDA out of memory|No available memory for the cache blocks",
+        event="server",
     ),
     Row(
         "a process crashed",
@@ -156,14 +157,16 @@ TABLE: tuple[Row, ...] = (
         _SKIP,
         "Fatal Python error: Segmentation fault",
         r"ended by signal (?:4|5|6|7|8|11|31)\b|exit code: -(?:4|5|6|7|8|11|31)\b"
-        r"|core proc\(s\): \{[^}]*: -(?:4|5|6|7|8|11|31)\b|Fatal Python error",
+        r"|core proc\(s\): \{[^}]*: -(?:4|5|6|7|8|11|31)\b|Fatal Python error|Segfault encountered"
+        r"|\*\*\* SIG(?:SEGV|ABRT|BUS|FPE|ILL)|terminate called after throwing",
     ),
     Row(
         "it was ended from outside",
         "machine",
         "see who ends processes there (`dmesg`, the scheduler); " + _WAIT,
         "the server was ended by signal 9; Worker proc died unexpectedly (exit code: -9)",
-        r"ended by signal \d+\b|exit code:? -(?:9|15)\b|core proc\(s\): \{[^}]*: -(?:9|15)\b",
+        r"ended by signal (?!(?:4|5|6|7|8|11|31)\b)\d+|exit code:? -(?:9|15)\b"
+        r"|core proc\(s\): \{[^}]*: -(?:9|15)\b",
     ),
     Row(
         "it was told to end from outside",
@@ -179,7 +182,8 @@ TABLE: tuple[Row, ...] = (
         "see `dmesg`; " + _WAIT,
         "[shutdown] MPClient: engine core exited unexpectedly",
         if_silent=True,
-        pattern=r"engine core exited unexpectedly|[Cc]ore process \S+ died unexpectedly",
+        pattern=r"engine core exited unexpectedly|[Cc]ore process \S+ died unexpectedly"
+        r"|Worker proc \S+ died unexpectedly(?! \(exit code: \d)",
     ),
     Row(
         "the machine failed",

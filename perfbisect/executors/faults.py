@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.attempt import Fault, Phase
@@ -22,7 +23,11 @@ _MAY_BE: dict[Event, tuple[Fault, ...]] = {
 }
 """Whose fault it can be when this one failed. A client that crashes says nothing about the change."""
 
-_SECOND_HAND = re.compile(r"EngineDeadError|See (?:the )?(?:root cause|stack trace)|initialization failed")
+_SECOND_HAND = re.compile(
+    r"EngineDeadError|See (?:the )?(?:root cause|stack trace)|initialization failed|Executor failed"
+)
+_HARMLESS = re.compile(r"^(?:\([^()]*\)\s*)*(?:DEBUG|INFO|WARNING)\b")
+"""Lines that tell no failure, though they may name one: vLLM warns of what a low limit of files can cause."""
 _FIRST_HAND = re.compile(r"(?:^|[\s:])[A-Za-z_][\w.]*(?:Error|Exception)\b(?::|$)|Fatal Python error", re.M)
 
 
@@ -58,9 +63,9 @@ class Judge:
         seen = {failed}
         if machine.oom_kills() > self.oom_kills and failed != "void":
             seen.add("oom kill")
-        text = f"{_text(error)}\n{log_text}"
+        said = [*_text(error).splitlines(), *log_text.splitlines()]
         may_be = _MAY_BE[failed]
-        return next(row for row in TABLE if row.fault in may_be and self._fits(row, seen, text))
+        return next(row for row in TABLE if row.fault in may_be and self._fits(row, seen, said))
 
     def fault(self, error: BaseException, phase: Phase, log_text: str = "") -> Fault:
         """Whose it is."""
@@ -74,18 +79,22 @@ class Judge:
         row = self.row(error, phase, log_text)
         return f"{row.means}: {text}" if row.fault == "machine" else text
 
-    def _fits(self, row: Row, seen: set[Event], text: str) -> bool:
+    def _fits(self, row: Row, seen: set[Event], said: Sequence[str]) -> bool:
+        heard = said if row.if_silent else [line for line in said if not _HARMLESS.match(line)]
         return (
-            (not row.event or row.event in seen)
-            and (not row.pattern or re.search(row.pattern, text) is not None)
+            (row.event is None or row.event in seen)
             and (not row.if_measured or self.measured_before)
-            and (not row.if_silent or not names_an_error(text))
+            and (not row.pattern or any(re.search(row.pattern, line) for line in heard))
+            and (not row.if_silent or not names_an_error(said))
         )
 
 
-def names_an_error(text: str) -> bool:
+def names_an_error(said: Iterable[str]) -> bool:
     """True if a line names an error that points at no other: the engine failed by itself and says how."""
-    return any(_FIRST_HAND.search(line) and not _SECOND_HAND.search(line) for line in text.splitlines())
+    return any(
+        _FIRST_HAND.search(line) and not _SECOND_HAND.search(line) and not _HARMLESS.match(line)
+        for line in said
+    )
 
 
 def _who(error: BaseException, phase: Phase) -> Event:

@@ -12,7 +12,7 @@ from typing import Any
 
 from perfbisect.core.attempt import Attempt, Failure, Phase, Provenance, RunResult
 from perfbisect.environments import Environment
-from perfbisect.errors import PerfbisectError
+from perfbisect.errors import PerfbisectError, ServerError
 from perfbisect.executors import AttemptRequest, faults, provenance
 from perfbisect.executors.provenance import Instrument
 from perfbisect.store.attempts import plain
@@ -64,8 +64,9 @@ class Record:
         if self.failure is not None:
             return
         log = Path(getattr(error, "where", None) or self.log)
-        starting = server is not None and self.phase in ("launch", "first_request")
-        text = logs.text_of(server.log, _END_OF_LOG) if server is not None and starting else ""
+        text = ""
+        if server is not None and isinstance(error, ServerError):
+            text = logs.text_of(server.log, _END_OF_LOG)
         fault, reason = self.judge.fault(error, self.phase, text), self.judge.reason(error, self.phase, text)
         self.failure = Failure(self.phase, fault, reason, str(log))
         if isinstance(error, PerfbisectError) and error.next_step:
@@ -93,6 +94,7 @@ class Record:
                 cell_digest=request.cell.digest,
                 machine_class=here.kind,
                 client_digest=instrument.digest if instrument else "",
+                client_era=instrument.era if instrument else "",
                 engine_version=environment.engine_version if environment else "",
                 engine_commit=environment.engine_commit if environment else "",
                 environment_key=environment.key if environment else "",

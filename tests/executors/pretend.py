@@ -15,6 +15,9 @@ from perfbisect.environments import Environment, Refusal
 from perfbisect.executors import AttemptRequest, Limits
 from perfbisect.executors.local import LocalExecutor
 from perfbisect.system import ports, processes
+from perfbisect.system.sampled import UNJUDGED
+from perfbisect.system.sampled import Limits as MachineLimits
+from perfbisect.system.slots import Slot
 
 ENGINE = Path(__file__).parents[1] / "fakes" / "engine"
 CHANGE = Change("c0ffee" + "0" * 34)
@@ -131,13 +134,16 @@ def attempt(
     limits: Limits = LIMITS,
     workload: Cell | None = None,
     token: str = "",
+    slot: Slot | None = None,
+    limits_of_machine: MachineLimits = UNJUDGED,
     **options: Any,
 ) -> Attempt:
     """One attempt; nothing of it lives afterwards, or the test has failed."""
     watch = watch or Watch()
+    options["limits"] = limits_of_machine
     executor = LocalExecutor(OneEnvironment(server or environment(folder)), client, **options)
     request = AttemptRequest(
-        "a-1", workload or cell(), CHANGE, runs, "search", folder / "attempt", limits, token
+        "a-1", workload or cell(), CHANGE, runs, "search", folder / "attempt", limits, token, slot
     )
     try:
         return executor.run(request, started=watch.started, sink=watch.sink)

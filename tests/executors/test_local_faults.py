@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import stat
 import subprocess
@@ -56,25 +55,6 @@ def test_server_that_misbehaves_is_the_changes_fault(
     assert Path(found.log).is_file()
     assert made.runs == ()
     assert read_attempt(tmp_path / "attempt") == made
-
-
-def test_engine_that_dies_in_mid_bench(tmp_path: Path) -> None:
-    """The first run is measured; the engine dies in the second: what was measured stays with the failure."""
-    watch = Watch()
-    calls: list[int] = []
-
-    def kill_engine(watch: Watch) -> None:
-        calls.append(1)
-        rows = processes.tree(watch.launched["token"], watch.launched["pid"], watch.launched["created"])
-        for row in rows:
-            if row.pid != watch.launched["pid"]:
-                os.kill(row.pid, signal.SIGKILL)
-
-    watch.at = {"bench": kill_engine}
-    made = attempt(tmp_path, watch=watch, runs=2)
-    assert calls == [1]
-    assert (failure(made).phase, failure(made).fault) == ("bench", "change"), failure(made).reason
-    assert [run.index for run in made.runs] == [1]
 
 
 def test_engine_that_dies_under_the_client(tmp_path: Path) -> None:
@@ -175,15 +155,6 @@ def test_kernel_that_ends_processes_for_memory(tmp_path: Path, monkeypatch: pyte
     made = attempt(tmp_path, server, environment(tmp_path, "client"))
     assert failure(made).fault == "machine"
     assert "lack of memory" in failure(made).reason
-
-
-def test_server_that_is_killed_from_outside(tmp_path: Path) -> None:
-    def kill(watch: Watch) -> None:
-        os.kill(watch.launched["pid"], signal.SIGKILL)
-
-    made = attempt(tmp_path, watch=Watch(at={"ready": kill}))
-    assert (failure(made).phase, failure(made).fault) == ("warm", "machine")
-    assert "signal 9" in failure(made).reason
 
 
 def test_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
