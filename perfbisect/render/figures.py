@@ -85,7 +85,8 @@ def by_commit(report: ReportDocument) -> Figure | None:
     last = report.positions - 1
     step = max(1, math.ceil((last + 1) / _TICKS))
     room = max(0.7, last * 0.015)
-    ticks = list(range(0, last + 1, step))
+    # The culprit's label is among those that are shown.
+    ticks = list(range(min(culprits, default=0) % step, last + 1, step))
     layout: Figure = {
         "height": 560 if beliefs else 400,
         "bargap": 0.15,

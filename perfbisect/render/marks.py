@@ -149,7 +149,7 @@ def level(left: float, right: float, value: float) -> Figure:
 
 
 def value_axis(report: ReportDocument) -> Figure:
-    return {"title": {"text": f"{shown(report.metric.display)}, {shown(report.metric.unit)}"}}
+    return {"title": {"text": f"{shown(report.metric.name)}, {shown(report.metric.unit)}"}}
 
 
 def finished(
