@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 _UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
 _ROOM = 512  # more than struct timex has anywhere; its first field, the modes, is 0: only read
-_SET = 1.0
 
 
 @dataclass(frozen=True)
@@ -21,14 +20,6 @@ class Drift:
     def seconds(self) -> float:
         """How far the wall clock ran ahead of the time that passed; below 0: it was set back."""
         return (time.time() - self._wall) - (time.monotonic() - self._monotonic)
-
-    def told(self) -> str:
-        """What happened to the clock; empty if it only ran."""
-        by = self.seconds()
-        if abs(by) < _SET:
-            return ""
-        way = "forward" if by > 0 else "back"
-        return f"the clock of this machine was set {way} by {abs(by):.0f} s: dates jump, durations do not"
 
 
 def synchronised() -> bool | None:

@@ -1,4 +1,4 @@
-"""The machine under the measurement: what it is, and whether a failure was its own."""
+"""The machine under the measurement: what it is, what the kernel ended on it, whether there is room."""
 
 from __future__ import annotations
 
@@ -76,35 +76,6 @@ def oom_kills() -> int:
             if name == "oom_kill":
                 return int(value)
     return 0
-
-
-_MACHINE_TROUBLE = (
-    (
-        re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|Errno 28\b|Errno 122\b"),
-        "the disk is full",
-    ),
-    (re.compile(r"File too large|Errno 27\b"), "a file may not grow any more"),
-    (re.compile(r"Read-only file system|Errno 30\b"), "the file system is read-only"),
-    (re.compile(r"Cannot allocate memory|\bMemoryError\b|std::bad_alloc|Errno 12\b"), "no memory is left"),
-    (re.compile(r"Too many open files|Errno 24\b"), "no file descriptor is left"),
-    (re.compile(r"[Aa]ddress already in use|Errno 98\b"), "a port is taken"),
-    (re.compile(r"Free memory on device.*less than desired"), "another process holds the device's memory"),
-    (
-        re.compile(
-            r"couldn't connect to|LocalEntryNotFoundError|Max retries exceeded|Errno -[23]\b|name resolution"
-        ),
-        "the network or the hub does not answer",
-    ),
-    (re.compile(r"Resource temporarily unavailable|can't start new thread"), "no process or thread is left"),
-)
-
-
-def trouble(text: str) -> str:
-    """What a message or the end of a log says about the machine; empty if it says nothing about it."""
-    for pattern, meaning in _MACHINE_TROUBLE:
-        if pattern.search(text):
-            return meaning
-    return ""
 
 
 def check_room(folder: Path) -> None:

@@ -108,6 +108,8 @@ class Sampled:
     devices: tuple[DeviceSampled, ...] = ()
     strayed: tuple[str, ...] = ()
     hidden: bool = False
+    clock_set: float = 0.0
+    """Seconds by which the wall clock was set meanwhile, below 0: back. Only dates go by it."""
     problem: str = ""
     cost: float = 0.0
     """CPU seconds of the sampler's own thread, without the driver's command."""
@@ -128,6 +130,7 @@ class Sampled:
             "devices": [device.facts() for device in self.devices],
             "strayed": list(self.strayed),
             "hidden_processes": self.hidden,
+            "clock_set": round(self.clock_set, 3),
             "problem": self.problem,
             "cost": round(self.cost, 4),
         }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from perfbisect.system import counters, devices
+from perfbisect.system.clock import Drift
 from perfbisect.system.counters import CpuTimes
 from perfbisect.system.device_samples import DeviceSamples
 from perfbisect.system.nvidia_smi import Smi
@@ -105,11 +106,12 @@ class Sampler:
         self._problem = ""
         self._cost = 0.0
         self._began = self._ended = time.monotonic()
+        self._drift, self._clock_set = Drift(), 0.0
         self._processors = 0
         self._memory = 0.0
 
     def __enter__(self) -> Sampler:
-        self._began = time.monotonic()
+        self._began, self._drift = time.monotonic(), Drift()
         self._thread.start()
         return self
 
@@ -121,7 +123,7 @@ class Sampler:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        self._ended = time.monotonic()
+        self._ended, self._clock_set = time.monotonic(), self._drift.seconds()
 
     def summary(self) -> Sampled:
         """What was seen; to be asked after the end."""
@@ -145,6 +147,7 @@ class Sampler:
             devices=seen.sampled() if seen else (),
             strayed=seen.strayed if seen else (),
             hidden=seen.hidden if seen else False,
+            clock_set=self._clock_set,
             problem=self._problem,
             cost=self._cost,
         )

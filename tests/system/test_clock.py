@@ -10,17 +10,16 @@ from perfbisect.system import clock
 from perfbisect.system.clock import Drift
 
 
-@pytest.mark.parametrize("by, word", [(3600.0, "forward by 3600 s"), (-90.0, "back by 90 s")])
-def test_clock_that_was_set(monkeypatch: pytest.MonkeyPatch, by: float, word: str) -> None:
+@pytest.mark.parametrize("by", [3600.0, -90.0])
+def test_clock_that_was_set(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
     drift = Drift()
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + by)
     assert drift.seconds() == pytest.approx(by, abs=0.5)
-    assert word in drift.told()
 
 
 def test_clock_that_only_ran() -> None:
-    assert Drift().told() == ""
+    assert Drift().seconds() == pytest.approx(0.0, abs=0.5)
 
 
 def test_kernel_is_asked_or_says_nothing() -> None:
