@@ -98,11 +98,16 @@ def torch_facts(
 ) -> dict[str, Any]:
     """What torch says of itself and of the slot's devices, asked in the environment under test.
 
-    :raises MachineError: it does not answer, or sees other devices than the slot's.
+    A torch that does not import or finds no device is for the engine to fail with: it may be the change's.
+
+    :raises MachineError: it sees other devices than the slot's.
     :raises Interrupted: ``asked`` said so.
     """
-    found = torch_probe.probe(interpreter, env, folder, asked=asked)
-    wrong = torch_probe.disagreement(found, slot)
+    try:
+        found = torch_probe.probe(interpreter, env, folder, asked=asked)
+    except MachineError as error:
+        return {"problem": error.message}
+    wrong = torch_probe.disagreement(found, slot) if found.available else ""
     if wrong:
         raise MachineError(wrong, next_step="nvidia-smi -L shows the devices; see CUDA_VISIBLE_DEVICES")
     return found.facts()

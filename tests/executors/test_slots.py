@@ -26,9 +26,7 @@ LEASED = Slot("zero", (ZERO,), env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VIS
 
 # The torch of a machine whose devices are those that CUDA_VISIBLE_DEVICES names.
 TORCH = """
-import os, pathlib, types
-with pathlib.Path(os.environ["PRETEND_ASKED"]).open("a") as out:
-    out.write("asked\\n")
+import os, types
 _seen = [f"0000000{n}-aaaa-bbbb-cccc-0123456789a{n}" for n in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
 def _device(index):
     told = {"name": "NVIDIA H200", "major": 9, "minor": 0, "multi_processor_count": 132}
