@@ -48,7 +48,7 @@ class Bench:
     def bisect(self, *more: str, code: str = START) -> subprocess.Popen[str]:
         return self.start(
             *("bisect", str(CELL), "--repo", str(self.history.path)),
-            *("--good", self.history.good, "--bad", self.history.bad),
+            *("--good", self.history.good, "--bad", self.history.bad),  # a later option of the same name wins
             *("--env", f"overlay:{sys.executable},base=any"),
             *("--client", f"existing:{sys.executable},path={ENGINE}", *more),
             code=code,
