@@ -9,7 +9,7 @@ A/B, which stays on one slot.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,14 +27,14 @@ _NOISE_COUNT = 4.0
 _ROUNDS = 12
 
 
-def slot_shifts(slots: Sequence[Hashable], index: Sequence[int], centers: Array) -> tuple[Array, Array]:
+def slot_shifts(slots: Sequence[str | None], index: Sequence[int], centers: Array) -> tuple[Array, Array]:
     """The shift of each launch's slot and its standard error (log scale), launch by launch.
 
     ``slots``, ``index`` and ``centers``: where each launch was made, of which position, and the centre of
     its runs. The slot with most launches of positions that others have measured too (the first, of several)
-    is the measure: its shift is 0. The error of a slot that shares no position with it, also by way of
-    others, is infinite. The fit is that of levels of positions and shifts of slots, with a Student-t noise
-    and the prior of a shift, by reweighted least squares.
+    is the measure: its shift is 0; None, for launches of earlier jobs, never is. The error of a slot that
+    shares no position with it, also by way of others, is infinite. The fit is that of levels of positions
+    and shifts of slots, with a Student-t noise and the prior of a shift, by reweighted least squares.
     """
     names = list(dict.fromkeys(slots))
     shift, error = np.zeros(len(centers)), np.zeros(len(centers))
@@ -44,7 +44,9 @@ def slot_shifts(slots: Sequence[Hashable], index: Sequence[int], centers: Array)
     place = np.array(index)
     shared = [p for p in sorted(set(index)) if len(set(slot[place == p])) > 1]
     used = np.isin(place, shared)
-    first = int(np.argmax([np.sum(used & (slot == k)) for k in range(len(names))]))
+    first = int(
+        np.argmax([np.sum(used & (slot == k)) - 1e9 * (name is None) for k, name in enumerate(names)])
+    )
     known = _linked(first, slot[used], place[used])
     used &= np.isin(slot, sorted(known))
     others = [k for k in sorted(known) if k != first]

@@ -18,6 +18,10 @@ from perfbisect.core.posterior import NO_CHANGE, Posterior, prior_weights
 from perfbisect.core.stats import center, quantiles
 from perfbisect.core.story import Story
 
+ONE_BUILD = 0.05
+"""Step below which what one build of an environment does (the winners of an autotuning, say) could pass for
+it, where a single position stands on one side: scripts/calibrate.py, environment 1 %."""
+
 SHOWN = 0.99
 """No probability of a culprit is told above this: the model is not that sure of itself."""
 
@@ -100,7 +104,7 @@ def found(plan: Plan, story: Story, state: Posterior, trial: tuple[Launch, ...])
         confirmed=step,
         whole=ends,
         share=share,
-        note=_join(_more_steps(story, state, step, ends), _flaps(story)),
+        note=_join(_more_steps(story, state, step, ends), _one_build(plan, step), _flaps(story)),
     )
 
 
@@ -120,7 +124,7 @@ def every(
         confirmed=largest.confirmed,
         whole=ends,
         share=math.log1p(largest.confirmed.effect) / change if change else None,
-        note=_join(*notes, _flaps(story)),
+        note=_join(*notes, *(_one_build(plan, step.confirmed) for step in told), _flaps(story)),
         steps=told,
     )
 
@@ -208,6 +212,14 @@ def outliers(story: Story, state: Posterior, culprit: int) -> tuple[int, ...]:
 def _error(here: list[Launch], state: Posterior) -> float:
     runs = float(np.mean([x.runs for x in here]))
     return 1.25 * math.sqrt((state.tau**2 + state.sigma**2 / runs) / len(here))
+
+
+def _one_build(plan: Plan, step: Comparison) -> str:
+    """A small step that only an end itself shows: what one build does could pass for it."""
+    if abs(step.effect) >= ONE_BUILD or (step.parent > 0 and step.culprit < plan.n):
+        return ""
+    end = "bad" if step.culprit == plan.n else "good"
+    return f"only the {end} end shows the step, with one build of it: rebuild its environment to be sure"
 
 
 def _flaps(story: Story) -> str:
