@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.system import devices as all_devices
@@ -194,15 +194,6 @@ def _pinned(name: str, uuids: tuple[str, ...], cores: Sequence[Core], env: Mappi
         server_cores=tuple(sorted(cpu for core in cores[:-clients] for cpu in core)),
         client_cores=tuple(sorted(cpu for core in cores[-clients:] for cpu in core)),
         env=env,
-    )
-
-
-def machine_of(here: Machine, slot: Slot) -> Machine:
-    """The part of a machine that a slot is: its class is that of what is measured there."""
-    return replace(
-        here,
-        cores=len(slot.server_cores) or here.cores,
-        gpus=tuple(gpu for uuid in slot.devices for gpu in here.gpus if gpu.uuid == uuid) or here.gpus,
     )
 
 

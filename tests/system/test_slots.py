@@ -14,7 +14,7 @@ from perfbisect.system import devices
 from perfbisect.system.devices import Gpu
 from perfbisect.system.machine import Machine
 from perfbisect.system.nvidia_smi import Smi
-from perfbisect.system.slots import Slot, check_stage_devices, machine_of, plan_slots
+from perfbisect.system.slots import Slot, check_stage_devices, plan_slots
 from perfbisect.system.topology import Topology
 from tests.system import fake_smi
 
@@ -203,13 +203,6 @@ def test_slots_are_disjoint(size: int, workers: int, threads: int, count: int) -
     assert len(used) == len(set(used))
     assert all(bool(slot.server_cores) == bool(slot.client_cores) for slot in slots)
     assert workers == 1 or all(slot.cores for slot in slots)
-
-
-def test_class_of_a_slot_is_that_of_its_part(known: Known) -> None:
-    gpus = known("eight")
-    assert machine_of(here(gpus), plan(gpus, 2, 1)[0]).kind == "NVIDIA H200 x 2, driver 570.133.20"
-    assert machine_of(here(cores=8), Slot("c", server_cores=(0, 1, 2), client_cores=(3,))).kind == "cpu x 3"
-    assert machine_of(here(cores=8), Slot("")).kind == "cpu x 8"
 
 
 @pytest.mark.parametrize(
