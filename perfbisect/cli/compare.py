@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ from perfbisect.cli.durations import Minutes
 @click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
 @click.option("--budget", type=Minutes(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
+@click.option("--sweep", is_flag=True, help="Every load of the cell's ladder, one comparison each.")
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 @options.measuring
 @options.as_json
@@ -33,6 +35,7 @@ def compare(
     blocks: int,
     budget: float | None,
     seed: int,
+    sweep: bool,
     dry_run: bool,
     wait: float | None,
     repo: Path | None,
@@ -59,35 +62,29 @@ def compare(
 
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
-    from perfbisect.cli import finish, wiring
+    from perfbisect.cli import finish
     from perfbisect.cli.contest import TypedContest, contest, planned
-    from perfbisect.cli.desk import at_work
-    from perfbisect.cli.output import emit, say
+    from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
-    from perfbisect.jobs.bisect import begin
-    from perfbisect.jobs.compare import compare as measure
-    from perfbisect.render.compare_lines import compare_lines, plan_lines
+    from perfbisect.cli.settle import settle
+    from perfbisect.cli.sweep import rungs, swept
+    from perfbisect.render.compare_lines import compare_lines, plan_lines, sweep_lines
 
     here = place(repo=repo, state=state)
     typed = TypedContest(
         cell, a, b, min_effect, blocks, budget, seed, env, client, metric, variant, constraints, exclude_newer
     )
-    asked = contest(here, typed)
-    shown = planned(asked)
+    names = rungs(here, cell) if sweep else (cell,)
+    asked = [contest(here, replace(typed, cell=name)) for name in names]
     if dry_run:
-        emit(shown, plan_lines(shown), as_json=as_json)
+        shown = [planned(one) for one in asked]
+        lines = [line for one in shown for line in plan_lines(one)]
+        emit(shown[0], lines, as_json=as_json)
         return 0
-    job, setting = wiring.new_job(here), asked.plan.setting
-    with at_work(job, asked.slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
-        for text in (*plan_lines(shown), f"job {job.id}", ""):
-            say(text)
-        tools = desk.tools(asked.builder, None, setting)
-        begin(job, asked.plan, tools)
-        pinned = wiring.client_environment(
-            here, setting, asked.builder, asked.plan.b.change, job.path / "client-build.log",
-            tools.limits.build,
-        )  # fmt: skip
-        document = measure(job, desk.tools(asked.builder, pinned, setting))
-        finish.write_report(job, document)
-    emit(document, compare_lines(document), as_json=as_json)
-    return finish.exit_code(document)
+    told = [settle(here, one, wait=wait, verbose=verbose, as_json=as_json) for one in asked]
+    if not sweep:
+        emit(told[0], compare_lines(told[0]), as_json=as_json)
+        return finish.exit_code(told[0])
+    document = swept(told)
+    emit(document, sweep_lines(document), as_json=as_json)
+    return max(finish.exit_code(one) for one in told)

@@ -8,8 +8,10 @@ from pathlib import Path
 from perfbisect.cli import changes, ranges, wiring
 from perfbisect.cli.desk import slots_for
 from perfbisect.cli.place import Place
+from perfbisect.clients import CLIENTS
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change_text import parse_change_text
+from perfbisect.core.metric import parse_metric
 from perfbisect.environments import Builder
 from perfbisect.errors import UsageError
 from perfbisect.jobs.compare import make_compare_plan
@@ -39,6 +41,10 @@ class TypedContest:
     variant: str | None
     constraints: Path | None
     exclude_newer: str | None
+    expect: str = ""
+    """The change that a claim speaks of."""
+    watch: tuple[str, ...] = ()
+    """Guards besides the cell's own."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,9 @@ def contest(here: Place, typed: TypedContest) -> Contest:
     :raises BuildError: a side cannot be built.
     """
     cell = wiring.the_cell(here, typed.cell, None)
+    client = CLIENTS[cell.client.name]
+    for name in typed.watch:
+        client.check_metric(cell, parse_metric(name))
     a, b = sides(here, cell, typed.a, typed.b, here.setting("variant", typed.variant))
     judged = metric_of(cell, here.setting("metric", typed.metric))
     if typed.min_effect is not None and not 0 < typed.min_effect < 100:
@@ -85,6 +94,8 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         blocks=typed.blocks,
         seed=typed.seed,
         min_effect=None if typed.min_effect is None else typed.min_effect / 100,
+        expect=typed.expect,
+        watch=typed.watch,
         told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
     )
     costs = learnt_costs(earlier_attempts(here.jobs, cell.digest), ranges.costs(environment))

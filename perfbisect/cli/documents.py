@@ -13,7 +13,12 @@ from perfbisect.cli.cell_documents import (
     ChangesShowDocument,
     DifferenceDocument,
 )
-from perfbisect.render.compare_documents import CompareDocument, ComparePlanDocument
+from perfbisect.render.compare_documents import (
+    CompareDocument,
+    ComparePlanDocument,
+    SweepDocument,
+    VerifyDocument,
+)
 from perfbisect.render.documents import (
     BeliefDocument,
     CellDocument,
@@ -206,7 +211,8 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "bisect": (ReportDocument, PlanDocument),
     "resume": (ReportDocument, RunDocument, CompareDocument),
     "report": (ReportDocument, RunDocument, CompareDocument),
-    "compare": (CompareDocument, ComparePlanDocument),
+    "compare": (CompareDocument, ComparePlanDocument, SweepDocument),
+    "verify": (VerifyDocument, ComparePlanDocument),
     "run": (RunDocument,),
     "status": (StatusDocument, JobsDocument),
     "stop": (StopDocument,),

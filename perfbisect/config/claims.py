@@ -83,6 +83,13 @@ class Claim(BaseModel):
         """The cells, however they were written."""
         return self.cells if self.cell is None else (self.cell,)
 
+    def cells_beside(self, file: Path) -> tuple[str, ...]:
+        """The cells as they are loaded: a file beside the claim before a name."""
+        return tuple(
+            str(file.parent / name) if (file.parent / name.partition("@")[0]).is_file() else name
+            for name in self.workloads
+        )
+
 
 def load_claim(path: Path) -> Claim:
     """The claim in a file.

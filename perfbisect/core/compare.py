@@ -102,10 +102,15 @@ def order(question: Question, block: int) -> tuple[Side, Side, Side, Side]:
 
 def next_side(question: Question, seen: Sequence[Seen]) -> Side | None:
     """Whose fresh launch is next; None where the verdict stands."""
-    block, made = divmod(len(seen), BLOCK)
-    if not made and judge(question, seen).settled:
+    if len(seen) % BLOCK == 0 and judge(question, seen).settled:
         return None
-    return order(question, block)[made]
+    return turn(question, len(seen))
+
+
+def turn(question: Question, made: int) -> Side:
+    """Whose launch comes after so many, whatever they told."""
+    block, place = divmod(made, BLOCK)
+    return order(question, block)[place]
 
 
 def judge(question: Question, seen: Sequence[Seen]) -> Verdict:

@@ -43,6 +43,8 @@ def make_compare_plan(
     blocks: int,
     seed: int = 0,
     min_effect: float | None = None,
+    expect: str = "",
+    watch: Sequence[str] = (),
     told: Sequence[str] = (),
 ) -> ComparePlan:
     """The plan of a comparison.
@@ -77,6 +79,8 @@ def make_compare_plan(
         budget=budget,
         seed=seed,
         min_effect=min_effect,
+        expect=expect,
+        watch=tuple(watch),
         told=tuple(told),
     )
 
@@ -105,7 +109,7 @@ def _measure(job: Job, journal: Journal, plan: ComparePlan, tools: Tools) -> cor
     while True:
         seen = ledger.read(journal.events)
         made = seen_of(in_turn(seen), plan.ref)
-        side = core.next_side(question, made)
+        side = _next(plan, made)
         if side is None or not _affordable(plan, seen):
             return core.judge(question, made)
         again = owed(seen, slot.name, (slot.name,))
@@ -136,6 +140,21 @@ def _measure(job: Job, journal: Journal, plan: ComparePlan, tools: Tools) -> cor
         failures.after(ended)
         if failures.rest is not None:
             failures.wait()
+
+
+def _next(plan: ComparePlan, made: Sequence[core.Seen]) -> core.Side | None:
+    """Whose launch is next; None where the verdict stands, or the claim is settled."""
+    question, expected = plan.question(), plan.expected
+    if expected is None:
+        return core.next_side(question, made)
+    if len(made) % core.BLOCK == 0:
+        verdict = core.judge(question, made)
+        if (
+            len(made) >= core.BLOCK * plan.blocks
+            or expected.settles(verdict.low, verdict.high) != "inconclusive"
+        ):
+            return None
+    return core.turn(question, len(made))
 
 
 def _affordable(plan: ComparePlan, seen: Sequence[Launch]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from perfbisect.core import compare
+from perfbisect.core import claim, compare
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef, parse_metric
@@ -47,11 +47,20 @@ class ComparePlan(Data):
     seed: int
     min_effect: float | None = None
     """The smallest effect worth telling, where it is not the metric's own."""
+    expect: str = ""
+    """The change of the metric that a claim speaks of; empty where nothing was claimed."""
+    watch: tuple[str, ...] = ()
+    """Guards besides the cell's own."""
     told: tuple[str, ...] = ()
 
     @property
     def ref(self) -> MetricRef:
         return parse_metric(self.metric)
+
+    @property
+    def expected(self) -> claim.Change | None:
+        """The effects that the claim allows; None where nothing was claimed."""
+        return claim.parse_change(self.expect) if self.expect else None
 
     @property
     def sides(self) -> tuple[SidePlan, SidePlan]:

