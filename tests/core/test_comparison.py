@@ -1,0 +1,39 @@
+"""The comparison behind the interface that a scorer drives."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.comparison import SKIPS, WORLDS, Comparison, main, session
+
+
+def test_a_session_ends_with_a_verdict() -> None:
+    word, held, launches = session(WORLDS["40 % slower, noise 0.7 %"], 1)
+    assert (word, held) == ("regression", True)
+    assert launches % 4 == 0
+
+
+def test_a_launch_without_a_value_is_asked_for_again() -> None:
+    comparison = Comparison({"build": 4.0}, 0.03, 5)
+    first = comparison.next()
+    assert first is not None
+    comparison.update(first, "skip")
+    assert comparison.next() == first
+
+
+def test_a_side_that_never_gives_a_value_ends_it() -> None:
+    comparison = Comparison(seed=5)
+    for _ in range(SKIPS):
+        side = comparison.next()
+        assert side is not None
+        comparison.update(side, "skip")
+    assert comparison.next() is None
+    assert comparison.result()[0] == "inconclusive"
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "3", "--world", "40 %"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("| 40 % slower, noise 0.7 % | 100.0 | 0.0 | 0.0 | 0.0 |")
+    with pytest.raises(SystemExit, match="no such world"):
+        main(["--world", "nowhere"])
