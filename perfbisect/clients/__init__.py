@@ -65,9 +65,13 @@ class Client(Protocol):
 
 
 def _clients() -> dict[str, Client]:
-    from perfbisect.clients import omni_bench, vllm_bench
+    from perfbisect.clients import diffusion_bench, omni_bench, vllm_bench
 
-    return {"vllm_bench": vllm_bench.CLIENT, "omni_bench": omni_bench.CLIENT}
+    return {
+        "vllm_bench": vllm_bench.CLIENT,
+        "omni_bench": omni_bench.CLIENT,
+        "diffusion_bench": diffusion_bench.CLIENT,
+    }
 
 
 CLIENTS: dict[str, Client] = _clients()

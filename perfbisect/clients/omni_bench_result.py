@@ -94,7 +94,7 @@ def parse(
     return RunResult(
         index=index,
         seed=seed,
-        values={**values, **_stages(document)},
+        values={**values, **stages(document)},
         warnings=tuple(warnings),
         seconds=duration,
         facts={
@@ -215,7 +215,7 @@ def _short(cell: Cell, completed: int, tokens: int) -> list[str]:
     return [f"outputs shorter than asked: {tokens / completed:.1f} tokens a request of {asked}"]
 
 
-def _stages(document: Mapping[str, Any]) -> dict[str, float]:
+def stages(document: Mapping[str, Any]) -> dict[str, float]:
     """What the engine's own profiler told of its parts, where it is on."""
     found: dict[str, float] = {}
     for statistic, theirs in STAGE_STATISTICS.items():

@@ -58,6 +58,8 @@ class Provenance:
     engine_version: str = ""
     engine_commit: str = ""
     environment_key: str = ""
+    client_era: str = ""
+    """In which declared way the client measures; empty where no table says so."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Host, CPU or GPUs, driver, load, versions, process environment (redacted), serve and bench argv."""
 
@@ -102,6 +104,11 @@ def key(metric: MetricRef) -> str:
 
 
 def comparable(a: Provenance, b: Provenance) -> tuple[tuple[str, str, str], ...]:
-    """Fields that differ and forbid a comparison: (field, left, right); empty if comparable."""
-    fields = ("cell_digest", "machine_class", "client_digest")
+    """Fields that differ and forbid a comparison: (field, left, right); empty if comparable.
+
+    Clients of different digests are comparable where both are of one declared era.
+    """
+    fields = ["cell_digest", "machine_class"]
+    if not a.client_era or a.client_era != b.client_era:
+        fields.append("client_digest")
     return tuple((f, getattr(a, f), getattr(b, f)) for f in fields if getattr(a, f) != getattr(b, f))

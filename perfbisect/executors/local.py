@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfbisect.clients import CLIENTS, Client
@@ -187,7 +187,8 @@ class LocalExecutor:
             self._instruments[known] = provenance.instrument(
                 client, environment, env, request.folder, self.asked
             )
-        record.instrument = self._instruments[known]
+        own = request.change.date if self.client_environment is None else ""
+        record.instrument = replace(self._instruments[known], date=own)
         modules = client.preload(env)
         plain = "" if self.overlap else "asked for"
         return Runner(

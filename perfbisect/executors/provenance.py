@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.clients import Client
+from perfbisect.clients.eras import era_of
 from perfbisect.environments import Environment
 from perfbisect.errors import ClientError
 from perfbisect.system import environ, logs, proc
@@ -46,11 +47,19 @@ class Instrument:
     facts: Mapping[str, Any] = field(default_factory=dict)
     forced_plain: bool = False
     """It could be run from a host (:mod:`perfbisect.executors.overlap`) and was not."""
+    date: str = ""
+    """Of the commit it is of, where it is the change's own; empty: its version says what it is."""
 
     @property
     def digest(self) -> str:
         """What must be the same on both sides of a comparison."""
         return f"{self.name} {self.version} {self.sha256[:16]}" + (" plain" if self.forced_plain else "")
+
+    @property
+    def era(self) -> str:
+        """The declared way in which it measures; empty where no table says so."""
+        era = era_of(self.name, self.date, self.version)
+        return f"{era}, plain" if era and self.forced_plain else era
 
 
 def instrument(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from perfbisect.core.cell import Cell
 from perfbisect.core.cell_parts import LOCAL, DeployYaml
+from perfbisect.core.era import Era
 from perfbisect.core.options import merge_options, option_tokens
 from perfbisect.errors import ServerError, UsageError
 from perfbisect.families import OFFLINE, UNKNOWN, Endpoint, Engine, Request, ServerCommand
@@ -31,29 +31,10 @@ _LEGACY = re.compile(r"^stage_args\s*:", re.MULTILINE)
 _INHERITS = re.compile(r"^base_config\s*:\s*(?P<base>\S+)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Era:
-    """From when, or until when, an option of the server is there.
-
-    ``date`` is that of the commit, ``version`` the first release that has it (or has lost it).
-    """
-
-    date: str
-    version: tuple[int, ...]
-    change: str
-
-    def reached(self, engine: Engine) -> bool:
-        """True at that commit and after it; also where nothing is known of the engine."""
-        if engine.date:
-            return engine.date[:19] >= self.date
-        numbers = re.match(r"\d+(\.\d+)*", engine.version)
-        return numbers is None or tuple(map(int, numbers[0].split("."))) >= self.version
-
-
-STAGE_INIT_TIMEOUT = Era("2026-02-02T00:00:00", (0, 16), "#1153")
-DEPLOY_CONFIG = Era("2026-04-19T02:36:00", (0, 20), "a3903810, #2383")
-NO_STAGE_CONFIGS = Era("2026-08-01T00:00:00", (0, 27), "#5647")
-"""Where options came and went; dates in UTC. Before ``DEPLOY_CONFIG``: ``--stage-configs-path`` alone."""
+STAGE_INIT_TIMEOUT = Era("2026-02-02T00:00:00", (0, 16), "#1153", "--stage-init-timeout")
+DEPLOY_CONFIG = Era("2026-04-19T02:36:00", (0, 20), "a3903810, #2383", "--deploy-config, --stage-overrides")
+NO_STAGE_CONFIGS = Era("2026-08-01T00:00:00", (0, 27), "#5647", "no --stage-configs-path")
+"""Where options came and went. Before ``DEPLOY_CONFIG`` there was ``--stage-configs-path`` alone."""
 
 
 class StagedFamily:
@@ -98,7 +79,7 @@ class StagedFamily:
             "init-timeout": int(cell.ready_timeout),
             **_overrides(cell, engine),
         }
-        if STAGE_INIT_TIMEOUT.reached(engine):
+        if _has(STAGE_INIT_TIMEOUT, engine):
             own["stage-init-timeout"] = int(cell.ready_timeout)
         files: dict[str, str] = {}
         if cell.deploy_yaml is not None:
@@ -117,10 +98,15 @@ class StagedFamily:
         )
 
 
+def _has(era: Era, engine: Engine) -> bool:
+    """True in that era; an engine of which nothing is known is the newest."""
+    return era.reached(engine.date, engine.version) is not False
+
+
 def _overrides(cell: Cell, engine: Engine) -> dict[str, object]:
     if not cell.stage_overrides:
         return {}
-    if not DEPLOY_CONFIG.reached(engine):
+    if not _has(DEPLOY_CONFIG, engine):
         raise ServerError(
             f"cell {cell.name} sets stage_overrides, and --stage-overrides is there since "
             f"{DEPLOY_CONFIG.change}: this engine ({engine.date or engine.version}) is older"
@@ -138,12 +124,12 @@ def _deployed(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, objec
         if deploy.text is not None
         else "stage_configs" in (deploy.path or "")
     )
-    if legacy and engine != UNKNOWN and NO_STAGE_CONFIGS.reached(engine):
+    if legacy and NO_STAGE_CONFIGS.reached(engine.date, engine.version):
         raise ServerError(
             f"cell {cell.name}: its deploy YAML is of the old form (stage_args), which is gone since "
             f"{NO_STAGE_CONFIGS.change}: this engine ({engine.date or engine.version}) cannot read it"
         )
-    if not legacy and not DEPLOY_CONFIG.reached(engine):
+    if not legacy and not _has(DEPLOY_CONFIG, engine):
         raise ServerError(
             f"cell {cell.name}: its deploy YAML is of the form that is read since {DEPLOY_CONFIG.change}: "
             f"this engine ({engine.date or engine.version}) is older and reads stage configs"

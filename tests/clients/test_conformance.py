@@ -29,6 +29,14 @@ CELLS: list[dict[str, Any]] = [
         "client": "omni_bench",
         "headline": "e2el",
     },
+    {
+        **CHAT,
+        "family": "diffusion",
+        "backend": "vllm-omni",
+        "task": "t2i",
+        "client": "diffusion_bench",
+        "headline": "latency",
+    },
 ]
 
 

@@ -1,0 +1,149 @@
+"""vLLM-Omni's own diffusion benchmark: a script of its repository that sends images and videos to a server.
+
+It stands in ``benchmarks/diffusion/`` beside the package and in no wheel, so the client's environment must
+have a checkout first on its path. Since #3137 it takes ``--endpoint`` where it had taken ``--backend``: both
+are given here, and of the two the one that the script knows is passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from perfbisect.clients import diffusion_bench_result as result_document
+from perfbisect.clients.vllm_bench import taken
+from perfbisect.core.attempt import RunResult, key
+from perfbisect.core.cell import Cell
+from perfbisect.core.metric import STAGE, MetricRef
+from perfbisect.core.options import option_tokens
+from perfbisect.errors import UsageError
+from perfbisect.families import OFFLINE, Endpoint
+from perfbisect.families.diffusion import BACKENDS, endpoint_of
+
+SCRIPT = "benchmarks/diffusion/diffusion_benchmark_serving.py"
+
+STARTER = f"""
+import importlib.util, pathlib, runpy, sys
+package = importlib.util.find_spec("vllm_omni")
+if package is None or not package.origin:
+    sys.exit("no package vllm_omni here")
+script = pathlib.Path(package.origin).parent.parent / "{SCRIPT}"
+if not script.is_file():
+    sys.exit(f"no {{script}}: the diffusion benchmark stands in a checkout of vLLM-Omni and in no wheel")
+text, given = script.read_text(encoding="utf-8"), sys.argv[1:]
+for known, gone in (("--endpoint", "--backend"), ("--backend", "--endpoint")):
+    if f'"{{known}}"' in text and gone in given:
+        place = given.index(gone)
+        del given[place : place + 2]
+        break
+sys.argv = [str(script), *given]
+sys.path.insert(0, str(script.parent))
+runpy.run_path(str(script), run_name="__main__")
+"""
+"""Runs the script that stands beside the installed package, with its arguments."""
+
+_OURS = (
+    *("backend", "endpoint", "base-url", "host", "port", "model", "dataset", "dataset-path", "task", "seed"),
+    *("num-prompts", "max-concurrency", "request-rate", "warmup-requests", "output-file", "disable-tqdm"),
+)
+_STATISTICS = ("median", "mean", "p50", "p95", "p99")
+_TASKS = ("t2i", "i2i", "ti2i", "t2v", "i2v", "ti2v")
+_ALIASES = {path: name for name, path in BACKENDS.items()}
+
+
+class DiffusionBench:
+    """See :class:`perfbisect.clients.Client`."""
+
+    name = "diffusion_bench"
+    package = "vllm_omni"
+    sources: tuple[str, ...] = ("../benchmarks/diffusion",)
+
+    def command(
+        self,
+        cell: Cell,
+        endpoint: Endpoint,
+        *,
+        seed: int,
+        result: PurePath,
+        metadata: Mapping[str, str],  # noqa: ARG002
+    ) -> tuple[str, ...]:
+        """Arguments after the interpreter. The script stamps nothing: the model's name is the attempt's.
+
+        :raises UsageError: an argument that is not the cell's to set, a task that the script has not.
+        """
+        taken(cell, _OURS)
+        if cell.task not in _TASKS:
+            raise UsageError(f"cell {cell.name}: task {cell.task!r} is none of {', '.join(_TASKS)}")
+        if cell.extra_body:
+            raise UsageError(
+                f"cell {cell.name}: diffusion_bench takes no extra_body: sizes and steps are dataset_args"
+            )
+        path = endpoint_of(cell)
+        own: dict[str, object] = {
+            "backend": _ALIASES.get(path),
+            "endpoint": path,
+            "base-url": endpoint.base_url,
+            "model": endpoint.model_name,
+            "dataset": cell.dataset_name,
+            "dataset-path": cell.dataset_path,
+            "task": cell.task,
+            "num-prompts": cell.num_prompts,
+            "max-concurrency": cell.max_concurrency,
+            "request-rate": f"{cell.request_rate:.12g}",
+            "warmup-requests": cell.num_warmups,
+            "seed": seed,
+            "output-file": str(result),
+            "disable-tqdm": True,
+        }
+        options = {**own, **cell.dataset_args, **cell.client.args}
+        return ("-c", STARTER, *option_tokens(options, negatable=False))
+
+    def env(self, cell: Cell) -> dict[str, str]:
+        """Loopback past every proxy; offline where all that is needed is on this machine; the cell's own."""
+        env = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+        if cell.needs_no_hub:
+            env |= OFFLINE
+        return {**env, **cell.client.env}
+
+    def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002
+        """None: the script imports little."""
+        return ()
+
+    def metrics(self, cell: Cell) -> tuple[str, ...]:  # noqa: ARG002
+        """Keys that a result reports."""
+        return (*(f"latency:{part}" for part in _STATISTICS), "throughput_qps", "failed")
+
+    def may_report(self, cell: Cell) -> tuple[str, ...]:  # noqa: ARG002
+        """Keys that a result has where the server tells of its memory."""
+        return ("peak_memory_mb:median", "peak_memory_mb:mean")
+
+    def check_metric(self, cell: Cell, metric: MetricRef) -> None:
+        """:raises UsageError: a result of this cell will not report the metric; names those that it will."""
+        if metric.name.startswith(STAGE) and metric.statistic in result_document.STAGE_STATISTICS:
+            return
+        reported = (*self.metrics(cell), *self.may_report(cell))
+        if key(metric) not in reported:
+            raise UsageError(
+                f"client {self.name} does not report {key(metric)} for cell {cell.name}; "
+                f"it reports: {', '.join(reported)}, and {STAGE}NAME of the pipeline's profiler"
+            )
+
+    def parse(
+        self,
+        cell: Cell,
+        document: Mapping[str, Any],
+        *,
+        index: int,
+        seed: int,
+        expected: Mapping[str, object] | None = None,
+    ) -> RunResult:
+        """A result document -> a run; see :mod:`perfbisect.clients.diffusion_bench_result`."""
+        model = (expected or {}).get("model_id")
+        return result_document.parse(
+            cell, document, keys=self.metrics(cell), optional=self.may_report(cell),
+            index=index, seed=seed, model=None if model is None else str(model),
+        )  # fmt: skip
+
+
+CLIENT = DiffusionBench()

@@ -1,0 +1,66 @@
+"""When a client began to measure in another way: the one table of it.
+
+Two clients of equal digest are one instrument. Of different digests they still are where both are of one
+declared era: nothing that the table knows of has changed between them. Dates are those of the commits, UTC.
+"""
+
+from __future__ import annotations
+
+from perfbisect.core.era import Era, latest
+
+OMNI: tuple[Era, ...] = (
+    Era(
+        "2026-02-04T00:00:00",
+        (0, 16),
+        "117d9bd1, #1157",
+        "RTF is the time to the last sound over its duration, which is in seconds",
+    ),
+    Era("2026-04-08T11:00:53", (0, 20), "7e7efdd1, #2549", "input tokens count what images and sound become"),
+    Era(
+        "2026-05-12T03:56:10",
+        (0, 21),
+        "ce621be2, #3438",
+        "sound of a chat is put together without decoding it, which had held up the client",
+    ),
+    Era("2026-05-18T09:18:18", (0, 22), "990566ae, #3674", "speech has no TTFT; it was the TTFP"),
+    Era(
+        "2026-06-17T02:31:48",
+        (0, 24),
+        "d8978522, #4461",
+        "TPOT is the mean ITL; output tokens are the server's",
+    ),
+    Era("2026-06-30T02:17:24", (0, 24), "11f6a0b7, #4679", "raw sound is asked for by name"),
+)
+"""``vllm bench serve --omni``."""
+
+DIFFUSION: tuple[Era, ...] = (
+    Era(
+        "2026-03-20T12:12:49", (0, 18), "ff254795, #1657", "a random data set; its requests are drawn by seed"
+    ),
+    Era("2026-03-26T16:26:59", (0, 18), "e3d178cd, #1897", "the benchmark's own mistakes are mended"),
+    Era(
+        "2026-05-21T09:18:02",
+        (0, 22),
+        "474710dd, #3693",
+        "images are edited at /v1/images/edits, not by chat",
+    ),
+)
+"""vLLM-Omni's ``diffusion_benchmark_serving.py``."""
+
+NIGHTLY: tuple[Era, ...] = (
+    Era("2026-04-15T02:28:28", (0, 20), "a782ae47, #2789", "results carry the baseline"),
+    Era("2026-05-18T13:25:37", (0, 22), "309e5c38, #3623", "two requests warm up; none did"),
+)
+"""vLLM-Omni's nightly harness: of results made elsewhere; a cell says its warm-ups itself."""
+
+ERAS: dict[str, tuple[Era, ...]] = {"omni_bench": OMNI, "diffusion_bench": DIFFUSION}
+"""The table of each client that has one; of others only an equal digest is comparable."""
+
+
+def era_of(client: str, date: str = "", version: str = "") -> str:
+    """The era of a client as text: its name and the change that began it.
+
+    Empty where it has no table, lies before the first entry, or neither date nor version is known.
+    """
+    found = latest(ERAS.get(client, ()), date, version)
+    return f"{client} since {found.change}" if found else ""
