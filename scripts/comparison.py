@@ -2,8 +2,8 @@
 
     python -m scripts.comparison --seeds 400 --procs 2
 
-``Comparison`` is the interface that others may drive: ``next()`` says whose fresh launch is next, ``update(side,
-value)`` tells it (``'skip'`` where there was none), ``result()`` the verdict with effect and interval.
+``Comparison`` is the interface that others may drive: ``next()`` says whose fresh launch is next,
+``update(side, value)`` tells it (``'skip'``: there was none), ``result()`` the verdict with its interval.
 """
 
 from __future__ import annotations
