@@ -27,7 +27,7 @@ DEVICES = replace(UNJUDGED, device_memory=64.0, slowed=0.05)
 
 WAVES = """
 import subprocess, sys
-burn = "import time; end = time.process_time() + 0.15\\nwhile time.process_time() < end: pass"
+burn = "import time; end = time.process_time() + 0.08\\nwhile time.process_time() < end: pass"
 print("begins", flush=True)
 while True:
     subprocess.run([sys.executable, "-S", "-c", burn], check=True)
@@ -107,8 +107,8 @@ def test_children_that_come_and_go_are_ours(tmp_path: Path) -> None:
     with running(tmp_path, on_one_core(WAVES)) as owned:
         told(tmp_path / "out.log", "begins")
         before = used(owned)
-        with Sampler(owned.living, slot=core(), every=0.7) as sampler:
-            until(lambda: used(owned) > before + 1.0, seconds=30)
+        with Sampler(owned.living, slot=core(), every=0.4) as sampler:
+            until(lambda: used(owned) > before + 0.5, seconds=30)
         after = used(owned)
         seen = sampler.summary()
     worked = sum(share for share in seen.own_cpu.values)
