@@ -14,6 +14,8 @@ def pytest_configure() -> None:
     An ignored signal stays ignored in every program that is started; one with a handler does not.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Other tests run beside a test that measures: they would void its attempts.
+    os.environ["PERFBISECT_LIMITS"] = "off"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -18,7 +18,9 @@ from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.environments import Builder, Environment
 from perfbisect.errors import Interrupted, UsageError
+from perfbisect.executors import surroundings
 from perfbisect.executors.local import LocalExecutor
+from perfbisect.executors.surroundings import machine_limits
 from perfbisect.jobs.ahead import LEAST_CORES, SpareCores
 from perfbisect.jobs.plan import Setting
 from perfbisect.jobs.work import BACKOFF, Tools
@@ -45,7 +47,12 @@ class Desk:
     def tools(self, builder: Builder, client: Environment | None, setting: Setting) -> Tools:
         """The tools of the job."""
         return Tools(
-            executor=LocalExecutor(builder, client, asked=lambda: self.job.stop_asked),
+            executor=LocalExecutor(
+                builder,
+                client,
+                asked=lambda: self.job.stop_asked,
+                limits=machine_limits(os.environ.get(surroundings.VARIABLE, "")),
+            ),
             clock=wiring.now,
             wait=_waiter(self.job),
             sink=self.sink,

@@ -130,7 +130,14 @@ def enter(
         tools.limits,
         token=token,
         slot=slot if slot.name else None,
+        measured_before=_measured(journal, cell, order.change),
     )
+
+
+def _measured(journal: Journal, cell: Cell, change: Change) -> bool:
+    """True if a launch of this change under this cell has measured."""
+    ended = (event.data["attempt"] for event in journal.events if event.kind == "finished")
+    return any(a["change_id"] == change.id and a["provenance"]["cell_digest"] == cell.digest for a in ended)
 
 
 def leave(journal: Journal, attempt: Attempt) -> None:

@@ -87,6 +87,7 @@ def play(steps: list[Step], folder: Path, names: Mapping[str, str], patch: pytes
     patch.setenv("PERFBISECT_CACHE", str(folder / "cache"))
     patch.setenv("PERFBISECT_BACKOFF", "0.1,0.1")
     patch.setenv("PERFBISECT_LOCKS", str(folder / "locks"))
+    patch.setenv("PERFBISECT_LIMITS", "off")
     patch.chdir(folder)
     for step in steps:
         for name, lines in step.files.items():
