@@ -3,9 +3,9 @@
     python scripts/calibrate.py --seeds 100 --procs 2
     python scripts/calibrate.py --worlds "half speed; environment" --seeds 400 --first 1000
 
-Every world has one step (or none) in a history of 64 changes, noise of 2 % between runs and 1.5 % between
-launches, and one thing that the model does not know of, or must find out. docs/calibration.md reads the
-tables.
+Every world has one step of 10 % (or as said, or none) somewhere in a history of 64 changes, noise of 2 %
+between runs and 1.5 % between launches, and one thing that the model does not know of, or must find out.
+docs/calibration.md reads the tables.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class World:
     sigma: float = 0.02
     tau: float = 0.015
     environment: float = 0.0
-    """Standard deviation of what the one build of each change adds to all its launches."""
+    """Standard deviation of what the one build of each change adds to all its launches (log)."""
     place: tuple[float, ...] = ()
     """What the second, third, ... run of every launch adds; the last also to later ones."""
     lost: float = 0.0
@@ -84,8 +84,9 @@ WORLDS: dict[str, World] = {
     "place -10 %, -12 %, no change": World(step=0.0, place=(-0.10, -0.12)),
     "a third of launches lost": World(lost=0.33),
     "a tenth of launches slowed": World(outliers=0.10),
-    "2 slots": World(slots=(0.0, 0.0)),
-    "4 slots": World(slots=(0.0,) * 4),
+    "128 changes, 1 slot": World(n=128, sigma=0.03),
+    "128 changes, 2 slots": World(n=128, sigma=0.03, slots=(0.0,) * 2),
+    "128 changes, 4 slots": World(n=128, sigma=0.03, slots=(0.0,) * 4),
     "2 slots, half speed": World(slots=(0.0, 1.0)),
     "2 slots, half speed, 5 %, sigma 3 %": World(step=0.05, sigma=0.03, slots=(0.0, 1.0)),
     "2 slots, half speed, no change": World(step=0.0, slots=(0.0, 1.0)),
