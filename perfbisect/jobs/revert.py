@@ -118,7 +118,7 @@ def _measure(job: Job, journal: Journal, plan: BisectPlan, tools: Tools, crew: C
         what = "the later end" if side == "a" else "the later end less the culprit"
         why = f"{what}, launch {sum(x.end == 'finished' for x in mine) + 1}"
         order = Order(position, change, "revert", _runs(seen), why + (", once more" if again else ""))
-        tools.sink(launching(len(seen) + 1, order, plan.last, slot.name))
+        tools.sink(launching(len(seen) + 1, order, 0, slot.name))
         crew.start(order, slot)
         identity = crew.ended()
         seen = ledger.read(journal.events)
