@@ -3,6 +3,7 @@
 #   make demo        the real vLLM on CPU: a history with one slow commit, its name, a report   (about 20 minutes)
 #   make demo-fast   the same with a pretend engine                                             (under two minutes)
 #   make demo-releases  real releases of vLLM on CPU, bisected: whatever is found (about an hour)
+#   make demo-compare   comparisons on the real vLLM whose answers are known                     (about an hour)
 #   make test        the tests that need no vLLM                                                (minutes)
 #   make test-vllm   the tests with the real vLLM                                               (under 30 minutes)
 #   make check       style, types, import contracts, documents
@@ -21,7 +22,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases test test-vllm check bench docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare test test-vllm check bench docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -47,6 +48,9 @@ demo: $(STAMP)
 
 demo-fast: $(STAMP)
 	$(PY) -m scripts.demo --fast $(if $(SEED),--seed $(SEED))
+
+demo-compare: $(STAMP)
+	$(PY) -m scripts.demo_compare $(ARGS)
 
 demo-releases: $(STAMP)
 	$(PY) -m scripts.demo_releases $(ARGS)

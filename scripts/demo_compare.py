@@ -1,0 +1,138 @@
+"""`make demo-compare`: three comparisons on the real vLLM whose answers are known.
+
+A against A (two commits that differ in a comment) over five blocks, which must never be called different; a
+planted slowdown of about 40 per cent, whose interval must hold what was planted; and a variant that cuts the
+answers short, which must be a regression by its guard, however fast it is. Leaves in build/demo-compare/: the
+history in repo/, state/ with journals and raw files, a report of each, verdict.json. Exits 0 if all three are
+as they must be. On two cores it takes about 50 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from perfbisect.core.change import Change
+from perfbisect.environments.spec import make_builder
+from scripts import demo_history
+from scripts.demo import BUILD, CACHE, CELL, DAY, PACKAGE, ROOT, VERSION, say
+
+SHARE = 0.4
+"""Part of each step that the planted commit spends once more. Time per token grows by about as much, a little
+more or less: what a scheduler waits is not all of what a token takes."""
+
+WITHIN = (0.25, 0.55)
+"""What counts as having planted 40 per cent, measured by more launches than the demonstration makes."""
+
+SHORT = {"short": {"serve_args": {"override-generation-config": {"max_new_tokens": 20}}}}
+"""A server that answers with at most twenty tokens, where thirty-two are asked for."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A comparison with what must come of it."""
+
+    name: str
+    a: str
+    b: str
+    blocks: int
+    words: tuple[str, ...]
+
+
+def prepare(folder: Path) -> tuple[Path, tuple[str, ...], Path]:
+    """The history, its commits, and the cell with a variant that cuts answers short."""
+    builder = make_builder(f"release:{PACKAGE}", repository=None, cache=CACHE, exclude_newer=DAY)
+    change = Change(f"{PACKAGE}=={VERSION}", kind="release")
+    environment = builder.ensure(change, log=folder / "install.log", timeout=3600.0)
+    demo = demo_history.make(
+        Path(environment.engine_file).parent.parent,
+        folder / "repo",
+        commits=3,
+        places=demo_history.Places(planted=2, broken=0, docs=0),
+        share=SHARE,
+    )
+    cell = yaml.safe_load((ROOT / "cells" / f"{CELL}.yaml").read_text())
+    cell["model"] = str((ROOT / "cells" / cell["model"]).resolve())
+    cell["variants"] = SHORT
+    path = folder / "cell.yaml"
+    path.write_text(yaml.safe_dump(cell, sort_keys=False))
+    return demo.path, demo.commits, path
+
+
+def cases(commits: Sequence[str]) -> tuple[Case, ...]:
+    """The three comparisons."""
+    first, same, slow = commits[:3]
+    return (
+        Case("a against a", first, same, 5, ("same", "inconclusive")),
+        Case("planted 40 %", same, slow, 5, ("regression",)),
+        Case("shorter answers", first, f"{first}+short", 2, ("regression",)),
+    )
+
+
+def compare(case: Case, repository: Path, cell: Path, folder: Path, base: str) -> dict[str, Any]:
+    """Run the command line as a user would; returns its document."""
+    command = [
+        *(str(Path(sys.executable).with_name("perfbisect")), "compare", str(cell)),
+        *("--repo", str(repository), "--a", case.a, "--b", case.b, "--blocks", str(case.blocks)),
+        *("--env", f"overlay:{PACKAGE}=={VERSION},base={base}", "--exclude-newer", DAY, "--json"),
+    ]
+    say(f"{case.name}: {' '.join(['perfbisect', *command[1:]])}")
+    environment = os.environ | {"PERFBISECT_STATE": str(folder / "state"), "PERFBISECT_CACHE": str(CACHE)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT, text=True, check=False)
+    document: dict[str, Any] = json.loads(done.stdout)
+    for text in document.get("sentences", (document.get("error", ""),)):
+        say(f"  {text}")
+    return document
+
+
+def judge(case: Case, document: Mapping[str, Any]) -> dict[str, object]:
+    """The verdict beside what must come of it."""
+    word, low, high = document.get("word"), document.get("low"), document.get("high")
+    good = word in case.words
+    if case.name.startswith("planted") and good:
+        good = low is not None and high is not None and low < WITHIN[1] and high > WITHIN[0]
+    if case.name.startswith("shorter") and good:
+        good = any(
+            row["name"] == "output_tokens" and row["word"] == "regression" for row in document["metrics"]
+        )
+    return {
+        "case": case.name,
+        "word": word,
+        "headline": document.get("headline"),
+        "interval": [low, high],
+        "launches": document.get("launches_a_side"),
+        "as it must be": good,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prepare, compare, judge; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", help="a part of one case's name")
+    options = parser.parse_args(argv)
+    folder = BUILD / "demo-compare"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    repository, commits, cell = prepare(folder)
+    verdicts = [
+        judge(case, compare(case, repository, cell, folder, commits[0]))
+        for case in cases(commits)
+        if not options.only or options.only in case.name
+    ]
+    (folder / "verdict.json").write_text(json.dumps(verdicts, indent=1) + "\n")
+    print(json.dumps(verdicts, indent=1))
+    return 0 if verdicts and all(verdict["as it must be"] for verdict in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
