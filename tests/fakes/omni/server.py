@@ -7,11 +7,13 @@ Chunks are sent at points of time counted from the request's arrival: being late
 from __future__ import annotations
 
 import base64
+import functools
 import http.server
 import io
 import json
 import math
 import struct
+import sys
 import threading
 import time
 import wave
@@ -61,8 +63,9 @@ class Counter:
             return self.seen
 
 
+@functools.lru_cache(maxsize=8)
 def pcm(seconds: float) -> bytes:
-    """A tone of 16-bit samples."""
+    """A tone of 16-bit samples; made once, since making it takes longer than a chunk may."""
     count = round(seconds * RATE)
     return b"".join(struct.pack("<h", int(6000 * math.sin(i / 10))) for i in range(count))
 
@@ -105,7 +108,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         came = time.perf_counter()
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        is_form = self.headers.get("Content-Type", "").startswith("multipart/form-data")
+        body = {"form": len(raw)} if is_form else json.loads(raw or b"{}")
         told, number = self.server.told, self.server.counter.next(body)
         if told.fail_every and number % told.fail_every == 0:
             return self.tell({"error": {"message": "out of mana"}}, 500)
@@ -114,8 +119,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.speech(body, came, mute)
         if self.path == "/v1/chat/completions":
             return self.chat(body, came, mute)
-        if self.path == "/v1/images/generations":
+        if self.path in ("/v1/images/generations", "/v1/images/edits"):
             return self.image(came)
+        if self.path == "/v1/videos":
+            return self.tell({"id": "video-1", "status": "queued"})
         return self.tell({"error": {"message": "no such path"}}, 404)
 
     def speech(self, body: dict[str, Any], came: float, mute: bool) -> None:
@@ -128,15 +135,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end()
 
     def chat(self, body: dict[str, Any], came: float, mute: bool) -> None:
-        told, sounds = self.server.told, "audio" in (body.get("modalities") or ["text", "audio"]) and not mute
+        told = self.server.told
+        sounds = "audio" in (body.get("modalities") or ["text", "audio"]) and not mute
+        if "extra_body" in body:
+            url = "data:image/png;base64," + base64.b64encode(png()).decode()
+            content = [{"type": "image_url", "image_url": {"url": url}}]
+            return self.tell({"choices": [{"message": {"role": "assistant", "content": content}}]})
         if not body.get("stream"):
-            choices: list[dict[str, Any]] = [
-                {"index": 0, "message": {"role": "assistant", "content": "word"}}
-            ]
-            if sounds:
-                sound = base64.b64encode(wav(pcm(told.seconds))).decode()
-                choices.append({"index": 1, "message": {"role": "assistant", "audio": {"data": sound}}})
-            return self.tell({"choices": choices, "usage": {"completion_tokens": told.tokens}})
+            return self.whole(sounds)
         self.begin("text/event-stream")
         for token in range(told.tokens):
             self.wait(came, told.ttfp * (token + 1) / (told.tokens + 1))
@@ -149,7 +155,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if told.broken:
             self.event({"error": {"message": "the talker has died"}})
         self.send(b"data: [DONE]\n\n")
-        self.end()
+        return self.end()
+
+    def whole(self, sounds: bool) -> None:
+        told = self.server.told
+        choices: list[dict[str, Any]] = [{"index": 0, "message": {"role": "assistant", "content": "word"}}]
+        if sounds:
+            sound = base64.b64encode(wav(pcm(told.seconds))).decode()
+            choices.append({"index": 1, "message": {"role": "assistant", "audio": {"data": sound}}})
+        self.tell({"choices": choices, "usage": {"completion_tokens": told.tokens}})
 
     def image(self, came: float) -> None:
         self.wait(came, self.server.told.image_seconds)
@@ -201,9 +215,10 @@ class PretendOmni(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, told: Told, model: str = "pretend") -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, told: Told, model: str = "pretend", port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.told, self.model, self.counter = told, model, Counter()
+        pcm(told.seconds)
         self.port: int = self.server_address[1]
 
     def __enter__(self) -> PretendOmni:
@@ -215,3 +230,13 @@ class PretendOmni(http.server.ThreadingHTTPServer):
         self.shutdown()
         self.thread.join()
         self.server_close()
+
+
+def main() -> None:
+    """``PORT MODEL JSON``: serve there under that name, as :class:`Told` says, until ended."""
+    port, model, told = sys.argv[1:]
+    PretendOmni(Told(**json.loads(told)), model, int(port)).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
