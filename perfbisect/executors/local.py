@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfbisect.clients import CLIENTS, Client
@@ -17,13 +17,13 @@ from perfbisect.errors import Interrupted, ServerError, UsageError
 from perfbisect.executors import AttemptRequest, Sink, Started, faults, provenance
 from perfbisect.executors.bench import Bench, measure
 from perfbisect.executors.engines import engine_of, lay
-from perfbisect.executors.fetch import data_from_hub, fetch, from_hub
-from perfbisect.executors.provenance import Instrument
+from perfbisect.executors.fetch import data_from_hub
+from perfbisect.executors.preparing import Preparation
 from perfbisect.executors.record import Record
 from perfbisect.executors.running import Runner
 from perfbisect.executors.serving import serving
-from perfbisect.executors.surroundings import Surroundings, torch_facts, wait_until_free
-from perfbisect.families import FAMILIES, OFFLINE, Endpoint, Family
+from perfbisect.executors.surroundings import Surroundings, wait_until_free
+from perfbisect.families import FAMILIES, Endpoint, Family
 from perfbisect.families.engine_log import engine_facts
 from perfbisect.store.attempts import write_attempt
 from perfbisect.system import environ, logs, machine, ports
@@ -31,7 +31,6 @@ from perfbisect.system.proc import Asked, never
 from perfbisect.system.sampled import UNJUDGED
 from perfbisect.system.sampled import Limits as MachineLimits
 from perfbisect.system.server import Server
-from perfbisect.system.slots import Slot
 
 WARM_SEED_OFFSET = 1_000_003
 """The discarded run's prompts are others than those of any measured run."""
@@ -57,13 +56,9 @@ class LocalExecutor:
     asked: Asked = never
     overlap: bool = True
     limits: MachineLimits = UNJUDGED
-    _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
-    """Cells (digest, variant) measured once: what they need of a hub is on this machine."""
-    _instruments: dict[tuple[str, str], Instrument] = field(default_factory=dict, repr=False)
-    _plain: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
-    """Clients that cannot be run from a host, and why."""
-    _torch: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
-    """What torch told, by the packages of an environment and the slot."""
+
+    def __post_init__(self) -> None:
+        self._prepare = Preparation(self.client_environment, self.shell, self.asked, self.overlap)
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
         """One attempt: every failure of the outside comes back in it; ``attempt.json`` is in its folder.
@@ -97,7 +92,7 @@ class LocalExecutor:
 
     def _measure(self, record: Record, started: Started, sink: Sink) -> None:
         request = record.request
-        cell, limits, slot = request.cell, request.limits, self._slot(request)
+        cell, limits, slot = request.cell, request.limits, self._prepare.slot(request)
         family: Family = _named(FAMILIES, cell.family, "family")
         client: Client = _named(CLIENTS, cell.client.name, "client")
         request.folder.mkdir(parents=True, exist_ok=True)
@@ -105,9 +100,9 @@ class LocalExecutor:
         with record.timed("build", request.folder / "build.log"):
             environment = self.builder.ensure(request.change, log=record.log, timeout=limits.build)
             record.environment, record.cold = environment, provenance.is_cold(environment)
-        offline = self._fetch(record, environment, sink)
+        offline = self._prepare.fetch(record, environment, sink)
         with record.timed("build"):
-            runner = self._runner(record, client, {} if data_from_hub(cell) else offline, slot)
+            runner = self._prepare.runner(record, client, {} if data_from_hub(cell) else offline, slot)
         sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
         if self.asked():
             raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
@@ -122,9 +117,9 @@ class LocalExecutor:
             self.shell, environment.interpreter, environment.env, offline, command.env, slot.env
         )
         record.facts |= {"model_name": endpoint.model_name, "server": provenance.command_facts(argv, env)}
-        wait_until_free(slot, cell.serve_args, timeout=limits.memory, asked=self.asked, sink=sink)
-        self._ask_torch(record, environment, env, slot)
         launched = time.monotonic()
+        wait_until_free(slot, cell.serve_args, timeout=limits.memory, asked=self.asked, sink=sink)
+        self._prepare.ask_torch(record, environment, env, slot)
         with (
             serving(record, argv, env, endpoint, started=started, sink=sink) as owned,
             self._client(record, runner),
@@ -147,55 +142,12 @@ class LocalExecutor:
                 {"seconds": record.seconds["launch"], "first_request": record.seconds["first_request"]},
             )
             with record.timed("warm", bench.log("warm")):
-                self._ready(record, client, runner)
+                self._prepare.ready(record, client, runner)
                 warm = bench.run("warm", 0, cell.seed + WARM_SEED_OFFSET)
             record.facts["warm"] = {"values": dict(warm.values), "warnings": warm.warnings}
             sink("warm", {"seconds": record.seconds["warm"]})
             with record.timed("bench"):
                 measure(record, bench, server, sink)
-
-    def _slot(self, request: AttemptRequest) -> Slot:
-        """What it runs on: what is leased, else the whole machine."""
-        if request.slot is not None:
-            return request.slot
-        visible = machine.machine(self.shell).gpus if request.cell.gpus else ()
-        return Slot("", tuple(gpu.uuid for gpu in visible))
-
-    def _ask_torch(
-        self, record: Record, environment: Environment, env: Mapping[str, str], slot: Slot
-    ) -> None:
-        """CUDA facts, once for the packages of an environment on a slot: overlays share theirs."""
-        if not slot.devices:
-            return
-        known = (environment.packages_digest or environment.key, slot.name)
-        if known not in self._torch:
-            self._torch[known] = torch_facts(
-                environment.interpreter, env, slot, record.request.folder, self.asked
-            )
-        record.facts["torch"] = self._torch[known]
-
-    def _runner(self, record: Record, client: Client, offline: Mapping[str, str], slot: Slot) -> Runner:
-        """How the client is run, its sources digested. :raises ClientError: it has none."""
-        request = record.request
-        environment = self.client_environment or record.environment
-        assert environment is not None
-        env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, offline, client.env(request.cell), slot.env
-        )
-        known = (environment.key, client.name)
-        if known not in self._instruments:
-            self._instruments[known] = provenance.instrument(
-                client, environment, env, request.folder, self.asked
-            )
-        own = request.change.date if self.client_environment is None else ""
-        record.instrument = replace(self._instruments[known], date=own)
-        modules = client.preload(env)
-        plain = "" if self.overlap else "asked for"
-        return Runner(
-            environment.interpreter, env, request.folder, record.token, modules,
-            cores=slot.client_cores,
-            plain=(self._plain.get(known, plain) if modules else ""),
-        )  # fmt: skip
 
     @contextmanager
     def _client(self, record: Record, runner: Runner) -> Iterator[None]:
@@ -211,41 +163,6 @@ class LocalExecutor:
                 runner.end()
             except ServerError as error:
                 record.fail(error)
-
-    def _ready(self, record: Record, client: Client, runner: Runner) -> None:
-        runner.ready(record.request.limits.first_request, self.asked)
-        if runner.plain and record.environment is not None:
-            key = (self.client_environment or record.environment).key
-            self._plain[key, client.name] = runner.plain
-
-    def _fetch(self, record: Record, environment: Environment, sink: Sink) -> Mapping[str, str]:
-        """Brings what the cell needs from a hub, once; returns the variables that keep all offline."""
-        request = record.request
-        cell = request.cell
-        needed = from_hub(cell)
-        if self.shell.get("HF_HUB_OFFLINE", "") in ("1", "true", "yes", "on"):
-            return OFFLINE
-        if needed and (cell.digest, cell.variant) not in self._complete:
-            with record.timed("fetch", request.folder / "fetch.log"):
-                complete = fetch(
-                    needed,
-                    interpreter=environment.interpreter,
-                    env=environ.with_proxies(
-                        environ.for_interpreter(
-                            self.shell, environment.interpreter, environment.env, cell.env
-                        ),
-                        self.shell,
-                    ),
-                    log=record.log,
-                    token=f"{record.token}.fetch",
-                    timeout=request.limits.fetch,
-                    asked=self.asked,
-                )
-            if not complete:
-                return {}
-            self._complete.add((cell.digest, cell.variant))
-            sink("fetch", {"seconds": record.seconds["fetch"], "repositories": needed})
-        return OFFLINE if needed else {}
 
 
 def _named(known: Mapping[str, Any], name: str, what: str) -> Any:
