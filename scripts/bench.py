@@ -151,29 +151,31 @@ def elsewhere(*arguments: str) -> Cost:
 
 
 class Marks:
-    """A sink that notes the CPU seconds of this process, outside and inside what an attempt needs anyway.
+    """A sink that notes the CPU seconds of this process: ``ours``, and those of ``start`` and ``runs``.
 
-    From the end of the build to the server's start, and from the server's end to the next attempt, whatever
-    is done is ours: commands, provenance, the journal, the decision.
+    Ours are those from the end of the build to the server's spawn, and from the server's end to the next
+    attempt: commands, provenance, the journal, the decision. ``start``: while the environment is made and the
+    server starts; ``runs``: beside the runs, and while the server stops.
     """
 
     def __init__(self, cpu: Callable[[], float]) -> None:
         self._cpu = cpu
         self._last = cpu()
-        self._ours = True
-        self.ours = self.theirs = 0.0
+        self._now = "ours"
+        self.spent = {"ours": 0.0, "start": 0.0, "runs": 0.0}
 
     def __call__(self, notice: Notice) -> None:
         now = self._cpu()
-        if self._ours:
-            self.ours += now - self._last
-        else:
-            self.theirs += now - self._last
+        self.spent[self._now] += now - self._last
         self._last = now
         if isinstance(notice, PhaseBegan):
-            self._ours = notice.phase in ("build", "stop")
+            self._now = _DURING.get(notice.phase, self._now)
         elif isinstance(notice, Launching | Launched):
-            self._ours = isinstance(notice, Launched)
+            self._now = "ours" if isinstance(notice, Launched) else "start"
+
+
+_DURING = {"build": "ours", "launch": "start", "ready": "runs", "stop": "ours"}
+"""A phase that was told -> whose the seconds after it are."""
 
 
 def share(count: int, real: str | None) -> Cost:
@@ -197,11 +199,12 @@ def share(count: int, real: str | None) -> Cost:
             begin(job, plan, tools)
             document = run(job, tools)
         wall = sum(launch.minutes for launch in document.launches) * 60
+    ours, start_up, runs = (marks.spent[name] for name in ("ours", "start", "runs"))
     how = (
-        f"of {wall / count:.1f} s an attempt, {count} attempts; waiting for the engine took another "
-        f"{100 * marks.theirs / wall:.1f} %"
+        f"of {wall / count:.1f} s an attempt, {count} attempts; another {start_up / count:.2f} s of CPU "
+        f"while it starts, {runs / count:.2f} s beside its runs"
     )
-    return Cost("own share of an attempt", 100 * marks.ours / wall, 3.0, "%", how)
+    return Cost("own share of an attempt", 100 * ours / wall, 3.0, "%", how)
 
 
 def decision(positions: int) -> Cost:

@@ -32,17 +32,17 @@ def test_the_table_names_what_is_over() -> None:
 
 
 def test_marks_tell_ours_from_what_an_attempt_needs() -> None:
-    clock = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0])
+    clock = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0, 255.0])
     marks = Marks(lambda: next(clock))
     marks(Told("a decision was made"))  # 0 to 1: ours
     marks(Launching(1, "a", 0, 1, "end", 1, "why"))  # 1 to 3: ours, the journal; now it builds
     marks(PhaseBegan("fetch", {}))  # 3 to 7: the build's
     marks(PhaseBegan("build", {}))  # 7 to 15: the build's
     marks(PhaseBegan("launch", {}))  # 15 to 31: ours, commands and provenance; now the engine starts
-    marks(PhaseBegan("bench", {}))  # 31 to 63: the engine's
-    marks(PhaseBegan("stop", {}))  # 63 to 127: the engine's; from here on ours
-    assert marks.ours == 1 + 2 + 16
-    assert marks.theirs == 4 + 8 + 32 + 64
+    marks(PhaseBegan("ready", {}))  # 31 to 63: the engine's start
+    marks(PhaseBegan("bench", {}))  # 63 to 127: the runs'
+    marks(PhaseBegan("stop", {}))  # 127 to 255: the runs', and the engine's end; from here on ours
+    assert marks.spent == {"ours": 1 + 2 + 16, "start": 4 + 8 + 32, "runs": 64 + 128}
 
 
 def test_a_long_journal_is_one(tmp_path: Path) -> None:
