@@ -24,9 +24,9 @@ Side = Literal["a", "b"]
 Word = Literal["regression", "improvement", "same", "inconclusive"]
 
 BLOCK = 4
-DIFFERENT = 0.005
-"""Chance, over the whole budget, that two equal sides are called different: half of what is promised, since
-launches need not be as the model has them."""
+DIFFERENT = 0.003
+"""Chance, over the whole budget, that two equal sides are called different: less than the one in a hundred that
+is promised, since launches need not be as the model has them."""
 
 COVERED = 0.95
 """Chance that the interval holds the true effect at every look."""
@@ -36,6 +36,9 @@ _SCALES = 0.001 * np.power(2.0, 0.5 * np.arange(19))
 
 _SCALE_PRIOR = (0.025, 1.2)
 """Its prior: log-normal around 2.5 %, log sd 1.2. It matters for the first block or two only."""
+
+_PLAUSIBLE = 0.16
+"""Noise that is never ruled out before the launches do."""
 
 
 @dataclass(frozen=True)
@@ -178,9 +181,12 @@ def posterior(sides: Sequence[Side], y: Sequence[float]) -> tuple[Array, Array]:
     rest = values - np.where(is_b, middle, 0.0)
     rest = rest - np.median(rest, axis=1, keepdims=True)
     rough = float(np.clip(1.4826 * np.median(np.abs(rest)), _SCALES[0], _SCALES[-1]))
-    used = (rough / 6 < _SCALES) & (rough * 6 > _SCALES)
+    # Few launches may lie close together by chance: what they look like bounds the noise from below only.
+    most = max(6 * rough, 6 * float(np.sqrt(np.mean(rest**2))), _PLAUSIBLE)
+    used = (rough / 6 < _SCALES) & (most > _SCALES)
     scales, prior = _SCALES[used], weight[used]
-    delta = _differences(each, middle, float(rough) / math.sqrt(len(values)))
+    error = rough / math.sqrt(len(values))
+    delta = _differences(each, middle, error, 8 * most / math.sqrt(len(values)))
     total = np.empty((len(scales), len(delta)))
     for j, scale in enumerate(scales):
         total[j] = prior[j] + _blocks(values, is_b, delta, float(scale))
@@ -189,10 +195,10 @@ def posterior(sides: Sequence[Side], y: Sequence[float]) -> tuple[Array, Array]:
     return delta, np.exp(log_mass - log_mass.max())
 
 
-def _differences(each: Array, middle: float, error: float) -> Array:
+def _differences(each: Array, middle: float, error: float, beyond: float) -> Array:
     """Values of the difference: close near the blocks' median, wider apart away from it."""
-    reach = max(float(np.abs(each - middle).max()), 4 * error) + 12 * error
-    half = error * np.sinh(np.linspace(0.0, math.asinh(reach / error), 70))
+    reach = float(np.abs(each - middle).max()) + beyond
+    half = error * np.sinh(np.linspace(0.0, math.asinh(reach / error), 80))
     return np.asarray(middle + np.concatenate([-half[:0:-1], half]))
 
 
