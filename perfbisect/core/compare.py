@@ -25,8 +25,8 @@ Word = Literal["regression", "improvement", "same", "inconclusive"]
 
 BLOCK = 4
 DIFFERENT = 0.003
-"""Chance, over the whole budget, that two equal sides are called different: less than the one in a hundred that
-is promised, since launches need not be as the model has them."""
+"""Chance, over the whole budget, that two equal sides are called different: less than the one in a hundred
+that is promised, since launches need not be as the model has them."""
 
 COVERED = 0.95
 """Chance that the interval holds the true effect at every look."""
