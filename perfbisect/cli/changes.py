@@ -11,8 +11,6 @@ from perfbisect.errors import RevisionError, UsageError
 from perfbisect.system.git import Repository
 from perfbisect.system.git_revert import Conflict, patched, reverted
 
-FORMS = "REV, REV+revert:SHA, REV+patch:FILE, pr/N or NAME==VERSION"
-
 
 def the_change(place: Place, typed: str) -> Change:
     """The commit, the release, or the commit less others or with patches.
@@ -35,10 +33,8 @@ def change_of(place: Place, text: ChangeText) -> Change:
     :raises UsageError: it is none that can be built, or what is done to it cannot be done.
     :raises RevisionError: a revision does not exist, or there is no repository.
     """
-    if text.pips:
-        raise UsageError(f"the change {text.text!r} is not of the forms that are built here: {FORMS}")
     if text.release is not None:
-        return Change(text.base, "release")
+        return Change(text.base, "release").swapped(text.pips)
     repository = place.needed_repository()
     change = repository.resolve(text.base) if text.pull is None else pull(repository, text.pull)
     for sha in text.reverts:
@@ -55,7 +51,7 @@ def change_of(place: Place, text: ChangeText) -> Change:
         if isinstance(made, Conflict):
             raise UsageError(f"the patch {name} cannot be applied to {text.base}: {made.reason}", where=name)
         change = made
-    return change
+    return change.swapped(text.pips)
 
 
 def pull(repository: Repository, number: int) -> Change:

@@ -46,7 +46,7 @@ def show(revision: str, repo: Path | None, as_json: bool) -> int:
     change = the_change(here, revision)
     text = None
     if change.kind == "commit":
-        text = Checkout(here.needed_repository(), change.id).text(DOCKERFILE)
+        text = Checkout(here.needed_repository(), change.source).text(DOCKERFILE)
     pins = pins_of(text) if text is not None else None
     document = ChangesShowDocument(
         change=change_document(change),

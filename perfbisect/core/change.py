@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["commit", "release"]
+
+_SWAP = "+pip:"
 
 
 @dataclass(frozen=True)
 class Change:
     """A commit of the repository under test, or a release of a package.
 
-    ``id`` is the full commit hash or ``name==version``; ``date`` is ISO 8601 in UTC (commit date) or empty;
+    ``id`` is the full commit hash or ``name==version``, with ``+pip:NAME==VERSION`` behind it for each
+    package that is swapped in its environment; ``date`` is ISO 8601 in UTC (commit date) or empty;
     ``subject`` is the commit's first line as it stands there (renderers neutralise control characters).
     """
 
@@ -24,8 +28,29 @@ class Change:
 
     @property
     def short(self) -> str:
-        """What a table shows: twelve digits of a hash, or the release as it is."""
-        return self.id[:12] if self.kind == "commit" else self.id
+        """What a table shows: twelve digits of a hash, or the release as it is, and what is swapped."""
+        if self.kind == "release":
+            return self.id
+        return self.source[:12] + self.id[len(self.source) :]
+
+    @property
+    def source(self) -> str:
+        """The commit or release alone, as git or a registry knows it."""
+        return self.id.partition(_SWAP)[0]
+
+    @property
+    def pips(self) -> tuple[str, ...]:
+        """``NAME==VERSION`` of each package that is swapped."""
+        return tuple(self.id.split(_SWAP)[1:])
+
+    @property
+    def unswapped(self) -> Change:
+        """The same with no package swapped."""
+        return replace(self, id=self.source)
+
+    def swapped(self, pips: Iterable[str]) -> Change:
+        """The same with packages swapped, sorted: the order in which they were typed means nothing."""
+        return replace(self, id="".join((self.source, *(f"{_SWAP}{pip}" for pip in sorted(pips)))))
 
 
 @dataclass(frozen=True)

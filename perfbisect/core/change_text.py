@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from perfbisect.errors import UsageError
 
@@ -66,8 +68,11 @@ def parse_change_text(text: str) -> ChangeText:
             kinds[kind].append(value)
     if len(variants) > 1:
         raise _bad(text, f"has several variants, {' and '.join(variants)}: a cell is served as one")
-    for pip in kinds["pip"]:
-        _check_pip(text, pip)
+    pips = [_pip(text, pip) for pip in kinds["pip"]]
+    names = [pip.partition("==")[0] for pip in pips]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise _bad(text, f"swaps {twice[0]} twice")
     name, equals, version = base.partition("==")
     if equals and not (name and version):
         raise _bad(text, f"names no release: {base!r}")
@@ -79,7 +84,7 @@ def parse_change_text(text: str) -> ChangeText:
         variant=variants[0] if variants else "",
         patches=tuple(kinds["patch"]),
         reverts=tuple(kinds["revert"]),
-        pips=tuple(kinds["pip"]),
+        pips=tuple(pips),
     )
 
 
@@ -94,13 +99,18 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _check_pip(text: str, pip: str) -> None:
+def _pip(text: str, pip: str) -> str:
+    """``NAME==VERSION`` as it is normally written."""
     try:
         requirement = Requirement(pip)
     except InvalidRequirement:
         raise _bad(text, f"swaps {pip!r}, which is no NAME==VERSION") from None
-    if not str(requirement.specifier).startswith("==") or len(requirement.specifier) != 1:
-        raise _bad(text, f"swaps {pip!r}: one version, as in {requirement.name}==1.2.3")
+    name, pins = canonicalize_name(requirement.name), list(requirement.specifier)
+    if len(pins) != 1 or pins[0].operator != "==" or "*" in pins[0].version:
+        raise _bad(text, f"swaps {pip!r}: one version, as in {name}==1.2.3")
+    if requirement.extras or requirement.marker:
+        raise _bad(text, f"swaps {pip!r}: a name and a version, no more, as in {name}=={pins[0].version}")
+    return f"{name}=={Version(pins[0].version)}"
 
 
 def _bad(text: str, message: str) -> UsageError:

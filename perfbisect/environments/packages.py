@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 from packaging.utils import canonicalize_name
@@ -100,3 +101,17 @@ def package(name: str, module: str = "") -> Package:
 def engine(module: str) -> Package:
     """What is known of an engine of which only the import name is known."""
     return next((row for row in _ROWS if row.module == module), Package(module, module))
+
+
+_TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchcodec", "triton"})
+BACKEND = re.compile(r"^(cpu|xpu|cu\d+|rocm[\d.]+)$")
+"""uv's names for builds of torch."""
+
+
+def backend_of(pip: str) -> str:
+    """The build of torch's family that ``NAME==VERSION`` means: its local part, or ``auto``; else empty."""
+    name, _, version = pip.partition("==")
+    local = version.partition("+")[2]
+    if canonicalize_name(name) not in _TORCH:
+        return ""
+    return local if BACKEND.match(local) else "auto"

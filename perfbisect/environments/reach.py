@@ -9,6 +9,7 @@ from pathlib import Path
 from perfbisect.core.change import Change
 from perfbisect.environments import Builder, uv
 from perfbisect.environments.chain import ChainBuilder
+from perfbisect.environments.swap import SwapBuilder
 from perfbisect.environments.wheel import WheelBuilder
 from perfbisect.errors import BuildError, MachineError
 
@@ -26,6 +27,7 @@ class Reach:
 def check(builder: Builder | None, change: Change | None, *, log: Path) -> tuple[Reach, ...]:
     """The package registry through uv's settings, and each wheel index of a builder, asked for ``change``."""
     found = [registry(log=log)]
+    builder = builder.inner if isinstance(builder, SwapBuilder) else builder
     builders = builder.builders if isinstance(builder, ChainBuilder) else (builder,)
     if change is not None:
         found += [_index(each, change) for each in builders if isinstance(each, WheelBuilder)]

@@ -27,6 +27,7 @@ from perfbisect.environments.overlay import OverlayBuilder
 from perfbisect.environments.packages import engine, package
 from perfbisect.environments.release import ReleaseBase, ReleaseBuilder
 from perfbisect.environments.source import SourceBuilder
+from perfbisect.environments.swap import SwapBuilder
 from perfbisect.environments.toolchain import build_variables
 from perfbisect.environments.uv import Limits
 from perfbisect.environments.variants import DEFAULT, driver_cuda, variants
@@ -43,23 +44,41 @@ def make_builder(
     exclude_newer: str | None = None,
     constraints: Path | None = None,
 ) -> Builder:
-    """The builder that a specification means.
+    """The builder that a specification means; it also swaps packages (``REV+pip:NAME==V``).
 
     ``cache`` is the folder of environments; ``exclude_newer`` (a day) and ``constraints`` (a file) say which
     versions of dependencies are taken from the registry.
 
     :raises UsageError: the specification is wrong, its interpreter or constraints file is not there, or it
-        needs a
-        repository.
+        needs a repository.
     :raises RevisionError: its base commit does not exist.
     """
+    inner, maker = _made(spec, repository, cache, exclude_newer, constraints)
+    pythons = {one.options.get("python", "") for one in parse_chain(spec)}
+    python = pythons.pop() if len(pythons) == 1 else ""
+    return SwapBuilder(inner, maker.cabinet, maker.limits, python)
+
+
+def plain_builder(
+    spec: str, *, repository: Repository | None, cache: Path, exclude_newer: str | None = None
+) -> Builder:
+    """The same for changes of which no package is swapped.
+
+    :raises UsageError, RevisionError: as ``make_builder``.
+    """
+    return _made(spec, repository, cache, exclude_newer, None)[0]
+
+
+def _made(
+    spec: str, repository: Repository | None, cache: Path, exclude_newer: str | None, constraints: Path | None
+) -> tuple[Builder, _Maker]:
     specs = parse_chain(spec)
     if constraints is not None and not constraints.is_file():
         raise UsageError(f"no such constraints file: {constraints}")
     limits = Limits(exclude_newer, constraints.absolute() if constraints else None)
     maker = _Maker(Cabinet(cache.expanduser().absolute()), limits, repository)
     builders = [made for name, same in groupby(specs, _kind) for made in maker.row(name, tuple(same))]
-    return builders[0] if len(builders) == 1 else ChainBuilder(builders, maker.cabinet)
+    return builders[0] if len(builders) == 1 else ChainBuilder(builders, maker.cabinet), maker
 
 
 def _kind(spec: Spec) -> str:

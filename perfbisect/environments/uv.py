@@ -126,17 +126,34 @@ def install(
         listed = folder / "dropped.txt"
         listed.write_text("".join(f'{name} ; python_version < "3"\n' for name in drop))
         overrides = ("--override", str(listed))
-    backend: tuple[str, ...] = ()
-    index = ("--no-index",) if _without_index() else ()
-    told = index or "UV_TORCH_BACKEND" in environment or _local_torch(environment)
-    if torch_backend and not told:
-        backend = ("--torch-backend", torch_backend)
     argv = (
         str(find_uv()), "pip", "install", "--no-config", "--python", str(interpreter), "--compile-bytecode",
-        *index, *limits.arguments(), *overrides, *backend, *requirements,
+        *limits.arguments(), *overrides, *_where_from(environment, torch_backend), *requirements,
     )  # fmt: skip
     output = run(argv, env=environment, cwd=folder, log=log, timeout=timeout)
     _judge(output, f"install {' '.join(requirements)}", log, timeout)
+
+
+def lay(
+    target: Path, requirement: str, *, python: str, limits: Limits, torch_backend: str, log: Path,
+    timeout: float, look_only: bool = False,
+) -> None:  # fmt: skip
+    """One package in a folder of its own, for an interpreter, without what it depends on.
+
+    Constraints are not asked: they say what comes by itself, this was asked for. ``look_only``: nothing is
+    written.
+
+    :raises BuildError: there is none for that interpreter.
+    :raises MachineError: the registry cannot be reached, or the disk is full.
+    """
+    environment = _environment()
+    argv = (
+        str(find_uv()), "pip", "install", "--no-config", "--python", python, "--target", str(target),
+        "--no-deps", *(("--dry-run",) if look_only else ("--compile-bytecode",)),
+        *Limits(limits.exclude_newer).arguments(), *_where_from(environment, torch_backend), requirement,
+    )  # fmt: skip
+    output = run(argv, env=environment, cwd=target.parent, log=log, timeout=timeout)
+    _judge(output, f"{'find' if look_only else 'install'} {requirement}", log, timeout)
 
 
 def build_wheel(
@@ -227,6 +244,14 @@ def _environment() -> dict[str, str]:
         environment["UV_DEFAULT_INDEX"] = index
     environment.pop("UV_PROJECT", None)
     return environment | {"UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+
+
+def _where_from(environment: Mapping[str, str], torch_backend: str) -> tuple[str, ...]:
+    """Arguments that say which registry is asked, and where torch comes from."""
+    if _without_index():
+        return ("--no-index",)
+    told = "UV_TORCH_BACKEND" in environment or _local_torch(environment)
+    return ("--torch-backend", torch_backend) if torch_backend and not told else ()
 
 
 def _without_index() -> bool:

@@ -6,7 +6,6 @@ dependencies must have been published does not apply to it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,14 +16,13 @@ from perfbisect.environments.experience import earlier, median_bytes, median_min
 from perfbisect.environments.identity import check_commit
 from perfbisect.environments.index import Answer, Asker, choose, links, supported
 from perfbisect.environments.keys import digest, text_digest
-from perfbisect.environments.packages import Package
+from perfbisect.environments.packages import BACKEND, Package
 from perfbisect.environments.parts import blobs_inside, tree_digests
 from perfbisect.environments.variants import DEFAULT
 from perfbisect.environments.venv import PACKAGES_FILE, fill, look
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.system.git import Repository
 
-_TORCH = re.compile(r"^(cpu|xpu|cu\d+|rocm[\d.]+)$")
 _UNPACKED = 3
 """A wheel of compiled files takes about so many times its size when it is unpacked."""
 
@@ -119,7 +117,7 @@ class WheelBuilder:
                 python=self.python,
                 log=log,
                 timeout=timeout,
-                torch_backend=self._variant if self._variant and _TORCH.match(self._variant) else "",
+                torch_backend=self._variant if self._variant and BACKEND.match(self._variant) else "",
             )
 
         def check(folder: Path) -> Built:

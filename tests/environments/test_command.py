@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.core.change import Change
 from perfbisect.environments.command import CommandBuilder
-from perfbisect.environments.spec import make_builder
+from perfbisect.environments.spec import plain_builder
 from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.system.git import Repository
 from tests.environments.tiny import TinyHistory
@@ -32,7 +32,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def command(cache: Path, repository: Repository, template: str, more: str = "") -> CommandBuilder:
-    builder = make_builder(
+    builder = plain_builder(
         f"command:{template},package=tiny_engine{more}", repository=repository, cache=cache,
         exclude_newer="2026-01-02",
     )  # fmt: skip
@@ -119,7 +119,7 @@ def test_a_program_that_is_not_there(
 )
 def test_mistakes(template: str, problem: str, repository: Repository, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=problem):
-        make_builder(f"command:{template}", repository=repository, cache=tmp_path)
+        plain_builder(f"command:{template}", repository=repository, cache=tmp_path)
 
 
 def test_releases_are_refused(repository: Repository, tmp_path: Path) -> None:

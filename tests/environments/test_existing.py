@@ -10,7 +10,7 @@ import pytest
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment
 from perfbisect.environments.existing import ExistingBuilder
-from perfbisect.environments.spec import make_builder
+from perfbisect.environments.spec import plain_builder
 from perfbisect.errors import BuildError
 from perfbisect.system.git import Repository
 from tests.environments.tiny import TinyHistory, package_files, write_history
@@ -21,7 +21,7 @@ def existing(
     cache: Path, interpreter: Path, repository: Repository | None = None, **options: str
 ) -> ExistingBuilder:
     rest = "".join(f",{key}={value}" for key, value in {"package": "tiny_engine", **options}.items())
-    builder = make_builder(f"existing:{interpreter}{rest}", repository=repository, cache=cache)
+    builder = plain_builder(f"existing:{interpreter}{rest}", repository=repository, cache=cache)
     assert isinstance(builder, ExistingBuilder)
     return builder
 

@@ -11,7 +11,7 @@ from perfbisect.core.change import Change
 from perfbisect.environments import uv
 from perfbisect.environments.index import Answer, Asker, choose, links, supported
 from perfbisect.environments.reach import check, registry
-from perfbisect.environments.spec import make_builder
+from perfbisect.environments.spec import plain_builder
 from perfbisect.environments.variants import cuda_of, variants
 from perfbisect.environments.wheel import WheelBuilder
 from perfbisect.system.git import Repository
@@ -162,7 +162,7 @@ def test_every_wheel_index_of_a_chain_is_looked_at(
         index.add(history.base, wheel_of(tmp_path, repository, history.base))
         one = f"wheel:{index.address}/{{sha}},package=tiny_engine,variant=default"
         other = "wheel:http://127.0.0.1:9/{sha},package=tiny_engine,variant=default"
-        builder = make_builder(f"{one},{other},source", repository=repository, cache=tmp_path)
+        builder = plain_builder(f"{one},{other},source", repository=repository, cache=tmp_path)
         for part in getattr(builder, "builders", ()):
             if isinstance(part, WheelBuilder):
                 part.asker = Asker(pause=0.001)
@@ -172,7 +172,7 @@ def test_every_wheel_index_of_a_chain_is_looked_at(
             (False, "wheel index http://127.0.0.1:9"),
         ]
         (hole,) = check(
-            make_builder(one, repository=repository, cache=tmp_path), Change(history.slow), log=log
+            plain_builder(one, repository=repository, cache=tmp_path), Change(history.slow), log=log
         )[1:]
     assert hole.ok
     assert "no wheel: HTTP 404" in hole.told

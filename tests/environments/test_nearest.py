@@ -11,7 +11,7 @@ from perfbisect.core.change import Change
 from perfbisect.environments import Environment
 from perfbisect.environments.lines import Lines, version_at
 from perfbisect.environments.nearest import NearestOverlay
-from perfbisect.environments.spec import make_builder
+from perfbisect.environments.spec import plain_builder
 from perfbisect.errors import BuildError
 from perfbisect.system.git import Repository
 from tests.environments.tiny import package_files
@@ -92,7 +92,7 @@ def over(
         if not copy.exists():
             shutil.copytree(installed.folder / "venv", copy, symlinks=True)
         words.append(f"overlay:{copy}/bin/python,package=tiny_engine,base={sha}")
-    builder = make_builder(",".join(words), repository=repository, cache=cache)
+    builder = plain_builder(",".join(words), repository=repository, cache=cache)
     assert isinstance(builder, NearestOverlay)
     return builder
 

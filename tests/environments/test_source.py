@@ -12,7 +12,7 @@ import pytest
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment
 from perfbisect.environments.source import SourceBuilder
-from perfbisect.environments.spec import make_builder
+from perfbisect.environments.spec import plain_builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.system.git import Repository
 from tests.environments.cproject import WHY_NOT, CHistory, write_c_history
@@ -30,7 +30,7 @@ def c_history(tmp_path_factory: pytest.TempPathFactory) -> CHistory:
 
 def source(cache: Path, history: CHistory, more: str = "", first: str = "source") -> SourceBuilder:
     spec = f"{first},package=tiny_engine,env=TINY_COMPILED={cache / 'compiled'}{more}"
-    builder = make_builder(spec, repository=Repository.open(history.path), cache=cache)
+    builder = plain_builder(spec, repository=Repository.open(history.path), cache=cache)
     assert isinstance(builder, SourceBuilder)
     return builder
 
@@ -227,7 +227,7 @@ def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: P
     writer.commit("none", {"other/x": b""})
     writer.commit("there", {"sub/pyproject.toml": b"", "sub/tiny_engine/__init__.py": b""})
     none, there = writer.finish(checkout=False)
-    builder = make_builder(
+    builder = plain_builder(
         "source:sub,package=tiny_engine", repository=Repository.open(tmp_path / "repo"), cache=tmp_path
     )
     refusal = builder.refuses(Change(none))
@@ -239,7 +239,7 @@ def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: P
 @pytest.mark.parametrize("folder", ["/abs", "../up", "~/home"])
 def test_a_folder_outside_the_repository(folder: str, repository: Repository, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a folder inside the repository"):
-        make_builder(f"source:{folder}", repository=repository, cache=tmp_path)
+        plain_builder(f"source:{folder}", repository=repository, cache=tmp_path)
 
 
 def test_precompiled_files_are_those_of_the_commit() -> None:

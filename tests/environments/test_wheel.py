@@ -10,7 +10,7 @@ import pytest
 from perfbisect.core.change import Change
 from perfbisect.environments import spec as specs
 from perfbisect.environments.index import Asker
-from perfbisect.environments.spec import make_builder
+from perfbisect.environments.spec import plain_builder
 from perfbisect.environments.wheel import WheelBuilder
 from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.system.git import Repository
@@ -56,7 +56,7 @@ def wheel(
     cache: Path, index: Index, repository: Repository, more: str = "", day: str | None = None
 ) -> WheelBuilder:
     spec = f"wheel:{index.address}/{{sha}},package=tiny_engine{more}"
-    builder = make_builder(spec, repository=repository, cache=cache, exclude_newer=day)
+    builder = plain_builder(spec, repository=repository, cache=cache, exclude_newer=day)
     assert isinstance(builder, WheelBuilder)
     builder.asker = Asker(pause=0.01)
     return builder
@@ -259,7 +259,7 @@ def test_the_variant_may_stand_anywhere_in_the_address(
     index: Index, history: TinyHistory, repository: Repository, tmp_path: Path
 ) -> None:
     spec = f"wheel:{index.address}/x/{{variant}}/{{sha}}/simple/,package=tiny_engine"
-    builder = make_builder(spec, repository=repository, cache=tmp_path)
+    builder = plain_builder(spec, repository=repository, cache=tmp_path)
     assert isinstance(builder, WheelBuilder)
     assert builder.variants == ("cpu",)
     assert builder.page(history.base, "cpu") == (f"{index.address}/x/cpu/{history.base}/simple/tiny-engine/")
@@ -301,7 +301,7 @@ def test_the_client_is_one_commits(
 )
 def test_mistakes(spec: str, problem: str, repository: Repository, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
-        make_builder(spec, repository=repository, cache=tmp_path)
+        plain_builder(spec, repository=repository, cache=tmp_path)
     assert problem in raised.value.message
 
 
