@@ -54,12 +54,13 @@ class Counter:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     seen: int = 0
-    bodies: list[dict[str, Any]] = field(default_factory=list)
+    bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Path and body of each, in the order in which they came."""
 
-    def next(self, body: dict[str, Any]) -> int:
+    def next(self, path: str, body: dict[str, Any]) -> int:
         with self.lock:
             self.seen += 1
-            self.bodies.append(body)
+            self.bodies.append((path, body))
             return self.seen
 
 
@@ -111,7 +112,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         is_form = self.headers.get("Content-Type", "").startswith("multipart/form-data")
         body = {"form": len(raw)} if is_form else json.loads(raw or b"{}")
-        told, number = self.server.told, self.server.counter.next(body)
+        told, number = self.server.told, self.server.counter.next(self.path, body)
         if told.fail_every and number % told.fail_every == 0:
             return self.tell({"error": {"message": "out of mana"}}, 500)
         mute = bool(told.mute_every and number % told.mute_every == 0)

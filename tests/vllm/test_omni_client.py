@@ -1,0 +1,208 @@
+"""The real ``vllm bench serve --omni`` against a pretend server that is told how fast it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.clients.omni_bench import CLIENT
+from perfbisect.config.content import content_revision
+from perfbisect.core.attempt import RunResult
+from perfbisect.core.cell import Cell
+from perfbisect.errors import ClientError
+from perfbisect.families import Endpoint
+from tests.fakes.omni.server import PretendOmni, Told
+from tests.vllm.conftest import CACHE, ROOT
+from tests.vllm.omni_client import install, result
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+MODEL = ROOT / "cells" / "models" / "llama_100m"
+PROMPTS = 8
+SEED = 5
+
+PACE = Told(ttfp=0.25, rtf=0.4, seconds=2.0, tokens=8, image_seconds=0.3)
+LATE_MS, LATE_SHARE = 60.0, 0.04
+"""How much later than it was sent an answer may be seen: on a busy machine of two cores."""
+
+SPEECH = {
+    "family": "tts",
+    "backend": "openai-audio-speech",
+    "endpoint": "/v1/audio/speech",
+    "percentile_metrics": "ttft,audio_ttfp,audio_underrun",
+}
+CHAT = {
+    "family": "omni",
+    "backend": "openai-chat-omni",
+    "endpoint": "/v1/chat/completions",
+    "percentile_metrics": "ttft,tpot,itl,e2el,audio_rtf,audio_ttfp,audio_duration",
+    "ignore_eos": True,
+}
+IMAGE = {
+    "family": "diffusion",
+    "backend": "/v1/images/generations",
+    "endpoint": "/v1/images/generations",
+    "extra_body": {"width": 8, "height": 8},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command, and how its server behaves."""
+
+    fields: dict[str, Any]
+    told: Told = PACE
+
+    @property
+    def cell(self) -> Cell:
+        arguments = {"random-input-len": 8, "random-output-len": PACE.tokens}
+        # Without a check beforehand: the client would wait for a server that refuses.
+        client = {"name": "omni_bench", "args": {"ready-check-timeout-sec": 0}}
+        own = {"model": str(MODEL), "revision": {"model": content_revision(MODEL)}, "client": client}
+        load = {"num_prompts": PROMPTS, "num_warmups": 1, "max_concurrency": 1, "dataset_args": arguments}
+        return Cell.model_validate({"name": "one", **own, **load, **self.fields})
+
+
+CASES = {
+    "speech": Case(SPEECH),
+    "chat": Case(CHAT),
+    "image": Case(IMAGE),
+    "failing": Case(SPEECH, Told(fail_every=4)),
+    "muted": Case(SPEECH, Told(mute_every=5)),
+    "mute": Case(SPEECH, Told(mute_every=1)),
+    "events": Case(SPEECH, Told(events=True)),
+    "broken": Case(CHAT, Told(broken=True)),
+    "refusing": Case(SPEECH, Told(fail_every=1)),
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left, and the bodies that its server was sent."""
+
+    case: Case
+    code: int
+    path: Path
+    bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def parsed(self) -> RunResult:
+        expected = {"model_id": "pretend", "attempt": "a1"}
+        return CLIENT.parse(self.case.cell, result(self.path), index=1, seed=SEED, expected=expected)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Done]]:
+    """Every case, by one process of the client."""
+    folder = tmp_path_factory.mktemp("omni")
+    client = install(CACHE, folder / "client.log")
+    commands, servers = [], {}
+    with ExitStack() as stack:
+        for name, case in CASES.items():
+            servers[name] = stack.enter_context(PretendOmni(case.told))
+            commands.append(
+                CLIENT.command(
+                    case.cell,
+                    Endpoint(servers[name].port, "pretend"),
+                    seed=SEED,
+                    result=folder / f"{name}.json",
+                    metadata={"attempt": "a1"},
+                )
+            )
+        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG")}
+        env = kept | CLIENT.env(CASES["speech"].cell)
+        codes = client.run(commands, env)
+        yield {
+            name: Done(case, code, folder / f"{name}.json", servers[name].counter.bodies)
+            for (name, case), code in zip(CASES.items(), codes, strict=True)
+        }
+
+
+def near(measured: float, told: float, late: float) -> bool:
+    """The truth or a little later, never earlier: the clock of the server begins after the client's."""
+    return told * 0.999 <= measured <= told + late
+
+
+def test_speech_is_measured_as_it_was_told(done: dict[str, Done]) -> None:
+    run = done["speech"].parsed()
+    assert run.warnings == ()
+    assert near(run.values["audio_ttfp:median"], 1000 * PACE.ttfp, LATE_MS)
+    assert near(run.values["audio_rtf:median"], PACE.rtf, LATE_SHARE)
+    assert near(run.values["e2el:median"], 1000 * PACE.rtf * PACE.seconds, LATE_MS)
+    assert run.values["audio_duration:median"] == PACE.seconds
+    assert run.values["e2el_per_audio_s"] == pytest.approx(run.values["e2el:median"] / PACE.seconds)
+    assert run.values["audio_throughput"] == pytest.approx(1 / PACE.rtf, rel=0.1)
+    assert run.facts["audio_seconds"] == PROMPTS * PACE.seconds
+
+
+def test_the_request_that_is_measured_asks_for_raw_sound(done: dict[str, Done]) -> None:
+    bodies = [body for path, body in done["speech"].bodies if path == "/v1/audio/speech"]
+    assert len(bodies) == PROMPTS + 1
+    asked = {(body["stream"], body["stream_format"], body["response_format"]) for body in bodies}
+    assert asked == {(True, "audio", "pcm")}
+
+
+def test_a_chat_with_sound_is_measured_as_it_was_told(done: dict[str, Done]) -> None:
+    run = done["chat"].parsed()
+    assert run.warnings == ()
+    step = 1000 * PACE.ttfp / (PACE.tokens + 1)
+    assert near(run.values["ttft:median"], step, LATE_MS)
+    assert near(run.values["audio_ttfp:median"], 1000 * PACE.ttfp, LATE_MS)
+    assert near(run.values["audio_rtf:median"], PACE.rtf, LATE_SHARE)
+    assert run.values["tpot:median"] == pytest.approx(step, rel=0.25)
+    assert run.values["output_tokens"] == PACE.tokens
+    assert run.values["audio_duration:median"] == PACE.seconds
+
+
+def test_an_image_is_measured_as_it_was_told(done: dict[str, Done]) -> None:
+    run = done["image"].parsed()
+    assert run.warnings == ()
+    assert near(run.values["e2el:median"], 1000 * PACE.image_seconds, LATE_MS)
+    assert run.values["images"] == 1.0
+    assert run.values["image_pixels"] == 64.0
+    assert run.values["image_throughput"] == pytest.approx(1 / PACE.image_seconds, rel=0.25)
+
+
+def test_failed_requests_are_a_warning(done: dict[str, Done]) -> None:
+    run = done["failing"].parsed()
+    assert run.values["failed"] == 0.25
+    assert run.warnings[0].startswith("2 of 8 requests failed: Internal Server Error")
+
+
+def test_a_request_without_sound_is_a_warning(done: dict[str, Done]) -> None:
+    run = done["muted"].parsed()
+    assert result(done["muted"].path)["failed"] == 0
+    assert [warning for warning in run.warnings if "brought no sound" in warning]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mute", "brought not one second of sound"),
+        ("broken", "none of 8 requests completed"),
+        ("refusing", r"none of 8 requests completed \(8 failed\): Internal Server Error"),
+    ],
+)
+def test_the_client_ends_well_and_has_measured_nothing(done: dict[str, Done], name: str, said: str) -> None:
+    assert done[name].code == 0
+    with pytest.raises(ClientError, match=said):
+        done[name].parsed()
+
+
+def test_where_nothing_completed_the_latencies_of_sound_are_absent(done: dict[str, Done]) -> None:
+    document = result(done["refusing"].path)
+    assert not [name for name in document if name.endswith(("audio_ttfp_ms", "audio_rtf"))]
+    assert document["total_audio_duration_s"] == 0
+
+
+def test_events_taken_for_sound_make_the_answer_longer_and_the_server_faster(done: dict[str, Done]) -> None:
+    """Why readiness looks at the content type: nothing in the result tells."""
+    run = done["events"].parsed()
+    assert run.warnings == ()
+    assert run.values["audio_duration:median"] > 1.2 * Told().seconds
+    assert run.values["audio_rtf:median"] < 0.9 * Told().rtf
