@@ -87,14 +87,16 @@ def by_commit(report: ReportDocument) -> Figure | None:
     room = max(0.7, last * 0.015)
     # The culprit's label is among those that are shown.
     ticks = list(range(min(culprits, default=0) % step, last + 1, step))
+    # The reverted end stands beyond the range.
+    beyond = last + any(launch.position > last for launch in report.launches)
     layout: Figure = {
         "height": 560 if beliefs else 400,
         "bargap": 0.15,
         "shapes": shapes,
         "xaxis": {
-            "range": [-room, last + room],
-            "tickvals": ticks,
-            "ticktext": [short(report, i) for i in ticks],
+            "range": [-room, beyond + room],
+            "tickvals": ticks + [beyond] * (beyond > last),
+            "ticktext": [short(report, i) for i in ticks] + ["reverted"] * (beyond > last),
             "tickangle": -45,
             "tickfont": {"family": "ui-monospace, monospace", "size": 11},
             "anchor": "y",

@@ -17,6 +17,7 @@ PURPOSES: Final[Mapping[str, tuple[str, str]]] = {
     "end": ("an end of the range", "circle"),
     "search": ("search", "diamond"),
     "confirm": ("A/B", "square"),
+    "revert": ("revert check", "triangle-up"),
 }
 """What a launch was for -> what the legend says, and its symbol."""
 

@@ -230,6 +230,30 @@ def test_every_launch_is_a_mark(rich: ReportDocument, name: str) -> None:
     assert low < min(traces["failed"]["y"]) < min(values) < max(values) < high
 
 
+def test_the_reverted_end_stands_beyond_the_range(rich: ReportDocument) -> None:
+    last = rich.positions - 1
+    more = [
+        rich.launches[0].model_copy(update={"number": 90 + i, "purpose": "revert", "position": last + i})
+        for i in (0, 1)
+    ]
+    figure = figures(rich.model_copy(update={"launches": (*rich.launches, *more)}))["by-commit"]
+    (reverted,) = [trace for trace in figure["data"] if trace.get("name") == "revert check"]
+    assert reverted["x"] == [last, last + 1]
+    axis = figure["layout"]["xaxis"]
+    assert axis["range"][1] > last + 1
+    assert axis["ticktext"][axis["tickvals"].index(last + 1)] == "reverted"
+    assert "reverted" not in figures(rich)["by-commit"]["layout"]["xaxis"]["ticktext"]
+
+
+def test_every_colour_is_one_of_both_themes(rich: ReportDocument) -> None:
+    style = (Path(html_report.__file__).parent / "templates" / "report.css").read_text()
+    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    named = {text[1:] for text in strings(figures(rich)) if re.fullmatch(r"@[a-z]+\d?", text)}
+    assert {"end", "search", "confirm", "culprit", "slot1"} <= named
+    for theme in (light, dark.split("* {")[0]):
+        assert named | {"revert"} <= set(re.findall(r"--c-(\w+):", theme))
+
+
 def test_launches_apart_from_their_level_are_told_by_slot(rich: ReportDocument) -> None:
     lines = [trace for trace in figures(rich)["by-time"]["data"] if trace.get("yaxis") == "y2"]
     assert [trace["name"] for trace in lines] == ["slot gpu0", "slot gpu1"]
