@@ -58,6 +58,7 @@ def bisect(
     client: str | None,
     metric: str | None,
     variant: str | None,
+    as_in: str | None,
     constraints: Path | None,
     exclude_newer: str | None,
     verbose: bool,
@@ -91,6 +92,7 @@ def bisect(
     from perfbisect.render.notices import Planned
 
     here = place(repo=repo, state=state)
+    wiring.refuse_another(wiring.the_cell(here, cell, variant), as_in)
     extras = Extras(
         find=find,
         every=every,

@@ -44,6 +44,7 @@ def compare(
     client: str | None,
     metric: str | None,
     variant: str | None,
+    as_in: str | None,
     constraints: Path | None,
     exclude_newer: str | None,
     verbose: bool,
@@ -62,7 +63,7 @@ def compare(
 
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
-    from perfbisect.cli import finish
+    from perfbisect.cli import finish, wiring
     from perfbisect.cli.contest import TypedContest, contest, planned
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
@@ -71,6 +72,8 @@ def compare(
     from perfbisect.render.compare_lines import compare_lines, plan_lines, sweep_lines
 
     here = place(repo=repo, state=state)
+    if as_in is not None:
+        wiring.refuse_another(wiring.the_cell(here, cell, None), as_in)
     typed = TypedContest(
         cell, a, b, min_effect, blocks, budget, seed, env, client, metric, variant, constraints, exclude_newer
     )

@@ -57,8 +57,16 @@ def workers(function: _Function) -> _Function:
     )(function)
 
 
+as_in = click.option(
+    "--as-in",
+    metavar="TEXT",
+    help="A report's bench command or result file: refuse a cell that is not the one it speaks of.",
+)
+
+
 def measuring(function: _Function) -> _Function:
     """The options of verbs that measure."""
-    for option in (verbose, wait, exclude_newer, constraints, variant, metric, client, env, state, repo):
+    typed = (verbose, wait, exclude_newer, constraints, as_in, variant, metric, client, env, state, repo)
+    for option in typed:
         function = option(function)
     return function

@@ -28,6 +28,7 @@ def run(
     client: str | None,
     metric: str | None,
     variant: str | None,
+    as_in: str | None,
     constraints: Path | None,
     exclude_newer: str | None,
     verbose: bool,
@@ -54,6 +55,7 @@ def run(
 
     here = place(repo=repo, state=state)
     the_cell = wiring.the_cell(here, cell, variant)
+    wiring.refuse_another(the_cell, as_in)
     judged = metric_of(the_cell, here.setting("metric", metric))
     slots = slots_for(the_cell, 1)
     environment, change = changes.environment_of(here, env, at), changes.the_change(here, at)

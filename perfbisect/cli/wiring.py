@@ -12,6 +12,8 @@ from perfbisect.cli.place import Place, with_objects
 from perfbisect.config.cells import load_cell
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change import Change
+from perfbisect.core.match import differing
+from perfbisect.core.sighting import sighting
 from perfbisect.environments import Builder, Environment
 from perfbisect.environments.grammar import absolute_spec
 from perfbisect.environments.spec import make_builder
@@ -51,6 +53,22 @@ def the_cell(place: Place, typed: str | None, variant: str | None) -> Cell:
     cell = load_cell(name, read_at=read_at if repository else None)
     chosen = place.setting("variant", variant)
     return apply_variant(cell, chosen) if chosen else cell
+
+
+def refuse_another(cell: Cell, report: str | None) -> None:
+    """Refuses a cell that is not the one a report speaks of; a report that says less than a cell refuses less.
+
+    :raises UsageError: fields differ; each is told with both values.
+    """
+    if report is None:
+        return
+    found = differing(sighting(report), cell)
+    if found:
+        told = "; ".join(f"{field}: {left} there, {right} here" for field, left, right in found)
+        raise UsageError(
+            f"cell {cell.name} is not the one that the report speaks of, {len(found)} fields differ: {told}",
+            next_step="perfbisect cells match shows the nearest cell; or leave --as-in out",
+        )
 
 
 def the_setting(
