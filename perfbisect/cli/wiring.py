@@ -56,7 +56,7 @@ def the_cell(place: Place, typed: str | None, variant: str | None) -> Cell:
 
 
 def refuse_another(cell: Cell, report: str | None) -> None:
-    """Refuses a cell that is not the one a report speaks of; a report that says less than a cell refuses less.
+    """Refuses a cell that is not the one a report speaks of, as far as the report says which that is.
 
     :raises UsageError: fields differ; each is told with both values.
     """
