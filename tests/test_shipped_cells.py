@@ -13,6 +13,7 @@ from perfbisect.config.cells import list_cells, load_cells
 from perfbisect.core.cell import Cell, apply_variant, echo
 from perfbisect.families import FAMILIES, Endpoint
 from perfbisect.resources import cells_folder
+from tests.shared import data
 
 NAMES = sorted(path.stem for path in cells_folder().glob("*.yaml"))
 CELLS = [cell for name in NAMES for cell in load_cells(cells_folder() / f"{name}.yaml")]
@@ -32,6 +33,13 @@ SERVE_FLAGS = {
     *("--enable-prefix-caching", "--no-enable-prefix-caching", "--async-scheduling", "--no-async-scheduling"),
 }
 """Server options of the shipped cells, each looked up in vLLM 0.32's engine/arg_utils.py."""
+
+OMNI_SERVE_FLAGS = {
+    *("--omni", "--deploy-config", "--stage-overrides", "--stage-init-timeout", "--init-timeout"),
+    *("--async-chunk", "--no-async-chunk", "--enable-diffusion-pipeline-profiler", "--step-execution"),
+    "--cache-backend",
+}
+"""The same, looked up in vLLM-Omni 0.30's entrypoints/cli/serve.py."""
 
 BENCH_FLAGS = {
     *(
@@ -65,6 +73,22 @@ BENCH_FLAGS = {
 }
 """Client options of the shipped cells, each looked up in vLLM 0.32's benchmarks/serve.py and datasets."""
 
+OMNI_BENCH_FLAGS = {"--omni", "--extra-body", "--seed-tts-locale"}
+"""The same, looked up in vLLM-Omni 0.30's entrypoints/cli/benchmark."""
+
+DIFFUSION_FLAGS = {
+    *("--backend", "--endpoint", "--base-url", "--model", "--dataset", "--task", "--num-prompts", "--seed"),
+    *("--max-concurrency", "--request-rate", "--warmup-requests", "--output-file", "--disable-tqdm"),
+    *("--width", "--height", "--num-inference-steps", "--enable-negative-prompt"),
+}
+"""Options of vLLM-Omni's diffusion benchmark, of which it has ``--backend`` or ``--endpoint``."""
+
+KNOWN_FLAGS = {
+    "vllm_bench": BENCH_FLAGS,
+    "omni_bench": BENCH_FLAGS | OMNI_BENCH_FLAGS,
+    "diffusion_bench": DIFFUSION_FLAGS,
+}
+
 
 def flags(args: tuple[str, ...]) -> set[str]:
     return {arg.split("=")[0] for arg in args if arg.startswith("--")}
@@ -81,6 +105,10 @@ def test_what_an_engineer_needs_is_there() -> None:
         "text_throughput",
         "text_prefix_repetition",
         "text_speculative",
+        "tts_default_voice_high_c",
+        "tts_voice_clone_nightly",
+        "omni_audio_chat",
+        "diffusion_qwen_image",
     } <= set(NAMES)
     assert {known.name for known in list_cells() if known.shipped} == set(NAMES)
     assert len({cell.digest for cell in CELLS}) == len(CELLS)
@@ -90,11 +118,38 @@ def test_what_an_engineer_needs_is_there() -> None:
 def test_each_uses_only_options_that_exist(cell: Cell) -> None:
     endpoint = Endpoint(port=1, model_name="m")
     for side in sides(cell):
-        assert flags(FAMILIES[cell.family].server(side, endpoint).args) <= SERVE_FLAGS
+        known = SERVE_FLAGS if cell.family == "text" else SERVE_FLAGS | OMNI_SERVE_FLAGS
+        assert flags(FAMILIES[cell.family].server(side, endpoint).args) <= known
     command = CLIENTS[cell.client.name].command(
         cell, endpoint, seed=0, result=PurePosixPath("r.json"), metadata={}
     )
-    assert flags(command) <= BENCH_FLAGS
+    assert flags(command) <= KNOWN_FLAGS[cell.client.name]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_each_watches_what_its_headline_could_be_bought_with(cell: Cell) -> None:
+    assert "failed" in cell.guards
+    if cell.headline.startswith("audio_"):
+        assert "audio_duration" in cell.guards
+    elif cell.family in ("text", "omni"):
+        assert "output_tokens" in cell.guards
+
+
+def test_the_deploy_yamls_are_those_of_vllm_omni() -> None:
+    folder = data("vllm_omni", "deploy")
+    for cell in CELLS:
+        if cell.deploy_yaml is not None and cell.deploy_yaml.path:
+            path = PurePosixPath(cell.deploy_yaml.path)
+            assert path.parent == PurePosixPath("vllm_omni/deploy")
+            assert (folder / path.name).is_file()
+
+
+def test_the_sentences_are_as_the_client_reads_them() -> None:
+    rows = (cells_folder() / "data" / "tts_sentences" / "en" / "meta.lst").read_text().splitlines()
+    fields = [row.split("|") for row in rows]
+    assert len(rows) == 64
+    assert all(len(row) == 4 and row[3].endswith(".") for row in fields)
+    assert len({row[0] for row in fields}) == len({row[3] for row in fields}) == 64
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
