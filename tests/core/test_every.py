@@ -173,3 +173,20 @@ def test_an_a_b_of_the_left_neighbour_is_told_from_the_one_before():
     assert not any(
         isinstance(e, Measured) and e.purpose == "confirm" and e.index not in (6, 7, 8) for e in world.events
     )
+
+
+def test_a_part_whose_a_b_fails_twice_is_given_up():
+    """The search sees a step at 3; the launches of its A/B see none."""
+    world = bench({6: 1.0, 3: 0.3}, n=6)
+    events = []
+    while not isinstance(action := next_action(world.plan, events), Done):
+        event = world.answer(action)
+        if action.purpose == "confirm" and action.index <= 3:
+            event = replace(event, values=(100.0,) * action.runs)
+        events.append(event)
+    assert [step.culprits for step in action.outcome.steps] == [(6,)]
+    assert "positions 0 and 5 seem to differ, but no A/B between them did" in action.outcome.note
+    first = next(k for k, e in enumerate(events) if e.purpose == "confirm" and e.index == 3)
+    begun = [Pending(3, 1, "confirm", "b")]
+    waiting = next_action(world.plan, events[:first], begun)
+    assert isinstance(waiting, Wait) or waiting.index not in range(1, 5)
