@@ -64,9 +64,9 @@ def parse(
             f"{values['latency:p50']:g}"
         )
     for key in optional:
-        memory = told.get(_name(key))
-        if isinstance(memory, (int, float)) and math.isfinite(memory) and memory > 0:
-            values[key] = float(memory)
+        more = told.get(_name(key))
+        if isinstance(more, (int, float)) and math.isfinite(more) and more > 0:
+            values[key] = float(more)
     warnings = unfinished(cell.num_prompts, completed, failed, ["the client keeps no errors"])
     return RunResult(
         index=index,

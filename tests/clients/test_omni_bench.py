@@ -1,0 +1,263 @@
+"""The command of ``vllm bench serve --omni``, and which of its results are measurements."""
+
+from __future__ import annotations
+
+import math
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+from perfbisect.clients.omni_bench import BACKENDS, CLIENT
+from perfbisect.clients.omni_bench_result import per_unit
+from perfbisect.core.cell import Cell
+from perfbisect.core.metric import parse_metric
+from perfbisect.errors import ClientError, UsageError
+from perfbisect.families import Endpoint
+
+ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
+
+SPEECH = {
+    "family": "tts",
+    "backend": "openai-audio-speech",
+    "endpoint": "/v1/audio/speech",
+    "metric_percentiles": "99",
+    "client": "omni_bench",
+}
+CHAT = {
+    "family": "omni",
+    "backend": "openai-chat-omni",
+    "endpoint": "/v1/chat/completions",
+    "metric_percentiles": "99",
+    "client": "omni_bench",
+    "percentile_metrics": "ttft,tpot,audio_rtf",
+}
+IMAGE = {
+    "family": "diffusion",
+    "backend": "/v1/images/generations",
+    "endpoint": "/v1/images/generations",
+    "metric_percentiles": "99",
+    "client": "omni_bench",
+}
+
+
+def cell(fields: dict[str, Any] | None = None, **more: Any) -> Cell:
+    return Cell.model_validate(
+        {"name": "one", "model": "org/m", "num_prompts": 4, **(fields or SPEECH), **more}
+    )
+
+
+def argv(one: Cell) -> tuple[str, ...]:
+    return CLIENT.command(
+        one, ENDPOINT, seed=17, result=PurePosixPath("/a/b/run-1.json"), metadata={"attempt": "a7"}
+    )
+
+
+def option(one: Cell, name: str) -> str:
+    words = argv(one)
+    return words[words.index(name) + 1]
+
+
+class TestCommand:
+    def test_the_whole_of_it(self) -> None:
+        one = cell(max_concurrency=2, num_warmups=3, dataset_name="seed-tts", dataset_path="org/sentences")
+        assert argv(one) == (
+            *("-m", "vllm_omni.entrypoints.cli.main", "bench", "serve"),
+            *("--backend", "openai-audio-speech", "--base-url", "http://127.0.0.1:4321"),
+            *("--dataset-name", "seed-tts", "--dataset-path", "org/sentences", "--disable-tqdm"),
+            *("--endpoint", "/v1/audio/speech", "--extra-body", '{"stream_format":"audio"}'),
+            *("--max-concurrency", "2", "--metric-percentiles", "0.01,99", "--model", "pb-1a2b"),
+            *("--num-prompts", "4", "--num-warmups", "3", "--omni"),
+            *("--percentile-metrics", "audio_ttfp,audio_rtf,audio_duration,e2el"),
+            *("--ready-check-timeout-sec", "60", "--request-rate", "inf", "--result-dir", "/a/b"),
+            *("--result-filename", "run-1.json", "--save-detailed", "--save-result", "--seed", "17"),
+            *("--tokenizer", "org/m", "--metadata", "attempt=a7", "perfbisect_seed=17"),
+            f"perfbisect_cell={one.digest}",
+        )
+
+    def test_sampling_is_the_deploy_yamls_but_for_what_the_cell_sets(self) -> None:
+        assert "--temperature" not in argv(cell())
+        assert option(cell(sampling={"temperature": 0.9}), "--temperature") == "0.9"
+        assert "--top-p" not in argv(cell(sampling={"temperature": 0.9}))
+
+    def test_a_chat_is_not_asked_for_another_form(self) -> None:
+        assert "--extra-body" not in argv(cell(CHAT))
+        one = cell(CHAT, extra_body={"modalities": ["text", "audio"]})
+        assert option(one, "--extra-body") == '{"modalities":["text","audio"]}'
+
+    def test_without_sound_no_shortest_answer_is_looked_for(self) -> None:
+        silent = cell(CHAT, extra_body={"modalities": ["text"]})
+        assert option(silent, "--metric-percentiles") == "99"
+        assert option(silent, "--percentile-metrics") == "ttft,tpot,e2el"
+        assert option(cell(CHAT), "--percentile-metrics") == "ttft,tpot,audio_rtf,audio_duration,e2el"
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ({"extra_body": {"stream_format": "sse"}}, "asks for stream_format 'sse'"),
+            ({"extra_body": {"response_format": "wav"}}, "asks for response_format 'wav'"),
+            ({"extra_body": {"stream": False}}, "asks for stream False"),
+            ({"backend": "openai-realtime-tts"}, "no backend openai-realtime-tts: openai-audio-speech, "),
+            (
+                {"endpoint": "/v1/chat/completions"},
+                "asks at /v1/audio/speech, the cell's endpoint is /v1/chat",
+            ),
+            ({"dataset_args": {"seed": 3}}, "cannot set seed"),
+        ],
+    )
+    def test_what_it_could_not_count_is_refused(self, more: dict[str, Any], said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            argv(cell(SPEECH, **more))
+
+    def test_each_backend_is_of_the_endpoint_it_asks(self) -> None:
+        assert all(backend.endpoint.startswith("/v1/") for backend in BACKENDS.values())
+
+    def test_nothing_is_preloaded_and_the_loopback_passes_every_proxy(self) -> None:
+        assert CLIENT.preload({}) == ()
+        assert CLIENT.env(cell(client={"name": "omni_bench", "env": {"A": "1"}}))["NO_PROXY"].startswith(
+            "127."
+        )
+
+
+def document(one: Cell, **changed: Any) -> dict[str, Any]:
+    """A result of four requests: 2 s of sound each, TTFP 100 ms, RTF 0.3, by one after the other."""
+    spread = {
+        "audio_ttfp_ms": 100.0, "audio_rtf": 0.3, "audio_duration_s": 2.0, "e2el_ms": 600.0,
+        "ttft_ms": 20.0, "tpot_ms": 11.0,
+    }  # fmt: skip
+    told = {f"{part}_{name}": value for name, value in spread.items() for part in ("mean", "median", "p99")}
+    return {
+        "date": "20260701-120000", "model_id": "pb-1a2b", "num_prompts": 4, "max_concurrency": None,
+        "perfbisect_seed": "17", "perfbisect_cell": one.digest, "attempt": "a7",
+        "duration": 2.4, "completed": 4, "failed": 0, "errors": ["", "", "", ""],
+        "total_input_tokens": 40, "total_output_tokens": 32, "request_throughput": 4 / 2.4,
+        "output_throughput": 32 / 2.4, "total_token_throughput": 72 / 2.4,
+        "total_audio_duration_s": 8.0, "audio_throughput": 8.0 / 2.4, "p0.01_audio_duration_s": 1.9,
+        "total_images": 4, "image_throughput": 4 / 2.4, "average_pixels_per_image": 64.0,
+        "mean_denoise_step_latency_ms": 0.0, "stage_durations_mean": {}, **told, **changed,
+    }  # fmt: skip
+
+
+def parse(one: Cell, **changed: Any) -> Any:
+    expected = {"model_id": "pb-1a2b", "attempt": "a7"}
+    return CLIENT.parse(one, document(one, **changed), index=2, seed=17, expected=expected)
+
+
+class TestParse:
+    def test_speech(self) -> None:
+        run = parse(cell(), total_output_tokens=0)
+        assert (run.index, run.seed, run.seconds, run.warnings) == (2, 17, 2.4, ())
+        assert set(run.values) == set(CLIENT.metrics(cell()))
+        assert run.values["audio_ttfp:median"] == 100.0
+        assert run.values["audio_duration:p99"] == 2.0
+        assert run.values["e2el_per_audio_s"] == 300.0
+        assert run.values["audio_ttfp_per_audio_s"] == 50.0
+        assert run.facts["audio_seconds"] == 8.0
+
+    def test_a_chat(self) -> None:
+        run = parse(cell(CHAT))
+        assert set(run.values) == set(CLIENT.metrics(cell(CHAT)))
+        assert run.values["output_tokens"] == 8.0
+        assert run.values["e2el_per_token"] == 75.0
+
+    def test_one_token_a_request_has_no_time_between_tokens(self) -> None:
+        run = parse(cell(CHAT), total_output_tokens=4, median_tpot_ms=math.nan)
+        assert not [key for key in run.values if key.startswith("tpot")]
+
+    def test_images_and_what_their_server_tells(self) -> None:
+        run = parse(
+            cell(IMAGE),
+            mean_denoise_step_latency_ms=70.0,
+            mean_peak_memory_mb=0.0,
+            stage_durations_mean={"Pipe.diffuse": 2.0, "queue_wait_ms": 3.0, "odd": None},
+            stage_durations_p99={"Pipe.diffuse": 2.5},
+        )
+        assert run.values["images"] == 1.0
+        assert run.values["image_pixels"] == 64.0
+        assert run.values["denoise_step_latency:mean"] == 70.0
+        assert "peak_memory_mb:mean" not in run.values
+        assert run.values["stage.Pipe.diffuse:mean"] == 2.0
+        assert run.values["stage.Pipe.diffuse:p99"] == 2.5
+        assert run.values["stage.queue_wait_ms:mean"] == 3.0
+        assert not [key for key in run.values if "odd" in key]
+
+    def test_milliseconds_of_the_era_before(self) -> None:
+        one = cell()
+        old = document(one)
+        for name in [name for name in old if name.endswith("audio_duration_s")]:
+            old[name.removesuffix("_s") + "_ms"] = 1000 * old.pop(name)
+        run = CLIENT.parse(one, old, index=1, seed=17)
+        assert run.values["audio_duration:median"] == 2.0
+        assert run.facts["audio_seconds"] == 8.0
+
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            (
+                {"completed": 0, "failed": 4, "errors": ["a\nb"]},
+                r"none of 4 requests completed \(4 failed\): b",
+            ),
+            ({"date": None, "num_prompts": 0, "completed": 0}, "a form full of zeros"),
+            ({"total_audio_duration_s": 0.0, "audio_throughput": 0.0}, "brought not one second of sound"),
+            ({"total_audio_duration_s": 16.0}, "contradicts itself: 16 s of sound"),
+            ({"median_audio_ttfp_ms": 0.0}, "median_audio_ttfp_ms is 0: no measurement"),
+            ({"median_audio_rtf": math.nan}, "median_audio_rtf is nan"),
+            ({"errors": ["died"]}, "1 requests carry an error in the stream, 0 count as failed: died"),
+            ({"model_id": "pb-else"}, "of another run: model_id is 'pb-else'"),
+            ({"perfbisect_seed": "18"}, "of another run: perfbisect_seed is '18'"),
+            ({"num_prompts": 5}, "of another run: num_prompts is 5"),
+            ({"duration": 0}, "duration is 0 s"),
+        ],
+    )
+    def test_what_is_no_measurement(self, changed: dict[str, Any], said: str) -> None:
+        with pytest.raises(ClientError, match=said):
+            parse(cell(), **changed)
+
+    def test_a_key_that_is_absent_is_named(self) -> None:
+        broken = document(cell())
+        for name in ("median_audio_ttfp_ms", "mean_audio_ttfp_ms", "p99_audio_ttfp_ms"):
+            del broken[name]
+        with pytest.raises(
+            ClientError, match="the result has no median_audio_ttfp_ms, mean_audio_ttfp_ms, p99"
+        ):
+            CLIENT.parse(cell(), broken, index=1, seed=17)
+
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            ({"failed": 1, "completed": 3, "errors": ["500"]}, "1 of 4 requests failed: 500"),
+            ({"completed": 3}, "3 requests were sent where 4 were asked for"),
+            (
+                {"p0.01_audio_duration_s": 0.001},
+                "a request at least brought no sound: the shortest has 0.00 s",
+            ),
+        ],
+    )
+    def test_what_is_one_with_a_warning(self, changed: dict[str, Any], said: str) -> None:
+        assert [warning for warning in parse(cell(), **changed).warnings if said in warning]
+
+    def test_a_chat_that_was_cut_short(self) -> None:
+        asked = {"dataset_args": {"random-output-len": 10}, "ignore_eos": True}
+        assert "8.0 tokens a request of 10" in parse(cell(CHAT, **asked)).warnings[0]
+        assert parse(cell(CHAT, **{**asked, "ignore_eos": False})).warnings == ()
+
+
+def test_stages_and_memory_may_be_judged_where_they_may_be_told() -> None:
+    for name in (
+        "stage.QwenImagePipeline.diffuse:mean",
+        "denoise_step_latency:mean",
+        "peak_memory_mb:median",
+    ):
+        CLIENT.check_metric(cell(IMAGE), parse_metric(name))
+    with pytest.raises(UsageError, match="does not report"):
+        CLIENT.check_metric(cell(IMAGE), parse_metric("stage.QwenImagePipeline.diffuse:p95"))
+    with pytest.raises(UsageError, match="does not report ttft:median"):
+        CLIENT.check_metric(cell(percentile_metrics="ttft,audio_ttfp"), parse_metric("ttft"))
+
+
+def test_per_unit_follows_a_shorter_answer() -> None:
+    whole = per_unit({"e2el:median": 600.0, "audio_ttfp:median": 100.0, "audio_duration:median": 2.0})
+    short = per_unit({"e2el:median": 300.0, "audio_ttfp:median": 100.0, "audio_duration:median": 1.0})
+    assert whole == {"e2el_per_audio_s": 300.0, "audio_ttfp_per_audio_s": 50.0}
+    assert short["e2el_per_audio_s"] == whole["e2el_per_audio_s"]
+    assert per_unit({"e2el:median": 600.0, "audio_duration:median": 0.0, "output_tokens": 0.0}) == {}
