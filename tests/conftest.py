@@ -7,6 +7,10 @@ import signal
 
 import pytest
 
+# As the command does (perfbisect/cli/__init__.py), and before numpy is imported: threads that wait for small
+# matrices cost many times what they do.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 
 def pytest_configure() -> None:
     """Ctrl-C reaches the programs under test, also where who started the tests ignores it (``nohup``, ``&``).
