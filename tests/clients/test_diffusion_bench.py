@@ -172,10 +172,12 @@ def test_what_is_no_measurement(changed: dict[str, Any], said: str) -> None:
         parse(document(**changed))
 
 
-def test_an_older_result_without_a_percentile_is_told() -> None:
+def test_an_older_result_has_one_percentile_less_and_a_broken_one_is_told() -> None:
     told = document()
     del told["latency_p95"]
-    with pytest.raises(ClientError, match="the result has no latency_p95"):
+    assert "latency:p95" not in parse(told).values
+    del told["latency_p99"]
+    with pytest.raises(ClientError, match="the result has no latency_p99"):
         parse(told)
 
 
