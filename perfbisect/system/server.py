@@ -44,7 +44,7 @@ class Server:
         deadline = began + limit
         while True:
             self._check_going("before it was ready", asked)
-            if ports.listeners(self.endpoint.port):
+            if ports.answers(self.endpoint.host, self.endpoint.port):
                 self.check_ports("while waiting for it")
                 try:
                     answer = web.get(f"{self.endpoint.base_url}/v1/models", _ASK_LIMIT)
