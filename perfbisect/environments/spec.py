@@ -25,6 +25,8 @@ from perfbisect.environments.interpreter import InterpreterBase
 from perfbisect.environments.nearest import NearestOverlay
 from perfbisect.environments.overlay import OverlayBuilder
 from perfbisect.environments.packages import engine, package
+from perfbisect.environments.pinned import PinnedBuilder
+from perfbisect.environments.pinned_base import Origin
 from perfbisect.environments.release import ReleaseBase, ReleaseBuilder
 from perfbisect.environments.source import SourceBuilder
 from perfbisect.environments.swap import SwapBuilder
@@ -109,6 +111,8 @@ class _Maker:
             return self.wheel(spec)
         if spec.name == "source":
             return self.source(spec)
+        if spec.name == "pinned":
+            return self.pinned(spec)
         return self.command(spec)
 
     def release(self, spec: Spec) -> ReleaseBuilder:
@@ -150,16 +154,7 @@ class _Maker:
         return OverlayBuilder(spec.text, base, row, self.cabinet, repository, commit, revision == "any")
 
     def wheel(self, spec: Spec) -> WheelBuilder:
-        template = spec.argument
-        parts = urlsplit(template)
-        if parts.scheme not in ("http", "https") or not parts.netloc or "{sha}" not in template:
-            raise bad(
-                spec.text,
-                f"{template!r} is not the address of an index with {{sha}} in it",
-                f"for example {EXAMPLES['wheel']}",
-            )
-        if "@" in parts.netloc:
-            raise bad(spec.text, "an address with a user name or password", "put them into ~/.netrc")
+        template = _address(spec, spec.argument)
         return WheelBuilder(
             spec.text,
             template,
@@ -194,6 +189,29 @@ class _Maker:
             self.client_commit(spec),
         )
 
+    def pinned(self, spec: Spec) -> PinnedBuilder:
+        if not spec.argument.replace(".", "_").isidentifier():
+            raise bad(
+                spec.text, f"{spec.argument!r} is no package", "name what is imported: pinned:vllm_omni"
+            )
+        template = _address(spec, spec.options["wheel"]) if "wheel" in spec.options else ""
+        origin = Origin(
+            package(spec.options.get("release", "vllm")),
+            template,
+            _variants(template, spec.options.get("variant")) if template else ("",),
+            spec.options.get("python", ""),
+        )
+        return PinnedBuilder(
+            spec.text,
+            engine(spec.argument),
+            origin,
+            spec.options.get("platform") or ("cuda" if driver_cuda() else "cpu"),
+            self.cabinet,
+            self.limits,
+            self.needed_repository(spec),
+            self.client_commit(spec),
+        )
+
     def command(self, spec: Spec) -> CommandBuilder:
         try:
             words = shlex.split(spec.argument)
@@ -224,6 +242,20 @@ class _Maker:
     def client_commit(self, spec: Spec) -> Change | None:
         revision = spec.options.get("client")
         return None if revision is None else self.needed_repository(spec).resolve(revision)
+
+
+def _address(spec: Spec, template: str) -> str:
+    """The address of an index of wheels."""
+    parts = urlsplit(template)
+    if parts.scheme not in ("http", "https") or not parts.netloc or "{sha}" not in template:
+        raise bad(
+            spec.text,
+            f"{template!r} is not the address of an index with {{sha}} in it",
+            f"for example {EXAMPLES['wheel']}",
+        )
+    if "@" in parts.netloc:
+        raise bad(spec.text, "an address with a user name or password", "put them into ~/.netrc")
+    return template
 
 
 def _variants(template: str, said: str | None) -> tuple[str, ...]:

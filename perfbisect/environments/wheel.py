@@ -14,7 +14,7 @@ from perfbisect.environments import Environment, Refusal, uv
 from perfbisect.environments.base import Built, Cabinet, as_environment, write_safely
 from perfbisect.environments.experience import earlier, median_bytes, median_minutes
 from perfbisect.environments.identity import check_commit
-from perfbisect.environments.index import Answer, Asker, choose, links, supported
+from perfbisect.environments.index import Answer, Asker, choose, links, page_of, supported
 from perfbisect.environments.keys import digest, text_digest
 from perfbisect.environments.packages import BACKEND, Package
 from perfbisect.environments.parts import blobs_inside, tree_digests
@@ -197,10 +197,7 @@ class WheelBuilder:
 
     def page(self, sha: str, variant: str) -> str:
         """Address of the page that lists a commit's wheels."""
-        address = self.template.replace("{sha}", sha).replace("{variant}", variant).rstrip("/")
-        if variant and "{variant}" not in self.template:
-            address += f"/{variant}"
-        return f"{address}/{self.package.distribution}/"
+        return page_of(self.template, sha, variant, self.package.distribution)
 
     def _wheel(self, change: Change) -> Answer:
         """:raises MachineError: the index still does not answer."""

@@ -29,7 +29,7 @@ def test_examples_are_right() -> None:
 @pytest.mark.parametrize(
     ("text", "problem", "told"),
     [
-        ("", "unknown kind", "release, overlay, wheel, source, command, existing"),
+        ("", "unknown kind", "release, overlay, wheel, source, pinned, command, existing"),
         (
             "overlap:x",
             "unknown kind of environment 'overlap'; nearest: overlay",
