@@ -35,7 +35,7 @@ def test_examples_are_right() -> None:
             "unknown kind of environment 'overlap'; nearest: overlay",
             "release, overlay, wheel",
         ),
-        ("wheels:x", "unknown kind of environment 'wheels'; nearest: wheel", "source, command"),
+        ("wheels:x", "unknown kind of environment 'wheels'; nearest: wheel", "source, pinned, command"),
         ("wheel:", "needs an argument", "wheel:https"),
         ("sources", "nearest: source", "source"),
         ("source,bass=y", "unknown key 'bass' of 'source'", "env= (variables"),
