@@ -98,9 +98,7 @@ class OmniBench:
             "result-dir": str(result.parent),
             "result-filename": result.name,
         }
-        sampling = {
-            name.replace("_", "-"): getattr(cell.sampling, name) for name in cell.sampling.model_fields_set
-        }
+        sampling = {name.replace("_", "-"): value for name, value in cell.sampling.model_dump().items()}
         stamped = {**metadata, reading.SEED: str(seed), reading.CELL: cell.digest}
         options = {**own, **sampling, **cell.dataset_args, **cell.client.args}
         return (

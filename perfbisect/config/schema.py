@@ -22,7 +22,7 @@ MEANING = {
     "dataset_name": "as the client knows it: random, prefix_repetition, sharegpt, hf, custom, ...",
     "dataset_path": "a hub's name, or a file relative to this one",
     "dataset_args": "the client's options for the data set: lengths, ranges, splits",
-    "sampling": "sampling of every request; greedy by default",
+    "sampling": "sampling of every request; greedy by default for text, else the deploy YAML's",
     "ignore_eos": "whether requests run to the length that was asked for",
     "extra_body": "what is added to the body of every request",
     "num_prompts": "requests of a run; may be a list",

@@ -104,6 +104,18 @@ class Cell(BaseModel):
             return {**value, "revision": {"model": value["revision"]}}
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _greedy_text(cls, value: object) -> object:
+        if not isinstance(value, Mapping) or value.get("family") != "text":
+            return value
+        sampling = value.get("sampling", {})
+        if isinstance(sampling, Sampling):
+            sampling = sampling.model_dump()
+        if not isinstance(sampling, Mapping) or sampling.get("temperature") is not None:
+            return value
+        return {**value, "sampling": {**sampling, "temperature": 0.0}}
+
     @field_validator("name")
     @classmethod
     def _name(cls, value: str) -> str:
@@ -284,7 +296,8 @@ def echo(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
         ("backend", f"{cell.backend} {cell.endpoint}"),
         (
             "sampling",
-            _pairs(cell.sampling.model_dump(exclude_none=True)) + (", ignore EOS" if cell.ignore_eos else ""),
+            (_pairs(cell.sampling.model_dump(exclude_none=True)) or "of the deploy YAML")
+            + (", ignore EOS" if cell.ignore_eos else ""),
         ),
     ]
     if cell.tokenizer:

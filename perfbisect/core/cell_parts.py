@@ -16,11 +16,14 @@ FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=T
 
 
 class Sampling(BaseModel):
-    """Sampling of every request: fixed by the cell, never by a hub's generation config. Greedy by default."""
+    """Sampling of every request: fixed by the cell, never by a hub's generation config.
+
+    Of text greedy by default; other families sample as their deploy YAML says: greedy speech does not end.
+    """
 
     model_config = FROZEN
 
-    temperature: float = Field(default=0.0, ge=0)
+    temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: Whole | None = None
     min_p: float | None = Field(default=None, ge=0, le=1)

@@ -22,6 +22,7 @@ BASE: dict[str, Any] = {
     "num_prompts": 20,
     "max_concurrency": 4,
     "dataset_args": {"random_input_len": 64},
+    "sampling": {"temperature": 0.0},
     "serve_args": {"max-model-len": 512},
     "env": {"A": "1"},
     "variants": {"fast": {"serve_args": {"enforce-eager": True}}},
@@ -340,3 +341,16 @@ def test_nothing_said_is_nothing() -> None:
     assert (empty.env, empty.extra_body, empty.stage_overrides, empty.serve_args) == ({}, {}, {}, {})
     assert empty.metric_percentiles == (50.0, 99.0)
     assert cell(metric_percentiles=90).metric_percentiles == (90.0,)
+
+
+def test_text_is_greedy_by_default_and_speech_as_its_deploy_yaml_says() -> None:
+    def of(family: str, **more: object) -> Cell:
+        return Cell.model_validate({"name": "x", "family": family, "model": "m", "num_prompts": 1, **more})
+
+    assert of("text").sampling.temperature == 0.0
+    assert of("text", sampling={"top_p": 0.9}).sampling.temperature == 0.0
+    assert of("text").digest == of("text", sampling={"temperature": 0}).digest
+    assert of("tts").sampling.temperature is None
+    assert of("tts").digest != of("tts", sampling={"temperature": 0}).digest
+    again = Cell.model_validate_json(of("tts").model_dump_json())
+    assert again.digest == of("tts").digest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.core.metric import METRICS, MetricRef, parse_metric
+from perfbisect.core.metric import METRICS, NORMALISED, MetricRef, parse_metric, row
 from perfbisect.errors import UsageError
 
 
@@ -18,6 +18,8 @@ from perfbisect.errors import UsageError
         ("itl:mean", "itl", "mean", "itl:mean"),
         ("output_throughput", "output_throughput", "", "output_throughput"),
         ("failed", "failed", "", "failed"),
+        ("stage.Pipe.text_encoder:mean", "stage.Pipe.text_encoder", "mean", "stage.Pipe.text_encoder:mean"),
+        ("stage.queue_wait_ms", "stage.queue_wait_ms", "median", "stage.queue_wait_ms"),
     ],
 )
 def test_a_name_with_its_statistic(text: str, name: str, statistic: str, shown: str) -> None:
@@ -38,6 +40,8 @@ def test_a_name_with_its_statistic(text: str, name: str, statistic: str, shown: 
         ("", "unknown metric"),
         ("output_throughput:p99", "is one number a run and has no 'p99'; ask for 'output_throughput'"),
         ("failed:median", "is one number a run"),
+        ("stage.", "unknown metric 'stage.'"),
+        ("stage.a b", "unknown metric"),
     ],
 )
 def test_what_is_no_metric(text: str, said: str) -> None:
@@ -61,3 +65,16 @@ def test_every_row_is_complete(name: str) -> None:
     assert 0 < row.smallest_effect < 0.2
     assert not (row.absolute and not row.guard)
     assert MetricRef(name).metric is row
+
+
+def test_a_stage_has_a_row_of_its_own() -> None:
+    seconds, thousandths = row("stage.Pipe.diffuse"), row("stage.queue_wait_ms")
+    assert (seconds.unit, thousandths.unit, seconds.sign) == ("s", "ms", 1)
+    with pytest.raises(KeyError):
+        row("nothing")
+
+
+def test_what_is_per_unit_is_a_row() -> None:
+    for name, normalised in NORMALISED.items():
+        assert not METRICS[name].guard
+        assert all(METRICS[other].direction == METRICS[name].direction for other in normalised)
