@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from perfbisect.core.change import Change
 
@@ -94,3 +94,17 @@ class Builder(Protocol):
         """Bytes that building these changes will take, those that are cached left out; None where nothing is
         known yet."""
         ...
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A builder that knows what a change stands on, where that moves within a range."""
+
+    def group(self, change: Change) -> str:
+        """In words, the version last (``vllm v0.21.0``); empty where it is not known."""
+        ...
+
+
+def group_of(builder: Builder, change: Change) -> str:
+    """What a change stands on; empty where its builder knows of nothing like that."""
+    return builder.group(change) if isinstance(builder, Grouping) else ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.core.change import Change
-from perfbisect.environments import Builder, Environment, Refusal
+from perfbisect.environments import Builder, Environment, Refusal, group_of
 from perfbisect.environments.base import Cabinet
 from perfbisect.environments.keys import digest
 from perfbisect.environments.running import append
@@ -52,6 +52,11 @@ class ChainBuilder:
     def chosen(self, change: Change) -> Builder | None:
         """The builder that would build a change now: the first that neither refuses it nor has failed."""
         return next((builder for builder, why in self._told(change) if why is None), None)
+
+    def group(self, change: Change) -> str:
+        """What the change stands on, as the builder that would build it tells."""
+        builder = self.chosen(change)
+        return group_of(builder, change) if builder else ""
 
     def key(self, change: Change) -> str:
         builder = self.chosen(change)

@@ -128,10 +128,9 @@ class PinnedBuilder:
                     f"{engine.file or 'nowhere'}, not from {below.engine_file}",
                     where=log,
                 )
-            packages = sorted((*below.facts["packages"], f"{self.package.name}=={version}"))
             facts = {
                 **found.facts,
-                "packages": packages,
+                "packages": below.facts["packages"],
                 "pin": below.facts["pin"],
                 "replaced": below.facts["replaced"],
                 "below": {"key": below.key, "version": below.engine_version, "commit": below.engine_commit},

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from perfbisect.core.change import Change
-from perfbisect.environments import Builder, Environment, Refusal, uv
+from perfbisect.environments import Builder, Environment, Refusal, group_of, uv
 from perfbisect.environments.base import Built, Cabinet, as_environment, variables
 from perfbisect.environments.experience import earlier, median_bytes, median_minutes
 from perfbisect.environments.health import health
@@ -56,6 +56,10 @@ class SwapBuilder:
         self.limits = limits
         self.python = python
         self._found: dict[str, Refusal | None] = {}
+
+    def group(self, change: Change) -> str:
+        """What the change stands on, as the builder below tells it."""
+        return group_of(self.inner, change.unswapped)
 
     def prepare(self, changes: Iterable[Change]) -> None:
         self.inner.prepare([change.unswapped for change in changes])

@@ -26,6 +26,8 @@ class Position(Data):
     cached: bool = False
     suspect: str = ""
     """What else the first change brings that the environment does not show: a deploy YAML that differs."""
+    group: str = ""
+    """What it stands on, where that moves within a range: ``vllm v0.21.0``."""
 
     @property
     def change(self) -> Change:

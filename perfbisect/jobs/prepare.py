@@ -11,9 +11,10 @@ from perfbisect.core.bisect import Costs
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change, History
 from perfbisect.core.metric import MetricRef, parse_metric
-from perfbisect.environments import Builder
+from perfbisect.environments import Builder, group_of
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.families import FAMILIES, Endpoint
+from perfbisect.jobs import rebase
 from perfbisect.jobs.plan import Aside, BisectPlan, Extras, Position, Setting, cell_data
 
 MOST_RUNS = 6
@@ -102,7 +103,7 @@ def make_plan(
         seed=seed,
         max_runs=runs_per_launch(cell),
         costs=priced(costs or Costs(), positions, builder),
-        told=(*told, *suspects, *builder.notes()),
+        told=(*told, *suspects, *rebase.told(positions), *builder.notes()),
         extras=extras,
         prior=weigh(positions) if weigh is not None else None,
         aside=aside,
@@ -127,7 +128,8 @@ def _positions(
         if refusal is not None and refusal.error:
             raise UsageError(refusal.reason, next_step="mend --env")
         if refusal is not None:
-            positions.append(Position(changes=(change,), skip=refusal.reason))
+            group = group_of(builder, change)
+            positions.append(Position(changes=(change,), skip=refusal.reason, group=group))
             before = ""
             continue
         identity = builder.key(change)
@@ -141,7 +143,14 @@ def _positions(
             suspects.append(
                 f"{change.short} changes the deploy YAML that the cell takes from the change: a suspect"
             )
-        positions.append(Position(changes=(change,), cached=builder.cached(change), suspect=suspect))
+        positions.append(
+            Position(
+                changes=(change,),
+                cached=builder.cached(change),
+                suspect=suspect,
+                group=group_of(builder, change),
+            )
+        )
     return tuple(positions), tuple(suspects)
 
 

@@ -15,6 +15,7 @@ from perfbisect.families.engine_log import agreed, differences
 from perfbisect.jobs.fold import SEARCHING, Launch, launches, project
 from perfbisect.jobs.guards import compare_guards, watched
 from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
+from perfbisect.jobs.rebase import of_rebase
 from perfbisect.jobs.revert import Reverted, reverted
 from perfbisect.jobs.saved import saved
 from perfbisect.jobs.views import (
@@ -97,6 +98,7 @@ def made(
         outcome=outcome.word if outcome else "unfinished",
         sentences=(
             *(sentences(outcome, plan, per_launch) if outcome else (_under_way(seen),)),
+            *of_rebase(plan, outcome, seen),
             *of_revert(less, plan),
             *more,
         ),

@@ -8,6 +8,7 @@ from perfbisect.core import bisect as core
 from perfbisect.jobs.anchors import standing
 from perfbisect.jobs.fold import Launch, owed, pending, project
 from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.rebase import measured_first
 from perfbisect.jobs.words import as_asked
 from perfbisect.jobs.work import Order
 
@@ -31,11 +32,9 @@ def next_step(
         return action.outcome
     if isinstance(action, core.Wait):
         return action
-    first = _merge_base(plan, seen)
-    if action.purpose == "search" and first is not None:
-        return _order(
-            plan, first, "search", action.runs, "the merge base: is the step in good's own commits?"
-        )
+    first = _first(plan, seen, action.index) if action.purpose == "search" else None
+    if first is not None:
+        return _order(plan, first[0], "search", action.runs, first[1])
     past = standing(seen, slot)
     if action.purpose == "search" and past.doubted and not past.of(action.index):
         anchor = past.anchor(plan)
@@ -43,6 +42,19 @@ def next_step(
             why = "an anchor, since the machine failed: is it what it was?"
             return _order(plan, anchor.position, "search", anchor.runs, why)
     return _order(plan, action.index, action.purpose, action.runs, as_asked(action.why, plan))
+
+
+def _first(plan: BisectPlan, seen: Sequence[Launch], asked: int) -> tuple[int, str] | None:
+    """A position that is to be measured before the one that the search asks for, and why."""
+    base = _merge_base(plan, seen)
+    if base is not None:
+        return base, "the merge base: is the step in good's own commits?"
+
+    def likely() -> Sequence[float]:
+        return core.beliefs(plan.question, project(seen, plan)).p
+
+    index = measured_first(plan, seen, likely, asked)
+    return None if index is None else (index, "beside a moved pin: is the step the rebase?")
 
 
 def _merge_base(plan: BisectPlan, seen: Sequence[Launch]) -> int | None:
