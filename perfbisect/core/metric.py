@@ -122,9 +122,8 @@ METRICS: dict[str, Metric] = _table(
 NORMALISED: dict[str, tuple[str, ...]] = {
     "e2el": ("e2el_per_audio_s", "e2el_per_token"),
     "audio_ttfp": ("audio_ttfp_per_audio_s",),
-    "audio_rtf": ("e2el_per_audio_s",),
 }
-"""Metrics that shrink with a shorter answer, and what they are per unit of it."""
+"""Metrics that shrink with a shorter answer, and what they are per unit of it (RTF is that already)."""
 
 
 def row(name: str) -> Metric:
