@@ -8,7 +8,7 @@ the common level, the step's size and the noise integrated out.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,13 +16,19 @@ from perfbisect.core.noise import Launch, launch_scale
 from perfbisect.core.plan import Comparison
 from perfbisect.core.posterior import Posterior
 from perfbisect.core.prices import Prices
-from perfbisect.core.stats import Array, cells, log_sum, log_t, march, quantiles
+from perfbisect.core.stats import Array, cells, log_sum, log_tail, march, quantiles
 
 DECIDED = math.log(20.0)
-"""A likelihood ratio of twenty to one decides."""
+"""A likelihood ratio of twenty to one decides ..."""
+
+AT_ONCE = math.log(60.0)
+"""... after two pairs; one pair must speak louder, since the noise it is held against may be misjudged."""
 
 _ENOUGH = 9.0
 """Squared step in units of the variance of a pair's difference at which a t4 ratio passes twenty to one."""
+
+DRIFT_MINUTES = 120.0
+"""Correlation time that a drift is taken to have within an A/B."""
 
 PAIRS = 12
 """Pairs after which an A/B that has decided nothing counts as failed."""
@@ -37,6 +43,8 @@ class Expected:
     sigma: Array
     tau: Array
     noise_weight: Array
+    drift: float = 0.0
+    """Standard deviation of the machine's drift; 0 where none was shown."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Trial:
         """Whether it confirmed the step; None while it has decided nothing and may go on."""
         if len(self.launches) < 2:
             return None
-        if abs(self.ratio) > DECIDED:
+        if abs(self.ratio) > (AT_ONCE if len(self.launches) < 4 else DECIDED):
             return self.ratio > 0
         return False if len(self.launches) >= 2 * PAIRS else None
 
@@ -84,7 +92,12 @@ def expected(state: Posterior) -> Expected:
     weight = state.noise_weight[used]
     steps = np.array(quantiles(state.step, state.step_weight, (0.1, 0.3, 0.5, 0.7, 0.9)))
     return Expected(
-        steps, np.full(5, 0.2), state.noise.sigma[used], state.noise.tau[used], weight / weight.sum()
+        steps,
+        np.full(5, 0.2),
+        state.noise.sigma[used],
+        state.noise.tau[used],
+        weight / weight.sum(),
+        state.drift,
     )
 
 
@@ -94,7 +107,7 @@ def _levels(data: list[Launch], look: Expected, nodes: Array) -> Array:
     for launch in data:
         scale = launch_scale(look.sigma, look.tau, float(launch.runs), launch.doubt)
         z = (launch.center - nodes)[None] / scale[:, None]
-        out += log_t(z) - np.log(scale)[:, None]
+        out += log_tail(z) - np.log(scale)[:, None]
     return out
 
 
@@ -107,20 +120,45 @@ def _nodes(data: list[Launch], look: Expected) -> Array:
 
 
 def log_ratio(parent: list[Launch], culprit: list[Launch], look: Expected) -> float:
-    """ln of P(data | step) / P(data | no step). :raises ValueError: a side is empty."""
+    """ln of P(data | step) / P(data | no step). :raises ValueError: a side is empty.
+
+    All launches share a level, the culprit's moved by the step. Where the machine drifts, each pair has a
+    level of its own: what the drift did between the pairs drops out.
+    """
     if not parent or not culprit:
         raise ValueError("an A/B needs a launch on each side")
+    # Both sides are on one slot: the error of its shift is common to them.
+    parent, culprit = ([replace(x, doubt=0.0) for x in side] for side in (parent, culprit))
+    blocks = [(parent, culprit)]
+    if look.drift:
+        blocks = [([p], [c]) for p, c in zip(parent, culprit, strict=False)]
+        look = _wider(look, parent, culprit)
     prior = np.log(look.noise_weight)
     totals = []
     for step in (0.0, *look.steps):
-        moved = [Launch(x.index, x.purpose, x.center - step, x.runs, x.residuals) for x in culprit]
-        data = parent + moved
-        nodes = _nodes(data, look)
-        low, high = cells(nodes)
-        level = _levels(data, look, nodes) + np.log(high - low)[None]
-        totals.append(float(log_sum(log_sum(level, axis=1) + prior)))
+        each = [_one_level(p + [replace(x, center=x.center - step) for x in c], look) for p, c in blocks]
+        totals.append(float(log_sum(np.sum(each, axis=0) + prior)))
     changed = float(log_sum(np.array(totals[1:]) + np.log(look.step_weight)))
     return changed - totals[0]
+
+
+def _one_level(data: list[Launch], look: Expected) -> Array:
+    """log likelihood [noise] of launches that share one unknown level."""
+    nodes = _nodes(data, look)
+    low, high = cells(nodes)
+    return log_sum(_levels(data, look, nodes) + np.log(high - low)[None], axis=1)
+
+
+def _wider(look: Expected, parent: list[Launch], culprit: list[Launch]) -> Expected:
+    """Noise that also holds what a drift does between a launch and the nearest one of the other side."""
+    one, other = (np.array([x.at for x in side if not x.imported]) for side in (parent, culprit))
+    if not look.drift or not len(one) or not len(other):
+        return look
+    apart = np.abs(one[:, None] - other[None, :])
+    gap = float(np.mean([*apart.min(0), *apart.min(1)]))
+    # Half of the variance of a difference over that gap falls on each of the two.
+    extra = look.drift**2 * -math.expm1(-gap / DRIFT_MINUTES)
+    return replace(look, tau=np.sqrt(look.tau**2 + extra))
 
 
 def compare(parent: list[Launch], culprit: list[Launch], look: Expected, sign: int) -> Comparison:
@@ -128,6 +166,7 @@ def compare(parent: list[Launch], culprit: list[Launch], look: Expected, sign: i
 
     Both levels are flat before the data; the noise is mixed over, so that few launches give a wide interval.
     """
+    look = _wider(look, parent, culprit)
     scale = launch_scale(look.sigma, look.tau, float(max(launch.runs for launch in parent + culprit)))
     parts: list[tuple[Array, Array, float]] = []
     for j in range(len(scale)):

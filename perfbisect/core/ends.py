@@ -24,11 +24,14 @@ agrees."""
 PATIENCE = 4
 
 ROUNDS = 10
-"""Rounds after which the noise is called too large ..."""
+"""Rounds after which the ends alone will not settle it: a part of the range may still be worse than both (a
+step that was half undone later), so the search looks there ..."""
 
 AT_LAST = 0.40
-"""... unless no change is less likely than this: then the search, which measures the ends again, may settle
-it."""
+"""... and gives up where no change is as likely as this ..."""
+
+LAST_LAUNCHES = 12
+"""... after so many launches, if it was as likely by the ends alone."""
 
 AGAINST = 60.0
 """How far the data must speak against a step of any size before it is called absent ..."""
@@ -81,13 +84,25 @@ def next_end(
         runs = max(runs, min(2, plan.max_runs))
     if rounds + len(crew.pending) / 2 >= ROUNDS and crew.pending:
         return Wait("the last rounds of the ends are under way")
-    if rounds >= ROUNDS and state.none < AT_LAST:
+    if rounds >= ROUNDS and state.none < NOT_REPRODUCED:
         return Settled(None, state)
     if rounds >= ROUNDS:
         return Settled("too small", state, launches_needed(state, runs, plan.min_effect, rounds))
     return Measure(
         order[0], runs, "end", f"{_name(order[0])} end, round {turn + 1}: P(no change) {state.none:.2f}"
     )
+
+
+def unsettled(plan: Plan, data: tuple[Launch, ...], state: Posterior) -> bool:
+    """Whether the ends left it open, and as many launches between them as that is worth still do.
+
+    ``data``: the launches of this bisection; ``state`` their posterior.
+    """
+    between = sum(launch.purpose == "search" for launch in data)
+    if state.none < AT_LAST or between < LAST_LAUNCHES:
+        return False
+    first = tuple(launch for launch in data if launch.purpose == "end")
+    return posterior(first, prior_weights(plan.n, plan.prior), plan.min_effect).none >= AT_LAST
 
 
 def excludes(state: Posterior, min_effect: float) -> bool:

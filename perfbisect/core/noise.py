@@ -10,7 +10,7 @@ import numpy as np
 from perfbisect.core.places import place_effects
 from perfbisect.core.plan import Event, Imported, Lost, Measured, Purpose, Skipped
 from perfbisect.core.slots import slot_shifts
-from perfbisect.core.stats import Array, center, log_sum, log_t
+from perfbisect.core.stats import Array, center, log_sum, log_tail, run_scale
 
 SIGMA = 0.00125 * 2.0 ** np.arange(9)
 """Grid of the noise between runs of a launch (log scale): 0.125 % to 32 %."""
@@ -19,7 +19,7 @@ TAU = 0.002 * 2.0 ** np.arange(8)
 """Grid of the noise between launches: 0.2 % to 26 %."""
 
 _SIGMA_PRIOR = (0.02, 1.1)
-_TAU_PRIOR = (0.012, 0.9)
+TAU_PRIOR = (0.012, 0.9)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def launches(events: tuple[Event, ...], sign: int) -> tuple[Launch, ...]:
     logs = [_logs(event, sign) for event in seen]
     places = place_effects(logs)
     runs = [own - places[: len(own)] for own in logs]
-    middles = np.array([center(own) for own in runs])
+    scale = run_scale(runs)
+    middles = np.array([center(own, scale) for own in runs])
     slots = [None if isinstance(event, Imported) else event.slot for event in seen]
     shift, doubt = slot_shifts(slots, [event.index for event in seen], middles)
     times = iter(minutes(events))
@@ -119,7 +120,7 @@ def _spread(residuals: Array, scale: Array) -> Array:
         return np.zeros(len(scale))
     share = (count - 1) / count
     z = residuals[None] / (math.sqrt(share) * scale[:, None])
-    return np.asarray(share * (log_t(z) - np.log(scale)[:, None]).sum(1))
+    return np.asarray(share * (log_tail(z) - np.log(scale)[:, None]).sum(1))
 
 
 def scales(data: tuple[Launch, ...], keep: float = 1e-3) -> Scales:
@@ -130,7 +131,7 @@ def scales(data: tuple[Launch, ...], keep: float = 1e-3) -> Scales:
     """
     s, t = (a.ravel() for a in np.meshgrid(SIGMA, TAU, indexing="ij"))
     prior = -0.5 * (np.log(s / _SIGMA_PRIOR[0]) / _SIGMA_PRIOR[1]) ** 2
-    prior = prior - 0.5 * (np.log(t / _TAU_PRIOR[0]) / _TAU_PRIOR[1]) ** 2
+    prior = prior - 0.5 * (np.log(t / TAU_PRIOR[0]) / TAU_PRIOR[1]) ** 2
     within = np.zeros(len(s))
     repeats = np.zeros(len(s))
     for launch in data:

@@ -1,8 +1,10 @@
 """Where the step is, given every launch: one change point with all that is not asked for integrated out.
 
-A launch at position i has centre ~ t4(level_i, tau^2 + sigma^2 / r). The level is m before the culprit and m
-+ delta from it on, or m everywhere (no change, prior 0.25). m is flat, delta log-uniform in
-parts (:data:`STEPS`), sigma and tau on a grid (:mod:`perfbisect.core.noise`).
+A launch at position i has a centre around level_i, of variance tau^2 + sigma^2 / r, Gaussian with a far tail
+(:func:`perfbisect.core.stats.log_tail`). The level is m before the culprit and m + delta from it on, or m
+everywhere (no change, prior 0.25). m is flat, delta log-uniform in parts (:data:`STEPS`), sigma and tau on a
+grid (:mod:`perfbisect.core.noise`). Where the machine is seen to drift, :mod:`perfbisect.core.drifting`
+answers.
 
 Between two neighbouring measured positions the data cannot tell candidates apart, so the likelihood is
 needed once a gap, and it is a product of one factor for everything left of the gap and one for everything
@@ -12,82 +14,22 @@ right: two cumulative sums over the positions serve all gaps.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from perfbisect.core.belief import (
+    NO_CHANGE,
+    STEPS,
+    Posterior,
+    odds_of_sizes,
+    prior_weights,
+    step_prior,
+)
+from perfbisect.core.drifting import drifting
 from perfbisect.core.noise import Launch, Scales, launch_scale, scales
-from perfbisect.core.stats import Array, cells, log_sum, log_t, march
+from perfbisect.core.stats import Array, cells, log_sum, log_tail, march
 
-NO_CHANGE = 0.25
-"""Prior probability that the two ends do not differ."""
-
-STEPS = ((0.3, 1.0, math.log(1.5)), (0.5, 2.0, math.log(1.5)), (0.2, 1.0, math.log(12.0)))
-"""Prior of the step: log-uniform parts (weight, least in units of the smallest effect, largest). Most weight
-lies between twice the smallest effect and half as much again, where regressions are, some up to twelve
-times."""
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """Probabilities and levels after the data. Levels are signed logs (larger is worse); sd in the same unit.
-
-    A hypothesis is a gap k: the culprit lies in (``at[k]``, ``at[k + 1]``]. ``low`` and ``high`` are the
-    levels before and after the step under each hypothesis, as (mean, variance); ``flat`` those of no change.
-    """
-
-    at: tuple[int, ...]
-    gaps: Array
-    none: float
-    p: Array
-    sigma: float
-    tau: float
-    noise: Scales
-    noise_weight: Array
-    low: tuple[Array, Array]
-    high: tuple[Array, Array]
-    flat: tuple[float, float]
-    step: Array
-    """Sizes delta of the step (ascending) ..."""
-    step_weight: Array
-    """... and the mass at each, given that there is a change."""
-
-
-def prior_weights(n: int, prior: tuple[float, ...] | None) -> Array:
-    """Weights of the candidates over positions 0..n (position 0: none), mixed with a tenth of uniform so that
-    nothing is excluded; they add up to 1. :raises ValueError: wrong length, or weights that are no
-    weights."""
-    flat = np.ones(n + 1)
-    flat[0] = 0.0
-    flat /= flat.sum()
-    if prior is None:
-        return flat
-    given = np.array(prior, float)
-    if given.shape != flat.shape or not np.all(np.isfinite(given)) or np.any(given < 0):
-        raise ValueError(f"a prior is {n + 1} weights >= 0, one a position; got {len(given)}")
-    given[0] = 0.0
-    if given.sum() <= 0:
-        return flat
-    return np.asarray(0.9 * given / given.sum() + 0.1 * flat)
-
-
-def step_prior(delta: Array, min_effect: float) -> Array:
-    """Prior probability that the step is smaller than each ``delta``, given that there is one."""
-    smallest = math.log1p(min_effect)
-    out = np.zeros_like(delta)
-    for weight, least, largest in STEPS:
-        low, high = least * smallest, max(largest, 2 * least * smallest)
-        out += weight * np.log(np.clip(delta, low, high) / low) / math.log(high / low)
-    return out
-
-
-def odds_of_sizes(state: Posterior, edges: Array, min_effect: float) -> Array:
-    """P(data | a step between two neighbouring edges) / P(data | no change): the data's word on each size,
-    whatever the prior said of it."""
-    mass = np.histogram(state.step, edges, weights=state.step_weight)[0] / state.step_weight.sum()
-    expected = np.diff(step_prior(edges, min_effect))
-    change = (1 - state.none) / (1 - NO_CHANGE)
-    return np.asarray(mass / expected * change / max(state.none / NO_CHANGE, 1e-300))
+__all__ = ["NO_CHANGE", "STEPS", "Posterior", "odds_of_sizes", "posterior", "prior_weights", "step_prior"]
 
 
 def _step_mass(nodes: Array, min_effect: float) -> Array:
@@ -107,7 +49,7 @@ def _likelihood(data: tuple[Launch, ...], noise: Scales, nodes: Array) -> tuple[
     doubt = np.array([launch.doubt for launch in ordered])
     scale = launch_scale(noise.sigma[None], noise.tau[None], runs[:, None], doubt[:, None])
     z = (y[:, None] - nodes[None])[:, None, :] / scale[:, :, None]
-    each = log_t(z) - np.log(scale)[:, :, None]
+    each = log_tail(z) - np.log(scale)[:, :, None]
     return tuple(int(i) for i in at), np.add.reduceat(each, first, axis=0)
 
 
@@ -174,7 +116,7 @@ def posterior(
         inside = slice(at[k] + 1, at[k + 1] + 1)
         p[inside] = gaps[k] * scope[inside] / mass[k]
     step, step_weight = _step_sizes(nodes, from_left, e_right, joint, steps, share[:-1])
-    return Posterior(
+    still = Posterior(
         at=at,
         gaps=gaps,
         none=none,
@@ -189,6 +131,7 @@ def posterior(
         step=step,
         step_weight=step_weight,
     )
+    return drifting(data, still, scope, mass, min_effect) or still
 
 
 def _step_sizes(

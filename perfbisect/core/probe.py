@@ -22,10 +22,6 @@ from perfbisect.core.stats import Array
 _FRACTIONS = (0.5, 0.3, 0.7, 0.15, 0.85)
 """Where in a gap (by probability) a probe is considered."""
 
-_HEAVIER = 1.15
-"""A t4 launch carries less than a Gaussian of its scale: the variance at which a Gaussian mixture tells as
-much."""
-
 _TIE = 1e-7
 """Rates and shares closer than this are equal: rounding must not choose between two sides of a symmetric
 question."""
@@ -85,7 +81,7 @@ def information(state: Posterior, where: tuple[int, ...], variance: float) -> Ar
     left = np.maximum(state.gaps[None] - right, 0.0)
     weight = np.concatenate([left, right, np.full((len(place), 1), state.none)], axis=1)
     mean = np.concatenate([state.low[0], state.high[0], [state.flat[0]]])
-    spread = np.concatenate([state.low[1], state.high[1], [state.flat[1]]]) + _HEAVIER * variance
+    spread = np.concatenate([state.low[1], state.high[1], [state.flat[1]]]) + variance
     used = weight.max(0) > 1e-5
     weight, mean, sd = weight[:, used], mean[used], np.sqrt(spread[used])
     weight = weight / weight.sum(1, keepdims=True)

@@ -19,7 +19,7 @@ TRIAL_AT = 0.95
 """Probability of one distinguishable set at which it is put to the A/B. Not earlier: the A/B errs once in
 twenty, so the share of wrong candidates that reach it is what is left of its guarantee."""
 
-NAME_AT = 0.99
+NAME_AT = 0.995
 """Probability, the A/B's launches counted, without which nothing is named whatever the A/B says."""
 
 ATTEMPTS = 3

@@ -14,22 +14,62 @@ DEGREES = 4.0
 little."""
 
 
-def center(values: Array) -> float:
-    """The location of a launch's runs (log values): the mean of one or two, the median of three or four, and
-    from five on the mean without the smallest and the largest. Symmetric under a change of sign and of
-    order."""
+_FAR = 2.5
+"""Standard deviations of a run beyond which it loses weight, as the square of its distance."""
+
+
+def center(values: Array, scale: float = 0.0) -> float:
+    """The location of a launch's runs (log values): their mean, where none lies far out.
+
+    ``scale`` is the standard deviation of a run; a run further than :data:`_FAR` of them from the centre
+    loses weight. Without a scale: the mean of one or two values, the median of three or four, and from five
+    on the mean without the smallest and the largest. Symmetric under a change of sign and of order.
+    """
     ordered = np.sort(values)
     count = len(ordered)
     if count < 3:
         return float(ordered.mean())
-    if count < 5:
-        return float(0.5 * (ordered[count // 2] + ordered[(count - 1) // 2]))
-    return float(ordered[1:-1].mean())
+    middle = float(0.5 * (ordered[count // 2] + ordered[(count - 1) // 2]))
+    if not scale:
+        return middle if count < 5 else float(ordered[1:-1].mean())
+    for _ in range(8):
+        away = np.maximum(np.abs(ordered - middle) / (_FAR * scale), 1.0)
+        middle = float(np.average(ordered, weights=away**-2.0))
+    return middle
+
+
+def run_scale(launches: list[Array]) -> float:
+    """Standard deviation of runs within their launches: the median distance of two of them over 0.954, that
+    of two Gaussian values. 0 where no launch has two runs, or they do not differ."""
+    apart = [np.abs(x[i] - x[j]) for x in launches for i in range(len(x)) for j in range(i)]
+    return float(np.median(apart)) / 0.9539 if apart else 0.0
 
 
 def log_t(z: Array) -> Array:
-    """Log density of a standard Student-t with :data:`DEGREES`, without its constant."""
+    """log of the Student-t density of :data:`DEGREES` degrees of freedom at ``z``, less its constant."""
     return -0.5 * (DEGREES + 1) * np.log1p(z * z / DEGREES)
+
+
+FAR_SHARE = 0.1
+"""Share of launches (and of runs) that a far tail is taken to hold ..."""
+
+FAR_SCALE = 3.0
+"""... in units of the scale of the others; it falls off as a Student-t of three degrees of freedom."""
+
+_T3 = 2 / (math.pi * math.sqrt(3)) * math.sqrt(2 * math.pi)
+"""Density of that Student-t at its centre over that of a Gaussian."""
+
+
+def log_tail(z: Array) -> Array:
+    """log density of a launch at ``z`` scales from its level, up to a constant: Gaussian, with a far tail.
+
+    Under Gaussian noise a Student-t alone takes values between two levels for more than they tell; without a
+    tail one contaminated launch outweighs all others.
+    """
+    square = z * z
+    far = 1.0 + square / (3.0 * FAR_SCALE**2)
+    out = np.log((1 - FAR_SHARE) * np.exp(-0.5 * square) + (FAR_SHARE * _T3 / FAR_SCALE) / (far * far))
+    return np.asarray(out)
 
 
 def log_sum(a: Array, axis: int | None = None) -> Array:

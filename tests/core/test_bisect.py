@@ -72,8 +72,11 @@ def test_a_step_within_the_noise_is_too_small_and_says_what_it_takes():
     end = world.play()
     assert (end.word, end.culprits) == ("too small", ())
     assert end.launches_needed > 10
-    assert len(world.events) == 20
-    assert "search" not in {a.purpose for a in world.actions}
+    ends = [k for k, a in enumerate(world.actions) if a.purpose == "end"]
+    assert ends == list(range(20))
+    between = [a for a in world.actions if a.purpose == "search"]
+    assert len(between) >= 12
+    assert beliefs(world.plan, world.events).none > 0.4
 
 
 def test_ends_that_nearly_differ_are_left_to_the_search():

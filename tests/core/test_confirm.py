@@ -9,7 +9,18 @@ import pytest
 from scipy import stats as scipy_stats
 
 from perfbisect.core.bisect import Costs, Plan
-from perfbisect.core.confirm import DECIDED, PAIRS, Expected, Trial, compare, log_ratio, runs_for, sides, turn
+from perfbisect.core.confirm import (
+    AT_ONCE,
+    DECIDED,
+    PAIRS,
+    Expected,
+    Trial,
+    compare,
+    log_ratio,
+    runs_for,
+    sides,
+    turn,
+)
 from perfbisect.core.noise import Launch
 from perfbisect.core.posterior import posterior, prior_weights
 from perfbisect.core.prices import observed
@@ -27,6 +38,10 @@ def side(index, *centers, runs=2):
     return [Launch(index, "confirm", c, runs, (0.0,) * runs) for c in centers]
 
 
+def density(z):
+    return 0.9 * scipy_stats.norm.pdf(z) + 0.1 * scipy_stats.t.pdf(z, 3, scale=3)
+
+
 def by_hand(parent, culprit, look):
     m = np.linspace(-1, 1, 20001)
     totals = []
@@ -36,9 +51,9 @@ def by_hand(parent, culprit, look):
             s = math.sqrt(tau**2 + sigma**2 / 2)
             each = np.ones_like(m)
             for x in parent:
-                each *= scipy_stats.t.pdf((x.center - m) / s, 4) / s
+                each *= density((x.center - m) / s) / s
             for x in culprit:
-                each *= scipy_stats.t.pdf((x.center - step - m) / s, 4) / s
+                each *= density((x.center - step - m) / s) / s
             total += weight * each.sum()
         totals.append(total)
     return math.log(np.dot(totals[1:], look.step_weight) / totals[0])
@@ -77,8 +92,12 @@ def test_when_a_trial_is_decided():
     two = tuple(side(4, 0.1) + side(3, 0.0))
     assert Trial(two[:1], 9.0).passed is None
     assert Trial(two, DECIDED - 0.01).passed is None
-    assert Trial(two, DECIDED + 0.01).passed is True
-    assert Trial(two, -DECIDED - 0.01).passed is False
+    assert Trial(two, AT_ONCE - 0.01).passed is None
+    assert Trial(two, AT_ONCE + 0.01).passed is True
+    assert Trial(two, -AT_ONCE - 0.01).passed is False
+    assert Trial(two * 2, DECIDED - 0.01).passed is None
+    assert Trial(two * 2, DECIDED + 0.01).passed is True
+    assert Trial(two * 2, -DECIDED - 0.01).passed is False
     assert Trial(two * PAIRS, DECIDED - 0.01).passed is False
     assert Trial(two * PAIRS, DECIDED + 0.01).passed is True
 

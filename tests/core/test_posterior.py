@@ -24,7 +24,11 @@ def brute_force(events, weights, min_effect=MIN_EFFECT):
     At most two runs a launch: the centre is the mean, the spread one difference of sd sqrt(2) sigma.
     """
     n = len(weights) - 1
-    t4 = scipy_stats.t(4)
+    far = scipy_stats.t(3, scale=3)
+
+    def log_density(z):
+        return np.log(0.9 * scipy_stats.norm.pdf(z) + 0.1 * far.pdf(z))
+
     least = math.log1p(min_effect)
     delta = np.exp(np.linspace(math.log(least), math.log(math.log(12.0)), 420))
     density = np.zeros_like(delta)
@@ -42,7 +46,7 @@ def brute_force(events, weights, min_effect=MIN_EFFECT):
             if len(e.values) == 2:
                 gap = math.log(e.values[0]) - math.log(e.values[1])
                 # The density of the difference, its factor sqrt(2) left out in every term alike.
-                common += t4.logpdf(gap / (math.sqrt(2) * sigma)) - math.log(sigma)
+                common += log_density(gap / (math.sqrt(2) * sigma)) - math.log(sigma)
         wide = 7 * max(scale)
         m = np.linspace(min(centers) - wide, max(centers) + wide, 420)
         m_width = m[1] - m[0]
@@ -51,7 +55,7 @@ def brute_force(events, weights, min_effect=MIN_EFFECT):
             out = np.zeros_like(level)
             for e, c, s in zip(events, centers, scale, strict=True):
                 if keep(e.index):
-                    out += -2.5 * np.log1p(((c - level) / s) ** 2 / 4) - math.log(s)
+                    out += log_density((c - level) / s) - math.log(s)
             return out
 
         found[0] += 0.25 * math.exp(common) * np.exp(ll(m, lambda _: True)).sum() * m_width
@@ -99,7 +103,7 @@ def test_a_step_is_measured_whatever_its_size():
 
 def test_an_improvement_is_no_regression():
     data = tuple(Launch(i, "end", -0.1 * (i > 0), 1, (0.0,)) for i in (0, 4, 4, 0, 0, 4, 4, 0))
-    assert posterior(data, prior_weights(4, None), MIN_EFFECT).none > 0.99
+    assert posterior(data, prior_weights(4, None), MIN_EFFECT).none > 0.95
 
 
 def test_unmeasured_neighbours_share_by_prior():

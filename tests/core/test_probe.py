@@ -41,7 +41,7 @@ def test_a_blunt_launch_tells_the_mutual_information_of_two_gaussians():
     known = state(rounds=30)
     low, high = float(known.low[0][0]), float(known.high[0][0])
     variance = 0.2**2
-    sd = math.sqrt(1.15 * variance)
+    sd = math.sqrt(variance)
 
     def mixed(y):
         return 0.5 * (scipy_stats.norm.pdf(y, low, sd) + scipy_stats.norm.pdf(y, high, sd))

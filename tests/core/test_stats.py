@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 from scipy import stats as scipy_stats
 
-from perfbisect.core.stats import cells, center, log_sum, log_t, march, quantiles
+from perfbisect.core.stats import cells, center, log_sum, log_t, log_tail, march, quantiles, run_scale
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,28 @@ def test_log_t_is_the_student_t_up_to_its_constant():
     z = np.linspace(-30, 30, 41)
     constant = scipy_stats.t(4).logpdf(0.0)
     assert log_t(z) == pytest.approx(scipy_stats.t(4).logpdf(z) - constant)
+
+
+def test_the_tail_is_a_mixture_of_a_gaussian_and_a_wide_student_t():
+    z = np.linspace(-40, 40, 81)
+    density = 0.9 * scipy_stats.norm.pdf(z) + 0.1 * scipy_stats.t(3, scale=3).pdf(z)
+    assert log_tail(z) == pytest.approx(np.log(density / scipy_stats.norm.pdf(0.0)))
+
+
+def test_a_centre_with_a_scale_is_the_mean_but_for_runs_far_out():
+    near = np.array([0.0, 0.01, 0.03, -0.01])
+    assert center(near, 0.02) == pytest.approx(near.mean())
+    far = np.array([0.0, 0.01, 0.02, 0.5])
+    assert center(far, 0.01) == pytest.approx(0.01, abs=0.002)
+    assert center(-far, 0.01) == pytest.approx(-center(far, 0.01))
+    assert center(100 * far, 1.0) == pytest.approx(100 * center(far, 0.01))
+
+
+def test_the_scale_of_runs_is_that_of_their_differences():
+    rng = np.random.default_rng(5)
+    runs = [rng.normal(k, 0.03, 3) for k in range(400)]
+    assert run_scale(runs) == pytest.approx(0.03, rel=0.06)
+    assert run_scale([np.array([1.0])]) == 0.0
 
 
 def test_log_sum_does_not_overflow_nor_mind_zeros():
