@@ -18,6 +18,7 @@ import psutil
 from perfbisect.errors import MachineError
 from perfbisect.system.devices import Gpu, visible
 from perfbisect.system.devices import gpus as gpus
+from perfbisect.system.profile import CUDA, Profile
 
 _LEAST_DISK = 64 * 1024 * 1024
 
@@ -32,30 +33,35 @@ class Machine:
     memory: int
     kernel: str
     gpus: tuple[Gpu, ...]
+    mark: str = ""
+    """What its profile adds to the machine class."""
 
     @property
     def kind(self) -> str:
         """The machine class: attempts of different classes are never compared."""
+        mark = f", {self.mark}" if self.mark else ""
         if not self.gpus:
-            return f"{self.cpu} x {self.cores}"
+            return f"{self.cpu} x {self.cores}{mark}"
         names = Counter(gpu.name for gpu in self.gpus)
         devices = " + ".join(f"{name} x {count}" for name, count in sorted(names.items()))
-        return f"{devices}, driver {'/'.join(sorted({gpu.driver for gpu in self.gpus}))}"
+        drivers = "/".join(sorted({gpu.driver for gpu in self.gpus if gpu.driver}))
+        return f"{devices}{f', driver {drivers}' if drivers else ''}{mark}"
 
     def facts(self) -> dict[str, Any]:
         """For the provenance."""
         return {**asdict(self), "machine_class": self.kind}
 
 
-def machine(shell: Mapping[str, str]) -> Machine:
-    """This machine; devices are those that ``CUDA_VISIBLE_DEVICES`` in ``shell`` leaves visible."""
+def machine(shell: Mapping[str, str], profile: Profile = CUDA) -> Machine:
+    """This machine; devices are those that the profile's variable in ``shell`` leaves visible."""
     return Machine(
         host=platform.node(),
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)),
         memory=psutil.virtual_memory().total,
         kernel=platform.release(),
-        gpus=visible(gpus(), shell.get("CUDA_VISIBLE_DEVICES")),
+        gpus=visible(profile.devices() if profile.smi() else gpus(), shell.get(profile.variable)),
+        mark=profile.mark,
     )
 
 

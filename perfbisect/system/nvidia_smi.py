@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from perfbisect.system import environ
 
@@ -76,35 +77,42 @@ class Smi:
             return Answer(problem=told.said)
         return Answer(parse_rows(told.stdout, asked))
 
-    def _run(self, *arguments: str) -> _Told:
+    def _run(self, *arguments: str) -> Told:
         if self.command is None:
-            return _Told("", "no nvidia-smi")
-        try:
-            done = subprocess.run(
-                [self.command, *arguments],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=self.patience,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                env={**environ.allowed(os.environ), "LC_ALL": "C"},
-            )
-        except subprocess.TimeoutExpired:
-            return _Told("", f"nvidia-smi did not answer within {self.patience:.0f} s")
-        except OSError as error:
-            return _Told("", f"nvidia-smi cannot be started: {error.strerror or error}")
-        if done.returncode != 0:
-            said = " ".join((done.stdout + " " + done.stderr).split())
-            return _Told("", said or f"nvidia-smi ended with exit code {done.returncode}")
-        return _Told(done.stdout, "")
+            return Told("", "no nvidia-smi")
+        return ask((self.command, *arguments), self.patience)
 
 
 @dataclass(frozen=True)
-class _Told:
+class Told:
+    """What a command printed; ``said``: why it is of no use, empty if it is."""
+
     stdout: str
     said: str
-    """Why it is of no use; empty if it is."""
+
+
+def ask(argv: Sequence[str], patience: float) -> Told:
+    """What a command that tells of devices prints within so many seconds."""
+    name = Path(argv[0]).name
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=patience,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**environ.allowed(os.environ), "LC_ALL": "C"},
+        )
+    except subprocess.TimeoutExpired:
+        return Told("", f"{name} did not answer within {patience:.0f} s")
+    except OSError as error:
+        return Told("", f"{name} cannot be started: {error.strerror or error}")
+    if done.returncode != 0:
+        said = " ".join((done.stdout + " " + done.stderr).split())
+        return Told("", said or f"{name} ended with exit code {done.returncode}")
+    return Told(done.stdout, "")
 
 
 def parse_rows(text: str, fields: Sequence[str]) -> tuple[Row, ...]:

@@ -10,6 +10,7 @@ from perfbisect.system import devices as all_devices
 from perfbisect.system.devices import Gpu
 from perfbisect.system.machine import Machine
 from perfbisect.system.nvidia_smi import Smi
+from perfbisect.system.profile import CUDA, Profile
 from perfbisect.system.topology import Topology, parts, read_topology
 
 LEAST_CORES = 2
@@ -49,6 +50,7 @@ def plan_slots(
     avoid: Collection[str] = (),
     everything: Sequence[Gpu] | None = None,
     topology: Topology | None = None,
+    profile: Profile = CUDA,
 ) -> tuple[Slot, ...]:
     """``workers`` disjoint slots of ``gpus`` devices each, all of one kind, with the cores near to them.
 
@@ -56,25 +58,29 @@ def plan_slots(
     its share of the cores near to it, so that slots of different users do not overlap. ``avoid``: UUIDs that
     somebody else uses: taken last. ``pin`` None: where there are several workers, or devices on the machine
     that the slot does not have. One worker, no devices, nothing pinned: ``Slot("")``, the whole machine.
-    ``everything`` and ``topology`` are looked up where they are not given; then devices whose memory is in
-    use are taken last as well.
+    ``profile`` says who tells of devices. ``everything`` and ``topology`` are looked up where they are not
+    given; then devices whose memory is in use are taken last as well.
 
     :raises UsageError: ``workers`` or ``gpus`` make no sense, or there are fewer alike devices than needed.
     :raises MachineError: there are too few cores for so many workers.
     """
     if workers < 1 or gpus < 0:
         raise UsageError(f"{workers} workers with {gpus} devices each: at least 1 worker, at least 0 devices")
+    smi = profile.smi() or Smi()
     if everything is None:
-        everything = all_devices.gpus()
-        avoid = {*avoid, *all_devices.in_use(Smi())} if gpus else avoid
-    topology = read_topology(everything, ask=Smi().topology) if topology is None else topology
+        everything = profile.devices()
+        avoid = {*avoid, *all_devices.in_use(smi)} if gpus else avoid
+    topology = read_topology(everything, ask=smi.topology) if topology is None else topology
     if gpus == 0:
         return _of_cores(topology, workers, pinned=bool(pin) or workers > 1)
     shares = topology.shares(everything)
-    chosen = _groups(here.gpus, gpus, workers, topology, shares, set(avoid))
+    chosen = _groups(here.gpus, gpus, workers, topology, shares, set(avoid), profile.variable)
     others = len(all_devices.usable(everything)) > gpus
     pinned = pin if pin is not None else workers > 1 or others
-    return tuple(_of_devices(group, shares, pinned, wanted=pin is True or workers > 1) for group in chosen)
+    return tuple(
+        _of_devices(group, shares, pinned, pin is True or workers > 1, profile.mask(group))
+        for group in chosen
+    )
 
 
 def _of_cores(topology: Topology, workers: int, pinned: bool) -> tuple[Slot, ...]:
@@ -102,6 +108,7 @@ def _groups(
     topology: Topology,
     shares: Mapping[str, tuple[Core, ...]],
     avoid: Collection[str],
+    variable: str,
 ) -> list[tuple[Gpu, ...]]:
     """Groups of alike devices, within a NUMA node where that gives enough of them.
 
@@ -122,7 +129,7 @@ def _groups(
         raise UsageError(
             f"{workers} worker(s) with {size} device(s) each need {workers * size} devices of one kind; "
             f"there {_are(devices)}" + _instances(devices, size),
-            next_step="ask for fewer workers, or look at CUDA_VISIBLE_DEVICES and nvidia-smi -L",
+            next_step=f"ask for fewer workers, or look at {variable} and the devices that the driver lists",
         )
     return best[:workers]
 
@@ -155,35 +162,28 @@ def _instances(devices: Iterable[Gpu], size: int) -> str:
 
 
 def _of_devices(
-    group: Sequence[Gpu], shares: Mapping[str, tuple[Core, ...]], pinned: bool, wanted: bool
+    group: Sequence[Gpu],
+    shares: Mapping[str, tuple[Core, ...]],
+    pinned: bool,
+    wanted: bool,
+    mask: Mapping[str, str],
 ) -> Slot:
-    """``wanted``: somebody asked for pinning, or several run side by side: too few cores are an error."""
+    """``mask`` makes an engine see the group.
+
+    ``wanted``: somebody asked for pinning, or several run side by side: too few cores are an error.
+    """
     name = "+".join(gpu.label for gpu in group)
     uuids = tuple(gpu.uuid for gpu in group)
     cores = sorted(core for uuid in uuids for core in shares.get(uuid, ()))
     if pinned and len(cores) >= LEAST_CORES:
-        return _pinned(name, uuids, cores, _visible(group))
+        return _pinned(name, uuids, cores, mask)
     if pinned and wanted:
         raise MachineError(
             f"{name} has {len(cores)} physical core(s) near to it that no other device shares; server and "
             f"client need {LEAST_CORES}",
             next_step="ask for fewer workers, or use a machine with more cores",
         )
-    return Slot(name, uuids, env=_visible(group))
-
-
-def _visible(group: Sequence[Gpu]) -> dict[str, str]:
-    """What makes CUDA see a group and nothing else, in this order.
-
-    Whole devices by the driver's count, which CUDA shares in PCI order: most versions of vLLM read the
-    variable as integers and end on a UUID (vLLM issues 13815, 41848). An instance has no number of its own.
-    """
-    if any(gpu.parent for gpu in group):
-        return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in group)}
-    return {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(str(gpu.index) for gpu in group),
-    }
+    return Slot(name, uuids, env=mask)
 
 
 def _pinned(name: str, uuids: tuple[str, ...], cores: Sequence[Core], env: Mapping[str, str]) -> Slot:
