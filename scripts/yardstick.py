@@ -22,6 +22,8 @@ from typing import Any
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
+import numpy as np  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent.parent
 if importlib.util.find_spec("perfbisect") is None:
     sys.path.insert(0, str(ROOT))
@@ -32,8 +34,10 @@ from perfbisect.core.bisect import (  # noqa: E402
     Event,
     Measure,
     Measured,
+    Outcome,
     Plan,
     Skipped,
+    beliefs,
     next_action,
 )
 
@@ -80,9 +84,28 @@ MORE: dict[str, dict[str, Any]] = {
     "N32 d40 s10 t10": {"n": 32, "d": 0.4, "sigma": 0.10, "tau": 0.10},
     "N64 no change s3 t1.5": {"n": 64, "d": 0.0, "sigma": 0.03, "tau": 0.015},
     "N128 d10 s3 t1.5": {"n": 128, "d": 0.10, "sigma": 0.03, "tau": 0.015},
-    "N64 d10 prior": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "prior": "good"},
+    "N64 d10 good prior": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "prior": "good"},
+    "N64 d10 useless prior": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "prior": "bad"},
     "N64 d10 series": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "prior": "series"},
+    "N64 d10, a build 20 minutes": {
+        "n": 64,
+        "d": 0.10,
+        "sigma": 0.02,
+        "tau": 0.015,
+        "costs": {"build": 20.0, "launch": 3.0, "run": 1.5},
+    },
+    "N64 d10, a launch 8 minutes": {
+        "n": 64,
+        "d": 0.10,
+        "sigma": 0.02,
+        "tau": 0.015,
+        "costs": {"build": 0.1, "launch": 8.0, "run": 1.5},
+    },
+    "N8 d5 s2 t1": {"n": 8, "d": 0.05, "sigma": 0.02, "tau": 0.01},
 }
+
+LEVELS = (0.5, 0.8, 0.95)
+"""Probabilities of the sets of positions whose coverage before the A/B is counted."""
 
 
 class Strategy:
@@ -143,11 +166,16 @@ class Strategy:
         self._values = []
         self._action = self._decide()
 
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended; None before."""
+        return self._action.outcome if isinstance(self._action, Done) else None
+
     def result(self) -> tuple[int | None, float, dict[str, Any]]:
         if not isinstance(self._action, Done):
             return None, 0.0, {"why": "unfinished"}
         end = self._action.outcome
-        extra = {"why": end.word, "set": list(end.culprits), "slowest": self.slowest, "note": end.note}
+        extra = {"why": end.word, "set": list(end.culprits)}
         if end.word != "found":
             return None, end.probability, extra
         return end.culprits[-1], end.probability, extra
@@ -165,12 +193,58 @@ def load(path: Path) -> ModuleType:
     return module
 
 
+def _held(strategy: Strategy, world: Any) -> dict[str, Any]:
+    """Whether the sets before the first A/B held a true culprit, and the intervals of the step and of the
+    whole change the truth; CPU seconds of the slowest decision."""
+    out: dict[str, Any] = {"slowest": strategy.slowest}
+    confirm = [k for k, e in enumerate(strategy.events) if getattr(e, "purpose", "") == "confirm"]
+    if confirm and world.culprits:
+        p = np.array(beliefs(strategy.plan, strategy.events[: confirm[0]]).p)
+        order = np.argsort(-p, kind="stable")
+        counts = np.searchsorted(np.cumsum(p[order]) / p.sum(), np.array(LEVELS) - 1e-9) + 1
+        true = {int(i) for c in world.culprits for i in world.ident(c)}
+        out["sets"] = [bool(true & {int(i) for i in order[:count]}) for count in counts]
+    end = strategy.outcome
+    if end is None:
+        return out
+    for name, seen in (("step", end.confirmed), ("whole", end.whole)):
+        if seen is not None:
+            effect = math.expm1(world.level[seen.culprit] - world.level[seen.parent])
+            out[name] = bool(seen.low <= effect <= seen.high)
+    return out
+
+
 def _session(job: tuple[str, str, dict[str, Any], int]) -> tuple[str, int, dict[str, Any]]:
     path, who, cell, seed = job
     sim = sys.modules.get("bisect_sim") or load(Path(path))
-    kind = Strategy if who == "perfbisect" else sim.BayesStep
-    row = sim.run_trial(sim.ObjectAdapter(kind, who), sim.Scenario(**cell), seed)
+    made: list[Any] = []
+
+    def factory(n: int, **given: Any) -> Any:
+        made.append((Strategy if who == "perfbisect" else sim.BayesStep)(n, **given))
+        return made[-1]
+
+    row = sim.run_trial(sim.ObjectAdapter(factory, who), sim.Scenario(**cell), seed)
+    if who == "perfbisect":
+        row.update(_held(made[-1], sim.World(sim.Scenario(**cell), seed)))
     return who, seed, row
+
+
+def _share(got: list[dict[str, Any]], name: str) -> str:
+    told = [row[name] for row in got if name in row]
+    return f"{100 * sum(told) / len(told):.0f}" if told else "-"
+
+
+def _sets(got: list[dict[str, Any]]) -> str:
+    told = [row["sets"] for row in got if "sets" in row]
+    return " ".join(f"{100 * sum(s[k] for s in told) / len(told):.0f}" for k in range(3)) if told else "-"
+
+
+def _known(rows: Path | None) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Sessions that an earlier call wrote, by cell, strategy and seed."""
+    if rows is None or not rows.is_file():
+        return {}
+    told = [json.loads(line) for line in rows.read_text().splitlines()]
+    return {(row["cell"], row["strategy"], row["seed"]): row for row in told}
 
 
 def _table(sim: ModuleType, cell: dict[str, Any], rows: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -187,7 +261,8 @@ def _table(sim: ModuleType, cell: dict[str, Any], rows: dict[str, list[dict[str,
         over = f"{means[who] / limit:.1f}" if limit else "-"
         out.append(
             f"{who} | {share['right']:.0f} | {share['wrong']:.0f} | {share['none']:.0f} "
-            f"| {means[who]:.0f} | {ratio:.2f} | {over}"
+            f"| {means[who]:.0f} | {ratio:.2f} | {over} | {_sets(got)} | {_share(got, 'step')} "
+            f"| {_share(got, 'whole')}"
         )
     return out
 
@@ -203,7 +278,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--more", action="store_true", help="the further cells as well")
     parser.add_argument("--only", choices=("perfbisect", "reference"), action="append", default=[])
-    parser.add_argument("--rows", type=Path, help="append every session as JSON lines")
+    parser.add_argument(
+        "--rows", type=Path, help="every session as JSON lines: those that are there are not run again"
+    )
     args = parser.parse_args(argv)
     sim = load(args.sim)
     known = {**CELLS, **(MORE if args.more or args.cell else {})}
@@ -216,14 +293,18 @@ def main(argv: list[str] | None = None) -> int:
     if not cells:
         raise SystemExit(f"no such cell; known: {', '.join(known)}")
     who = args.only or ["reference", "perfbisect"]
-    print("| cell | strategy | right % | wrong % | none % | GPU minutes | / reference | / limit |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
-    ratios = []
+    print(
+        "| cell | strategy | right % | wrong % | none % | GPU minutes | / reference | / limit "
+        "| sets 50 80 95 hold % | step in interval % | whole % |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    ratios, sessions = [], []
+    told = _known(args.rows)
     with multiprocessing.get_context("spawn").Pool(args.procs) as pool:
         for name, cell in cells.items():
             seeds = range(args.first, args.first + args.seeds)
-            jobs = [(str(args.sim), w, cell, seed) for w in who for seed in seeds]
-            rows: dict[str, list[dict[str, Any]]] = {w: [] for w in who}
+            rows = {w: [told[name, w, s] for s in seeds if (name, w, s) in told] for w in who}
+            jobs = [(str(args.sim), w, cell, s) for w in who for s in seeds if (name, w, s) not in told]
             for w, seed, row in pool.imap(_session, jobs, chunksize=2):
                 rows[w].append(row)
                 if args.rows:
@@ -233,9 +314,16 @@ def main(argv: list[str] | None = None) -> int:
                         )
             for line in _table(sim, cell, rows):
                 print(f"| {name} | {line} |", flush=True)
+            sessions += rows.get("perfbisect", [])
             if len(who) == 2:
                 a, b = (sum(r["cost"] for r in rows[w]) for w in ("perfbisect", "reference"))
                 ratios.append(a / b)
+    if sessions:
+        wrong = sum(row["verdict"] == "wrong" for row in sessions)
+        slowest = max(row["slowest"] for row in sessions)
+        print(
+            f"\nWrong: {wrong} of {len(sessions)} sessions. Slowest decision: {1000 * slowest:.0f} ms of CPU."
+        )
     if ratios:
         mean = math.exp(sum(math.log(r) for r in ratios) / len(ratios))
         print(f"\nMinutes / reference, geometric mean over the cells: {mean:.3f}")

@@ -14,7 +14,7 @@ from perfbisect.core.posterior import Posterior, odds_of_sizes, posterior, prior
 from perfbisect.core.prices import Prices
 from perfbisect.core.stats import quantiles
 
-GO_ON = 0.10
+GO_ON = 0.20
 """Probability of no change below which the search begins."""
 
 NOT_REPRODUCED = 0.95
@@ -30,7 +30,7 @@ step that was half undone later), so the search looks there ..."""
 AT_LAST = 0.40
 """... and gives up where no change is as likely as this ..."""
 
-LAST_LAUNCHES = 12
+LAST_LAUNCHES = 24
 """... after so many launches, if it was as likely by the ends alone."""
 
 AGAINST = 60.0

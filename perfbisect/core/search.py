@@ -15,8 +15,8 @@ from perfbisect.core.posterior import Posterior, posterior, prior_weights
 from perfbisect.core.probe import probe
 from perfbisect.core.story import Pairs, Story
 
-TRIAL_AT = 0.95
-"""Probability of one distinguishable set at which it is put to the A/B. Not earlier: the A/B errs once in
+TRIAL_AT = 0.88
+"""Probability of one distinguishable set at which it is put to the A/B. Not much earlier: the A/B errs once in
 twenty, so the share of wrong candidates that reach it is what is left of its guarantee."""
 
 NAME_AT = 0.995

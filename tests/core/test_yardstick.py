@@ -88,6 +88,12 @@ def test_a_row_of_the_table(tmp_path):
     assert {(s["strategy"], s["seed"]) for s in sessions} == {
         (w, s) for w in ("perfbisect", "reference") for s in (0, 1)
     }
+    assert all(len(s["sets"]) == 3 and "step" in s and "whole" in s for s in sessions if "sets" in s)
+    again = subprocess.run(
+        [*argv, "--cell", cell, "--rows", str(rows)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert again.stdout == got.stdout
+    assert len(rows.read_text().splitlines()) == len(sessions)
     bad = subprocess.run([*argv, "--cell", "no such"], capture_output=True, text=True, check=False)
     assert bad.returncode == 1
     assert "no such cell; known:" in bad.stderr
