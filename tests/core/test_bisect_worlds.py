@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -55,3 +57,30 @@ def test_skips_around_the_step():
 def test_two_steps_name_one_of_them():
     words, _, _ = play(6, 40, {11: 0.10, 30: 0.10}, 0.02, 0.01, right={11, 30})
     assert words == {"right": 6}
+
+
+def test_a_step_half_undone_later_is_named():
+    words, _, _ = play(6, 40, {12: 0.05, 30: -0.025}, 0.01, 0.008, right={12})
+    assert words["found"] == 0
+    assert words["right"] >= 5
+
+
+@dataclass
+class Drifting(Bench):
+    """A bench whose machine is slower and faster again by a few per cent, over hours."""
+
+    def answer(self, action):
+        event = super().answer(action)
+        minute = sum(e.build + e.launch + e.run for e in self.events)
+        level = math.exp(0.025 * math.sin(minute / 70 + self.seed))
+        return replace(event, values=tuple(v * level for v in event.values))
+
+
+def test_a_drift_of_the_machine_is_seen_through():
+    words = Counter()
+    for seed in range(5):
+        world = Drifting(Plan(n=64), {33: 0.03}, 0.01, 0.008, 2000 + seed)
+        end = world.play()
+        words["right" if end.word == "found" and 33 in end.culprits else end.word] += 1
+    assert words["found"] == 0
+    assert words["right"] >= 4
