@@ -61,6 +61,7 @@ def bisect(
     as_in: str | None,
     constraints: Path | None,
     exclude_newer: str | None,
+    machine: str | None,
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -91,7 +92,7 @@ def bisect(
     from perfbisect.render.console import command_lines, plan_lines, report_lines
     from perfbisect.render.notices import Planned
 
-    here = place(repo=repo, state=state)
+    here = place(repo=repo, state=state, machine=machine)
     wiring.refuse_another(wiring.the_cell(here, cell, variant), as_in)
     extras = Extras(
         find=find,

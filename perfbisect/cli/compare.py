@@ -47,6 +47,7 @@ def compare(
     as_in: str | None,
     constraints: Path | None,
     exclude_newer: str | None,
+    machine: str | None,
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -71,7 +72,7 @@ def compare(
     from perfbisect.cli.sweep import rungs, swept
     from perfbisect.render.compare_lines import compare_lines, plan_lines, sweep_lines
 
-    here = place(repo=repo, state=state)
+    here = place(repo=repo, state=state, machine=machine)
     if as_in is not None:
         wiring.refuse_another(wiring.the_cell(here, cell, None), as_in)
     typed = TypedContest(

@@ -82,7 +82,7 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         needs_repository=any(side.change.kind == "commit" for side in (a, b)),
     )
     builder = wiring.builder_of(here, setting)
-    slots = slots_for(cell, 1)
+    slots = slots_for(cell, 1, wiring.the_machine(here))
     plan = make_compare_plan(
         cell=cell,
         a=a,

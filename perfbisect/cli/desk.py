@@ -52,6 +52,7 @@ class Desk:
                 client,
                 asked=lambda: self.job.stop_asked,
                 limits=machine_limits(os.environ.get(surroundings.VARIABLE, "")),
+                profile=wiring.profile_named(setting.machine),
             ),
             clock=wiring.now,
             wait=_waiter(self.job),
@@ -65,13 +66,23 @@ class Desk:
         )
 
 
-def slots_for(cell: Cell, workers: int) -> tuple[Slot, ...]:
+def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
     """The parts of this machine on which so many launches of a cell can run at once; those in use come last.
 
-    :raises UsageError: there are too few devices. :raises MachineError: there are too few cores.
+    ``named``: the kind of machine, empty: what it is taken for.
+
+    :raises UsageError: there are too few devices, or no such kind of machine.
+    :raises MachineError: there are too few cores, or no lease command.
     """
-    shell = dict(os.environ)
-    return plan_slots(machine(shell), gpus=cell.gpus, workers=workers, avoid=leased(lock_folder(shell)))
+    shell, profile = dict(os.environ), wiring.profile_named(named)
+    profile.before(cell.gpus, shell)
+    return plan_slots(
+        machine(shell, profile),
+        gpus=cell.gpus,
+        workers=workers,
+        avoid=leased(lock_folder(shell)),
+        profile=profile,
+    )
 
 
 @contextlib.contextmanager

@@ -40,6 +40,11 @@ constraints = click.option(
 exclude_newer = click.option(
     "--exclude-newer", metavar="DAY", help="Take dependencies as they were on this day, e.g. 2026-11-01."
 )
+machine = click.option(
+    "--machine",
+    metavar="PROFILE",
+    help="Kind of machine: cuda, cpu, ascend or a file.  [default: cuda where nvidia-smi is, else cpu]",
+)
 wait = click.option(
     "--wait", type=Minutes(), help="Wait so long for devices or cores that somebody uses.  [default: not]"
 )
@@ -66,7 +71,20 @@ as_in = click.option(
 
 def measuring(function: _Function) -> _Function:
     """The options of verbs that measure."""
-    typed = (verbose, wait, exclude_newer, constraints, as_in, variant, metric, client, env, state, repo)
+    typed = (
+        verbose,
+        wait,
+        machine,
+        exclude_newer,
+        constraints,
+        as_in,
+        variant,
+        metric,
+        client,
+        env,
+        state,
+        repo,
+    )
     for option in typed:
         function = option(function)
     return function

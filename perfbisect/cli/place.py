@@ -24,6 +24,8 @@ class Place:
     settings: Settings
     repository: Repository | None
     root: Path
+    machine: str | None = None
+    """The kind of machine, as it was typed."""
 
     @property
     def jobs(self) -> Jobs:
@@ -49,7 +51,7 @@ class Place:
         return typed if typed is not None else self.settings.path(name, self.root)
 
 
-def place(*, repo: Path | None = None, state: Path | None = None) -> Place:
+def place(*, repo: Path | None = None, state: Path | None = None, machine: str | None = None) -> Place:
     """Finds state and cache: typed, then the environment, then ``perfbisect.yaml``, then the user's folders.
 
     :raises RevisionError: ``repo`` is not a git repository.
@@ -89,6 +91,7 @@ def place(*, repo: Path | None = None, state: Path | None = None) -> Place:
         settings,
         with_objects(repository, cache) if repository else None,
         root,
+        machine,
     )
 
 

@@ -68,7 +68,7 @@ def question(here: Place, typed: Typed) -> Question:
     """
     cell = wiring.the_cell(here, typed.cell, typed.variant)
     judged = metric_of(cell, here.setting("metric", typed.metric))
-    slots = slots_for(cell, typed.extras.workers)
+    slots = slots_for(cell, typed.extras.workers, wiring.the_machine(here))
     budget = ranges.budget(here, typed.budget)
     environment = _environment(here, typed)
     history, aside = _range(here, typed)

@@ -59,7 +59,8 @@ def resume(
     job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
     plan = plan_of(read(job.journal).events)
     cell = cell_of(plan)
-    slots = slots_for(cell, workers or (plan.extras.workers if isinstance(plan, BisectPlan) else 1))
+    planned = plan.extras.workers if isinstance(plan, BisectPlan) else 1
+    slots = slots_for(cell, workers or planned, plan.setting.machine)
     builder = wiring.builder_of(here, plan.setting)
     newest = newest_of(plan)
     with at_work(job, slots, wait=wait, verbose=verbose, as_json=as_json) as desk:

@@ -31,6 +31,7 @@ def run(
     as_in: str | None,
     constraints: Path | None,
     exclude_newer: str | None,
+    machine: str | None,
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -53,11 +54,11 @@ def run(
     from perfbisect.jobs.views import cell_document
     from perfbisect.render.console import cell_lines, run_lines
 
-    here = place(repo=repo, state=state)
+    here = place(repo=repo, state=state, machine=machine)
     the_cell = wiring.the_cell(here, cell, variant)
     wiring.refuse_another(the_cell, as_in)
     judged = metric_of(the_cell, here.setting("metric", metric))
-    slots = slots_for(the_cell, 1)
+    slots = slots_for(the_cell, 1, wiring.the_machine(here))
     environment, change = changes.environment_of(here, env, at), changes.the_change(here, at)
     setting = wiring.the_setting(
         here,

@@ -20,6 +20,7 @@ from perfbisect.cli.durations import Minutes
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 @options.wait
 @options.verbose
+@options.machine
 @options.exclude_newer
 @options.constraints
 @options.client
@@ -37,6 +38,7 @@ def verify(
     dry_run: bool,
     wait: float | None,
     verbose: bool,
+    machine: str | None,
     exclude_newer: str | None,
     constraints: Path | None,
     client: str | None,
@@ -65,7 +67,7 @@ def verify(
     from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
     from perfbisect.render.compare_lines import plan_lines, verify_lines
 
-    here, (path, found) = place(repo=repo, state=state), find_claim(claim)
+    here, (path, found) = place(repo=repo, state=state, machine=machine), find_claim(claim)
     expected = found.expect
     asked = [
         contest(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import shutil
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
 from perfbisect.cli.place import Place, with_objects
 from perfbisect.config.cells import load_cell
+from perfbisect.config.profile import load_machine, machine_names, machine_path
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change import Change
 from perfbisect.core.match import differing
@@ -21,6 +23,7 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.plan import Setting
 from perfbisect.store.jobs import Job
 from perfbisect.system.git import Repository
+from perfbisect.system.profile import Profile, profile_of
 
 CLIENT_OF_CHANGE = "change"
 
@@ -94,8 +97,30 @@ def the_setting(
         client=absolute_spec(place.setting("client", client) or ""),
         exclude_newer=day,
         constraints=str(pins.absolute()) if pins else "",
+        machine=the_machine(place),
         typed=shlex.join(["perfbisect", *sys.argv[1:]]),
     )
+
+
+def the_machine(place: Place) -> str:
+    """The kind of machine: typed, or of ``perfbisect.yaml``; empty: it is looked at. Files by full path.
+
+    :raises UsageError: there is no such file, and none of that name is shipped.
+    """
+    named = place.setting("machine", place.machine) or ""
+    if place.machine is None and (place.root / named).is_file():
+        named = str(place.root / named)
+    if named and named not in machine_names():
+        return str(machine_path(named))
+    return named
+
+
+def profile_named(name: str) -> Profile:
+    """The profile of a kind of machine; of this one, if none is named.
+
+    :raises UsageError, LocatedError: there is none of that name, or its file is wrong.
+    """
+    return profile_of(load_machine(name or ("cuda" if shutil.which("nvidia-smi") else "cpu")))
 
 
 def repository_at(path: Path, cache: Path) -> Repository:

@@ -35,6 +35,7 @@ class Settings(BaseModel):
         default=None, description="the day whose dependencies are used: 2026-11-01"
     )
     variant: str | None = Field(default=None, description="a variant of the cell, on all sides")
+    machine: str | None = Field(default=None, description="the kind of machine: a name or a machine file")
 
     def path(self, name: str, root: Path) -> Path | None:
         """A setting that is a path, relative to ``root``, the folder of the file; None if unset."""

@@ -27,6 +27,11 @@ def engine_of(cell: Cell, change: Change, environment: Environment) -> Engine:
     return Engine(version=environment.engine_version, date=change.date, root=str(root))
 
 
+def with_arguments(cell: Cell, more: Mapping[str, object]) -> Cell:
+    """The cell as it is served on a kind of machine: with arguments that it does not set itself."""
+    return cell.model_copy(update={"serve_args": {**more, **cell.serve_args}}) if more else cell
+
+
 def lay(files: Mapping[str, str], folder: Path) -> None:
     """Write the texts that the server reads into its folder.
 

@@ -16,7 +16,7 @@ from perfbisect.environments import Builder, Environment
 from perfbisect.errors import Interrupted, ServerError, UsageError
 from perfbisect.executors import AttemptRequest, Sink, Started, faults, provenance
 from perfbisect.executors.bench import Bench, measure
-from perfbisect.executors.engines import engine_of, lay
+from perfbisect.executors.engines import engine_of, lay, with_arguments
 from perfbisect.executors.fetch import data_from_hub
 from perfbisect.executors.preparing import Preparation
 from perfbisect.executors.record import Record
@@ -28,6 +28,7 @@ from perfbisect.families.engine_log import engine_facts
 from perfbisect.store.attempts import write_attempt
 from perfbisect.system import environ, logs, machine, ports
 from perfbisect.system.proc import Asked, never
+from perfbisect.system.profile import CUDA, Profile
 from perfbisect.system.sampled import UNJUDGED
 from perfbisect.system.sampled import Limits as MachineLimits
 from perfbisect.system.server import Server
@@ -47,7 +48,7 @@ class LocalExecutor:
     ``client_environment``: the pinned client of all sides; None for the change's own. ``shell``: the user's
     process environment, of which only what is allowed is passed on. ``asked``: True asks for a prompt end.
     ``overlap``: the client's imports are done beside the server's start. ``limits``: what others may do on
-    the machine before a run does not count.
+    the machine before a run does not count. ``profile``: what kind of machine this is.
     """
 
     builder: Builder
@@ -56,9 +57,12 @@ class LocalExecutor:
     asked: Asked = never
     overlap: bool = True
     limits: MachineLimits = UNJUDGED
+    profile: Profile = CUDA
 
     def __post_init__(self) -> None:
-        self._prepare = Preparation(self.client_environment, self.shell, self.asked, self.overlap)
+        self._prepare = Preparation(
+            self.client_environment, self.shell, self.asked, self.overlap, self.profile
+        )
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
         """One attempt: every failure of the outside comes back in it; ``attempt.json`` is in its folder.
@@ -83,7 +87,7 @@ class LocalExecutor:
             self._measure(record, started, sink)
         except faults.RAISED as error:
             record.fail(error)
-        made = record.made(self.shell, pinned=self.client_environment is not None)
+        made = record.made(self.shell, pinned=self.client_environment is not None, profile=self.profile)
         try:
             write_attempt(folder, made)
         except OSError as error:
@@ -110,22 +114,33 @@ class LocalExecutor:
         record.phase, record.log = "launch", request.folder / "server.log"
         record.log.unlink(missing_ok=True)
         endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")
-        command = family.server(cell, endpoint, engine_of(cell, request.change, environment))
+        profile, smi = self.profile, self.profile.smi()
+        served = with_arguments(cell, profile.serve_args)
+        command = family.server(served, endpoint, engine_of(cell, request.change, environment))
         lay(command.files, request.folder)
-        argv = (str(environment.interpreter), *command.args)
+        before = profile.before(len(slot.devices), slot.env)
+        argv = (*before, str(environment.interpreter), *command.args)
         env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, offline, command.env, slot.env
+            self.shell, environment.interpreter, environment.env, offline, profile.env, command.env, slot.env
         )
         record.facts |= {"model_name": endpoint.model_name, "server": provenance.command_facts(argv, env)}
         launched = time.monotonic()
-        wait_until_free(slot, cell.serve_args, timeout=limits.memory, asked=self.asked, sink=sink)
+        wait_until_free(slot, served.serve_args, timeout=limits.memory, asked=self.asked, sink=sink, smi=smi)
         self._prepare.ask_torch(record, environment, env, slot)
         with (
-            serving(record, argv, env, endpoint, started=started, sink=sink) as owned,
+            serving(
+                record,
+                argv,
+                env,
+                endpoint,
+                started=started,
+                sink=sink,
+                lost=profile.lease.lost if before else (),
+            ) as owned,
             self._client(record, runner),
         ):
             server = Server(owned, endpoint, command)
-            around = Surroundings(slot, self.limits, owned.living)
+            around = Surroundings(slot, self.limits, owned.living, smi)
             bench = Bench(
                 client, cell, runner, server, around, request.folder,
                 {"attempt": request.id, "change": request.change.id}, limits.bench, record.judge, self.asked,

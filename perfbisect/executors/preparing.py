@@ -18,6 +18,7 @@ from perfbisect.executors.surroundings import torch_facts
 from perfbisect.families import OFFLINE
 from perfbisect.system import environ, machine
 from perfbisect.system.proc import Asked
+from perfbisect.system.profile import CUDA, Profile
 from perfbisect.system.slots import Slot
 
 
@@ -29,6 +30,7 @@ class Preparation:
     shell: Mapping[str, str]
     asked: Asked
     overlap: bool
+    profile: Profile = CUDA
     _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
     """Cells (digest, variant) measured once: what they need of a hub is on this machine."""
     _instruments: dict[tuple[str, str], Instrument] = field(default_factory=dict, repr=False)
@@ -41,7 +43,7 @@ class Preparation:
         """What it runs on: what is leased, else the whole machine."""
         if request.slot is not None:
             return request.slot
-        visible = machine.machine(self.shell).gpus if request.cell.gpus else ()
+        visible = machine.machine(self.shell, self.profile).gpus if request.cell.gpus else ()
         return Slot("", tuple(gpu.uuid for gpu in visible))
 
     def fetch(self, record: Record, environment: Environment, sink: Sink) -> Mapping[str, str]:
@@ -75,7 +77,7 @@ class Preparation:
 
     def ask_torch(self, record: Record, environment: Environment, env: Mapping[str, str], slot: Slot) -> None:
         """CUDA facts, once for the packages of an environment on a slot: overlays share theirs."""
-        if not slot.devices:
+        if not slot.devices or self.profile.source != "nvidia-smi":
             return
         known = (environment.packages_digest or environment.key, slot.name)
         if known not in self._torch:

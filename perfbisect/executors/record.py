@@ -18,6 +18,7 @@ from perfbisect.executors.provenance import Instrument
 from perfbisect.store.attempts import plain
 from perfbisect.system import logs, machine, ports
 from perfbisect.system.proc import Owned
+from perfbisect.system.profile import CUDA, Profile
 
 _END_OF_LOG = 32768
 
@@ -72,11 +73,11 @@ class Record:
         if isinstance(error, PerfbisectError) and error.next_step:
             self.facts["next_step"] = error.next_step
 
-    def made(self, shell: Mapping[str, str], *, pinned: bool) -> Attempt:
+    def made(self, shell: Mapping[str, str], *, pinned: bool, profile: Profile = CUDA) -> Attempt:
         """The attempt as it is now. ``pinned``: the client is the same for all changes."""
         request, environment, instrument = self.request, self.environment, self.instrument
         slot = request.slot
-        here = machine.machine({**shell, **slot.env} if slot else shell)
+        here = machine.machine({**shell, **slot.env} if slot else shell, profile)
         self.facts["machine"] = here.facts()
         if environment is not None:
             self.facts["engine"] = provenance.engine_facts(environment, self.cold)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from perfbisect.errors import MachineError, ServerError
+from perfbisect.errors import MachineError, PerfbisectError, ServerError
 from perfbisect.executors import Sink, Started, faults
 from perfbisect.executors.record import Record
 from perfbisect.families import Endpoint
@@ -25,8 +25,12 @@ def serving(
     *,
     started: Started,
     sink: Sink,
+    lost: tuple[int, ...] = (),
 ) -> Iterator[Owned]:
-    """The server's processes. A failure inside becomes the record's, once; nothing is raised for it."""
+    """The server's processes. A failure inside becomes the record's, once; nothing is raised for it.
+
+    ``lost``: exit codes by which a command in front of the server's says that it has lost the machine.
+    """
     request, port = record.request, endpoint.port
     cores = request.slot.server_cores if request.slot else ()
     try:
@@ -39,11 +43,20 @@ def serving(
             )
             yield owned
         except faults.RAISED as error:
-            record.fail(error, owned)
+            record.fail(_of_lease(error, owned, lost), owned)
         finally:
             _stop(record, owned, port, sink)
     finally:
         proc.stop_leftovers(record.token, 0, 0.0, grace=0.0)
+
+
+def _of_lease(error: Exception, owned: Owned, lost: tuple[int, ...]) -> Exception:
+    """The failure, or that the lease is lost where that is why."""
+    code = owned.exited()
+    if code is None or code not in lost:
+        return error
+    said = error.message if isinstance(error, PerfbisectError) else str(error)
+    return MachineError(f"the lease is lost: its command ended with {code}: {said}", where=owned.log)
 
 
 def _stop(record: Record, owned: Owned, port: int, sink: Sink) -> None:

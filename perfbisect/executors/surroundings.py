@@ -11,8 +11,9 @@ from typing import Any
 from perfbisect.errors import MachineError, PerfbisectError, UsageError
 from perfbisect.executors import Sink
 from perfbisect.executors.faults import RAISED, VoidError
-from perfbisect.system import sampled, torch_probe
+from perfbisect.system import devices, sampled, torch_probe
 from perfbisect.system.device_memory import wait_for_memory
+from perfbisect.system.nvidia_smi import Smi
 from perfbisect.system.ports import SharedPortError
 from perfbisect.system.proc import Asked
 from perfbisect.system.processes import Process
@@ -34,6 +35,8 @@ class Surroundings:
     slot: Slot
     limits: Limits
     ours: Callable[[], Iterable[Process]]
+    smi: Smi | None = None
+    """Who tells of devices; None: the driver of NVIDIA."""
 
     @contextmanager
     def unmeasured(self) -> Iterator[dict[str, Any]]:
@@ -56,7 +59,7 @@ class Surroundings:
 
     @contextmanager
     def _watched(self, limits: Limits) -> Iterator[dict[str, Any]]:
-        sampler = Sampler(self.ours, slot=self.slot)
+        sampler = Sampler(self.ours, slot=self.slot, smi=self.smi)
         facts: dict[str, Any] = {}
         try:
             with sampler:
@@ -78,7 +81,13 @@ class Surroundings:
 
 
 def wait_until_free(
-    slot: Slot, serve_args: Mapping[str, object], *, timeout: float, asked: Asked, sink: Sink
+    slot: Slot,
+    serve_args: Mapping[str, object],
+    *,
+    timeout: float,
+    asked: Asked,
+    sink: Sink,
+    smi: Smi | None = None,
 ) -> None:
     """Return once the slot's devices have the memory that the engine will take.
 
@@ -89,7 +98,13 @@ def wait_until_free(
         wanted = serve_args.get("gpu-memory-utilization", MOST_USED)
         share = float(wanted) if isinstance(wanted, int | float) else MOST_USED
         wait_for_memory(
-            slot, share=share, timeout=timeout, told=lambda text: sink("wait", {"text": text}), asked=asked
+            slot,
+            share=share,
+            timeout=timeout,
+            smi=smi,
+            known=None if smi is None else devices.look(smi),
+            told=lambda text: sink("wait", {"text": text}),
+            asked=asked,
         )
 
 

@@ -21,6 +21,8 @@ class Setting(Data):
     """Specification of the client's environment; empty: the environment's own pinned one."""
     exclude_newer: str = ""
     constraints: str = ""
+    machine: str = ""
+    """Name or file of the kind of machine; empty: what this machine is taken for."""
     typed: str = ""
     """The perfbisect command as typed."""
 

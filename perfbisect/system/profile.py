@@ -78,7 +78,7 @@ class Profile:
             return {self.variable: ",".join(gpu.uuid for gpu in group)}
         return {**self.beside, self.variable: ",".join(str(gpu.index) for gpu in group)}
 
-    def leased(self, count: int, env: Mapping[str, str]) -> tuple[str, ...]:
+    def before(self, count: int, env: Mapping[str, str]) -> tuple[str, ...]:
         """The words in front of the server's command, on a slot of so many devices.
 
         :raises MachineError: there is no such command.
