@@ -15,7 +15,7 @@ from perfbisect.core.posterior import Posterior, posterior, prior_weights
 from perfbisect.core.probe import probe
 from perfbisect.core.story import Pairs, Story
 
-TRIAL_AT = 0.88
+TRIAL_AT = 0.93
 """Probability of one distinguishable set at which it is put to the A/B. Not much earlier: the A/B errs once in
 twenty, so the share of wrong candidates that reach it is what is left of its guarantee."""
 
