@@ -85,6 +85,16 @@ class Tenants(Asked):
         return self
 
 
+class Driver(Asked):
+    """The driver's version, which is part of the machine class, where the listing does not tell it."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Driver:
+        if _groups(self.each) != {"driver"}:
+            raise ValueError("the one group is (?P<driver>...)")
+        return self
+
+
 class Select(BaseModel):
     """The variable that makes an engine see some devices and no others, and what stands beside it."""
 
@@ -117,6 +127,7 @@ class MachineFile(BaseModel):
 
     name: str
     devices: Listed | Literal["nvidia-smi", "none"]
+    driver: Driver | None = None
     memory: Memory | None = None
     tenants: Tenants | None = None
     select: Select | None = None
@@ -127,8 +138,10 @@ class MachineFile(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> MachineFile:
         own = isinstance(self.devices, Listed)
-        if not own and (self.memory or self.tenants):
-            raise ValueError(f"memory and tenants belong to devices of a command, not to {self.devices!r}")
+        if not own and (self.driver or self.memory or self.tenants):
+            raise ValueError(
+                f"driver, memory and tenants belong to a command's devices, not {self.devices!r}"
+            )
         if self.devices != "none" and self.select is None:
             raise ValueError("select is missing: the variable that chooses devices")
         return self

@@ -48,6 +48,7 @@ class Queries:
     """``count``: whether an engine counts devices by the command's numbers or by their place in its list."""
 
     devices: Query
+    driver: Query | None = None
     memory: Query | None = None
     tenants: Query | None = None
     count: Literal["index", "position"] = "index"
@@ -67,12 +68,15 @@ class CommandSmi(Smi):
         memory = dict[str, Row]()
         if self.queries.memory is not None:
             memory = {self._uuid(row): row for row in self.queries.memory.rows(self.patience)[0]}
+        above: Row = {}
+        if self.queries.driver is not None and "driver_version" in fields:
+            above = next(iter(self.queries.driver.rows(self.patience)[0]), {})
         rows = []
         for place, row in enumerate(found):
             uuid = self._uuid(row)
             told = {
                 FIELDS[name]: value
-                for name, value in {**row, **memory.get(uuid, {})}.items()
+                for name, value in {**above, **row, **memory.get(uuid, {})}.items()
                 if name in FIELDS
             }
             told |= {"uuid": uuid}

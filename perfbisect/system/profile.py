@@ -113,7 +113,11 @@ def profile_of(file: MachineFile) -> Profile:
         serve_args=file.serve_args,
         lease=Lease(file.lease.command, file.lease.lost) if file.lease else Lease(),
         queries=Queries(
-            Query(listed.command, listed.each), _query(file.memory), _query(file.tenants), listed.count
+            Query(listed.command, listed.each),
+            _query(file.driver),
+            _query(file.memory),
+            _query(file.tenants),
+            listed.count,
         )
         if isinstance(listed, Listed)
         else None,
