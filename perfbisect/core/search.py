@@ -16,8 +16,8 @@ from perfbisect.core.probe import probe
 from perfbisect.core.story import Pairs, Story
 
 TRIAL_AT = 0.93
-"""Probability of one distinguishable set at which it is put to the A/B. Not much earlier: the A/B errs once in
-twenty, so the share of wrong candidates that reach it is what is left of its guarantee."""
+"""Probability of one distinguishable set at which it is put to the A/B. Not much earlier: the A/B errs once
+in twenty, so the share of wrong candidates that reach it is what is left of its guarantee."""
 
 NAME_AT = 0.995
 """Probability, the A/B's launches counted, without which nothing is named whatever the A/B says."""

@@ -28,8 +28,8 @@ _ENVIRONMENT = {
     "VLLM_HOST_IP": "127.0.0.1",
     "PYTHONFAULTHANDLER": "1",
 }
-"""Development mode opens the requests that empty the caches. A crash must leave a line in the log: a process of
-an engine that vanished and left none was ended from outside."""
+"""Development mode opens the requests that empty the caches. A crash must leave a line in the log: a process
+of an engine that vanished and left none was ended from outside."""
 
 
 class TextFamily:
