@@ -14,6 +14,8 @@ from perfbisect.system import ports, proc
 from perfbisect.system.proc import Owned
 
 _PORT_PATIENCE = 10.0
+_LEASE_PATIENCE = 3.0
+"""Seconds in which a lease command that has ended its server says so by its own end."""
 
 
 @contextmanager
@@ -52,7 +54,9 @@ def serving(
 
 def _of_lease(error: Exception, owned: Owned, lost: tuple[int, ...]) -> Exception:
     """The failure, or that the lease is lost where that is why."""
-    code = owned.exited()
+    end = time.monotonic() + (_LEASE_PATIENCE if lost else 0.0)
+    while (code := owned.exited()) is None and time.monotonic() < end:
+        time.sleep(0.05)
     if code is None or code not in lost:
         return error
     said = error.message if isinstance(error, PerfbisectError) else str(error)
