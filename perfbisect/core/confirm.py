@@ -21,8 +21,8 @@ from perfbisect.core.stats import Array, cells, log_sum, log_tail, march, quanti
 DECIDED = math.log(20.0)
 """A likelihood ratio of twenty to one decides ..."""
 
-AT_ONCE = math.log(60.0)
-"""... after two pairs; one pair must speak louder, since the noise it is held against may be misjudged."""
+LEAST_PAIRS = 2
+"""... after so many pairs: one contaminated launch must not."""
 
 _ENOUGH = 9.0
 """Squared step in units of the variance of a pair's difference at which a t4 ratio passes twenty to one."""
@@ -57,9 +57,9 @@ class Trial:
     @property
     def passed(self) -> bool | None:
         """Whether it confirmed the step; None while it has decided nothing and may go on."""
-        if len(self.launches) < 2:
+        if len(self.launches) < 2 * LEAST_PAIRS:
             return None
-        if abs(self.ratio) > (AT_ONCE if len(self.launches) < 4 else DECIDED):
+        if abs(self.ratio) > DECIDED:
             return self.ratio > 0
         return False if len(self.launches) >= 2 * PAIRS else None
 
@@ -206,7 +206,7 @@ def runs_for(state: Posterior, prices: Prices, max_runs: int) -> int:
     best, least = 1, math.inf
     for runs in range(1, max_runs + 1):
         variance = 2 * (state.tau**2 + state.sigma**2 / runs)
-        pairs = max(1.0, _ENOUGH * variance / size**2)
+        pairs = max(float(LEAST_PAIRS), _ENOUGH * variance / size**2)
         minutes = pairs * (prices.launch + runs * prices.run)
         if minutes < least * (1 - 1e-9):
             best, least = runs, minutes

@@ -14,7 +14,7 @@ from perfbisect.core.posterior import Posterior, odds_of_sizes, posterior, prior
 from perfbisect.core.prices import Prices
 from perfbisect.core.stats import quantiles
 
-GO_ON = 0.20
+GO_ON = 0.15
 """Probability of no change below which the search begins."""
 
 NOT_REPRODUCED = 0.95
@@ -31,7 +31,7 @@ AT_LAST = 0.40
 """... and gives up where no change is as likely as this ..."""
 
 LAST_LAUNCHES = 24
-"""... after so many launches, if it was as likely by the ends alone."""
+"""... after so many launches."""
 
 AGAINST = 60.0
 """How far the data must speak against a step of any size before it is called absent ..."""
@@ -93,16 +93,13 @@ def next_end(
     )
 
 
-def unsettled(plan: Plan, data: tuple[Launch, ...], state: Posterior) -> bool:
-    """Whether the ends left it open, and as many launches between them as that is worth still do.
+def unsettled(data: tuple[Launch, ...], state: Posterior) -> bool:
+    """Whether as many launches between the ends as that is worth still leave open whether anything changed.
 
     ``data``: the launches of this bisection; ``state`` their posterior.
     """
     between = sum(launch.purpose == "search" for launch in data)
-    if state.none < AT_LAST or between < LAST_LAUNCHES:
-        return False
-    first = tuple(launch for launch in data if launch.purpose == "end")
-    return posterior(first, prior_weights(plan.n, plan.prior), plan.min_effect).none >= AT_LAST
+    return state.none >= AT_LAST and between >= LAST_LAUNCHES
 
 
 def excludes(state: Posterior, min_effect: float) -> bool:

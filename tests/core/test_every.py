@@ -181,7 +181,7 @@ def test_a_part_whose_a_b_fails_twice_is_given_up():
     events = []
     while not isinstance(action := next_action(world.plan, events), Done):
         event = world.answer(action)
-        if action.purpose == "confirm" and action.index <= 3:
+        if action.purpose == "confirm" and action.index <= 5:
             event = replace(event, values=(100.0,) * action.runs)
         events.append(event)
     assert [step.culprits for step in action.outcome.steps] == [(6,)]
