@@ -123,7 +123,7 @@ def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
     unseen = _unseen_end(plan, story, who)
     if unseen is not None:
         return unseen
-    if not who.pending and unsettled(story.own, state):
+    if not who.pending and unsettled(plan, story.own, state):
         runs = story.prices.best_runs(state.sigma, state.tau, plan.max_runs)
         needed = launches_needed(state, runs, plan.min_effect, ROUNDS)
         return Done(verdict.without_culprit(plan, story, state, "too small", needed))

@@ -31,7 +31,10 @@ AT_LAST = 0.40
 """... and gives up where no change is as likely as this ..."""
 
 LAST_LAUNCHES = 24
-"""... after so many launches."""
+"""... after so many launches, if it was as likely by the ends alone ..."""
+
+LONG_LAUNCHES = 60
+"""... and after so many in any case."""
 
 AGAINST = 60.0
 """How far the data must speak against a step of any size before it is called absent ..."""
@@ -93,13 +96,17 @@ def next_end(
     )
 
 
-def unsettled(data: tuple[Launch, ...], state: Posterior) -> bool:
+def unsettled(plan: Plan, data: tuple[Launch, ...], state: Posterior) -> bool:
     """Whether as many launches between the ends as that is worth still leave open whether anything changed.
 
     ``data``: the launches of this bisection; ``state`` their posterior.
     """
     between = sum(launch.purpose == "search" for launch in data)
-    return state.none >= AT_LAST and between >= LAST_LAUNCHES
+    if state.none < AT_LAST or between < LAST_LAUNCHES:
+        return False
+    ends = tuple(launch for launch in data if launch.purpose == "end")
+    alone = posterior(ends, prior_weights(plan.n, plan.prior), plan.min_effect)
+    return between >= LONG_LAUNCHES or alone.none >= AT_LAST
 
 
 def excludes(state: Posterior, min_effect: float) -> bool:
