@@ -33,11 +33,6 @@ class Crossing:
     before: str
     after: str
 
-    @property
-    def words(self) -> str:
-        """``vllm v0.20.0 -> v0.21.0``."""
-        return f"{self.what} {self.before} -> {self.after}"
-
 
 def crossings(positions: Sequence[Position]) -> tuple[Crossing, ...]:
     """Where a pin moves, oldest first; positions that name no pin are passed over."""

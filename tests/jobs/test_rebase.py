@@ -136,10 +136,10 @@ def test_where_a_pin_moves() -> None:
     assert crossings(positions("", "", "")) == ()
     assert crossings(positions("e a", "e a")) == ()
     (one,) = crossings(positions("e a", "", "e b", ""))
-    assert (one.parent, one.index, one.words) == (1, 2, "e a -> b")
+    assert (one.parent, one.index, one.what, one.before, one.after) == (1, 2, "e", "a", "b")
     assert crossings(positions("e a", "e b", "e a", skips=(1,))) == ()
     (jump,) = crossings(positions("e a", "e b", "e c", skips=(1,)))
-    assert (jump.parent, jump.index, jump.words) == (0, 2, "e a -> c")
+    assert (jump.parent, jump.index, jump.before, jump.after) == (0, 2, "a", "c")
     assert [one.index for one in crossings(positions("e a", "e b", "e c"))] == [1, 2]
     assert told(positions("e a", "e a")) == ()
 
