@@ -232,10 +232,12 @@ def test_host_goes_when_nobody_asks_any_more(site: Path) -> None:
     )
     caller = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
     log = site / "hang.log"
-    until(lambda: log.exists() and "starts" in log.read_text())
-    assert len(processes.tree("aa" * 16, 0, 0.0)) == 2
-    caller.kill()
-    caller.wait(10)
+    try:
+        until(lambda: log.exists() and "starts" in log.read_text(), 60.0)
+        assert len(processes.tree("aa" * 16, 0, 0.0)) == 2
+    finally:
+        caller.kill()
+        caller.wait(10)
     until(lambda: processes.tree("aa" * 16, 0, 0.0) == ())
 
 
