@@ -68,10 +68,10 @@ def test_noise_too_large_is_inconclusive_and_says_what_more_would_cost() -> None
     assert verdict.needed > 3
 
 
-def test_a_large_step_takes_one_block() -> None:
+def test_a_large_step_takes_two_blocks_at_most() -> None:
     verdict, seen = settle(Question(), bench(2, 0.6, 0.01))
     assert verdict.word == "regression"
-    assert len(seen) == BLOCK
+    assert len(seen) <= 2 * BLOCK
     assert verdict.low < 0.6 < verdict.high
 
 
