@@ -227,7 +227,7 @@ def test_no_token_comes_from_a_dead_engine() -> None:
         core.kill()
         with pytest.raises(requests.ConnectionError):
             server.complete()
-        assert server.process.wait(10) == 1
+        assert server.process.wait(10) == 0  # as the real one does when its core is killed
 
 
 def test_orphans_leave_the_group_and_outlive_the_server() -> None:
