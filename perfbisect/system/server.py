@@ -19,6 +19,9 @@ _SAMPLE = re.compile(
 )
 _TICK = 0.1
 _EXIT_PATIENCE = 2.0
+_ENDING = 5.0
+"""Seconds that a server may take to end after it has stopped to answer."""
+
 _ASK_LIMIT = 10.0
 """Seconds for a request that costs the server nothing: its models, its metrics, its health."""
 
@@ -153,7 +156,18 @@ class Server:
         except (ServerError, MachineError) as error:
             return error
         except NoAnswerError as error:
-            return ServerError(f"/health: {error}", where=self.owned.log)
+            return self._ending() or ServerError(f"/health: {error}", where=self.owned.log)
+        return None
+
+    def _ending(self) -> PerfbisectError | None:
+        """How a server that does not answer ends, if it is about to: that says more than its silence."""
+        end = time.monotonic() + _ENDING
+        while time.monotonic() < end:
+            try:
+                self.check_going("during the run")
+            except (ServerError, MachineError) as error:
+                return error
+            time.sleep(_TICK)
         return None
 
     def reset_caches(self) -> str:

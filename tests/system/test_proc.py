@@ -312,8 +312,8 @@ from perfbisect.system import proc
 folder = Path(sys.argv[1])
 script = (folder / "script.py").read_text()
 owned = proc.spawn([sys.executable, "-c", script], env={}, cwd=folder, log=folder / "out.log", token="calls")
-print("owned", owned.pid, owned.created, flush=True)
 try:
+    print("owned", owned.pid, owned.created, flush=True)
     time.sleep(60)
 finally:
     print("stopping", flush=True)
