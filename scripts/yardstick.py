@@ -25,7 +25,7 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-if importlib.util.find_spec("perfbisect") is None:
+if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from perfbisect.core.bisect import (  # noqa: E402
@@ -40,6 +40,10 @@ from perfbisect.core.bisect import (  # noqa: E402
     beliefs,
     next_action,
 )
+from scripts.comparison import Comparison  # noqa: E402
+
+__all__ = ["Comparison", "Strategy", "main"]
+
 
 CELLS: dict[str, dict[str, Any]] = {
     "N32 d5 s1 t1.5": {"n": 32, "d": 0.05, "sigma": 0.01, "tau": 0.015},
