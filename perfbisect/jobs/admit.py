@@ -1,27 +1,29 @@
-"""Is an attempt a measurement of this bisection: is its metric there, can it be compared with the others?"""
+"""Is an attempt a measurement of its job: is its metric there, can it be compared with the others?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from perfbisect.core.attempt import Attempt, comparable, key
+from perfbisect.core.metric import MetricRef
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.fold import Launch, in_order
-from perfbisect.jobs.plan import BisectPlan
 
 
-def admit(attempt: Attempt, seen: Sequence[Launch], plan: BisectPlan) -> None:
-    """Refuses what is no measurement of this bisection.
+def admit(
+    attempt: Attempt, seen: Sequence[Launch], metric: MetricRef, advice: str = "measure all of a bisection"
+) -> None:
+    """Refuses what is no measurement of its job; ``advice`` begins the error's next step: what to measure alike.
 
     :raises UsageError: the metric is not there.
     :raises MachineError: it is not comparable with what was measured before.
     """
     try:
-        attempt.values(plan.ref)
+        attempt.values(metric)
     except KeyError:
         reported = sorted({name for run in attempt.runs for name in run.values})
         raise UsageError(
-            f"the client did not report {key(plan.ref)}; it reported: {', '.join(reported)}",
+            f"the client did not report {key(metric)}; it reported: {', '.join(reported)}",
             where=attempt.folder,
             next_step="name one of these with --metric",
         ) from None
@@ -32,5 +34,5 @@ def admit(attempt: Attempt, seen: Sequence[Launch], plan: BisectPlan) -> None:
         raise MachineError(
             f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
             where=attempt.folder,
-            next_step="measure all of a bisection on one machine, with one client (--client), of one cell",
+            next_step=f"{advice} on one machine, with one client (--client), of one cell",
         )

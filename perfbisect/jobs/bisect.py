@@ -169,7 +169,7 @@ class _Search:
         plan, seen = self.plan, self.ledger.read(self.journal.events)
         ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
         if ended.attempt is not None and ended.attempt.failure is None:
-            admit(ended.attempt, seen, plan)
+            admit(ended.attempt, seen, plan.ref)
             void = disagreement(ended, seen, plan)
             if void:
                 self.journal.append("voided", {"attempt": attempt_id, "reason": void})

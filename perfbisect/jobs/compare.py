@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from statistics import median
 
 from perfbisect.core import compare as core
-from perfbisect.core.attempt import Attempt, comparable, key
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import MetricRef
 from perfbisect.environments import Builder
-from perfbisect.errors import BuildError, MachineError, UsageError
+from perfbisect.errors import BuildError, UsageError
+from perfbisect.jobs.admit import admit
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
 from perfbisect.jobs.compare_report import compare_document, the_comparison
 from perfbisect.jobs.crew import Crew
@@ -124,7 +124,7 @@ def _measure(job: Job, journal: Journal, plan: ComparePlan, tools: Tools) -> cor
         seen = ledger.read(journal.events)
         ended = seen[-1]
         if ended.attempt is not None and ended.attempt.failure is None:
-            _admit(ended.attempt, seen, plan)
+            admit(ended.attempt, seen, plan.ref, "measure both sides")
         tools.sink(
             Launched(
                 launch_document(ended, order.change, plan.ref),
@@ -160,27 +160,3 @@ def _next(plan: ComparePlan, made: Sequence[core.Seen]) -> core.Side | None:
 def _affordable(plan: ComparePlan, seen: Sequence[Launch]) -> bool:
     each = [launch.minutes for launch in seen if launch.end == "finished"]
     return sum(launch.minutes for launch in seen) + (median(each) if each else 0.0) <= plan.budget
-
-
-def _admit(attempt: Attempt, seen: Sequence[Launch], plan: ComparePlan) -> None:
-    """:raises UsageError: the metric is not there.
-
-    :raises MachineError: it is not comparable with the first.
-    """
-    try:
-        attempt.values(plan.ref)
-    except KeyError:
-        reported = sorted({name for run in attempt.runs for name in run.values})
-        raise UsageError(
-            f"the client did not report {key(plan.ref)}; it reported: {', '.join(reported)}",
-            where=attempt.folder,
-            next_step="name one of these with --metric",
-        ) from None
-    first = in_turn(seen)[0].attempt
-    assert first is not None
-    for field, left, right in comparable(first.provenance, attempt.provenance):
-        raise MachineError(
-            f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
-            where=attempt.folder,
-            next_step="measure both sides on one machine, with one client (--client), of one cell",
-        )

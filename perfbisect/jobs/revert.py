@@ -124,7 +124,7 @@ def _measure(job: Job, journal: Journal, plan: BisectPlan, tools: Tools, crew: C
         seen = ledger.read(journal.events)
         ended = next(launch for launch in seen if launch.attempt_id == identity)
         if ended.attempt is not None and ended.attempt.failure is None:
-            admit(ended.attempt, seen, plan)
+            admit(ended.attempt, seen, plan.ref)
         tools.sink(launched(ended, seen, plan, change))
         if ended.refused and (again is not None or not ended.built):
             raise failures.broken(ended, f"{change.short}, {what},", "")
