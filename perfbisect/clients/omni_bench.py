@@ -10,7 +10,7 @@ from typing import Any
 from perfbisect.clients import omni_bench_result as result_document
 from perfbisect.clients import reading
 from perfbisect.clients.vllm_bench import taken
-from perfbisect.core.attempt import RunResult, key
+from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import STAGE, MetricRef
 from perfbisect.core.options import option_tokens
@@ -161,12 +161,7 @@ class OmniBench:
         if metric.name.startswith(STAGE) and metric.statistic in result_document.STAGE_STATISTICS:
             return
         reported = (*self.metrics(cell), *self.may_report(cell))
-        if key(metric) not in reported:
-            raise UsageError(
-                f"client {self.name} does not report {key(metric)} for cell {cell.name}; "
-                f"it reports: {', '.join(reported)}",
-                next_step="name one of these, or extend percentile_metrics, metric_percentiles in the cell",
-            )
+        reading.check_reported(self.name, cell, metric, reported)
 
     def parse(
         self,

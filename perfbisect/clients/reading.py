@@ -1,4 +1,4 @@
-"""Reading a result document of a benchmark client: numbers that are numbers, and whose result it is."""
+"""What benchmark clients report: numbers that are numbers, whose result it is, which metrics are in it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from perfbisect.core.attempt import key
 from perfbisect.core.cell import Cell
-from perfbisect.errors import ClientError
+from perfbisect.core.metric import MetricRef
+from perfbisect.errors import ClientError, UsageError
 
 SEED = "perfbisect_seed"
 CELL = "perfbisect_cell"
@@ -36,6 +38,16 @@ def is_ours(
             raise ClientError(
                 f"the result is of another run: {name} is {document[name]!r}, expected {value!r}"
             )
+
+
+def check_reported(client: str, cell: Cell, metric: MetricRef, reported: Sequence[str]) -> None:
+    """:raises UsageError: a result of the cell does not report the metric; names those that it does."""
+    if key(metric) not in reported:
+        raise UsageError(
+            f"client {client} does not report {key(metric)} for cell {cell.name}; "
+            f"it reports: {', '.join(reported)}",
+            next_step="name one of these, or extend percentile_metrics, metric_percentiles in the cell",
+        )
 
 
 def number(document: Mapping[str, Any], name: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from perfbisect.clients import reading
 from perfbisect.clients import vllm_bench_result as result_document
-from perfbisect.core.attempt import RunResult, key
+from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import MetricRef
 from perfbisect.core.options import option_tokens
@@ -138,13 +138,7 @@ class VllmBench:
 
     def check_metric(self, cell: Cell, metric: MetricRef) -> None:
         """:raises UsageError: a result of this cell will not report the metric; names those that it will."""
-        reported = self.metrics(cell)
-        if key(metric) not in reported:
-            raise UsageError(
-                f"client {self.name} does not report {key(metric)} for cell {cell.name}; "
-                f"it reports: {', '.join(reported)}",
-                next_step="name one of these, or extend percentile_metrics, metric_percentiles in the cell",
-            )
+        reading.check_reported(self.name, cell, metric, self.metrics(cell))
 
     def parse(
         self,
