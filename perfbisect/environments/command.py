@@ -10,7 +10,7 @@ from pathlib import Path
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal, uv
 from perfbisect.environments.base import Built, Cabinet, as_environment
-from perfbisect.environments.experience import earlier, median_bytes, median_minutes
+from perfbisect.environments.experience import bytes_of, earlier, median_minutes
 from perfbisect.environments.identity import check_commit
 from perfbisect.environments.keys import digest, text_digest
 from perfbisect.environments.packages import Package
@@ -135,10 +135,7 @@ class CommandBuilder:
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         missing = {self.key(change) for change in changes if not self.cached(change)}
-        if not missing:
-            return 0
-        each = median_bytes(earlier(self.cabinet, self.name, self.spec))
-        return None if each is None else each * len(missing)
+        return bytes_of(earlier(self.cabinet, self.name, self.spec), missing)
 
     def _run(self, change: Change, place: Path, log: Path, timeout: float) -> None:
         """:raises BuildError: it ended badly. :raises MachineError: it says so, or did not end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from perfbisect.environments.base import BYTES, Cabinet, Stamp
 
@@ -24,3 +24,11 @@ def median_bytes(stamps: Iterable[Stamp]) -> int | None:
     """Median of the bytes that only one environment holds; None if none is known."""
     sizes = [size for stamp in stamps if isinstance(size := stamp.facts.get(BYTES), int)]
     return round(statistics.median(sizes)) if sizes else None
+
+
+def bytes_of(stamps: Iterable[Stamp], missing: Collection[str]) -> int | None:
+    """Bytes that so many environments will take, by their keys; None if none like them was built yet."""
+    if not missing:
+        return 0
+    each = median_bytes(stamps)
+    return None if each is None else each * len(missing)

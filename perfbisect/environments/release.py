@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal, uv
 from perfbisect.environments.base import Built, Cabinet, as_environment
-from perfbisect.environments.experience import earlier, median_bytes, median_minutes
+from perfbisect.environments.experience import bytes_of, earlier, median_minutes
 from perfbisect.environments.health import Health, Probe, probe
 from perfbisect.environments.keys import digest, text_digest
 from perfbisect.environments.packages import Package
@@ -127,10 +127,7 @@ class ReleaseBuilder:
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         missing = {self.key(change) for change in changes if not self.cached(change)}
-        if not missing:
-            return 0
-        each = median_bytes(earlier(self.cabinet, self.name, self.spec))
-        return None if each is None else each * len(missing)
+        return bytes_of(earlier(self.cabinet, self.name, self.spec), missing)
 
     def _version(self, change: Change) -> str:
         """The version of a release of this package. :raises BuildError: it is none."""

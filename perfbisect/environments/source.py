@@ -15,7 +15,7 @@ from pathlib import Path
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal, uv
 from perfbisect.environments.base import Built, Cabinet, as_environment
-from perfbisect.environments.experience import earlier, median_bytes, median_minutes
+from perfbisect.environments.experience import bytes_of, earlier, median_minutes
 from perfbisect.environments.identity import check_commit
 from perfbisect.environments.keys import digest, text_digest
 from perfbisect.environments.packages import Package
@@ -180,10 +180,7 @@ class SourceBuilder:
         missing = {
             self.key(change) for change in changes if self.refuses(change) is None and not self.cached(change)
         }
-        if not missing:
-            return 0
-        each = median_bytes(earlier(self.cabinet, self.name, self.spec))
-        return None if each is None else each * len(missing)
+        return bytes_of(earlier(self.cabinet, self.name, self.spec), missing)
 
     def _prices(self) -> tuple[float | None, float | None]:
         """Minutes of a first build and of a later one."""
