@@ -13,7 +13,7 @@ from perfbisect.jobs.fold import Launch, in_order
 def admit(
     attempt: Attempt, seen: Sequence[Launch], metric: MetricRef, advice: str = "measure all of a bisection"
 ) -> None:
-    """Refuses what is no measurement of its job; ``advice`` begins the error's next step: what to measure alike.
+    """Refuses what is no measurement of its job; ``advice``: what to measure alike, in the error's words.
 
     :raises UsageError: the metric is not there.
     :raises MachineError: it is not comparable with what was measured before.
