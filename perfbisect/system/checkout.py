@@ -6,6 +6,7 @@ import ast
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from perfbisect.core.lint import Facts
 from perfbisect.errors import RevisionError
@@ -23,12 +24,12 @@ _REJECTS = (
 
 @dataclass(frozen=True)
 class Checkout:
-    """One commit of a repository of an engine."""
+    """One commit of a repository of an engine; what does not depend on a cell is read once."""
 
     repository: Repository
     sha: str
 
-    @property
+    @cached_property
     def engine(self) -> str:
         """Its package, or the repository's folder where it has none that is known."""
         found = next((name for name in _ENGINES if self.repository.tree_id(self.sha, name)), None)
@@ -41,6 +42,7 @@ class Checkout:
         except RevisionError:
             return None
 
+    @cached_property
     def benchmark_words(self) -> frozenset[str]:
         """Every text literal in the Python sources of its benchmarks."""
         words: set[str] = set()
@@ -54,6 +56,7 @@ class Checkout:
             words |= _literals(content.decode("utf-8", errors="replace"))
         return frozenset(words)
 
+    @cached_property
     def rejects(self) -> tuple[tuple[str, str, str], ...]:
         """Endpoints that its server refuses for a kind of model, with why: those whose change it contains."""
         return tuple(
@@ -101,9 +104,9 @@ def facts_of(checkout: Checkout, deploy: str | None, options: Iterable[str]) -> 
     return Facts(
         engine=checkout.engine,
         at=checkout.sha[:12],
-        benchmark_words=checkout.benchmark_words(),
+        benchmark_words=checkout.benchmark_words,
         options=checkout.mentions(options),
         deploy=checkout.text(deploy) if deploy else None,
         born=checkout.born(deploy) if deploy else "",
-        rejects=checkout.rejects(),
+        rejects=checkout.rejects,
     )
