@@ -6,6 +6,13 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
+
+# The same examples everywhere: a commit passes or fails on every machine alike, however slow it is.
+# New examples are looked for with `make test ARGS=--hypothesis-profile=explore`.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=1000, deadline=None)
+settings.load_profile("repeatable")
 
 # As the command does (perfbisect/cli/__init__.py), and before numpy is imported: threads that wait for small
 # matrices cost many times what they do.

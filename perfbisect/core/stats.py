@@ -110,7 +110,9 @@ def march(points: Array, fine: float, reach: float, most: int = 224) -> Array:
             ahead = known[at] - x if at < len(known) else math.inf
             x += max(fine, 0.25 * min(behind, ahead))
         if x > end:
-            return origin + np.array([*nodes, end] if nodes[-1] < end else nodes)
+            # A node that ends within rounding of the last one is the last one.
+            kept = nodes if end - nodes[-1] > 1e-3 * fine else nodes[:-1]
+            return origin + np.array([*kept, end])
         fine *= 1.4
 
 

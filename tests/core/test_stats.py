@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import integrate
 from scipy import stats as scipy_stats
@@ -75,6 +75,8 @@ def test_quantiles_of_one_mass():
     assert quantiles(np.array([2.0]), np.array([0.1]), (0.1, 0.9)) == (2.0, 2.0)
 
 
+@example([1.0], 0.09999999999999999, 0.25)
+@example([0.0], 0.09999999999999999, 0.25)
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=30), st.floats(1e-4, 0.1), st.floats(0.05, 2))
 def test_nodes_ascend_and_reach_beyond_the_points(points, fine, reach):
     nodes = march(np.array(points), fine, reach, most=120)
