@@ -11,17 +11,27 @@ from perfbisect.cli.documents import CheckDocument
 from perfbisect.cli.place import Place
 from perfbisect.core.change import Change
 from perfbisect.environments import Builder, reach, uv
-from perfbisect.system.checks import Check, guarded, machine_checks
+from perfbisect.system.check import Check, guarded
+from perfbisect.system.checks import machine_checks
+from perfbisect.system.profile import CUDA, Profile
 
 
 def all_checks(
-    place: Place, *, online: bool, builder: Callable[[], Builder] | None = None, change: Change | None = None
+    place: Place,
+    *,
+    online: bool,
+    profile: Profile = CUDA,
+    builder: Callable[[], Builder] | None = None,
+    change: Change | None = None,
 ) -> tuple[CheckDocument, ...]:
     """Every check, in the order in which a measurement would need it; none of them raises.
 
-    ``online``: the package registry too, and the wheel indices of ``builder``, asked for ``change``.
+    ``profile``: the kind of machine. ``online``: the package registry too, and the wheel indices of
+    ``builder``, asked for ``change``.
     """
-    found = machine_checks(state=place.state, cache=place.cache, shell=dict(os.environ), uv=uv.find_uv)
+    found = machine_checks(
+        state=place.state, cache=place.cache, shell=dict(os.environ), uv=uv.find_uv, profile=profile
+    )
     if online or builder is not None:
         found = (*found, *_indices(builder, change))
     return tuple(

@@ -13,20 +13,30 @@ from perfbisect.cli import options
 @click.option("--online", is_flag=True, help="Ask the package registry too.")
 @click.option("--at", "at", metavar="CHANGE", help="Ask the indices of --env for this change.")
 @options.env
+@options.machine
 @options.repo
 @options.state
 @options.as_json
 def doctor(
-    online: bool, at: str | None, env: str | None, repo: Path | None, state: Path | None, as_json: bool
+    online: bool,
+    at: str | None,
+    env: str | None,
+    machine: str | None,
+    repo: Path | None,
+    state: Path | None,
+    as_json: bool,
 ) -> int:
     """Look at this machine: is what measuring needs there, and what to do where it is not.
 
     git, uv, disk, memory, ports, devices and who uses them, who leases what, load and clock; with
-    --online the registry, with --env and --at the indices that the environment of a change comes from.
+    --machine what that kind of machine needs: the commands that tell of devices, the variable that chooses
+    them, the lease command; with --online the registry, with --env and --at the indices that the environment
+    of a change comes from.
 
     \b
     Examples:
       perfbisect doctor --online
+      perfbisect doctor --machine ascend
       perfbisect doctor --env wheel:https://wheels.example/{sha} --at HEAD
 
     Exit code: 0 fit to measure (warnings included), 5 not.
@@ -40,7 +50,8 @@ def doctor(
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
     from perfbisect.render.safe import line
 
-    here = place(repo=repo, state=state)
+    here = place(repo=repo, state=state, machine=machine)
+    profile = wiring.profile_named(wiring.the_machine(here))
     change = changes.the_change(here, at) if at else None
 
     def builder() -> Builder:
@@ -54,12 +65,12 @@ def doctor(
         )
         return wiring.builder_of(here, setting)
 
-    checks = all_checks(here, online=online, builder=builder if env else None, change=change)
+    checks = all_checks(here, online=online, profile=profile, builder=builder if env else None, change=change)
     fit = all(check.state != "bad" for check in checks)
     lines = []
     for check in checks:
-        lines.append(f"{check.state:<8} {check.name:<10} {line(check.found)}")
+        lines.append(f"{check.state:<8} {check.name:<14} {line(check.found)}")
         if check.advice:
-            lines.append(f"{'':<20}{line(check.advice)}")
+            lines.append(f"{'':<24}{line(check.advice)}")
     emit(DoctorDocument(fit=fit, checks=checks), lines, as_json=as_json)
     return EXIT_OK if fit else EXIT_OUTSIDE

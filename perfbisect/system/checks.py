@@ -10,16 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from perfbisect.errors import PerfbisectError
-from perfbisect.system import clock, counters, device_checks, leases, ports, processes
-from perfbisect.system.nvidia_smi import Smi
+from perfbisect.system import clock, counters, leases, ports, processes
+from perfbisect.system.check import Check, guarded
+from perfbisect.system.device_checks import device_checks
+from perfbisect.system.profile import CUDA, Profile
 from perfbisect.system.sampled import Limits
-
-State = Literal["good", "warning", "bad"]
 
 _GIB = 1024**3
 _ENOUGH_DISK, _LITTLE_DISK = 20 * _GIB, 2 * _GIB
@@ -31,22 +28,18 @@ _SKEW = 5.0
 _EARLIEST = 1_700_000_000
 
 
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at. ``advice``: what to do about it; empty where it is good."""
-
-    name: str
-    state: State
-    found: str
-    advice: str = ""
-
-
 def machine_checks(
-    *, state: Path, cache: Path, shell: Mapping[str, str], uv: Callable[[], Path], smi: Smi | None = None
+    *,
+    state: Path,
+    cache: Path,
+    shell: Mapping[str, str],
+    uv: Callable[[], Path],
+    profile: Profile = CUDA,
 ) -> tuple[Check, ...]:
     """Every check, in the order in which a measurement would need it; none of them raises.
 
-    ``state``, ``cache``: the folders of jobs and of environments; ``uv`` finds that command.
+    ``state``, ``cache``: the folders of jobs and of environments; ``uv`` finds that command; ``profile``: the
+    kind of machine it is taken for.
     """
     checks: list[tuple[str, Callable[[], Check]]] = [
         ("python", python),
@@ -58,21 +51,12 @@ def machine_checks(
         ("memory", memory),
         ("shm", shared_memory),
         ("ports", free_ports),
-        ("devices", lambda: devices(shell, smi or Smi())),
+        *device_checks(shell, profile),
         ("leases", lambda: held(leases.lock_folder(shell))),
         ("load", load),
         ("clock", clocks),
     ]
     return tuple(guarded(name, check) for name, check in checks)
-
-
-def guarded(name: str, check: Callable[[], Check]) -> Check:
-    """A check that cannot be made is a bad one."""
-    try:
-        return check()
-    except (OSError, subprocess.SubprocessError, PerfbisectError) as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        return Check(name, "bad", text, "this could not be looked at; see the message")
 
 
 def python() -> Check:
@@ -147,12 +131,6 @@ def shared_memory() -> Check:
 
 def free_ports() -> Check:
     return Check("ports", "good", f"a free one was found on 127.0.0.1, for example {ports.free_port()}")
-
-
-def devices(shell: Mapping[str, str], smi: Smi) -> Check:
-    """Which devices there are, which the mask leaves, and who uses them."""
-    seen = device_checks.look(shell, smi)
-    return Check("devices", seen.state, seen.found, seen.advice)
 
 
 def held(folder: Path) -> Check:

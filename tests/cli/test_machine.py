@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.cli.app import run
 from perfbisect.cli.desk import slots_for
 from perfbisect.cli.place import place
 from perfbisect.cli.wiring import profile_named, the_machine
@@ -43,3 +44,20 @@ def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
         slots_for(CELL, 1, str(tmp_path / "m.yaml"))
     with pytest.raises(UsageError, match="no machine 'asend'"):
         the_machine(place(state=tmp_path, machine="asend"))
+
+
+def test_doctor_looks_at_the_machine_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "m.yaml").write_text(FILE.format(command="no-such-queue"))
+    typed = ["doctor", "--machine", str(tmp_path / "m.yaml"), "--state", str(tmp_path)]
+    assert run(typed) == 5
+    told = capsys.readouterr().out
+    assert "good     machine        here: no devices, cells with `gpus: 0` only\n" in told
+    assert (
+        "bad      lease command  the lease command 'no-such-queue' of machine 'here' is not there\n"
+        "                        install it, or mend lease.command in the machine's file\n"
+    ) in told
+    (tmp_path / "m.yaml").write_text(FILE.format(command="[env, x]"))
+    assert run([*typed, "--json"]) == 2
+    assert "m.yaml:4" in capsys.readouterr().out
