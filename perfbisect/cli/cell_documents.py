@@ -59,12 +59,15 @@ class CellsLintDocument(Document):
 
 
 class ImportedFileDocument(Document):
-    """A specification: the cell files made of it, and how many of its workloads are switched off."""
+    """A specification: the cell files made of it, how many of its workloads are switched off, which are left
+    out and why, and what must be brought before the cells can run."""
 
     spec: str
     files: tuple[str, ...]
     cells: int
     switched_off: int
+    left_out: tuple[str, ...]
+    to_bring: tuple[str, ...]
 
 
 class CellsImportDocument(Document):

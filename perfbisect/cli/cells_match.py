@@ -20,8 +20,8 @@ _SHOWN = 3
 def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
     """Which cell TEXT is of: a bench command line, or the name of a result file.
 
-    Told is the cell, or the nearest ones with the fields that differ, and which of the seven things that
-    make a cell the text does not say.
+    Told are all cells that agree with it, or the nearest ones with the fields that differ, and which of the
+    seven things that make a cell the text does not say.
 
     \b
     Examples:
@@ -59,14 +59,16 @@ def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
                     DifferenceDocument(field=f, left=shown(a), right=shown(b)) for f, a, b in one.differing
                 ),
             )
-            for one in found[:_SHOWN]
+            for one in ([one for one in found if one.exact] or found[:_SHOWN])
         ),
     )
     lines = []
-    for one in document.cells[: 1 if document.exact else _SHOWN]:
+    for one in document.cells:
         fields = f"differs in {len(one.differences)}" if one.differences else "agrees with all that is said"
         lines.append(f"{one.cell}: {fields}")
         lines += [f"  {row.field}: {line(row.left)} there, {line(row.right)} here" for row in one.differences]
+    if document.exact and len(document.cells) > 1:
+        lines.append(f"{len(document.cells)} cells agree: what is said does not tell them apart")
     if document.missing:
         lines.append(f"not said: {', '.join(document.missing)}")
     emit(document, lines, as_json=as_json)

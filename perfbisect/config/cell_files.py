@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from perfbisect.config.perf_specs import Imported
+from perfbisect.config.specifications import Imported
 
 
 def write_cell(folder: Path, imported: Imported) -> Path:

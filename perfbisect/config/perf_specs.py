@@ -9,109 +9,137 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from perfbisect.clients.omni_bench import BACKENDS
+from perfbisect.config.perf_spec_servers import serving
+from perfbisect.config.specifications import (
+    HUB_NAME,
+    Imported,
+    LeftOut,
+    Need,
+    Source,
+    Specification,
+    distinct,
+    kebab,
+    kind,
+    plain,
+)
+from perfbisect.core.digest import digest
 from perfbisect.core.expand import LADDERS
-from perfbisect.errors import LocatedError
+from perfbisect.families import FAMILIES
 
 WARMUPS = 2
-"""Warm-up requests that vLLM-Omni's harness sends since it sends any."""
+"""Warm-up requests that vLLM-Omni's harness sends since it sends any, where the workload does not say."""
+
+DIFFUSION_WARMUPS = 1
+"""What its diffusion benchmark sends where the workload does not say."""
 
 _DIFFUSION_BACKEND = "vllm-omni"
+_TEXT = ("ttft", "tpot", "itl", "e2el")
+_SOUND = ("audio_ttfp", "audio_rtf", "audio_duration")
+_AUDIBLE = {"headline": "audio_rtf", "guards": ["failed", "output_tokens", "audio_duration"]}
+"""How a chat with sound is judged: by the time per second of sound, since a shorter answer is no gain."""
+
+_KEYS = (
+    *("test_name", "description", "mark", "server_type", "server_params", "benchmark_params"),
+    *("benchmark_endpoint", "benchmark_backend"),
+)
+
+_SHAPE = (
+    ("test_name", str, "a name"),
+    ("server_params", Mapping, "a mapping with model"),
+    ("benchmark_params", list, "a list of workloads"),
+)
 
 _NOT_CLIENT = {
-    *("task", "name", "eval_phase", "enabled", "baseline", "trust-remote-code", "skip-performance-assertion"),
+    *("task", "name", "eval-phase", "enabled", "baseline", "trust-remote-code", "skip-performance-assertion"),
     *("dataset", "dataset-name", "dataset-path", "dataset-path-inline", "backend", "endpoint", "model"),
     *("num-prompts", "max-concurrency", "request-rate", "ignore-eos", "extra-body", "percentile-metrics"),
-    *("seed", "num-warmups"),
+    *("seed", "num-warmups", "warmup-requests", "headline", "guards"),
 }
 """Keys of a workload that are no argument of the data set: they have a key of their own, or none."""
 
 
-@dataclass(frozen=True)
-class Imported:
-    """One cell file: its stem, its document, and the files that lie beside it by name."""
-
-    stem: str
-    document: Mapping[str, object]
-    files: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Specification:
-    """What a file of specifications holds; ``off``: workloads that are switched off, by where they stand."""
-
-    cells: tuple[Imported, ...]
-    off: tuple[str, ...]
-
-
-def read_specification(path: Path) -> Specification:
+def read(source: Source, servers: Sequence[Any]) -> Specification:
     """The cells of a file.
 
-    :raises LocatedError: not JSON, not a list of servers with workloads, or lists that cannot be paired.
+    :raises LocatedError: not servers with workloads, a key that is not known, or lists that cannot be paired.
     """
-    try:
-        servers = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise LocatedError(f"is no JSON: {error.msg}", file=path, line=error.lineno) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise LocatedError(f"cannot be read: {error}", file=path) from None
-    if not isinstance(servers, list):
-        raise _wrong(path, "", f"holds {_kind(servers)}", "a list of servers")
     cells: list[Imported] = []
     off: list[str] = []
+    left_out: list[LeftOut] = []
     for i, server in enumerate(servers):
         if not isinstance(server, Mapping):
-            raise _wrong(path, f"[{i}]", f"is {_kind(server)}", "a mapping with server_params")
-        for j, workload in enumerate(_workloads(path, i, server)):
+            raise source.wrong(f"[{i}]", f"is {kind(server)}", "a mapping with server_params")
+        for j, workload in enumerate(_workloads(source, i, server)):
             place = f"[{i}].benchmark_params[{j}]"
+            given = {kebab(name): value for name, value in workload.items()}
             if workload.get("enabled") is False:
                 off.append(place)
-                continue
-            cells.append(_cell(path, f"[{i}]", place, server, workload))
-    return Specification(_distinct(cells), tuple(off))
+            elif why := _not_here(server, given):
+                left_out.append(LeftOut(place, why))
+            else:
+                cells.append(_cell(source, f"[{i}]", place, server, given))
+    return Specification(distinct(cells), tuple(off), tuple(left_out))
 
 
-def _workloads(path: Path, i: int, server: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    for name, kind in (("test_name", str), ("server_params", Mapping), ("benchmark_params", list)):
-        if not isinstance(server.get(name), kind):
-            raise _wrong(path, f"[{i}].{name}", f"is {_kind(server.get(name))}", "see the file's others")
+def _workloads(source: Source, i: int, server: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    source.unknown(f"[{i}]", server, _KEYS)
+    for name, wanted, allowed in _SHAPE:
+        if not isinstance(server.get(name), wanted):
+            raise source.wrong(f"[{i}].{name}", f"is {kind(server.get(name))}", allowed)
     workloads: Sequence[Any] = server["benchmark_params"]
     for j, workload in enumerate(workloads):
         if not isinstance(workload, Mapping):
-            raise _wrong(path, f"[{i}].benchmark_params[{j}]", f"is {_kind(workload)}", "a mapping")
+            raise source.wrong(f"[{i}].benchmark_params[{j}]", f"is {kind(workload)}", "a mapping")
     return workloads
 
 
+def _not_here(server: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Why a workload cannot be measured here; empty where it can."""
+    served = server.get("server_type", _DIFFUSION_BACKEND)
+    if served != _DIFFUSION_BACKEND:
+        return f"it is served by {served}"
+    backend = given.get("backend")
+    if _family(server["server_params"], given) in ("tts", "omni") and backend not in BACKENDS:
+        return f"client omni_bench has no backend {backend}"
+    return ""
+
+
 def _cell(
-    path: Path, above: str, place: str, server: Mapping[str, Any], workload: Mapping[str, Any]
+    source: Source, above: str, place: str, server: Mapping[str, Any], given: Mapping[str, Any]
 ) -> Imported:
     params = server["server_params"]
     model = params.get("model")
     if not isinstance(model, str):
-        raise _wrong(path, f"{above}.server_params.model", f"is {_kind(model)}", "the model's name")
-    given = {_kebab(name): value for name, value in workload.items()}
+        raise source.wrong(f"{above}.server_params.model", f"is {kind(model)}", "the model's name")
     family = _family(params, given)
+    stem = _stem(source, server, family, given)
     files: dict[str, str] = {}
-    test = str(server["test_name"]).removeprefix("test_")
-    document: dict[str, object] = {"family": family}
-    if server.get("description"):
-        document["description"] = str(server["description"])
-    document |= {"model": model, "task": str(given.get("task", ""))}
-    document |= _serving(path, above, params)
-    document |= _loading(family, server, given)
-    document |= _ladder(path, place, given)
+    document: dict[str, object] = {
+        "family": family,
+        "description": str(server.get("description") or f"{server['test_name']} of {source.name}"),
+        "model": model,
+        **({"task": str(given["task"])} if given.get("task") else {}),
+        **serving(source, above, server, staged=family in ("tts", "omni")),
+        **_loading(family, server, given),
+        **_ladder(source, place, given),
+        **_judged(family, given),
+    }
+    if family == "diffusion":
+        document.setdefault("max_concurrency", 1)
+    needs: tuple[Need, ...] = ()
     if inline := given.get("dataset-path-inline"):
-        name = f"{test}.{inline.get('type', 'jsonl')}"
-        files[name] = _inline(inline)
+        rows = _inline(inline)
+        name = f"{stem}-{digest(rows)[:8]}.jsonl"
+        files[name] = rows
         document["dataset_path"] = name
+    elif (path := given.get("dataset-path")) and not HUB_NAME.match(str(path)):
+        needs = (Need(str(path), "a folder of vLLM-Omni's repository"),)
     if given.get("baseline"):
         document["known_baselines"] = given["baseline"]
-    return Imported(_stem(test, family, given), document, files)
+    return Imported(stem, document, files, needs)
 
 
 def _family(params: Mapping[str, Any], given: Mapping[str, Any]) -> str:
@@ -122,84 +150,76 @@ def _family(params: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     return "omni" if given.get("endpoint") else "diffusion"
 
 
-def _serving(path: Path, above: str, params: Mapping[str, Any]) -> dict[str, object]:
-    """Serve arguments, deploy YAML and stage overrides of a server."""
-    named = params.get("serve_args") or {}
-    tokens = list(params.get("extra_cli_args") or ())
-    options: dict[str, object] = {}
-    if isinstance(named, Mapping):
-        options = {_kebab(name): value for name, value in named.items()}
-    else:
-        tokens = [*named, *tokens]
-    options |= _options(path, above, tokens)
-    if params.get("trust_remote_code"):
-        options["trust-remote-code"] = True
-    out: dict[str, object] = {}
-    inline, deploy = options.pop("deploy-config-inline", None), options.pop("deploy-config", None)
-    if isinstance(inline, Mapping):
-        out["deploy_yaml"] = {"text": yaml.safe_dump(inline.get("content"), sort_keys=False)}
-    elif deploy is not None:
-        out["deploy_yaml"] = {"from": "change", "path": str(deploy).removeprefix("../")}
-    if params.get("stage_overrides"):
-        out["stage_overrides"] = params["stage_overrides"]
-    if options:
-        out["serve_args"] = options
-    return out
-
-
-def _options(path: Path, above: str, tokens: Sequence[object]) -> dict[str, object]:
-    """Tokens -> options by name; what follows a name is its value."""
-    options: dict[str, object] = {}
-    name = ""
-    for token in tokens:
-        text = str(token)
-        if text.startswith("--"):
-            name, equals, value = text.removeprefix("--").partition("=")
-            options[name] = value if equals else True
-        elif not name or options[name] is not True:
-            raise _wrong(path, f"{above}.server_params", f"holds {text!r}", "options such as --max-len 1")
-        else:
-            options[name] = token
-    return options
-
-
 def _loading(family: str, server: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, object]:
     """Client, data set, endpoint and requests of a workload."""
     out: dict[str, object] = {}
     if family == "diffusion":
         out["client"] = "diffusion_bench"
-        out["backend"] = str(given.get("backend", _DIFFUSION_BACKEND))
+        out["backend"] = str(given.get("backend") or server.get("benchmark_backend") or _DIFFUSION_BACKEND)
         if server.get("benchmark_endpoint"):
             out["endpoint"] = str(server["benchmark_endpoint"])
+        out["num_warmups"] = given.get("warmup-requests", DIFFUSION_WARMUPS)
     else:
         out |= {"client": "omni_bench"} if family != "text" else {}
-        out |= {"backend": str(given["backend"]), "endpoint": str(given["endpoint"])}
-        out["num_warmups"] = WARMUPS
+        out["backend"] = str(given.get("backend", "openai"))
+        out["endpoint"] = str(given.get("endpoint", "/v1/completions"))
+        out["num_warmups"] = given.get("num-warmups", WARMUPS)
     out["dataset_name"] = str(given.get("dataset-name") or given.get("dataset") or "random")
     if given.get("dataset-path"):
         out["dataset_path"] = str(given["dataset-path"])
-    arguments = {name: value for name, value in given.items() if name not in _NOT_CLIENT}
+    arguments = {name: _argument(value) for name, value in given.items() if name not in _NOT_CLIENT}
     if arguments:
         out["dataset_args"] = arguments
-    for name in ("ignore-eos", "extra-body", "percentile-metrics", "seed", "num-warmups"):
+    for name in ("ignore-eos", "extra-body", "percentile-metrics", "seed"):
         if name in given:
             out[name.replace("-", "_")] = given[name]
     return out
 
 
-def _ladder(path: Path, place: str, given: Mapping[str, Any]) -> dict[str, object]:
+def _argument(value: object) -> object:
+    """An argument of the client: the harness gives a list as one word, in JSON."""
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, list) else value
+
+
+def _judged(family: str, given: Mapping[str, Any]) -> dict[str, object]:
+    """Headline and guards: the workload's own, else those of what its answers hold."""
+    out: dict[str, object] = {
+        "headline": FAMILIES[family].headline,
+        "guards": list(FAMILIES[family].guards),
+    }
+    if family == "omni" and _audible(given):
+        asked = _words(given) or _TEXT
+        out = {**_AUDIBLE, "percentile_metrics": list(dict.fromkeys((*asked, *_SOUND)))}
+    return {**out, **{name: given[name] for name in ("headline", "guards") if name in given}}
+
+
+def _audible(given: Mapping[str, Any]) -> bool:
+    """True if the answers of a chat hold sound: it names the modality, or asks for metrics of sound."""
+    modalities = (given.get("extra-body") or {}).get("modalities")
+    if isinstance(modalities, list):
+        return "audio" in modalities
+    return any(word.startswith("audio") for word in _words(given))
+
+
+def _words(given: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(word.strip() for word in str(given.get("percentile-metrics", "")).split(",") if word.strip())
+
+
+def _ladder(source: Source, place: str, given: Mapping[str, Any]) -> dict[str, object]:
     """The paired lists; lists of one value are that value, and all have one length."""
-    found = {name: given[_kebab(name)] for name in LADDERS if _kebab(name) in given}
+    found = {name: given[kebab(name)] for name in LADDERS if given.get(kebab(name)) is not None}
     lists = {name: value for name, value in found.items() if isinstance(value, list)}
     lengths = {len(value) for value in lists.values()}
     if "num_prompts" not in found:
-        raise _wrong(path, f"{place}.num_prompts", "is missing", "a number, or a list of numbers")
+        raise source.wrong(f"{place}.num_prompts", "is missing", "a number, or a list of numbers")
+    if len(found) == len(LADDERS):
+        told = "request_rate and max_concurrency, which the harness runs one after the other"
+        raise source.wrong(place, f"has both {told}", "one of them")
     if 0 in lengths or len(lengths - {1}) > 1:
         told = ", ".join(f"{name} has {len(value)}" for name, value in lists.items())
-        raise _wrong(path, place, f"has lists that cannot be paired: {told}", "lists of one length")
-    longest = max(lengths, default=1)
+        raise source.wrong(place, f"has lists that cannot be paired: {told}", "lists of one length")
     return {
-        name: value[0] if isinstance(value, list) and (len(value) == 1 or longest == 1) else value
+        name: value[0] if isinstance(value, list) and len(value) == 1 else value
         for name, value in found.items()
     }
 
@@ -210,36 +230,23 @@ def _inline(inline: Mapping[str, Any]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
 
 
-def _stem(test: str, family: str, given: Mapping[str, Any]) -> str:
-    """``TEST-DATASET[-TASK][-text]`` of a served model, ``TEST-NAME`` of a diffusion workload."""
+def _stem(source: Source, server: Mapping[str, Any], family: str, given: Mapping[str, Any]) -> str:
+    """``TEST-DATASET[-TASK][-PHASE][-text]`` of a served model; of a diffusion workload ``FILE[-TEST]-NAME``,
+    since its results are named by the file: of the test what the file's name does not say."""
+    test = str(server["test_name"]).removeprefix("test_")
     if family == "diffusion":
-        parts = [test, str(given.get("name") or given.get("task") or "")]
+        file = source.path.stem.removeprefix("test_")
+        parts = [file, _rest(file, test), kebab(given.get("name") or given.get("task") or "")]
     else:
         modalities = (given.get("extra-body") or {}).get("modalities")
         only_text = family == "omni" and modalities == ["text"]
-        parts = [test, str(given.get("dataset-name")), str(given.get("task", ""))]
-        parts += ["text"] if only_text else []
-    return "-".join(part.replace("_", "-") if k else part for k, part in enumerate(parts) if part)
+        words = (given.get(name) or "" for name in ("dataset-name", "task", "eval-phase"))
+        parts = [test, *map(kebab, words), "text" if only_text else ""]
+    return plain("-".join(part for part in parts if part))
 
 
-def _distinct(cells: Sequence[Imported]) -> tuple[Imported, ...]:
-    """Cells whose stems are told apart: by the load, where a server has several workloads of one name."""
-    stems = [cell.stem for cell in cells]
-    return tuple(
-        replace(cell, stem=f"{cell.stem}-{stems[: i + 1].count(cell.stem)}")
-        if stems.count(cell.stem) > 1
-        else cell
-        for i, cell in enumerate(cells)
-    )
-
-
-def _kebab(name: str) -> str:
-    return str(name).replace("_", "-")
-
-
-def _kind(value: object) -> str:
-    return "missing" if value is None else f"{json.dumps(value, default=str)[:40]} ({type(value).__name__})"
-
-
-def _wrong(path: Path, place: str, message: str, allowed: str) -> LocatedError:
-    return LocatedError(message, file=path, field=place or None, allowed=allowed)
+def _rest(file: str, test: str) -> str:
+    """The words of a test's name after those with which the file's name begins too."""
+    told, words = file.split("_"), test.split("_")
+    same = next((i for i, word in enumerate(words) if told[i : i + 1] != [word]), len(words))
+    return "_".join(words[same:])

@@ -1,0 +1,101 @@
+"""Changes to a deploy YAML as vLLM-Omni's performance specifications write them (``update``, ``delete``).
+
+Keys are paths with dots; under ``stage_args`` (or ``stages``) they are by stage. What is deleted goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+_STAGES = ("stages", "stage_args")
+
+
+def changed(text: str, update: Mapping[str, Any], delete: Mapping[str, Any]) -> str:
+    """The deploy YAML with the changes made, written out again.
+
+    :raises ValueError: the text is no mapping, or a change names a stage or path that is not there.
+    """
+    document = _loaded(text)
+    for path, value in delete.items():
+        if path in _STAGES:
+            for stage, paths in _by_stage(document, value):
+                for inner in paths:
+                    _delete(stage, inner)
+        else:
+            _delete(document, path)
+    for path, value in update.items():
+        if path in _STAGES:
+            for stage, values in _by_stage(document, value):
+                for inner, new in values.items():
+                    _set(stage, inner, new)
+        else:
+            _set(document, path, value)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def stage_devices(text: str) -> tuple[int, ...]:
+    """The devices that the stages of a deploy YAML name, counted from 0; those of other platforms left out.
+
+    :raises ValueError: the text is no mapping.
+    """
+    return tuple(number for stage in _stages(_loaded(text)) for number in numbers(_devices(stage)))
+
+
+def numbers(devices: object) -> tuple[int, ...]:
+    """``"0,1"``, ``1`` or ``[0, 1]`` as numbers; what is no number is left out."""
+    words = devices if isinstance(devices, list) else str(devices).split(",")
+    return tuple(int(word) for word in map(str, words) if word.strip().isdigit())
+
+
+def _devices(stage: Mapping[str, Any]) -> object:
+    runtime = stage.get("runtime")
+    return runtime.get("devices") if isinstance(runtime, Mapping) else stage.get("devices")
+
+
+def _loaded(text: str) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"is no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise ValueError("is no mapping")
+    return document
+
+
+def _stages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    listed = [stage for name in _STAGES for stage in document.get(name) or ()]
+    return [stage for stage in listed if isinstance(stage, dict)]
+
+
+def _by_stage(document: Mapping[str, Any], changes: object) -> Iterator[tuple[dict[str, Any], Any]]:
+    stages = {str(stage.get("stage_id")): stage for stage in _stages(document)}
+    if not isinstance(changes, Mapping):
+        raise ValueError("has changes of stages that are no mapping by stage")
+    for name, change in changes.items():
+        if str(name) not in stages:
+            raise ValueError(f"has no stage {name}, only {', '.join(stages) or 'none'}")
+        yield stages[str(name)], change
+
+
+def _inner(document: dict[str, Any], path: str, *, make: bool) -> tuple[dict[str, Any], str]:
+    """The mapping in which a path ends, and its last word."""
+    *above, last = str(path).split(".")
+    current: Any = document
+    for word in above:
+        current = current.setdefault(word, {}) if make else current.get(word)
+        if not isinstance(current, dict):
+            raise ValueError(f"has no mapping at {path}")
+    return current, last
+
+
+def _set(document: dict[str, Any], path: str, value: object) -> None:
+    inner, last = _inner(document, path, make=True)
+    inner[last] = value
+
+
+def _delete(document: dict[str, Any], path: str) -> None:
+    inner, last = _inner(document, path, make=False)
+    inner.pop(last, None)
