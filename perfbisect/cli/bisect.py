@@ -86,10 +86,9 @@ def bisect(
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
     from perfbisect.cli.question import Typed, question
-    from perfbisect.jobs.bisect import begin
-    from perfbisect.jobs.bisect import bisect as search
+    from perfbisect.cli.verbs import carry_out, lines_of
     from perfbisect.jobs.plan import Extras
-    from perfbisect.render.console import command_lines, plan_lines, report_lines
+    from perfbisect.render.console import command_lines, plan_lines
     from perfbisect.render.notices import Planned
 
     here = place(repo=repo, state=state, machine=machine)
@@ -111,15 +110,9 @@ def bisect(
     if dry_run:
         emit(asked.shown, [*plan_lines(asked.shown), *command_lines(asked.shown)], as_json=as_json)
         return 0
-    job, builder, setting = wiring.new_job(here), asked.builder, asked.plan.setting
+    job = wiring.new_job(here)
     with at_work(job, asked.slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
-        tools = desk.tools(builder, None, setting)
-        tools.sink(Planned(job.id, asked.shown))
-        begin(job, asked.plan, tools)
-        pinned = wiring.client_environment(
-            here, setting, builder, asked.newest, job.path / "client-build.log", tools.limits.build
-        )
-        document = search(job, desk.tools(builder, pinned, setting))
-        finish.write_report(job, document)
-    emit(document, report_lines(document), as_json=as_json)
+        desk.sink(Planned(job.id, asked.shown))
+        document = carry_out(here, desk, asked.plan, asked.builder)
+    emit(document, lines_of(document), as_json=as_json)
     return finish.exit_code(document)

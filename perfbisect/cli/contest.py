@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfbisect.cli import changes, ranges, wiring
+from perfbisect.cli import changes, imports, ranges, wiring
 from perfbisect.cli.desk import slots_for
 from perfbisect.cli.place import Place
-from perfbisect.clients import CLIENTS
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change_text import parse_change_text
-from perfbisect.core.metric import parse_metric
 from perfbisect.environments import Builder
 from perfbisect.errors import UsageError
 from perfbisect.jobs.compare import make_compare_plan
-from perfbisect.jobs.compare_plan import ComparePlan, SidePlan
+from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
+from perfbisect.jobs.compare_report import side_document
 from perfbisect.jobs.expect import learnt_costs
+from perfbisect.jobs.foresee import Foreseen, foresee
+from perfbisect.jobs.imported_views import imported_documents
+from perfbisect.jobs.imports import Imported
 from perfbisect.jobs.planned import earlier_attempts
 from perfbisect.jobs.prepare import metric_of
-from perfbisect.jobs.views import cell_document, change_document, commands_document, metric_document
-from perfbisect.render.compare_documents import ComparePlanDocument, SideDocument
+from perfbisect.jobs.views import cell_document, commands_document, metric_document
+from perfbisect.render.compare_documents import ComparePlanDocument
 from perfbisect.system.slots import Slot
 
 
@@ -44,30 +46,35 @@ class TypedContest:
     expect: str = ""
     """The change that a claim speaks of."""
     watch: tuple[str, ...] = ()
-    """Guards besides the cell's own."""
+    """Guards besides the cell's own, which the client reports."""
+    imports: tuple[str, ...] = ()
+    """Earlier jobs of the sides."""
 
 
 @dataclass(frozen=True)
 class Contest:
-    """What will be compared, and where; ``minutes``: what a launch is expected to take."""
+    """What will be compared, and where; ``minutes``: what a launch is expected to take.
+
+    ``imported``: launches of earlier jobs, for the plan and to be shown.
+    """
 
     cell: Cell
     plan: ComparePlan
     builder: Builder
     slots: tuple[Slot, ...]
     minutes: float
+    imported: tuple[Imported, ...]
+    foreseen: Foreseen
 
 
 def contest(here: Place, typed: TypedContest) -> Contest:
     """The plan of a comparison, with nothing started.
 
-    :raises UsageError: something that was typed is wrong, or both sides are the same.
+    :raises UsageError: something that was typed is wrong, both sides are the same, or a job that was named
+        cannot be compared with them.
     :raises BuildError: a side cannot be built.
     """
     cell = wiring.the_cell(here, typed.cell, None)
-    client = CLIENTS[cell.client.name]
-    for name in typed.watch:
-        client.check_metric(cell, parse_metric(name))
     a, b = sides(here, cell, typed.a, typed.b, here.setting("variant", typed.variant))
     judged = metric_of(cell, here.setting("metric", typed.metric))
     if typed.min_effect is not None and not 0 < typed.min_effect < 100:
@@ -98,8 +105,11 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         watch=typed.watch,
         told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
     )
-    costs = learnt_costs(earlier_attempts(here.jobs, cell.digest), ranges.costs(environment))
-    return Contest(cell, plan, builder, slots, costs.launch + plan.runs * costs.run)
+    imported = imports.chosen(here, typed.imports, plan, slots[0])
+    earlier = earlier_attempts(here.jobs, cell.digest)
+    costs = learnt_costs([one.attempt for one in imported] or earlier, ranges.costs(environment))
+    minutes = costs.launch + plan.runs * costs.run
+    return Contest(cell, plan, builder, slots, minutes, imported, foresee(plan, imported, earlier))
 
 
 def sides(here: Place, cell: Cell, a: str | None, b: str, variant: str | None) -> tuple[SidePlan, SidePlan]:
@@ -130,13 +140,12 @@ def _side(here: Place, cell: Cell, typed: str, variant: str | None) -> SidePlan:
 def planned(asked: Contest) -> ComparePlanDocument:
     """What will be measured, as it is shown before anything starts."""
     plan, cell = asked.plan, asked.cell
-    served = [apply_variant(cell, side.variant) if side.variant else cell for side in plan.sides]
     launches = 4 * plan.blocks
     return ComparePlanDocument(
         cell=cell_document(cell, plan.ref),
         metric=metric_document(plan.ref),
-        a=_document(plan.a),
-        b=_document(plan.b),
+        a=side_document(plan.a),
+        b=side_document(plan.b),
         environment=plan.setting.environment,
         client=plan.setting.instrument,
         smallest_effect=plan.question().min_effect,
@@ -145,15 +154,12 @@ def planned(asked: Contest) -> ComparePlanDocument:
         minutes_low=4 * asked.minutes,
         minutes_high=min(plan.budget, launches * asked.minutes),
         budget_minutes=plan.budget,
+        foreseen_blocks=asked.foreseen.blocks,
+        foreseen_from=asked.foreseen.told,
+        imported=imported_documents(asked.imported, plan.ref),
         commands=tuple(
             commands_document(one, plan.setting, side.change, None)
-            for one, side in zip(served, plan.sides, strict=True)
+            for one, side in zip(cells_of(plan), plan.sides, strict=True)
         ),
         told=plan.told,
-    )
-
-
-def _document(side: SidePlan) -> SideDocument:
-    return SideDocument(
-        typed=side.text, name=side.name, change=change_document(side.change), variant=side.variant
     )

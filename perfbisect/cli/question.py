@@ -10,7 +10,7 @@ from perfbisect.cli import ranges, wiring
 from perfbisect.cli.desk import slots_for, why_not_ahead
 from perfbisect.cli.place import Place, needed
 from perfbisect.core.cell import Cell
-from perfbisect.core.change import Change, History
+from perfbisect.core.change import History
 from perfbisect.environments import Builder
 from perfbisect.errors import RevisionError
 from perfbisect.jobs.expect import learnt_costs, learnt_noise
@@ -55,7 +55,6 @@ class Question:
     plan: BisectPlan
     builder: Builder
     slots: tuple[Slot, ...]
-    newest: Change
     shown: PlanDocument
 
 
@@ -102,9 +101,7 @@ def question(here: Place, typed: Typed) -> Question:
         told = f"the next environment is not built beside a running attempt: {why_not}"
         plan = plan.model_copy(update={"told": (*plan.told, told)})
     noise = learnt_noise(earlier, judged)
-    return Question(
-        cell, plan, builder, slots, history.bad, check_disk(plan_document(plan, noise), plan, builder)
-    )
+    return Question(cell, plan, builder, slots, check_disk(plan_document(plan, noise), plan, builder))
 
 
 def _environment(here: Place, typed: Typed) -> str:

@@ -47,12 +47,11 @@ def run(
     from perfbisect.cli.desk import at_work, slots_for
     from perfbisect.cli.output import emit, say
     from perfbisect.cli.place import place
-    from perfbisect.jobs.bisect import begin
+    from perfbisect.cli.verbs import carry_out, lines_of
     from perfbisect.jobs.prepare import metric_of
     from perfbisect.jobs.run import make_run_plan
-    from perfbisect.jobs.run import run as measure
     from perfbisect.jobs.views import cell_document
-    from perfbisect.render.console import cell_lines, run_lines
+    from perfbisect.render.console import cell_lines
 
     here = place(repo=repo, state=state, machine=machine)
     the_cell = wiring.the_cell(here, cell, variant)
@@ -88,12 +87,6 @@ def run(
     ):
         say(text)
     with at_work(job, slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
-        tools = desk.tools(builder, None, setting)
-        begin(job, plan, tools)
-        pinned = wiring.client_environment(
-            here, setting, builder, change, job.path / "client-build.log", tools.limits.build
-        )
-        document = measure(job, desk.tools(builder, pinned, setting))
-        finish.write_report(job, document)
-    emit(document, run_lines(document), as_json=as_json)
+        document = carry_out(here, desk, plan, builder)
+    emit(document, lines_of(document), as_json=as_json)
     return finish.exit_code(document)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from perfbisect.cli import finish, wiring
+from perfbisect.cli import wiring
 from perfbisect.cli.contest import Contest, planned
 from perfbisect.cli.desk import at_work
+from perfbisect.cli.imports import check_client
 from perfbisect.cli.output import say
 from perfbisect.cli.place import Place
-from perfbisect.jobs.bisect import begin
-from perfbisect.jobs.compare import compare
+from perfbisect.cli.verbs import carry_out
+from perfbisect.environments import Environment
+from perfbisect.jobs.imports import take_in
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_lines import plan_lines
 
@@ -17,16 +19,15 @@ def settle(
     here: Place, asked: Contest, *, wait: float | None, verbose: bool, as_json: bool
 ) -> CompareDocument:
     """Measures a comparison in a job of its own, until its verdict. Raises what the job raises."""
-    job, setting, shown = wiring.new_job(here), asked.plan.setting, planned(asked)
+    job, shown = wiring.new_job(here), planned(asked)
+
+    def imported(client: Environment | None) -> None:
+        check_client(asked.imported, asked.cell, client, job)
+        take_in(job, asked.imported, wiring.now)
+
     with at_work(job, asked.slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
         for text in (*plan_lines(shown), f"job {job.id}", ""):
             say(text)
-        tools = desk.tools(asked.builder, None, setting)
-        begin(job, asked.plan, tools)
-        log = job.path / "client-build.log"
-        pinned = wiring.client_environment(
-            here, setting, asked.builder, asked.plan.b.change, log, tools.limits.build
-        )
-        document = compare(job, desk.tools(asked.builder, pinned, setting))
-        finish.write_report(job, document)
+        document = carry_out(here, desk, asked.plan, asked.builder, imported)
+    assert isinstance(document, CompareDocument)
     return document

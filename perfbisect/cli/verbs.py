@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from perfbisect.cli import finish, wiring
+from perfbisect.cli.desk import Desk
 from perfbisect.cli.finish import JobDocument
+from perfbisect.cli.place import Place
 from perfbisect.core.change import Change
-from perfbisect.jobs.bisect import bisect
+from perfbisect.environments import Builder, Environment
+from perfbisect.jobs.bisect import begin, bisect
 from perfbisect.jobs.compare import compare
 from perfbisect.jobs.plan import BisectPlan, ComparePlan, JobPlan
 from perfbisect.jobs.run import run
@@ -14,6 +20,29 @@ from perfbisect.render.compare_lines import compare_lines
 from perfbisect.render.console import report_lines, run_lines
 from perfbisect.render.documents import ReportDocument
 from perfbisect.store.jobs import Job
+
+
+def carry_out(
+    here: Place,
+    desk: Desk,
+    plan: JobPlan,
+    builder: Builder,
+    before: Callable[[Environment | None], None] = lambda _: None,
+) -> JobDocument:
+    """A new job from its plan to its report. Raises what its verb raises, and what the client's build does.
+
+    ``before``: told of the one client of all sides, if there is one, before anything is launched.
+    """
+    job, setting = desk.job, plan.setting
+    tools = desk.tools(builder, None, setting)
+    begin(job, plan, tools)
+    client = wiring.client_environment(
+        here, setting, builder, newest_of(plan), job.path / "client-build.log", tools.limits.build
+    )
+    before(client)
+    document = go_on(job, plan, desk.tools(builder, client, setting))
+    finish.write_report(job, document)
+    return document
 
 
 def go_on(job: Job, plan: JobPlan, tools: Tools) -> JobDocument:

@@ -79,7 +79,7 @@ def verify(
                 watch=expected.guards,
             ),
         )
-        for cell in cells_of(path, found)
+        for cell in cells_of(here, path, found)
     ]  # fmt: skip
     if dry_run:
         shown = [planned(one) for one in asked]

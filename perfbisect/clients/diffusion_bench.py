@@ -116,7 +116,10 @@ class DiffusionBench:
 
     def may_report(self, cell: Cell) -> tuple[str, ...]:  # noqa: ARG002
         """Keys that a result has where the script or the server is new enough to tell them."""
-        return ("latency:p95", "peak_memory_mb:median", "peak_memory_mb:mean")
+        return (
+            *("latency:p95", "peak_memory_mb:median", "peak_memory_mb:mean"),
+            *("image_distance:median", "image_distance:mean"),
+        )
 
     def check_metric(self, cell: Cell, metric: MetricRef) -> None:
         """:raises UsageError: a result of this cell will not report the metric; names those that it will."""

@@ -65,7 +65,10 @@ def parse(
         )
     for key in optional:
         more = told.get(_name(key))
-        if isinstance(more, (int, float)) and math.isfinite(more) and more > 0:
+        if not isinstance(more, (int, float)) or not math.isfinite(more):
+            continue
+        # A distance of nothing is the reference's very image; memory or time of nothing was not told.
+        if more > 0 or (more == 0 and key.startswith("image_distance")):
             values[key] = float(more)
     warnings = unfinished(cell.num_prompts, completed, failed, ["the client keeps no errors"])
     return RunResult(

@@ -15,7 +15,7 @@ from typing import Any
 from perfbisect.clients.reading import CELL, SEED, count, first, is_ours, number, unfinished
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
-from perfbisect.core.metric import STAGE
+from perfbisect.core.metric import STAGE, per_unit
 from perfbisect.errors import ClientError
 
 STAGE_STATISTICS = {"mean": "mean", "median": "p50", "p99": "p99"}
@@ -143,22 +143,6 @@ def _values(document: Mapping[str, Any], asked: Asked, *, completed: int, failed
         if told is not None and math.isfinite(told) and told > 0:
             values[key] = told
     return {**values, **{key: value for key, value in per_unit(values).items() if key in derived}}
-
-
-def per_unit(values: Mapping[str, float]) -> dict[str, float]:
-    """Latencies per second of sound and per output token: the ratio of the run's medians.
-
-    A shorter answer makes the latency smaller and these hardly.
-    """
-    found: dict[str, float] = {}
-    sound, tokens = values.get("audio_duration:median", 0.0), values.get("output_tokens", 0.0)
-    for name in ("e2el", "audio_ttfp"):
-        latency = values.get(f"{name}:median")
-        if latency is not None and sound > 0:
-            found[f"{name}_per_audio_s"] = latency / sound
-    if "e2el:median" in values and tokens > 0:
-        found["e2el_per_token"] = values["e2el:median"] / tokens
-    return found
 
 
 def _names(key: str) -> tuple[str, ...]:

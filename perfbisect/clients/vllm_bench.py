@@ -132,6 +132,7 @@ class VllmBench:
         keys += ["request_throughput", "output_throughput", "total_token_throughput"]
         keys += ["request_goodput"] if "goodput" in cell.client.args else []
         keys += ["failed", "output_tokens", "input_tokens"]
+        keys += ["e2el_per_token"] if "e2el" in cell.percentile_metrics else []
         if speculates(cell):
             keys += ["spec_decode_acceptance_rate", "spec_decode_acceptance_length"]
         return tuple(keys)

@@ -17,6 +17,7 @@ from typing import Any
 from perfbisect.clients.reading import CELL, SEED, count, first, is_ours, number, unfinished
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
+from perfbisect.core.metric import PER_UNIT, per_unit
 from perfbisect.errors import ClientError
 
 MAD_TO_SIGMA = 1.4826
@@ -63,7 +64,9 @@ def parse(
     if number(document, "duration") <= 0:
         raise ClientError(f"duration is {document['duration']} s")
     details = _details(document, completed)
-    values = _values(document, keys, completed=completed, failed=failed, tokens=tokens)
+    own = [key for key in keys if key not in PER_UNIT]
+    values = _values(document, own, completed=completed, failed=failed, tokens=tokens)
+    values |= {key: value for key, value in per_unit(values).items() if key in keys}
     for name in ("ttft", "e2el"):
         _agrees(name, values.get(f"{name}:median"), details.get(name, ()))
     warnings = [
@@ -91,6 +94,8 @@ def parse(
             "failed": failed,
             "input_tokens": count(document, "total_input_tokens"),
             "output_tokens": tokens,
+            "draft_tokens": document.get("spec_decode_draft_tokens"),
+            "accepted_tokens": document.get("spec_decode_accepted_tokens"),
             "max_concurrent_requests": document.get("max_concurrent_requests"),
             "date": document.get("date"),
             "medians_of_requests": recomputed,

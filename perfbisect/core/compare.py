@@ -37,6 +37,9 @@ _SCALES = 0.001 * np.power(2.0, 0.5 * np.arange(19))
 _SCALE_PRIOR = (0.025, 1.2)
 """Its prior: log-normal around 2.5 %, log sd 1.2. It matters for the first block or two only."""
 
+_HALF = 0.674
+"""Standard errors within which an estimate lies as often as not."""
+
 _PLAUSIBLE = 0.16
 """Noise that is never ruled out before the launches do."""
 
@@ -151,6 +154,24 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     return Verdict(word, question.effect(middle), ends[0], ends[1], len(seen), settled, needed)
 
 
+def foreseen(question: Question, noise: float, difference: float = 0.0) -> int | None:
+    """Blocks after which a verdict is as likely as not, at so much noise of a launch; None: too few.
+
+    ``noise`` (a standard deviation) and the true ``difference`` of B and A are on the scale of the model:
+    logs, of shares the shares themselves. For plans only: it takes launches for normal and knows no outliers.
+    """
+    smallest = question.min_effect if question.absolute else math.log1p(question.min_effect)
+    wide, wider = (_bounds(question.blocks, alpha) for alpha in (1 - COVERED, DIFFERENT))
+    size = abs(difference)
+    for block in range(1, question.blocks + 1):
+        # A block tells the difference of two means of two: its error is the noise of one launch.
+        error = noise / math.sqrt(block)
+        within = size + (wide[block - 1] + _HALF) * error < smallest
+        if within or size > wider[block - 1] * error:
+            return block
+    return None
+
+
 def _launch(question: Question, number: int, one: Seen) -> float:
     values = np.array(one.values, float)
     least = 0.0 if question.absolute else np.nextafter(0.0, 1.0)
@@ -163,9 +184,14 @@ def _launch(question: Question, number: int, one: Seen) -> float:
 
 
 @lru_cache(maxsize=64)
+def _bounds(looks: int, alpha: float) -> tuple[float, ...]:
+    """Standard errors of the interval's half at each look."""
+    return multipliers(looks, alpha)
+
+
 def _tails(looks: int, alpha: float) -> tuple[float, ...]:
     """Two-sided tail mass of the interval at each look."""
-    return tuple(math.erfc(c / math.sqrt(2)) for c in multipliers(looks, alpha))
+    return tuple(math.erfc(c / math.sqrt(2)) for c in _bounds(looks, alpha))
 
 
 def posterior(sides: Sequence[Side], y: Sequence[float]) -> tuple[Array, Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -102,6 +103,16 @@ METRICS: dict[str, Metric] = _table(
     Metric("images", "img/req", "higher", 0.001, "images per completed request", guard=True),
     Metric("image_pixels", "px/img", "higher", 0.001, "pixels per image", guard=True),
     Metric(
+        "image_distance",
+        "share",
+        "lower",
+        0.01,
+        "mean difference of an image's pixels from its reference, of their full range",
+        per_request=True,
+        guard=True,
+        absolute=True,
+    ),
+    Metric(
         "spec_decode_acceptance_rate",
         "share",
         "higher",
@@ -119,11 +130,27 @@ METRICS: dict[str, Metric] = _table(
 )
 
 
-NORMALISED: dict[str, tuple[str, ...]] = {
-    "e2el": ("e2el_per_audio_s", "e2el_per_token"),
-    "audio_ttfp": ("audio_ttfp_per_audio_s",),
+PER_UNIT: dict[str, tuple[str, str]] = {
+    "audio_rtf": ("e2el", "audio_duration"),
+    "e2el_per_audio_s": ("e2el", "audio_duration"),
+    "e2el_per_token": ("e2el", "output_tokens"),
+    "audio_ttfp_per_audio_s": ("audio_ttfp", "audio_duration"),
 }
-"""Metrics that shrink with a shorter answer, and what they are per unit of it (RTF is that already)."""
+"""Metrics per unit of an answer: the metric that a longer answer makes larger, and the answer's length."""
+
+
+def per_unit(values: Mapping[str, float]) -> dict[str, float]:
+    """A run's metrics per unit of output: ratios of its medians, where it has both (keys as in a run).
+
+    A shorter answer makes the latency smaller and these hardly. RTF is not among them: clients report it.
+    """
+    found: dict[str, float] = {}
+    for name, (whole, length) in PER_UNIT.items():
+        top = values.get(f"{whole}:median")
+        bottom = values.get(f"{length}:median" if METRICS[length].per_request else length, 0.0)
+        if not METRICS[name].per_request and top is not None and bottom > 0:
+            found[name] = top / bottom
+    return found
 
 
 def row(name: str) -> Metric:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perfbisect.core.cell import Cell
@@ -10,6 +10,9 @@ from perfbisect.core.cell_parts import LOCAL
 from perfbisect.errors import MachineError
 from perfbisect.system import logs, proc
 from perfbisect.system.proc import Asked
+
+OFFLINE_WORDS = ("1", "true", "yes", "on")
+"""Values of ``HF_HUB_OFFLINE`` that keep the hub's client from the network."""
 
 _CANNOT = 3
 """Exit code of the script where the interpreter has no client of the hub."""
@@ -57,6 +60,21 @@ def from_hub(cell: Cell) -> tuple[str, ...]:
             if name and not str(name).startswith(("/", ".")) and not (revision or "").startswith(LOCAL)
         )
     )
+
+
+def not_here(repositories: Iterable[str], shell: Mapping[str, str]) -> tuple[str, ...]:
+    """Those that the hub's cache of this machine lacks, where the user's shell forbids to fetch them."""
+    if shell.get("HF_HUB_OFFLINE", "") not in OFFLINE_WORDS:
+        return ()
+    home = Path(shell.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(shell.get("HF_HUB_CACHE") or home / "hub")
+    missing = []
+    for repository in repositories:
+        name, _, revision = repository.partition("@")
+        snapshots = cache / f"models--{name.replace('/', '--')}" / "snapshots"
+        if not (snapshots / revision).is_dir():
+            missing.append(repository)
+    return tuple(missing)
 
 
 def data_from_hub(cell: Cell) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 from perfbisect.clients import Client
 from perfbisect.environments import Environment
 from perfbisect.executors import AttemptRequest, Sink, provenance
+from perfbisect.executors.fetch import OFFLINE_WORDS, from_hub
 from perfbisect.executors.fetch import fetch as bring
-from perfbisect.executors.fetch import from_hub
 from perfbisect.executors.provenance import Instrument
 from perfbisect.executors.record import Record
 from perfbisect.executors.running import Runner
@@ -40,10 +40,12 @@ class Preparation:
     """What torch told, by the packages of an environment and the slot."""
 
     def slot(self, request: AttemptRequest) -> Slot:
-        """What it runs on: what is leased, else the whole machine."""
+        """What it runs on: what is leased, else the whole machine, of whose devices a cell may want none."""
         if request.slot is not None:
             return request.slot
-        visible = machine.machine(self.shell, self.profile).gpus if request.cell.gpus else ()
+        visible = machine.machine(self.shell, self.profile).gpus
+        if not request.cell.gpus:
+            return Slot("", env=self.profile.none_of(visible))
         return Slot("", tuple(gpu.uuid for gpu in visible))
 
     def fetch(self, record: Record, environment: Environment, sink: Sink) -> Mapping[str, str]:
@@ -51,7 +53,7 @@ class Preparation:
         request = record.request
         cell = request.cell
         needed = from_hub(cell)
-        if self.shell.get("HF_HUB_OFFLINE", "") in ("1", "true", "yes", "on"):
+        if self.shell.get("HF_HUB_OFFLINE", "") in OFFLINE_WORDS:
             return OFFLINE
         if needed and (cell.digest, cell.variant) not in self._complete:
             with record.timed("fetch", request.folder / "fetch.log"):

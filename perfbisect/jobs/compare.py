@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from dataclasses import dataclass
 
 from perfbisect.core import compare as core
+from perfbisect.core.attempt import Attempt
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import MetricRef
 from perfbisect.environments import Builder
@@ -14,13 +15,12 @@ from perfbisect.jobs.admit import admit
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
 from perfbisect.jobs.compare_report import compare_document, the_comparison
 from perfbisect.jobs.crew import Crew
-from perfbisect.jobs.fold import Launch, Ledger, owed
+from perfbisect.jobs.fold import Launch, launches
+from perfbisect.jobs.imports import Imported, alike, check_imports, imports_of
+from perfbisect.jobs.one_by_one import affordable, one_by_one, plainly_told
 from perfbisect.jobs.plan import Setting, cell_data
-from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.prepare import runs_per_launch
-from perfbisect.jobs.sides import SIDES, in_turn, seen_of
-from perfbisect.jobs.tell import launching
-from perfbisect.jobs.views import launch_document
+from perfbisect.jobs.sides import SIDES, check_overlap, in_turn, seen_of
 from perfbisect.jobs.work import Order, Tools, clear_up
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.notices import Launched
@@ -62,12 +62,7 @@ def make_compare_plan(
                 f"--{name} {side.text} cannot be built: {refusal.reason}",
                 next_step=f"choose another --{name}, or another --env",
             )
-    if a.variant == b.variant and builder.key(a.change) == builder.key(b.change):
-        raise UsageError(
-            f"{a.text} and {b.text} are the same: one environment, one variant",
-            next_step="name two changes, or a variant of one: --b REV+VARIANT",
-        )
-    return ComparePlan(
+    plan = ComparePlan(
         cell=cell_data(cell),
         digest=cell.digest,
         setting=setting,
@@ -83,6 +78,13 @@ def make_compare_plan(
         watch=tuple(watch),
         told=tuple(told),
     )
+    if alike(*cells_of(plan)) and builder.key(a.change) == builder.key(b.change):
+        variants = "one variant" if a.variant == b.variant else f"{a.name} and {b.name} are served alike"
+        raise UsageError(
+            f"{a.text} and {b.text} are the same: one environment, {variants}",
+            next_step="name two changes, or a variant of one: --b REV+VARIANT",
+        )
+    return plan
 
 
 def compare(job: Job, tools: Tools) -> CompareDocument:
@@ -90,56 +92,57 @@ def compare(job: Job, tools: Tools) -> CompareDocument:
 
     :raises BuildError, ServerError: a side cannot be built or served.
     :raises ClientError, MachineError: they failed too often; the job can be resumed.
-    :raises UsageError: the client does not report the metric.
+    :raises UsageError: the client does not report the metric, or what was imported is not comparable.
     :raises Interrupted: Ctrl-C or a stop.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = the_comparison(job, journal.events)
         if not finished(journal.events):
             clear_up(job, journal, tools)
-            verdict = _measure(job, journal, plan, tools)
+            course = _Blocks(plan, cells_of(plan), imports_of(journal.events))
+            with Crew(job, journal, tools, course.cells[0]) as crew:
+                one_by_one(job, journal, tools, crew, course)
+            verdict = core.judge(plan.question(), seen_of(in_turn(launches(journal.events)), plan.ref))
             journal.append("verdict", {"word": verdict.word, "launches": verdict.launches})
         return compare_document(job, journal.events)
 
 
-def _measure(job: Job, journal: Journal, plan: ComparePlan, tools: Tools) -> core.Verdict:
-    cells, slot = cells_of(plan), tools.slots[0]
-    failures, ledger = Failures(job, tools), Ledger()
-    question = plan.question()
-    while True:
-        seen = ledger.read(journal.events)
-        made = seen_of(in_turn(seen), plan.ref)
+@dataclass(frozen=True)
+class _Blocks:
+    """The sides in turn, block after block. What was imported decides nothing; it must be comparable."""
+
+    plan: ComparePlan
+    cells: tuple[Cell, Cell]
+    imported: tuple[Imported, ...]
+    advice: str = "name another change"
+
+    def next(self, seen: Sequence[Launch]) -> Order | str:
+        plan, made = self.plan, seen_of(in_turn(seen), self.plan.ref)
         side = _next(plan, made)
-        if side is None or not _affordable(plan, seen):
-            return core.judge(question, made)
-        again = owed(seen, slot.name, (slot.name,))
-        index = SIDES.index(side)
-        block = len(made) // core.BLOCK + 1
-        why = f"{side.upper()}, block {block}" + (f", once more: {again.reason}" if again else "")
-        order = Order(index, plan.sides[index].change, "confirm", plan.runs, why)
-        tools.sink(launching(len(seen) + 1, order, 0, slot.name))
-        with Crew(job, journal, tools, cells[index]) as crew:
-            crew.start(order, slot)
-            crew.ended()
-        seen = ledger.read(journal.events)
-        ended = seen[-1]
-        if ended.attempt is not None and ended.attempt.failure is None:
-            admit(ended.attempt, seen, plan.ref, "measure both sides")
-        tools.sink(
-            Launched(
-                launch_document(ended, order.change, plan.ref),
-                plan.ref.metric.unit,
-                (),
-                None,
-                sum(x.minutes for x in seen),
-                plan.budget,
-            )
+        if side is None or not affordable(seen, plan.budget):
+            return ""
+        position = SIDES.index(side)
+        why = f"{side.upper()}, block {len(made) // core.BLOCK + 1}"
+        return Order(position, plan.sides[position].change, "confirm", plan.runs, why)
+
+    def cell(self, order: Order) -> Cell:
+        return self.cells[order.position]
+
+    def name(self, order: Order) -> str:
+        return f"side {SIDES[order.position]} ({self.plan.sides[order.position].text})"
+
+    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
+        check_overlap(seen)
+        admit(attempt, seen, self.plan.ref, "measure both sides")
+        made = attempt.provenance
+        check_imports(
+            self.imported,
+            machine_class=made.machine_class,
+            client=(made.client_digest, made.client_era),
         )
-        if ended.refused and (not ended.built or again is not None):
-            raise failures.broken(ended, f"side {side} ({plan.sides[index].text})", "name another change")
-        failures.after(ended)
-        if failures.rest is not None:
-            failures.wait()
+
+    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
+        return plainly_told(ended, seen, order, self.plan.ref, self.plan.budget)
 
 
 def _next(plan: ComparePlan, made: Sequence[core.Seen]) -> core.Side | None:
@@ -155,8 +158,3 @@ def _next(plan: ComparePlan, made: Sequence[core.Seen]) -> core.Side | None:
         ):
             return None
     return core.turn(question, len(made))
-
-
-def _affordable(plan: ComparePlan, seen: Sequence[Launch]) -> bool:
-    each = [launch.minutes for launch in seen if launch.end == "finished"]
-    return sum(launch.minutes for launch in seen) + (median(each) if each else 0.0) <= plan.budget

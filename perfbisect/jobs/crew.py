@@ -83,8 +83,8 @@ class Crew:
         """Names of the slots with an attempt under way."""
         return frozenset(self._running)
 
-    def start(self, order: Order, slot: Slot) -> None:
-        """Begins an attempt on a free slot.
+    def start(self, order: Order, slot: Slot, cell: Cell | None = None) -> None:
+        """Begins an attempt on a free slot; ``cell``: as it is served there, where sides differ in it.
 
         :raises Interrupted: a stop was asked for.
         :raises MachineError: the lease of the slots is lost.
@@ -92,7 +92,7 @@ class Crew:
         check_stop(self._job)
         self._tools.check()
         at = self._timeline.minutes()
-        request = enter(self._job, self._journal, self._tools, self._cell, order, slot, at)
+        request = enter(self._job, self._journal, self._tools, cell or self._cell, order, slot, at)
         work = functools.partial(self._measure, request, slot)
         thread = threading.Thread(target=_quietly, args=(work,), name=f"slot {slot.name}")
         self._running[slot.name] = _Running(slot, request, thread)

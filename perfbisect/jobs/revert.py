@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from pydantic import TypeAdapter
 
 from perfbisect.core import bisect as core
 from perfbisect.core import compare
+from perfbisect.core.attempt import Attempt
+from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.errors import BuildError, ServerError
 from perfbisect.jobs.admit import admit
 from perfbisect.jobs.crew import Crew
-from perfbisect.jobs.fold import Launch, Ledger, in_order, owed
-from perfbisect.jobs.plan import BisectPlan
-from perfbisect.jobs.policy import Failures
-from perfbisect.jobs.tell import launched, launching
+from perfbisect.jobs.fold import Launch, Ledger, in_order
+from perfbisect.jobs.one_by_one import affordable, one_by_one
+from perfbisect.jobs.plan import BisectPlan, cell_of
+from perfbisect.jobs.tell import launched
 from perfbisect.jobs.work import Order, Tools
+from perfbisect.render.notices import Launched
 from perfbisect.store.events import Event
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import Journal
@@ -81,7 +83,7 @@ def confirm_revert(
         state = Reverted(made)
     assert state.change is not None
     try:
-        note = _measure(job, journal, plan, tools, crew, state.change)
+        note = one_by_one(job, journal, tools, crew, _Ends(plan, state.change))
     except (BuildError, ServerError) as error:
         note = error.message
     journal.append("revert", {"note": note})
@@ -99,38 +101,39 @@ def _made(plan: BisectPlan, tools: Tools, outcome: core.Outcome) -> Change | str
     return tools.revert(head, culprit)
 
 
-def _measure(job: Job, journal: Journal, plan: BisectPlan, tools: Tools, crew: Crew, less: Change) -> str:
-    """Launches in turn; why it ended before it was told, empty where it was."""
-    slot, failures, ledger = tools.slots[0], Failures(job, tools), Ledger()
-    question, head = _question(plan), plan.positions[plan.last].change
-    while True:
-        seen = ledger.read(journal.events)
-        mine = [launch for launch in seen if launch.purpose == "revert"]
-        side = compare.next_side(question, _sides(seen, plan, less))
+@dataclass(frozen=True)
+class _Ends:
+    """The later end and the one less the culprit, in turn, until that is told."""
+
+    plan: BisectPlan
+    less: Change
+    advice: str = ""
+
+    def next(self, seen: Sequence[Launch]) -> Order | str:
+        side = compare.next_side(_question(self.plan), _sides(seen, self.plan, self.less))
         if side is None:
             return ""
-        spent = sum(launch.minutes for launch in seen)
-        each = median([x.minutes for x in seen if x.end == "finished"])
-        if spent + each > plan.budget:
-            return f"the budget of {plan.budget:.0f} minutes is spent"
-        again = owed(mine, slot.name, (slot.name,))
-        position, change = (plan.last, head) if side == "a" else (plan.last + 1, less)
-        what = "the later end" if side == "a" else "the later end less the culprit"
-        why = f"{what}, launch {sum(x.end == 'finished' for x in mine) + 1}"
-        order = Order(position, change, "revert", _runs(seen), why + (", once more" if again else ""))
-        tools.sink(launching(len(seen) + 1, order, 0, slot.name))
-        crew.start(order, slot)
-        identity = crew.ended()
-        seen = ledger.read(journal.events)
-        ended = next(launch for launch in seen if launch.attempt_id == identity)
-        if ended.attempt is not None and ended.attempt.failure is None:
-            admit(ended.attempt, seen, plan.ref)
-        tools.sink(launched(ended, seen, plan, change))
-        if ended.refused and (again is not None or not ended.built):
-            raise failures.broken(ended, f"{change.short}, {what},", "")
-        failures.after(ended)
-        if failures.rest is not None:
-            failures.wait()
+        if not affordable(seen, self.plan.budget):
+            return f"the budget of {self.plan.budget:.0f} minutes is spent"
+        last = self.plan.last
+        position, change = (last, self.plan.positions[last].change) if side == "a" else (last + 1, self.less)
+        done = sum(x.end == "finished" and x.purpose == "revert" for x in seen)
+        return Order(position, change, "revert", _runs(seen), f"{self._what(position)}, launch {done + 1}")
+
+    def cell(self, _: Order) -> Cell:
+        return cell_of(self.plan)
+
+    def name(self, order: Order) -> str:
+        return f"{order.change.short}, {self._what(order.position)},"
+
+    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
+        admit(attempt, seen, self.plan.ref)
+
+    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
+        return launched(ended, seen, self.plan, order.change)
+
+    def _what(self, position: int) -> str:
+        return "the later end" if position == self.plan.last else "the later end less the culprit"
 
 
 def _runs(seen: Sequence[Launch]) -> int:

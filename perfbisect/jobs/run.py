@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from perfbisect.core.attempt import Attempt, key
@@ -12,12 +13,11 @@ from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.environments import Builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.crew import Crew
-from perfbisect.jobs.fold import Ledger, launches, owed
+from perfbisect.jobs.fold import Launch, launches
+from perfbisect.jobs.one_by_one import one_by_one, plainly_told
 from perfbisect.jobs.plan import RunPlan, Setting, cell_data, cell_of, plan_of
-from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.prepare import runs_per_launch
 from perfbisect.jobs.saved import saved
-from perfbisect.jobs.tell import launching
 from perfbisect.jobs.views import (
     cell_document,
     change_document,
@@ -91,40 +91,41 @@ def run(job: Job, tools: Tools) -> RunDocument:
             raise UsageError(f"job {job.id} is no run")
         if not finished(journal.events):
             clear_up(job, journal, tools)
-            _measure(job, journal, plan, tools)
+            cell = cell_of(plan)
+            with Crew(job, journal, tools, cell) as crew:
+                one_by_one(job, journal, tools, crew, _Launches(plan, cell))
             journal.append("verdict", {"word": "measured"})
         document = run_document(job, journal.events)
     tools.sink(Ended(document))
     return document
 
 
-def _measure(job: Job, journal: Journal, plan: RunPlan, tools: Tools) -> None:
-    cell, metric, slot = cell_of(plan), parse_metric(plan.metric), tools.slots[0]
-    failures, ledger = Failures(job, tools), Ledger()
-    with Crew(job, journal, tools, cell) as crew:
-        while True:
-            seen = ledger.read(journal.events)
-            done = sum(x.end == "finished" for x in seen)
-            if done >= plan.launches:
-                return
-            again = owed(seen, slot.name, (slot.name,))
-            why = f"launch {done + 1} of {plan.launches}" + (f", once more: {again.reason}" if again else "")
-            order = Order(0, plan.change, "run", plan.runs, why)
-            tools.sink(launching(len(seen) + 1, order, 0, slot.name))
-            crew.start(order, slot)
-            crew.ended()
-            seen = ledger.read(journal.events)
-            ended, used = seen[-1], sum(x.minutes for x in seen)
-            tools.sink(
-                Launched(launch_document(ended, plan.change, metric), metric.metric.unit, (), None, used, 0.0)
-            )
-            if ended.refused and (not ended.built or again is not None):
-                raise failures.broken(
-                    ended, f"change {plan.change.short}", "read the log; another --at or --env may do"
-                )
-            failures.after(ended)
-            if failures.rest is not None:
-                failures.wait()
+@dataclass(frozen=True)
+class _Launches:
+    """So many launches of one change."""
+
+    plan: RunPlan
+    served: Cell
+    advice: str = "read the log; another --at or --env may do"
+
+    def next(self, seen: Sequence[Launch]) -> Order | str:
+        done = sum(x.end == "finished" for x in seen)
+        if done >= self.plan.launches:
+            return ""
+        why = f"launch {done + 1} of {self.plan.launches}"
+        return Order(0, self.plan.change, "run", self.plan.runs, why)
+
+    def cell(self, _: Order) -> Cell:
+        return self.served
+
+    def name(self, _: Order) -> str:
+        return f"change {self.plan.change.short}"
+
+    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
+        """Whatever was measured is shown."""
+
+    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
+        return plainly_told(ended, seen, order, parse_metric(self.plan.metric), 0.0)
 
 
 def run_document(job: Job, events: Sequence[Event]) -> RunDocument:

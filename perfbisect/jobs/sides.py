@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from perfbisect.core import compare
 from perfbisect.core.attempt import Attempt
 from perfbisect.core.metric import MetricRef
+from perfbisect.errors import UsageError
 from perfbisect.jobs.fold import Launch
 
 SIDES: tuple[compare.Side, compare.Side] = ("a", "b")
@@ -39,3 +40,20 @@ def shared_metrics(made: Sequence[Launch]) -> tuple[str, ...]:
     if not runs:
         return ()
     return tuple(name for name in runs[0] if all(name in run for run in runs))
+
+
+def check_overlap(seen: Sequence[Launch]) -> None:
+    """:raises UsageError: the sides report no metric that the other reports too."""
+    made = in_turn(seen)
+    if shared_metrics(made) or len(made) < 2:
+        return
+    told = [
+        sorted({name for attempt in attempts_of(seen, side) for run in attempt.runs for name in run.values})
+        for side in SIDES
+    ]
+    raise UsageError(
+        "the sides report no metric in common, so nothing can be compared: "
+        f"A reports {', '.join(told[0])}; B reports {', '.join(told[1])}",
+        where=made[-1].attempt.folder if made[-1].attempt else None,
+        next_step="measure both with one client: --client",
+    )

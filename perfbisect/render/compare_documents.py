@@ -50,6 +50,31 @@ class ComparedDocument(Document):
     note: str = ""
 
 
+class ImportedDocument(Document):
+    """Launches of an earlier job on one side: shown and planned with, no part of verdict or interval."""
+
+    job: str
+    side: Literal["a", "b"]
+    launches: int
+    runs: int
+    value: float | None
+
+
+class SingleRunDocument(Document):
+    """A share in the one imported run of each side, hits of how many, and B - A with its 95 % interval.
+
+    By counting alone: what differs from launch to launch is not in it, so it is no verdict.
+    """
+
+    name: str
+    display: str
+    left: tuple[int, int]
+    right: tuple[int, int]
+    difference: float
+    low: float
+    high: float
+
+
 class CompareDocument(Document):
     """How a comparison ended, or how far it is."""
 
@@ -74,6 +99,8 @@ class CompareDocument(Document):
     b: SideDocument
     metric: MetricDocument
     metrics: tuple[ComparedDocument, ...]
+    imported: tuple[ImportedDocument, ...] = ()
+    single_runs: tuple[SingleRunDocument, ...] = ()
     cell: CellDocument
     repository: str
     environment: str
@@ -102,6 +129,10 @@ class ComparePlanDocument(Document):
     minutes_low: float
     minutes_high: float
     budget_minutes: float
+    foreseen_blocks: int | None
+    """Blocks that will as likely as not be enough; None: more than there are."""
+    foreseen_from: str
+    imported: tuple[ImportedDocument, ...]
     commands: tuple[CommandsDocument, ...]
     told: tuple[str, ...]
 

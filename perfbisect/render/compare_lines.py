@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from perfbisect.render.compare_documents import (
     CompareDocument,
     ComparePlanDocument,
+    ImportedDocument,
     SideDocument,
+    SingleRunDocument,
     SweepDocument,
     VerifyDocument,
 )
@@ -21,6 +23,7 @@ WORDS = {
     "same": "SAME",
     "inconclusive": "INCONCLUSIVE",
 }
+IMPORTED = "imported launches, shown and planned with; no part of the verdict or its interval:"
 CLAIMS = {"holds": "HOLDS", "refuted": "REFUTED", "inconclusive": "INCONCLUSIVE"}
 
 
@@ -38,6 +41,8 @@ def plan_lines(plan: ComparePlanDocument) -> list[str]:
         f"{minutes(plan.minutes_low)} to {minutes(plan.minutes_high)}",
         f"  smallest  {percent(plan.smallest_effect, False)} is worth telling",
         f"  budget    {minutes(plan.budget_minutes)}",
+        f"  foreseen  {_foreseen(plan)}",
+        *(f"  {text}" for text in imported_lines(plan.imported, plan.metric.unit)),
     ]
     return out + [f"  note      {line(text)}" for text in plan.told]
 
@@ -65,10 +70,36 @@ def compare_lines(document: CompareDocument) -> list[str]:
     ]
     out += [
         "  * the metric that is judged, ! a guard; the others are read beside it and are no verdicts",
+        *(f"  {text}" for text in imported_lines(document.imported, document.metric.unit)),
+        *(f"  {single_run_line(one)}" for one in document.single_runs),
         f"  report: {document.folder}/report.md",
         f"  next: {line(document.next, 400)}",
     ]
     return out
+
+
+def imported_lines(imported: Sequence[ImportedDocument], unit: str) -> list[str]:
+    """What was imported, and that nothing rests on it."""
+    if not imported:
+        return []
+    return [
+        IMPORTED,
+        *(
+            f"  {one.side.upper()} in job {one.job}: {one.launches} launches, {one.runs} runs, "
+            f"{with_unit(one.value, unit)}"
+            for one in imported
+        ),
+    ]
+
+
+def single_run_line(one: SingleRunDocument) -> str:
+    """A share of two single runs, marked as what it is."""
+    (left, of_left), (right, of_right) = one.left, one.right
+    return (
+        f"single imported runs: {one.display} {left} of {of_left} in A, {right} of {of_right} in B, "
+        f"{percent(one.difference)} ({percent(one.low)} to {percent(one.high)} by counting alone, which "
+        "knows nothing of launches)"
+    )
 
 
 def sweep_lines(document: SweepDocument) -> list[str]:
@@ -97,6 +128,15 @@ def _cell_lines(cells: Sequence[CompareDocument]) -> list[str]:
         launches = f"{one.launches_a_side} launches a side"
         out.append(f"{one.cell.name:<{width}}  {told:<12}  {effect:>8}  {span}  {launches}")
     return out
+
+
+def _foreseen(plan: ComparePlanDocument) -> str:
+    blocks = plan.foreseen_blocks
+    if blocks is None:
+        return f"more than {plan.most_launches} launches, {line(plan.foreseen_from)}"
+    launches = 4 * blocks
+    cost = minutes(plan.minutes_low * blocks)
+    return f"about {launches} launches, {cost}, {line(plan.foreseen_from)}"
 
 
 def _side(side: SideDocument) -> str:

@@ -199,3 +199,12 @@ def test_a_stage_may_be_judged() -> None:
         "time of QwenImagePipeline.diffuse",
     )
     assert parse_metric("stage.queue_wait_ms").metric.unit == "ms"
+
+
+@pytest.mark.parametrize(("distance", "kept"), [(0.031, 0.031), (0, 0.0), (None, None), (float("nan"), None)])
+def test_the_distance_from_a_reference_is_a_guard_where_the_result_tells_it(
+    distance: float | None, kept: float | None
+) -> None:
+    CLIENT.check_metric(cell(guards=["failed", "image_distance"]), parse_metric("image_distance"))
+    told = document() if distance is None else document(image_distance_median=distance)
+    assert parse(told).values.get("image_distance:median") == kept

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from perfbisect.clients.omni_bench import BACKENDS, CLIENT
-from perfbisect.clients.omni_bench_result import per_unit
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import parse_metric
 from perfbisect.errors import ClientError, UsageError
@@ -253,11 +252,3 @@ def test_stages_and_memory_may_be_judged_where_they_may_be_told() -> None:
         CLIENT.check_metric(cell(IMAGE), parse_metric("stage.QwenImagePipeline.diffuse:p95"))
     with pytest.raises(UsageError, match="does not report ttft:median"):
         CLIENT.check_metric(cell(percentile_metrics="ttft,audio_ttfp"), parse_metric("ttft"))
-
-
-def test_per_unit_follows_a_shorter_answer() -> None:
-    whole = per_unit({"e2el:median": 600.0, "audio_ttfp:median": 100.0, "audio_duration:median": 2.0})
-    short = per_unit({"e2el:median": 300.0, "audio_ttfp:median": 100.0, "audio_duration:median": 1.0})
-    assert whole == {"e2el_per_audio_s": 300.0, "audio_ttfp_per_audio_s": 50.0}
-    assert short["e2el_per_audio_s"] == whole["e2el_per_audio_s"]
-    assert per_unit({"e2el:median": 600.0, "audio_duration:median": 0.0, "output_tokens": 0.0}) == {}

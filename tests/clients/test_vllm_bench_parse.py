@@ -82,6 +82,7 @@ class TestParse:
         assert run.values["failed"] == 0.0
         assert run.values["output_tokens"] == 3.0
         assert run.values["input_tokens"] == 64.0
+        assert run.values["e2el_per_token"] == pytest.approx(35.0 / 3)
 
     def test_the_spread_between_requests_is_robust(self) -> None:
         run = parse(document())
@@ -239,6 +240,10 @@ class TestParse:
         assert run.values["spec_decode_acceptance_rate"] == 0.625
         assert run.values["spec_decode_acceptance_length"] == 2.5
         assert run.warnings == ()
+
+    def test_the_counts_behind_the_acceptance_are_kept(self) -> None:
+        run = parse(document(spec_decode_draft_tokens=2034, spec_decode_accepted_tokens=1024))
+        assert (run.facts["draft_tokens"], run.facts["accepted_tokens"]) == (2034, 1024)
 
     def test_a_guard_that_is_not_reported_is_a_warning(self) -> None:
         spec = cell(

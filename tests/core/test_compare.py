@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.core.compare import BLOCK, Question, Seen, Side, Verdict, judge, next_side, order
+from perfbisect.core.compare import BLOCK, Question, Seen, Side, Verdict, foreseen, judge, next_side, order
 
 Bench = Callable[[Side], float]
 
@@ -163,6 +163,29 @@ def test_shares_that_stay_at_nothing_are_the_same() -> None:
         seen.append(Seen(side, (0.0,)))
     assert judge(question, seen).word == "same"
     assert len(seen) <= 3 * BLOCK
+
+
+def test_a_foreseen_comparison_takes_about_as_long_as_one_that_is_made() -> None:
+    """The yardstick's noise: 1.5 % between launches, 2 % within."""
+    noise = math.hypot(0.015, 0.02)
+    made = sorted(len(settle(Question(), bench(seed, 0.0, noise))[1]) // BLOCK for seed in range(15))
+    told = foreseen(Question(), noise)
+    assert told is not None
+    assert abs(told - made[7]) <= 2
+
+
+@given(noise=st.floats(0.002, 0.1), effect=st.floats(0, 0.3))
+@settings(max_examples=30, deadline=None)
+def test_more_noise_is_never_foreseen_to_take_less(noise: float, effect: float) -> None:
+    one, other = (foreseen(Question(), scale * noise, effect) for scale in (1.0, 1.5))
+    assert other is None or (one is not None and one <= other)
+    assert foreseen(Question(), noise, -effect) == one
+
+
+def test_what_will_not_be_told_in_the_blocks_there_are() -> None:
+    assert foreseen(Question(), 0.2) is None
+    assert foreseen(Question(blocks=2), 0.03, 0.03) is None
+    assert foreseen(Question(), 0.005, 0.4) == 1
 
 
 @pytest.mark.parametrize("question", [{"sign": 2}, {"min_effect": 0.0}, {"min_effect": 1.5}, {"blocks": 0}])

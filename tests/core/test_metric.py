@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.core.metric import METRICS, NORMALISED, MetricRef, parse_metric, row
+from perfbisect.core.metric import METRICS, PER_UNIT, MetricRef, parse_metric, per_unit, row
 from perfbisect.errors import UsageError
 
 
@@ -74,7 +74,18 @@ def test_a_stage_has_a_row_of_its_own() -> None:
         row("nothing")
 
 
-def test_what_is_per_unit_is_a_row() -> None:
-    for name, normalised in NORMALISED.items():
-        assert not METRICS[name].guard
-        assert all(METRICS[other].direction == METRICS[name].direction for other in normalised)
+@pytest.mark.parametrize(("name", "of"), PER_UNIT.items())
+def test_what_is_per_unit_counts_as_the_whole_does(name: str, of: tuple[str, str]) -> None:
+    whole, length = (METRICS[part] for part in of)
+    assert METRICS[name].direction == whole.direction
+    assert not METRICS[name].guard and not whole.guard
+    assert length.guard
+
+
+def test_per_unit_follows_a_shorter_answer() -> None:
+    whole = per_unit({"e2el:median": 600.0, "audio_ttfp:median": 100.0, "audio_duration:median": 2.0})
+    short = per_unit({"e2el:median": 300.0, "audio_ttfp:median": 100.0, "audio_duration:median": 1.0})
+    assert whole == {"e2el_per_audio_s": 300.0, "audio_ttfp_per_audio_s": 50.0}
+    assert short["e2el_per_audio_s"] == whole["e2el_per_audio_s"]
+    assert per_unit({"e2el:median": 640.0, "output_tokens": 32.0}) == {"e2el_per_token": 20.0}
+    assert per_unit({"e2el:median": 600.0, "audio_duration:median": 0.0, "output_tokens": 0.0}) == {}

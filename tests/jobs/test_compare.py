@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perfbisect.core.attempt import Failure
 from perfbisect.core.metric import parse_metric
 from perfbisect.environments import Refusal
-from perfbisect.errors import BuildError, Interrupted, ServerError, UsageError
+from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.executors import AttemptRequest
 from perfbisect.jobs.bisect import begin
 from perfbisect.jobs.compare import compare, make_compare_plan
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan
+from perfbisect.jobs.compare_report import compare_document
 from perfbisect.jobs.plan import Setting
 from perfbisect.render.compare_documents import CompareDocument
+from perfbisect.render.compare_lines import compare_lines
+from perfbisect.render.compare_report import compare_markdown
 from perfbisect.store.jobs import Job, Jobs
+from perfbisect.store.journal import read
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell, history
 
 CHANGES = history(2).changes
@@ -163,3 +171,159 @@ def test_the_document_reads_itself(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02))
     assert document.finished
     assert CompareDocument.model_validate_json(document.text()) == document
+
+
+def test_variants_that_are_served_alike_are_the_same() -> None:
+    twins = {**VARIANTS, "overlapped": {"serve_args": {"async-scheduling": True}}}
+    sides = {
+        name: SidePlan(text=f"main+{variant}", change=CHANGES[0], variant=variant)
+        for name, variant in (("a", "async"), ("b", "overlapped"))
+    }
+    with pytest.raises(UsageError, match=r"one environment, .*\+async and .*\+overlapped are served alike"):
+        plan_of(cell=cell(variants=twins), **sides)
+
+
+@dataclass
+class Reporting(World):
+    """Each launch reports further metrics, by its position, each off by 0.2 %."""
+
+    more: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+
+    def _runs(self, request: AttemptRequest, position: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+        runs = super()._runs(request, position, rng)
+        noise = 1 + 0.002 * rng.normal()
+        more = {name: value * noise for name, value in self.more.get(position, {}).items()}
+        return tuple(replace(run, values={**run.values, **more}) for run in runs)
+
+
+def test_fewer_drafts_that_are_accepted_are_a_regression_by_guard(job: Job) -> None:
+    """vLLM 24799: chunks come faster, tokens slower: 1024 of 2034 drafts accepted, then 656 of 2094."""
+    world = Reporting(
+        CHANGES,
+        1,
+        factor=6.93 / 5.84,
+        tau=0.005,
+        base=5.84,
+        more={
+            0: {"itl:median": 14.45, "spec_decode_acceptance_rate": 1024 / 2034},
+            1: {"itl:median": 13.45, "spec_decode_acceptance_rate": 656 / 2094},
+        },
+    )
+    guards = ("failed", "output_tokens", "spec_decode_acceptance_rate")
+    document = measured(job, world, metric=parse_metric("itl"), cell=cell(guards=guards))
+    assert (document.word, document.headline) == ("regression", "improvement")
+    rows = {row.name: row for row in document.metrics}
+    drafts = rows["spec_decode_acceptance_rate"]
+    assert (drafts.guard, drafts.absolute, drafts.word) == (True, True, "regression")
+    assert drafts.low < 656 / 2094 - 1024 / 2034 < drafts.high < 0
+    assert rows["tpot"].word == "regression"
+    said = r"Guard share of draft tokens accepted moved for the worse, 50\.\d % to 31\.\d %"
+    assert any(re.match(said, text) for text in document.sentences)
+    lines = compare_lines(document)
+    assert lines[0] == "REGRESSION (by a guard)"
+    marks = {line.split()[1]: line[0] for line in lines if line[:2] in ("* ", "! ")}
+    assert marks == {"itl": "*", "failed": "!", "output_tokens": "!", "spec_decode_acceptance_rate": "!"}
+    assert "**`itl`** | judged" in compare_markdown(document)
+
+
+LENGTHS: dict[str, tuple[str, dict[int, dict[str, float]], str, str]] = {
+    "e2el": (
+        "e2el",
+        {
+            0: {"e2el:median": 10000.0, "audio_duration:median": 10.0, "e2el_per_audio_s": 1000.0},
+            1: {"e2el:median": 8000.0, "audio_duration:median": 8.0, "e2el_per_audio_s": 1000.0},
+        },
+        "improvement",
+        r"Per unit of output \(e2el_per_audio_s\) it is same",
+    ),
+    "ttfp": (
+        "audio_ttfp",
+        {
+            0: {"audio_ttfp:median": 300.0, "audio_duration:median": 4.0, "audio_ttfp_per_audio_s": 75.0},
+            1: {"audio_ttfp:median": 360.0, "audio_duration:median": 6.0, "audio_ttfp_per_audio_s": 60.0},
+        },
+        "regression",
+        r"Per unit of output \(audio_ttfp_per_audio_s\) it is improvement, -[12]\d\.\d %: audio duration per "
+        r"request, median went from [34]\.\d+ s to [56]\.\d+ s",
+    ),
+    "rtf": (
+        "audio_rtf",
+        {
+            0: {"audio_rtf:median": 0.200, "audio_duration:median": 144.6, "e2el:median": 28920.0},
+            1: {"audio_rtf:median": 0.245, "audio_duration:median": 90.9, "e2el:median": 22270.0},
+        },
+        "regression",
+        r"Of whole answers \(e2el\) it is improvement, -2\d\.\d %: audio duration",
+    ),
+    "text": (
+        "e2el",
+        {
+            0: {"e2el:median": 640.0, "e2el_per_token": 20.0},
+            1: {"e2el:median": 400.0, "e2el_per_token": 20.0},
+        },
+        "improvement",
+        r"Per unit of output \(e2el_per_token\) it is same",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_a_verdict_that_turns_per_unit_of_output_says_so(job: Job, name: str) -> None:
+    metric, more, word, said = LENGTHS[name]
+    world = Reporting(CHANGES, None, tau=0.005, more=more)
+    document = measured(job, world, metric=parse_metric(metric))
+    assert document.headline == word
+    assert any(re.match(said, text) for text in document.sentences), document.sentences
+
+
+def test_answers_of_one_length_turn_nothing(job: Job) -> None:
+    slow = {"e2el:median": 700.0, "e2el_per_token": 700 / 32}
+    more = {0: {"e2el:median": 640.0, "e2el_per_token": 20.0}, 1: slow}
+    document = measured(job, Reporting(CHANGES, None, tau=0.005, more=more), metric=parse_metric("e2el"))
+    assert document.headline == "regression"
+    assert not any("Per unit" in text for text in document.sentences)
+
+
+def test_the_tail_is_not_held_against_a_ratio_of_medians(job: Job) -> None:
+    more = {k: {"e2el:p99": 900.0 + 200 * k, "e2el_per_token": 20.0} for k in (0, 1)}
+    world = Reporting(CHANGES, None, tau=0.005, more=more)
+    document = measured(job, world, metric=parse_metric("e2el:p99"))
+    assert document.headline == "regression"
+    assert not any("Per unit" in text for text in document.sentences)
+
+
+def test_sides_without_a_metric_in_common(job: Job) -> None:
+    world = Reporting(CHANGES, None, more={0: {"tpot:median": 14.0}, 1: {"ttft:median": 30.0}}, reported=())
+    with pytest.raises(UsageError, match=r"no metric in common.*A reports .*; B reports ") as caught:
+        measured(job, world, seed=4)
+    assert "tpot:median" in caught.value.message and "ttft:median" in caught.value.message
+    kept = compare_document(job, read(job.journal).events)
+    assert [launch.outcome for launch in kept.launches].count("measured") == len(kept.launches) - 1
+    assert kept.launches[-1].outcome == "abandoned"
+    assert "no metric in common" in kept.launches[-1].reason
+
+
+def test_another_machine_does_not_count_after_a_resumption(job: Job) -> None:
+    def cut(n: int, _: AttemptRequest) -> Interrupted | None:
+        return Interrupted("now") if n == 3 else None
+
+    with pytest.raises(Interrupted):
+        measured(job, World(CHANGES, 1, factor=1.3, tau=0.02, fault=cut))
+    other = World(CHANGES, 1, factor=1.3, tau=0.02, machine_class="another")
+    with job.held(), pytest.raises(MachineError, match="machine_class was 'toy' and is 'another'"):
+        compare(job, Watch().tools(other))
+    with job.held():
+        document = compare(job, Watch().tools(World(CHANGES, 1, factor=1.3, tau=0.02)))
+    assert document.word == "regression"
+    outcomes = [launch.outcome for launch in document.launches]
+    assert (outcomes.count("abandoned"), outcomes.count("measured")) == (2, 2 * document.launches_a_side)
+
+
+def test_a_guard_that_nobody_reported_guards_nothing(job: Job) -> None:
+    asked = cell(guards=("failed", "spec_decode_acceptance_rate"))
+    document = measured(job, World(CHANGES, 1, factor=0.8, tau=0.005), cell=asked, expect="<= -8 %")
+    assert document.headline == "improvement"
+    assert document.claim == "inconclusive"
+    assert any("Guard spec_decode_acceptance_rate was not reported" in text for text in document.sentences)
+    other = Jobs(job.path.parents[1]).new(Clock()(), "efgh")
+    assert measured(other, World(CHANGES, 1, factor=0.8, tau=0.005), expect="<= -8 %").claim == "holds"

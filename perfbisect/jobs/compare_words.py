@@ -1,0 +1,110 @@
+"""A comparison in sentences: what is told, what decided it, what more would cost, what comes next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from perfbisect.core import compare as core
+from perfbisect.core.metric import METRICS, PER_UNIT, MetricRef
+from perfbisect.jobs.compare_plan import ComparePlan
+from perfbisect.jobs.fold import Launch
+from perfbisect.jobs.views import metric_document
+from perfbisect.render.compare_documents import ComparedDocument
+from perfbisect.render.numbers import minutes, percent, with_unit
+from perfbisect.store.jobs import Job
+
+
+def sentences_of(
+    plan: ComparePlan,
+    verdict: core.Verdict,
+    rows: Sequence[ComparedDocument],
+    guards: Sequence[MetricRef],
+    seen: Sequence[Launch],
+) -> list[str]:
+    """What a reader must know, the verdict first."""
+    display = metric_document(plan.ref).display
+    smallest = percent(plan.question().min_effect, False)
+    span = f"{percent(verdict.effect)} (95 % interval {percent(verdict.low)} to {percent(verdict.high)})"
+    better = "smaller" if plan.ref.metric.direction == "lower" else "larger"
+    names = f"{plan.b.name} against {plan.a.name}"
+    told = {
+        "regression": f"{names}: {display} is worse, {span}; {better} is better.",
+        "improvement": f"{names}: {display} is better, {span}; {better} is better.",
+        "same": f"{names}: {display} is the same within {smallest}, {span}.",
+        "inconclusive": f"{names}: {display} is not told yet, {span}.",
+    }
+    if math.isnan(verdict.effect):
+        return [f"{names}: nothing is told before the first block of four launches is whole."]
+    out = [told[verdict.word]]
+    out += _of_guards(verdict, rows, guards)
+    if verdict.word == "inconclusive" and verdict.needed:
+        each = [launch.minutes for launch in seen if launch.end == "finished"]
+        more = max(0, verdict.needed * core.BLOCK - verdict.launches)
+        cost = f", {minutes(more * median(each))}" if each else ""
+        out.append(f"About {more} further launches would settle it{cost}.")
+    out += _turned(plan, verdict, rows)
+    count = sum(launch.end == "finished" for launch in seen)
+    out.append(f"{count} launches, {minutes(sum(launch.minutes for launch in seen))}.")
+    return out
+
+
+def _of_guards(
+    verdict: core.Verdict, rows: Sequence[ComparedDocument], guards: Sequence[MetricRef]
+) -> Iterator[str]:
+    """Guards that moved for the worse decide; one that says nothing is no reassurance."""
+    by_name = {row.name: row for row in rows}
+    for ref in guards:
+        row = by_name.get(str(ref))
+        if row is None:
+            yield f"Guard {ref} was not reported by both sides, or is zero: it guards nothing."
+        elif row.word == "regression":
+            step = f"{with_unit(row.left, row.unit)} to {with_unit(row.right, row.unit)}"
+            yield f"Guard {row.display} moved for the worse, {step}: that decides."
+        elif row.word == "inconclusive" and verdict.word == "improvement":
+            span = f"{percent(row.low)} to {percent(row.high)}"
+            yield f"Guard {row.display} is not told yet ({span}): it neither backs nor breaks this."
+
+
+def _turned(plan: ComparePlan, verdict: core.Verdict, rows: Sequence[ComparedDocument]) -> Iterator[str]:
+    """A verdict that another one contradicts where the length of the answers is taken out, or left in."""
+    by_name = {row.name: row for row in rows}
+    told: set[str] = set()
+    for name, (whole, length) in PER_UNIT.items():
+        if plan.ref.name not in (name, whole) or length in told:
+            continue
+        other, how = (name, "Per unit of output") if plan.ref.name == whole else (whole, "Of whole answers")
+        row = by_name.get(_beside(plan.ref, other))
+        if row is None or row.word in (verdict.word, "inconclusive"):
+            continue
+        told.add(length)
+        moved = by_name.get(length)
+        grew = (
+            f": {moved.display} went from {with_unit(moved.left, moved.unit)} to "
+            f"{with_unit(moved.right, moved.unit)}"
+            if moved
+            else ""
+        )
+        yield f"{how} ({row.name}) it is {row.word}, {percent(row.effect)}{grew}."
+
+
+def _beside(ref: MetricRef, other: str) -> str:
+    """Another metric in the same statistic, by its row's name; what is one number a run is of medians."""
+    asked = ref.statistic or "median"
+    if not METRICS[other].per_request:
+        return other if asked == "median" else ""
+    return str(MetricRef(other, asked))
+
+
+def advice_of(plan: ComparePlan, verdict: core.Verdict, job: Job, ended: bool) -> str:
+    """The command that comes next."""
+    if not ended:
+        return f"perfbisect resume {job.id}"
+    if verdict.word == "inconclusive":
+        return f"perfbisect compare ... --blocks {max(verdict.needed, plan.blocks + 1)}"
+    if verdict.word == "regression" and not plan.a.variant and not plan.b.variant:
+        good, bad = plan.a.change.short, plan.b.change.short
+        env = plan.setting.environment
+        return f"perfbisect bisect {plan.cell['name']} --good {good} --bad {bad} --env {env}"
+    return f"perfbisect report {job.id}"

@@ -1,0 +1,76 @@
+"""Imported launches as a document shows them: beside a comparison, never in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from perfbisect.core.attempt import key
+from perfbisect.core.metric import MetricRef
+from perfbisect.core.shares import two_proportions
+from perfbisect.jobs.imports import Imported
+from perfbisect.jobs.views import mean_value
+from perfbisect.render.compare_documents import ImportedDocument, SingleRunDocument
+
+_COUNTED = {
+    "failed": ("failed", ("completed", "failed")),
+    "spec_decode_acceptance_rate": ("accepted_tokens", ("draft_tokens",)),
+}
+"""Shares of which a run keeps the counts: the fact that is counted, and those that it is a share of."""
+
+
+def imported_documents(found: Sequence[Imported], metric: MetricRef) -> tuple[ImportedDocument, ...]:
+    """The launches of each job on each side, with the median of a metric where they report it."""
+    documents = []
+    for job, side in sorted({(one.job, one.side) for one in found}):
+        attempts = [one.attempt for one in found if (one.job, one.side) == (job, side)]
+        values = [v for v in (mean_value(attempt, key(metric)) for attempt in attempts) if v is not None]
+        documents.append(
+            ImportedDocument(
+                job=job,
+                side=side,
+                launches=len(attempts),
+                runs=sum(len(attempt.runs) for attempt in attempts),
+                value=median(values) if values else None,
+            )
+        )
+    return tuple(documents)
+
+
+def single_runs(found: Sequence[Imported], guards: Sequence[MetricRef]) -> tuple[SingleRunDocument, ...]:
+    """Guards that are shares, where one run a side is all that was imported: by counting alone."""
+    runs = {side: [run for x in found if x.side == side for run in x.attempt.runs] for side in ("a", "b")}
+    if any(len(known) != 1 for known in runs.values()):
+        return ()
+    (left,), (right,) = runs["a"], runs["b"]
+    documents = []
+    for guard in guards:
+        one, other = _counts(guard, left.facts), _counts(guard, right.facts)
+        if one is None or other is None:
+            continue
+        told = two_proportions(*one, *other)
+        documents.append(
+            SingleRunDocument(
+                name=str(guard),
+                display=guard.metric.display,
+                left=one,
+                right=other,
+                difference=told.difference,
+                low=told.low,
+                high=told.high,
+            )
+        )
+    return tuple(documents)
+
+
+def _counts(guard: MetricRef, facts: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Hits, and of how many; None where the run keeps no counts of the share."""
+    if guard.name not in _COUNTED:
+        return None
+    hits, of = _COUNTED[guard.name]
+    known = [number for name in (hits, *of) if isinstance(number := facts.get(name), int)]
+    if len(known) != 1 + len(of):
+        return None
+    count, whole = known[0], sum(known[1:])
+    return (count, whole) if 0 <= count <= whole and whole else None

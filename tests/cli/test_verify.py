@@ -1,0 +1,223 @@
+"""Claims on a machine that can or cannot run them, sweeps, and what their cells say together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli.claims import cells_of, find_claim, verified
+from perfbisect.cli.imports import check_client
+from perfbisect.cli.place import Place, place
+from perfbisect.cli.sweep import rungs, swept
+from perfbisect.clients import CLIENTS
+from perfbisect.core.attempt import Attempt, Provenance
+from perfbisect.errors import LocatedError, MachineError, UsageError
+from perfbisect.executors.provenance import instrument
+from perfbisect.jobs.imports import Imported
+from perfbisect.jobs.prepare import metric_of
+from perfbisect.render.compare_documents import CompareDocument
+from perfbisect.render.compare_lines import sweep_lines, verify_lines
+from perfbisect.resources import cells_folder
+from perfbisect.store.jobs import Job, Jobs
+from perfbisect.system.machine import Machine
+from tests.executors.pretend import environment
+from tests.jobs.test_compare import CHANGES, measured
+from tests.jobs.world import Clock, World, cell
+
+CELL = """\
+family: text
+model: acme/tiny
+revision: {model: 0e9e39f249a16976918f6564b8830bc894c89659}
+num_prompts: 8
+max_concurrency: 1
+headline: tpot
+"""
+
+LADDER = CELL.replace("num_prompts: 8", "num_prompts: [8, 64, 512]").replace(
+    "max_concurrency: 1", "max_concurrency: [1, 8, 64]"
+)
+
+CLAIM = """\
+claim: it is faster
+source: a pull request
+cell: ./tiny.yaml
+a: v1
+b: v2
+expect:
+  metric: tpot
+  change: "<= -3 %"
+  guards: [failed]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    (tmp_path / "tiny.yaml").write_text(CELL)
+    return place(state=tmp_path / "state")
+
+
+def claimed(text: str = CLAIM) -> tuple[Path, object]:
+    Path("claim.yaml").write_text(text)
+    return find_claim("claim.yaml")
+
+
+def cells(here: Place, text: str = CLAIM) -> tuple[str, ...]:
+    path, claim = claimed(text)
+    return cells_of(here, path, claim)  # type: ignore[arg-type]
+
+
+def test_a_claim_that_can_be_run(here: Place) -> None:
+    assert cells(here) == ("tiny.yaml",)
+    Path("tiny.yaml").write_text(LADDER)
+    assert cells(here) == ("tiny.yaml@c1-n8", "tiny.yaml@c8-n64", "tiny.yaml@c64-n512")
+
+
+def test_too_few_devices_end_it_at_once(here: Place) -> None:
+    Path("tiny.yaml").write_text(CELL + "gpus: 64\n")
+    with pytest.raises(
+        MachineError, match=r"tiny needs 64 devices and there are .*it needs an island"
+    ) as caught:
+        cells(here, CLAIM + "needs: an island\n")
+    assert caught.value.exit_code == 5
+
+
+def test_devices_are_those_of_the_machine_file(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("tiny.yaml").write_text(CELL + "gpus: 1\n")
+    asked = []
+
+    def seen(_: object, profile: object) -> Machine:
+        asked.append(profile)
+        return Machine("h", "c", 2, 1, "k", gpus=("one",))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("perfbisect.cli.claims.machine", seen)
+    assert cells(replace(here, machine="ascend")) == ("tiny.yaml",)
+    assert [profile.variable for profile in asked] == ["ASCEND_RT_VISIBLE_DEVICES"]  # type: ignore[attr-defined]
+
+
+def test_weights_that_may_not_be_fetched_end_it_at_once(
+    here: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    with pytest.raises(MachineError, match=r"tiny needs acme/tiny@0e9e39f2.*HF_HUB_OFFLINE forbids"):
+        cells(here)
+    snapshots = tmp_path / "hf" / "hub" / "models--acme--tiny" / "snapshots"
+    (snapshots / "0e9e39f249a16976918f6564b8830bc894c89659").mkdir(parents=True)
+    assert cells(here) == ("tiny.yaml",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ("guards: [failed]", "guards: [failed, audio_duration]", 9,
+         "expect.guards: client vllm_bench does not report audio_duration:median"),
+        ("metric: tpot", "metric: audio_ttfp", 7,
+         "expect.metric: client vllm_bench does not report audio_ttfp"),
+    ],
+)  # fmt: skip
+def test_what_the_client_does_not_report_is_told_with_its_line(
+    here: Place, old: str, new: str, line: int, said: str
+) -> None:
+    with pytest.raises(LocatedError) as caught:
+        cells(here, CLAIM.replace(old, new))
+    assert caught.value.message.startswith(said)
+    assert (caught.value.line, caught.value.exit_code) == (line, 2)
+
+
+def test_a_guard_that_the_server_tells_is_none_of_the_client(here: Place) -> None:
+    assert cells(here, CLAIM.replace("[failed]", "[prefix_cache_hit_rate]"))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((cells_folder() / "claims").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_every_shipped_claim_can_be_asked(here: Place, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that has all that it needs."""
+    monkeypatch.setattr(
+        "perfbisect.cli.claims.machine",
+        lambda *_: Machine("h", "c", 2, 1, "k", gpus=("gpu",) * 8),  # type: ignore[arg-type]
+    )
+    claim = find_claim(path.stem)[1]
+    assert claim.source and cells_of(here, path, claim)
+    assert not claim.expect.ref.metric.guard
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> CompareDocument:
+    job: Job = Jobs(tmp_path_factory.mktemp("told")).new(Clock()(), "abcd")
+    return measured(job, World(CHANGES, 1, factor=1.3, tau=0.01), expect=">= 10 %")
+
+
+def as_load(told: CompareDocument, load: str, word: str, claim: str | None = None) -> CompareDocument:
+    name = told.cell.model_copy(update={"name": f"tiny@{load}"})
+    return told.model_copy(update={"cell": name, "word": word, "claim": claim})
+
+
+def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
+    """vLLM-Omni 5023: flat at one request at a time, worse from eight on."""
+    words = (("c1-n8", "same"), ("c8-n64", "regression"), ("c64-n512", "regression"))
+    document = swept([as_load(told, load, word) for load, word in words])
+    assert document.signature == "c1 same, c8 to c64 regression"
+    lines = sweep_lines(document)
+    assert len(lines) == 4 and lines[-1] == "signature: c1 same, c8 to c64 regression"
+
+
+def test_a_sweep_has_the_loads_of_its_file(here: Place) -> None:
+    Path("tiny.yaml").write_text(LADDER)
+    assert rungs(here, "./tiny.yaml") == tuple(
+        f"./tiny.yaml@{load}" for load in ("c1-n8", "c8-n64", "c64-n512")
+    )
+    Path("one.yaml").write_text(CELL)
+    with pytest.raises(UsageError, match="has one load: there is nothing to sweep over"):
+        rungs(here, "./one.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        (("holds", "holds"), "holds"),
+        (("holds", "inconclusive"), "inconclusive"),
+        (("holds", "refuted"), "refuted"),
+        (("inconclusive", "refuted"), "refuted"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_a_claim_holds_where_it_holds_in_every_cell(
+    told: CompareDocument, words: tuple[str, str], word: str
+) -> None:
+    claim = claimed()[1]
+    document = verified(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
+    assert document.word == word
+    assert verify_lines(document)[0] == word.upper()
+
+
+def test_a_claim_is_measured_until_it_is_settled(told: CompareDocument) -> None:
+    assert told.claim == "holds"
+    assert told.low is not None and told.low >= 0.1
+
+
+def test_imports_of_another_client_are_refused_before_anything_is_launched(tmp_path: Path) -> None:
+    pinned, one = environment(tmp_path), cell()
+    job = Jobs(tmp_path).new(Clock()(), "abcd")
+    client = CLIENTS["vllm_bench"]
+    digest = instrument(client, pinned, {"PYTHONPATH": pinned.env["PYTHONPATH"]}, tmp_path).digest
+
+    def made(client_digest: str) -> list[Imported]:
+        provenance = Provenance(one.digest, "toy", client_digest)
+        return [Imported("earlier", "a", Attempt("earlier-001", "c0ffee", "run", provenance))]
+
+    check_client(made(digest), one, pinned, job)
+    check_client(made(f"{digest} plain"), one, pinned, job)
+    check_client(made("another"), one, None, job)
+    with pytest.raises(UsageError, match=r"client_digest was 'another' there and is 'vllm_bench 0\.0\.1"):
+        check_client(made("another"), one, pinned, job)
+
+
+def test_a_headline_is_never_a_guard() -> None:
+    with pytest.raises(UsageError, match="watched, not chased"):
+        metric_of(cell(), "failed")
