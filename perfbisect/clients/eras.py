@@ -14,20 +14,28 @@ OMNI: tuple[Era, ...] = (
         (0, 16),
         "117d9bd1, #1157",
         "RTF is the time to the last sound over its duration, which is in seconds",
+        ("audio_rtf", "audio_duration", "*_per_audio_s"),
     ),
-    Era("2026-04-08T11:00:53", (0, 20), "7e7efdd1, #2549", "input tokens count what images and sound become"),
+    Era(
+        "2026-04-08T11:00:53",
+        (0, 20),
+        "7e7efdd1, #2549",
+        "input tokens count what images and sound become",
+        ("input_tokens", "total_token_throughput"),
+    ),
     Era(
         "2026-05-12T03:56:10",
         (0, 21),
         "ce621be2, #3438",
         "sound of a chat is put together without decoding it, which had held up the client",
     ),
-    Era("2026-05-18T09:18:18", (0, 22), "990566ae, #3674", "speech has no TTFT; it was the TTFP"),
+    Era("2026-05-18T09:18:18", (0, 22), "990566ae, #3674", "speech has no TTFT; it was the TTFP", ("ttft",)),
     Era(
         "2026-06-17T02:31:48",
         (0, 24),
         "d8978522, #4461",
         "TPOT is the mean ITL; output tokens are the server's",
+        ("tpot", "output_tokens", "output_throughput", "total_token_throughput", "e2el_per_token"),
     ),
     Era("2026-06-30T02:17:24", (0, 24), "11f6a0b7, #4679", "raw sound is asked for by name"),
 )
@@ -48,7 +56,7 @@ DIFFUSION: tuple[Era, ...] = (
 """vLLM-Omni's ``diffusion_benchmark_serving.py``."""
 
 NIGHTLY: tuple[Era, ...] = (
-    Era("2026-04-15T02:28:28", (0, 20), "a782ae47, #2789", "results carry the baseline"),
+    Era("2026-04-15T02:28:28", (0, 20), "a782ae47, #2789", "results carry the baseline", ()),
     Era("2026-05-18T13:25:37", (0, 22), "309e5c38, #3623", "two requests warm up; none did"),
 )
 """vLLM-Omni's nightly harness: of results made elsewhere; a cell says its warm-ups itself."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 
 @dataclass(frozen=True)
@@ -12,13 +13,19 @@ class Era:
     """What is so from a commit on.
 
     ``date``: that commit's, in UTC to the second (``2026-04-19T02:36:00``); ``version``: the first release
-    that has it; ``change``: commit and pull request; ``what``: in words.
+    that has it; ``change``: commit and pull request; ``what``: in words; ``touches``: the metrics that mean
+    something else since, as patterns (``audio_*``, ``tpot``).
     """
 
     date: str
     version: tuple[int, ...]
     change: str
     what: str
+    touches: tuple[str, ...] = ("*",)
+
+    def touched(self, metric: str) -> bool:
+        """True if the metric (``ttft``, without its statistic) means something else since."""
+        return any(fnmatchcase(metric, pattern) for pattern in self.touches)
 
     def reached(self, date: str = "", version: str = "") -> bool | None:
         """True at that commit and after it; None where neither date (ISO 8601, UTC) nor version is known.

@@ -1,0 +1,46 @@
+"""When a mean becomes the baseline."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfbisect.core.baseline import propose
+
+WEEK = (10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "sign", "new", "status"),
+    [
+        (12.0, 1, 10.0, "better"),
+        (8.0, -1, 10.0, "better"),
+        (10.1, 1, 10.0, "same"),
+        (9.5, 1, 10.0, "worse, tolerated"),
+        (9.0, 1, 9.0, "kept"),
+        (11.0, -1, 11.0, "kept"),
+        (None, 1, 10.0, "new"),
+    ],
+)
+def test_what_got_worse_by_more_than_seven_per_cent_is_not_absorbed(
+    old: float | None, sign: int, new: float, status: str
+) -> None:
+    made = propose(old, WEEK, sign=sign, smallest=0.03)
+    assert (made.new, made.status, made.nights) == (new, status, 7)
+    assert made.mean == 10.0
+
+
+def test_the_mean_is_plain() -> None:
+    assert propose(None, (1.0, 2.0, 3.0, 10.0), sign=1, smallest=0.03).mean == 4.0
+
+
+def test_too_few_nights_change_nothing() -> None:
+    made = propose(12.0, WEEK[:3], sign=1, smallest=0.03)
+    assert (made.new, made.status, made.why) == (12.0, "too few", "3 of 7 nights, 4 needed")
+    assert propose(12.0, WEEK[:4], sign=1, smallest=0.03).status == "better"
+    assert propose(12.0, (), sign=1, smallest=0.03).mean is None
+    assert propose(12.0, WEEK, sign=1, smallest=0.03, days=14).status == "too few"
+
+
+def test_what_is_open_is_not_touched() -> None:
+    made = propose(12.0, WEEK, sign=1, smallest=0.03, skip="alert a1 is open")
+    assert (made.new, made.status, made.why) == (12.0, "skipped", "alert a1 is open")
