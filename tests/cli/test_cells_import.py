@@ -1,0 +1,158 @@
+"""``cells import`` and ``cells match``: from a checkout, at a commit, and what is told besides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.cli.app import run
+from perfbisect.config.cells import load_cells
+from tests.system.repositories import git
+
+FOLDER = "tests/dfx/perf/tests"
+SPEECH = {
+    "dataset_name": "seed-tts-text",
+    "dataset_path": "benchmarks/build_dataset/smoke",
+    "backend": "openai-audio-speech",
+    "endpoint": "/v1/audio/speech",
+    "num_prompts": [80, 128],
+    "max_concurrency": [8, 64],
+}
+CHAT = {
+    "dataset_name": "random",
+    "backend": "openai-chat-omni",
+    "endpoint": "/v1/chat/completions",
+    "num_prompts": [10, 40, 100],
+    "max_concurrency": [1, 4, 10],
+    "percentile-metrics": "ttft,e2el,audio_rtf,audio_ttfp,audio_duration",
+}
+STAGES = 'async_chunk: false\nstage_args:\n  - {stage_id: 0, runtime: {devices: "1"}}\n'
+
+
+def servers(*workloads: dict[str, Any], name: str = "test_talk", **params: Any) -> str:
+    return json.dumps(
+        [
+            {
+                "test_name": name,
+                "server_params": {"model": "org/model", **params},
+                "benchmark_params": list(workloads),
+            }
+        ]
+    )
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def told(capsys: pytest.CaptureFixture[str], *typed: str, code: int = 0) -> str:
+    assert run(list(typed)) == code
+    shown = capsys.readouterr()
+    return shown.err if code else shown.out
+
+
+def test_what_must_be_brought_is_told_until_it_is_there(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "spec.json").write_text(servers(SPEECH))
+    first = told(capsys, "cells", "import", "spec.json", "-o", "out")
+    assert "to bring: out/benchmarks/build_dataset/smoke: a folder of vLLM-Omni's repository" in first
+    (home / "out" / SPEECH["dataset_path"]).mkdir(parents=True)  # type: ignore[operator]
+    (home / "out" / SPEECH["dataset_path"] / "meta.lst").write_text("a|b\n")  # type: ignore[operator]
+    second = told(capsys, "cells", "import", "spec.json", "-o", "out")
+    assert "to bring" not in second
+    cell, _ = load_cells(home / "out" / "talk-seed-tts-text.yaml")
+    assert cell.revision.dataset is not None
+
+
+def test_a_workload_that_is_left_out_is_told_and_counted_in_the_document(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    socket = CHAT | {"backend": "openai-realtime"}
+    (home / "spec.json").write_text(servers(CHAT, socket, CHAT | {"enabled": False}))
+    document = json.loads(told(capsys, "cells", "import", "spec.json", "-o", "out", "--json"))
+    (file,) = document["files"]
+    assert (file["cells"], file["switched_off"]) == (3, 1)
+    assert file["left_out"] == ["[0].benchmark_params[1]: client omni_bench has no backend openai-realtime"]
+
+
+def test_two_files_that_make_one_name_are_refused_before_anything_is_written(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.json", "b.json"):
+        (home / name).write_text(servers(CHAT))
+    error = told(capsys, "cells", "import", "a.json", "b.json", "-o", "out", code=2)
+    assert "a.json and b.json both make talk-random.yaml" in error
+    assert not (home / "out").exists()
+
+
+def test_a_specification_as_it_was_at_a_commit(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The stage config of an older nightly stands beside it, and neither is there any more."""
+    repo = home / "omni"
+    for folder in (FOLDER, f"{FOLDER}/../stage_configs"):
+        (repo / folder).mkdir(parents=True)
+    git(home, "init", "--quiet", str(repo))
+    spec, stages = repo / FOLDER / "test_talk.json", repo / FOLDER / "../stage_configs/talk.yaml"
+    chunk = {"stage_config_name": "talk.yaml", "update": {"async_chunk": True}}
+    spec.write_text(servers(CHAT, name="test_talk_chunk", **chunk))
+    stages.write_text(STAGES)
+    git(repo, "add", ".")
+    git(repo, "commit", "--quiet", "-m", "then")
+    then = git(repo, "rev-parse", "HEAD")
+    git(repo, "rm", "--quiet", "-r", "tests")
+    git(repo, "commit", "--quiet", "-m", "now")
+    asked = ("cells", "import", f"{FOLDER}/test_talk.json", "--repo", str(repo), "-o", "out")
+    assert "1 files" in told(capsys, *asked, "--at", then)
+    cells = load_cells(home / "out" / "talk_chunk-random.yaml")
+    assert [cell.num_prompts for cell in cells] == [10, 40, 100]
+    assert cells[0].deploy_yaml is not None and cells[0].deploy_yaml.text is not None
+    assert "async_chunk: true" in cells[0].deploy_yaml.text
+    assert (cells[0].gpus, cells[0].description) == (2, f"test_talk_chunk of test_talk.json at {then[:12]}")
+    assert "has no file" in told(capsys, *asked, "--at", "HEAD", code=2)
+    spoilt = servers(CHAT, **chunk | {"stage_config_name": "gone.yaml"})
+    spec.parent.mkdir(parents=True)
+    spec.write_text(spoilt)
+    git(repo, "add", ".")
+    git(repo, "commit", "--quiet", "-m", "spoilt")
+    error = told(capsys, *asked, "--at", "HEAD", code=2)
+    assert "names gone.yaml, which is not there" in error
+    assert f"{FOLDER}/test_talk.json at " in error
+
+
+def test_every_cell_that_agrees_with_a_result_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = CHAT | {"extra_body": {"modalities": ["text"]}, "percentile-metrics": "ttft,e2el"}
+    (home / "spec.json").write_text(servers(CHAT, text))
+    told(capsys, "cells", "import", "spec.json", "-o", "out")
+    name = "result_test_talk_random_4_40_20260412-190115.json"
+    shown = told(capsys, "cells", "match", name, "--among", "out").splitlines()
+    assert shown[:3] == [
+        "talk-random-text@c4-n40: agrees with all that is said",
+        "talk-random@c4-n40: agrees with all that is said",
+        "2 cells agree: what is said does not tell them apart",
+    ]
+    document = json.loads(told(capsys, "cells", "match", name, "--among", "out", "--json"))
+    assert document["exact"] and len(document["cells"]) == 2
+
+
+def test_a_result_of_images_is_of_every_cell_of_its_file(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = [
+        {"name": f"{size}x{size}", "dataset": "random", "task": "t2i", "width": size, "num-prompts": 10}
+        for size in (512, 1536)
+    ]
+    (home / "test_paint_vllm_omni.json").write_text(servers(*images, name="test_paint_single_device"))
+    told(capsys, "cells", "import", "test_paint_vllm_omni.json", "-o", "out")
+    name = "diffusion_result_test_paint_vllm_omni_20260519-190531.json"
+    shown = told(capsys, "cells", "match", name, "--among", "out").splitlines()
+    assert shown[:2] == [
+        "paint_vllm_omni-single_device-1536x1536: agrees with all that is said",
+        "paint_vllm_omni-single_device-512x512: agrees with all that is said",
+    ]
