@@ -22,7 +22,7 @@ there = {
 setup(
     packages=[*find_packages(include=["perfbisect", "perfbisect.*"]), *there],
     package_dir=there,
-    package_data={"perfbisect.render": ["templates/*"]}
+    package_data={"perfbisect.render": ["templates/*"], "perfbisect.config": ["*.yaml"]}
     | {
         name: sorted(
             path.relative_to(ROOT / folder).as_posix()

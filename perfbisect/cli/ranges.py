@@ -62,6 +62,8 @@ def told(place: Place, setting: Setting) -> tuple[str, ...]:
 def told_of_slots(slots: Sequence[Slot]) -> tuple[str, ...]:
     """Where the launches run, where that is not simply the whole machine."""
     told = []
+    if any(slot.env and not slot.devices for slot in slots):
+        told.append("the cell reserves no device (gpus: 0): its engine sees none of those that are here")
     for slot in slots:
         parts = [f"devices {', '.join(slot.devices)}"] if slot.devices else []
         if slot.cores:
@@ -84,13 +86,20 @@ def spans(cores: Sequence[int]) -> str:
 
 
 def weigh(place: Place, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
-    """Prior weights of positions by the files that their changes touch.
+    """Prior weights of positions by the files that their changes touch, or by the commits that a file names.
 
     :raises LocatedError: the file is wrong.
     """
+    from perfbisect.config.commit_weights import load_commit_weights
     from perfbisect.config.weights import load_weights
+    from perfbisect.core.suspect_prior import position_weights
     from perfbisect.core.weights import weights
 
+    commits = load_commit_weights(path)
+    if commits is not None:
+        return lambda positions: position_weights(
+            [[change.source for change in position.changes] for position in positions], commits
+        )
     rules, repository = load_weights(path), place.needed_repository()
 
     def of(positions: Sequence[Position]) -> tuple[float, ...]:

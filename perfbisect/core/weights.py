@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from perfbisect.core.globs import glob_pattern
+
 MOST = 10.0
 """How many times likelier the likeliest position may be than the least likely one."""
 
@@ -34,17 +36,7 @@ class Rule:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        glob = self.paths.removeprefix("/")
-        if glob.endswith("/"):
-            glob += "**"
-        elif "/" not in self.paths:
-            glob = f"**/{glob}"
-        return re.compile("".join(_part(part) for part in re.split(r"(\*\*/|\*\*|\*|\?)", glob)), re.DOTALL)
-
-
-def _part(part: str) -> str:
-    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return known.get(part, re.escape(part))
+        return glob_pattern(self.paths)
 
 
 def spread(rules: Iterable[Rule]) -> float:

@@ -1,0 +1,231 @@
+"""The break of 2026-04-12 in vLLM-Omni's nightlies: the cells it hit and the revert name the commit.
+
+Every cell that streams chunks from stage to stage was two to seventy times slower for one night, and no other
+was. A logging commit was behind it, as its authors found, who took it out the day after.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from statistics import median, pstdev
+
+import pytest
+
+from perfbisect.config.suspect_table import load_suspect_table
+from perfbisect.core.cause import cause_of
+from perfbisect.core.cause_facts import Break, Neighbour, night_of
+from perfbisect.core.suspect_facts import Commit, Later, Place, Question, Ran, Ranking, Touched
+from perfbisect.core.suspect_reference import answers, read
+from perfbisect.core.suspects import rank
+from perfbisect.system.git import Repository
+from perfbisect.system.git_commits import commits_between
+from tests.history_repo import HistoryRepository, history_repository
+from tests.shared import data
+
+CULPRIT, REVERT = "5d58abb1", "2b70e895"
+BEFORE, LAST, RECOVERED = "eccee21c", "2dce0285", "bc4a659f"
+"""The last commit before 2026-04-11 14:00 UTC, and those that the nights of 04-12 and 04-14 may have run."""
+
+NIGHT = "2026-04-12"
+MODELS = {
+    "test_qwen3_omni": "Qwen/Qwen3-Omni-30B-A3B-Instruct",
+    "test_qwen3_omni_chunk": "Qwen/Qwen3-Omni-30B-A3B-Instruct",
+    "test_qwen3_tts": "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
+    "test_qwen_image": "Qwen/Qwen-Image",
+}
+TABLE = load_suspect_table()
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> HistoryRepository:
+    return history_repository(tmp_path_factory.mktemp("history") / "repo", newest="2026-04-16")
+
+
+def ran(test: str) -> Ran:
+    hit = test in ("test_qwen3_omni_chunk", "test_qwen3_tts")
+    return Ran(test, hit, test, TABLE.traits_of(test), MODELS[test])
+
+
+def question(history: HistoryRepository, *, blank: bool = False, reverted: bool = True) -> Question:
+    """``blank``: no subject or body says anything, but the revert's, which names a number."""
+    repository = Repository.open(history.path)
+    onset = commits_between(repository, history.sha(BEFORE), history.sha(LAST))
+    later = commits_between(repository, history.sha(LAST), history.sha(RECOVERED))
+    if blank:
+        onset, later = (tuple(muted(c) for c in side) for side in (onset, later))
+        answer = f"Reverts #{next(c.pull for c in onset if c.sha == history.sha(CULPRIT))}"
+        later = tuple(replace(c, body=answer) if c.sha == history.sha(REVERT) else c for c in later)
+    if not reverted:
+        later = tuple(c for c in later if c.sha != history.sha(REVERT))
+    return Question(
+        commits=onset,
+        places=(Place(NIGHT, 1.0, frozenset(c.sha for c in onset)),),
+        cells=tuple(map(ran, MODELS)),
+        later=tuple(Later(c, "recovery") for c in later),
+        recovered=True,
+        cause="product",
+    )
+
+
+def muted(commit: Commit) -> Commit:
+    return replace(commit, subject="", body="", number=commit.pull)
+
+
+def order(ranking: Ranking) -> list[str]:
+    return [suspect.commit.sha for suspect in ranking.suspects]
+
+
+def test_the_window_holds_it_and_few_others(history: HistoryRepository) -> None:
+    commits = [commit.sha for commit in question(history).commits]
+    assert history.sha(CULPRIT) in commits
+    assert len(commits) == 10
+
+
+def test_it_is_named_by_its_revert(history: HistoryRepository) -> None:
+    found = rank(question(history), TABLE)
+    assert order(found)[0] == history.sha(CULPRIT)
+    assert found.suspects[0].p >= 0.95
+    assert found.attributed is not None
+    assert history.sha(REVERT)[:12] in found.attributed.words
+    assert "quotes its title" in found.attributed.words
+    assert "2 servers that were hit run async_chunk, none of the 2 others does" in found.radius
+
+
+def test_not_by_its_words(history: HistoryRepository) -> None:
+    found = rank(question(history, blank=True), TABLE)
+    assert {s.commit.subject for s in found.suspects} == {""}
+    assert order(found)[0] == history.sha(CULPRIT)
+    assert found.suspects[0].p >= 0.95
+    assert found.attributed is not None and "#2551" in found.attributed.words
+
+
+def test_without_the_revert_the_cells_alone_put_it_first(history: HistoryRepository) -> None:
+    found = rank(question(history, blank=True, reverted=False), TABLE)
+    assert order(found)[0] == history.sha(CULPRIT)
+    assert found.attributed is None
+    assert found.suspects[0].p > 2 * found.suspects[1].p
+
+
+def test_without_cells_to_tell_apart_the_revert_is_enough(history: HistoryRepository) -> None:
+    asked = question(history, blank=True)
+    assert order(rank(replace(asked, cells=()), TABLE))[0] == history.sha(CULPRIT)
+
+
+def test_the_other_cells_name_other_commits(history: HistoryRepository) -> None:
+    """Had only the pictures become slow, what touches the diffusion engine would be looked at first."""
+    asked = question(history, blank=True, reverted=False)
+    cells = tuple(replace(cell, hit="image" in cell.cell) for cell in asked.cells)
+    found = rank(replace(asked, cells=cells), TABLE)
+    first = found.suspects[0].commit
+    assert any(file.path.startswith("vllm_omni/diffusion/") for file in first.files)
+    assert order(found).index(history.sha(CULPRIT)) > 1
+
+
+REVERTS = {
+    "074af30a": "b7fcc9d0",
+    "4027534d": "7a560492",
+    "a52867ab": "3306fa66",
+    "60a8c01a": "2ee4a07a",
+    "18d2d082": "5466ed41",
+    "2b70e895": "5d58abb1",
+    "c2859e9c": "3079e943",
+    "9de131e6": "335e2eb9",
+    "7a8b428b": "1069a144",
+    "7fc528f7": "ac662827",
+    "704b6bb6": "01ebc0cd",
+    "963ba1ab": "b63b36de",
+    "c582805e": "d8edf0c9",
+}
+"""Every commit of the history whose title says that it reverts one of the history, and that one: as people
+read them. By number, by title, by a title that was cut off."""
+
+
+def test_every_revert_of_the_history_finds_what_it_reverts() -> None:
+    rows = [json.loads(line) for line in data("vllm_omni", "history.jsonl").read_text().splitlines()]
+    commits = [
+        read(Commit(row["sha"], row["subject"], files=tuple(map(Touched, row["files"]))), TABLE.is_code)
+        for row in reversed(rows)
+    ]
+    found = {}
+    for index, late in enumerate(commits):
+        if late.commit.sha[:8] in REVERTS:
+            named = [c for c in commits[:index] if (answers(late, c) or [""])[0] == "revert"]
+            found[late.commit.sha[:8]] = [one.commit.sha[:8] for one in named]
+    assert found == {late: [early] for late, early in REVERTS.items()}
+
+
+KANBAN = re.compile(r"result_(?P<test>test_.+?)_(?P<load>random(?:-mm)?_[\d.]+_\d+)_(?P<day>\d{8})-\d+\.json")
+RTF = "median_audio_rtf"
+
+
+def nights() -> dict[tuple[str, str], dict[str, dict[str, float]]]:
+    """(test, load) -> day -> the numbers of its first file, of builds up to 04-12."""
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for path in sorted(data("kanban", "data", "buildkite_nightly_raw").rglob("result_test_*.json")):
+        name = KANBAN.fullmatch(path.name)
+        if name and name["day"] <= "20260412":
+            numbers = {
+                k: v for k, v in json.loads(Path(path).read_text()).items() if isinstance(v, int | float)
+            }
+            found.setdefault((name["test"], name["load"]), {}).setdefault(name["day"], numbers)
+    return found
+
+
+def breaks() -> dict[tuple[str, str], Break]:
+    """Of every cell the move of its real-time factor from 04-11 to 04-12, as one of a single night."""
+    series = nights()
+    around = tuple(neighbour(*key, days) for key, days in series.items())
+    found = {}
+    for key, days in series.items():
+        own = neighbour(*key, days)
+        covariates = [
+            night_of(
+                {
+                    "input_tokens": numbers["total_input_tokens"],
+                    "output_tokens": numbers["total_output_tokens"],
+                    "audio_duration": numbers["median_audio_duration_s"],
+                    "completed": numbers["completed"],
+                    "duration": numbers["duration"],
+                }
+            )
+            for _, numbers in sorted(days.items())
+        ]
+        found[key] = Break(
+            metric="audio_rtf",
+            shift=own.shift,
+            noise=own.noise,
+            shape="transient",
+            before=tuple(covariates[:-1]),
+            after=tuple(covariates[-1:]),
+            neighbours=around,
+        )
+    return found
+
+
+def neighbour(test: str, load: str, days: dict[str, dict[str, float]]) -> Neighbour:
+    logs = [math.log(numbers[RTF]) for _, numbers in sorted(days.items())]
+    shift = logs[-1] - median(logs[:-1])
+    control = load.split("_")[1] in ("1", "0.1")
+    return Neighbour(f"{test}/{load}", test, shift, pstdev(logs[:-1]), control, TABLE.traits_of(test))
+
+
+def test_one_night_of_it_is_a_products_and_no_bad_night() -> None:
+    """By the cells: both servers that pass chunks, and no cell of the one that does not."""
+    found = breaks()
+    broken = {key for key in found if key[0] in ("test_qwen3_omni_chunk", "test_qwen3_tts")}
+    assert len(found) == 18 and len(broken) == 10
+    for key in broken:
+        cause = cause_of(found[key])
+        assert cause.word == "product", (key, cause)
+        assert "async_chunk" in cause.evidence[0]
+
+
+def test_of_the_other_cells_nothing_is_a_products() -> None:
+    others = [one for key, one in breaks().items() if key[0] == "test_qwen3_omni"]
+    assert len(others) == 8
+    assert all(abs(one.shift) < 0.25 for one in others)
+    assert not {cause_of(one).word for one in others} & {"product", "instrument"}
