@@ -74,7 +74,7 @@ def compare(
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
     from perfbisect.cli import finish, wiring
-    from perfbisect.cli.contest import TypedContest, contest, planned
+    from perfbisect.cli.contest import TypedContest, contest, planned_all
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
     from perfbisect.cli.settle import settle
@@ -94,9 +94,8 @@ def compare(
     names = rungs(here, cell) if sweep else (cell,)
     asked = [contest(here, replace(typed, cell=name)) for name in names]
     if dry_run:
-        shown = [planned(one) for one in asked]
-        lines = [line for one in shown for line in plan_lines(one)]
-        emit(shown[0], lines, as_json=as_json)
+        shown = planned_all(asked)
+        emit(shown, plan_lines(shown), as_json=as_json)
         return 0
     told = [settle(here, one, wait=wait, verbose=verbose, as_json=as_json) for one in asked]
     if not sweep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -163,3 +164,9 @@ def planned(asked: Contest) -> ComparePlanDocument:
         ),
         told=plan.told,
     )
+
+
+def planned_all(asked: Sequence[Contest]) -> ComparePlanDocument:
+    """Several comparisons in one document: the first, with the others in it."""
+    first, *others = map(planned, asked)
+    return first.model_copy(update={"others": tuple(others)})

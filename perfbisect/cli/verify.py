@@ -60,7 +60,7 @@ def verify(
     Exit code: 0 holds, 3 refuted, 4 inconclusive, 5 this machine cannot run it.
     """
     from perfbisect.cli.claims import cells_of, find_claim, verified
-    from perfbisect.cli.contest import TypedContest, contest, planned
+    from perfbisect.cli.contest import TypedContest, contest, planned_all
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
     from perfbisect.cli.settle import settle
@@ -82,8 +82,8 @@ def verify(
         for cell in cells_of(here, path, found)
     ]  # fmt: skip
     if dry_run:
-        shown = [planned(one) for one in asked]
-        emit(shown[0], [text for one in shown for text in plan_lines(one)], as_json=as_json)
+        shown = planned_all(asked)
+        emit(shown, plan_lines(shown), as_json=as_json)
         return 0
     told = [settle(here, one, wait=wait, verbose=verbose, as_json=as_json) for one in asked]
     document = verified(found, told)

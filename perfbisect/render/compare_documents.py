@@ -114,7 +114,10 @@ class CompareDocument(Document):
 
 
 class ComparePlanDocument(Document):
-    """What will be measured: ``perfbisect compare --dry-run``."""
+    """What will be measured: ``perfbisect compare --dry-run``.
+
+    ``others``: the comparisons beside the first, of a sweep or of a claim with several cells.
+    """
 
     schema_: Literal["perfbisect.compare-plan/1"] = Field(default="perfbisect.compare-plan/1", alias="schema")
     cell: CellDocument
@@ -135,6 +138,7 @@ class ComparePlanDocument(Document):
     imported: tuple[ImportedDocument, ...]
     commands: tuple[CommandsDocument, ...]
     told: tuple[str, ...]
+    others: tuple[ComparePlanDocument, ...] = ()
 
 
 class VerifyDocument(Document):

@@ -44,7 +44,8 @@ def plan_lines(plan: ComparePlanDocument) -> list[str]:
         f"  foreseen  {_foreseen(plan)}",
         *(f"  {text}" for text in imported_lines(plan.imported, plan.metric.unit)),
     ]
-    return out + [f"  note      {line(text)}" for text in plan.told]
+    out += [f"  note      {line(text)}" for text in plan.told]
+    return out + [text for other in plan.others for text in ("", *plan_lines(other))]
 
 
 def compare_lines(document: CompareDocument) -> list[str]:
