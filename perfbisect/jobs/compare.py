@@ -13,7 +13,8 @@ from perfbisect.environments import Builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.admit import admit
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
-from perfbisect.jobs.compare_report import compare_document, the_comparison
+from perfbisect.jobs.compare_report import compare_document, guards_of, the_comparison
+from perfbisect.jobs.compare_rows import untold
 from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.imports import Imported, alike, check_imports, imports_of
@@ -118,12 +119,27 @@ class _Blocks:
 
     def next(self, seen: Sequence[Launch]) -> Order | str:
         plan, made = self.plan, seen_of(in_turn(seen), self.plan.ref)
-        side = _next(plan, made)
+        side, why = _next(plan, made), ""
+        if side is None and self._unguarded(seen, made):
+            side, why = core.turn(plan.question(), len(made)), ", for the guards"
         if side is None or not affordable(seen, plan.budget):
             return ""
         position = SIDES.index(side)
-        why = f"{side.upper()}, block {len(made) // core.BLOCK + 1}"
+        why = f"{side.upper()}, block {len(made) // core.BLOCK + 1}{why}"
         return Order(position, plan.sides[position].change, "confirm", plan.runs, why)
+
+    def _unguarded(self, seen: Sequence[Launch], made: Sequence[core.Seen]) -> bool:
+        """True if what was told is good news that a guard has not confirmed, and there are blocks left."""
+        plan = self.plan
+        if len(made) >= core.BLOCK * plan.blocks:
+            return False
+        verdict, expected = core.judge(plan.question(), made), plan.expected
+        good = (
+            expected.settles(verdict.low, verdict.high) == "holds"
+            if expected
+            else verdict.word in ("improvement", "same")
+        )
+        return good and untold(plan, in_turn(seen), guards_of(plan, self.cells[0]))
 
     def cell(self, order: Order) -> Cell:
         return self.cells[order.position]

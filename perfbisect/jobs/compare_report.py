@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfbisect.core import compare as core
-from perfbisect.core.metric import parse_metric
+from perfbisect.core.cell import Cell
+from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.errors import UsageError
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
 from perfbisect.jobs.compare_rows import number, rows_of
@@ -45,7 +46,7 @@ def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
     seen, (cell, _) = launches(events), cells_of(plan)
     made, imported = in_turn(seen), imports_of(events)
     verdict = core.judge(plan.question(), seen_of(made, plan.ref))
-    guards = tuple(dict.fromkeys((*watched(cell), *map(parse_metric, plan.watch))))
+    guards = guards_of(plan, cell)
     rows = tuple(rows_of(plan, made, verdict, {str(guard) for guard in guards}))
     moved = any(row.guard and row.word == "regression" for row in rows)
     silent = {str(guard) for guard in guards} - {row.name for row in rows}
@@ -92,6 +93,11 @@ def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
         told=plan.told,
         folder=str(job.path),
     )
+
+
+def guards_of(plan: ComparePlan, cell: Cell) -> tuple[MetricRef, ...]:
+    """The guards of a comparison, each once: the cell's, its family's and the claim's."""
+    return tuple(dict.fromkeys((*watched(cell), *map(parse_metric, plan.watch))))
 
 
 def side_document(side: SidePlan) -> SideDocument:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from perfbisect.core import compare as core
@@ -44,6 +44,22 @@ def rows_of(
             rows.append(_row(ref, told, made, headline=headline, guard=str(ref) in guards))
     rows.sort(key=lambda row: (not row.headline, not row.guard))
     return rows
+
+
+def untold(plan: ComparePlan, made: Sequence[Launch], guards: Iterable[MetricRef]) -> bool:
+    """True if a guard that both sides report needs more launches before it says anything.
+
+    One that never varied, on either side, says that it did not move.
+    """
+    names = shared_metrics(made)
+    for ref in guards:
+        seen = seen_of(made, ref) if key(ref) in names else ()
+        if len({value for one in seen for value in one.values}) < 2:
+            continue
+        told = _judged(plan, ref, made)
+        if told is not None and told.word == "inconclusive":
+            return True
+    return False
 
 
 def number(value: float) -> float | None:

@@ -62,7 +62,7 @@ def _of_guards(
         elif row.word == "regression":
             step = f"{with_unit(row.left, row.unit)} to {with_unit(row.right, row.unit)}"
             yield f"Guard {row.display} moved for the worse, {step}: that decides."
-        elif row.word == "inconclusive" and verdict.word == "improvement":
+        elif row.word == "inconclusive" and verdict.word in ("improvement", "same") and row.left != row.right:
             span = f"{percent(row.low)} to {percent(row.high)}"
             yield f"Guard {row.display} is not told yet ({span}): it neither backs nor breaks this."
 

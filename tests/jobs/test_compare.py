@@ -85,6 +85,22 @@ def test_shorter_answers_are_a_regression_by_guard(job: Job) -> None:
     assert any("moved for the worse" in text for text in document.sentences)
 
 
+def test_good_news_waits_for_its_guards(job: Job) -> None:
+    """Twice as fast is plain after a block; that every answer is a token shorter is not."""
+    world = World(CHANGES, 1, factor=0.5, tau=0.002, sigma=0.002, tokens=lambda position: 32.0 - position)
+    document = measured(job, world)
+    assert (document.word, document.headline) == ("regression", "improvement")
+    assert any(launch.why.endswith("for the guards") for launch in document.launches)
+    assert document.launches_a_side <= 8
+
+
+def test_bad_news_does_not_wait(job: Job) -> None:
+    world = World(CHANGES, 1, factor=2.0, tau=0.002, sigma=0.002, tokens=lambda position: 32.0 - position)
+    document = measured(job, world)
+    assert document.headline == "regression"
+    assert not any("guards" in launch.why for launch in document.launches)
+
+
 def test_metrics_that_disagree_stand_beside_each_other(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=1.2, tau=0.005))
     words = {row.name: row.word for row in document.metrics}
