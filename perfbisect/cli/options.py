@@ -65,7 +65,7 @@ def workers(function: _Function) -> _Function:
 as_in = click.option(
     "--as-in",
     metavar="TEXT",
-    help="A report's bench command or result file: refuse a cell that is not the one it speaks of.",
+    help="A report's commands (bench, serve) or result file: refuse a cell that is not the report's.",
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from perfbisect.core.cell import Cell
+from perfbisect.core.cell_parts import DeployYaml
 from perfbisect.core.digest import canonical
 from perfbisect.core.sighting import Sighting
 
@@ -39,12 +40,22 @@ def differing(seen: Sighting, cell: Cell) -> tuple[tuple[str, object, object], .
         own = _value(cell, name)
         if canonical(value) != canonical(own):
             rows.append((name, value, own))
-    have = _arguments(cell)
-    for name in sorted({*seen.arguments, *(have if seen.closed else ())}):
-        left, right = seen.arguments.get(name), have.get(name)
+    rows += _options(seen.arguments, _arguments(cell), closed=seen.closed)
+    if seen.serve_args is not None:
+        told = _options(seen.serve_args, cell.serve_args, closed=True)
+        rows += [(f"serve_args.{name}", left, right) for name, left, right in told]
+    return tuple(rows)
+
+
+def _options(
+    seen: Mapping[str, object], have: Mapping[str, object], *, closed: bool
+) -> list[tuple[str, object, object]]:
+    rows: list[tuple[str, object, object]] = []
+    for name in sorted({*seen, *(have if closed else ())}):
+        left, right = seen.get(name), have.get(name)
         if canonical(left) != canonical(right):
             rows.append((name, "-" if left is None else left, "-" if right is None else right))
-    return tuple(rows)
+    return rows
 
 
 def _named(seen: Sighting, cell: Cell) -> bool:
@@ -54,6 +65,8 @@ def _named(seen: Sighting, cell: Cell) -> bool:
 
 def _value(cell: Cell, name: str) -> object:
     value: object = getattr(cell, name)
+    if isinstance(value, DeployYaml):
+        return value.path or "a text of the cell's own"
     return value or None if isinstance(value, Mapping) else value
 
 

@@ -1,4 +1,4 @@
-"""A workload as somebody else wrote it down: a bench command line, or the name of a result file.
+"""A workload as somebody else wrote it down: the commands of server and client, or a result file's name.
 
 Neither says everything that makes a cell. What is said is put into the words of a cell; what is not is named.
 """
@@ -37,6 +37,17 @@ _DEFAULTS: Mapping[str, object] = {
 }
 """What ``vllm bench serve`` does where the command does not say."""
 
+_SERVER_PLACES = {
+    *("host", "port", "uds", "served-model-name", "api-key", "omni", "init-timeout", "stage-init-timeout")
+}
+"""Options of a server that say where it is and how long its start may take."""
+
+_PROGRAM = re.compile(r"^(?:.*/)?vllm(?:-omni)?$|cli\.main$")
+"""What stands before ``serve``: prose has the word too."""
+
+_PACKAGE = re.compile(r"^.*(?=vllm_omni/)")
+"""What stands before a path inside vLLM-Omni: the folder of somebody's checkout."""
+
 _PLACES = {"host", "port", "base-url", "uds", "served-model-name", "tokenizer"}
 """Options about where the server is, not about what is asked of it."""
 
@@ -62,10 +73,13 @@ class Sighting:
     """Arguments of the data set and of the client that have no field of their own."""
     closed: bool = False
     """True where what is not in ``arguments`` is known not to be set."""
+    serve_args: Mapping[str, object] | None = None
+    """Options of the server, all that it was given; None where its command is not said."""
 
 
 def sighting(text: str) -> Sighting:
-    """A bench command line, or a result file's name (with or without its folders).
+    """A bench command line, or the server's and the client's; or a result file's name, with its folders or
+    without.
 
     :raises UsageError: it is neither.
     """
@@ -106,34 +120,78 @@ def of_result_name(name: str) -> Sighting:
 
 
 def of_command(text: str) -> Sighting:
-    """A ``vllm bench serve`` command line, with whatever stands before it.
+    """A ``vllm bench serve`` command line with whatever stands around it, the server's command among that.
 
     :raises UsageError: no such command, or one that cannot be read.
     """
-    try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError as error:
-        raise UsageError(f"the command cannot be read: {error}: {text[:80]!r}") from None
-    at = next((i for i in range(len(words) - 1) if words[i : i + 2] == ["bench", "serve"]), None)
-    if at is None:
+    commands = _commands(text)
+    bench = _first(commands, "bench", "serve")
+    if bench is None:
         raise UsageError(
             f"neither a `vllm bench serve` command nor the name of a result file: {text[:80]!r}",
             next_step="perfbisect cells list",
         )
-    try:
-        options = parse_options(words[at + 2 :], negatable=False)
-    except ValueError as error:
-        raise UsageError(f"the command cannot be read: {error}") from None
     known = dict(_DEFAULTS)
     arguments: dict[str, object] = {}
-    for name, value in options.items():
+    for name, value in _options(bench, negatable=False).items():
         own = name.replace("-", "_")
         if own in _DEFAULTS or own in ("model", "dataset_path", "extra_body"):
             known[own] = math.inf if own == "request_rate" and value == "inf" else value
         elif name not in _PLACES and not _REPORTING.match(name):
             arguments[name] = value
-    missing = [*([] if "model" in known else ["model"]), "task", "deploy YAML"]
-    return Sighting(text, known, tuple(missing), arguments=arguments, closed=True)
+    server = _first(commands, "serve")
+    serve_args: Mapping[str, object] | None = None
+    if server is not None:
+        fields, serve_args = _of_server(server)
+        known |= fields
+    missing = ["task"] if "model" in known else ["model", "task"]
+    missing += ["deploy YAML"] if serve_args is None else []
+    return Sighting(text, known, tuple(missing), arguments=arguments, closed=True, serve_args=serve_args)
+
+
+def _commands(text: str) -> list[list[str]]:
+    """The words of each command: by line, and by what a shell has between two."""
+    lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=";&|\n")
+    lexer.whitespace_split, lexer.whitespace = True, " \t\r"
+    commands: list[list[str]] = [[]]
+    try:
+        for word in lexer:
+            if word and set(word) <= set(";&|\n"):
+                commands.append([])
+            else:
+                commands[-1].append(word)
+    except ValueError as error:
+        raise UsageError(f"the command cannot be read: {error}: {text[:80]!r}") from None
+    return commands
+
+
+def _first(commands: list[list[str]], *verb: str) -> list[str] | None:
+    """What follows a verb of vLLM's program in the first command that has it, None where none has."""
+    for words in commands:
+        for i in range(len(words) - len(verb) + 1):
+            program = words[i - 1] if i else ""
+            if tuple(words[i : i + len(verb)]) == verb and (len(verb) > 1 or _PROGRAM.search(program)):
+                return words[i + len(verb) :]
+    return None
+
+
+def _options(words: list[str], *, negatable: bool) -> dict[str, object]:
+    try:
+        return parse_options(words, negatable=negatable)
+    except ValueError as error:
+        raise UsageError(f"the command cannot be read: {error}") from None
+
+
+def _of_server(words: list[str]) -> tuple[dict[str, object], dict[str, object]]:
+    """What follows ``vllm serve``: fields of a cell, and the options that have none of their own."""
+    model = words[:1] if words and not words[0].startswith("-") else []
+    options = _options(words[len(model) :], negatable=True)
+    named = model[0] if model else options.pop("model", None)
+    deploy = options.pop("deploy-config", None) or options.pop("stage-configs-path", None)
+    fields: dict[str, object] = {"model": named} if named else {}
+    fields["deploy_yaml"] = None if deploy is None else _PACKAGE.sub("", str(deploy))
+    fields["stage_overrides"] = options.pop("stage-overrides", None)
+    return fields, {name: value for name, value in options.items() if name not in _SERVER_PLACES}
 
 
 def _test(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfbisect.core.cell import Cell
+from perfbisect.core.cell_parts import DeployYaml
 from perfbisect.core.match import nearest
 from perfbisect.core.sighting import sighting
 
@@ -57,3 +58,25 @@ def test_the_wrong_cell_of_a_report_is_told_by_field() -> None:
         "num_prompts",
         "num_warmups",
     ]
+
+
+def test_the_servers_command_is_compared_too() -> None:
+    cell = FIRST.model_copy(
+        update={
+            "serve_args": {"max-model-len": 512},
+            "deploy_yaml": DeployYaml(origin="change", path="vllm_omni/deploy/high.yaml"),
+        }
+    )
+    serve = "vllm serve org/model --deploy-config vllm_omni/deploy/high.yaml --max-model-len 512\n"
+    (same,) = nearest(sighting(serve + COMMAND), [cell])
+    assert same.exact
+    other = "vllm serve org/model --enforce-eager\n"
+    (differs,) = nearest(sighting(other + COMMAND), [cell])
+    assert differs.differing == (
+        ("deploy_yaml", None, "vllm_omni/deploy/high.yaml"),
+        ("serve_args.enforce-eager", True, "-"),
+        ("serve_args.max-model-len", "-", 512),
+    )
+    own = cell.model_copy(update={"deploy_yaml": DeployYaml(text="stages: []")})
+    (unlike,) = nearest(sighting(serve + COMMAND), [own])
+    assert unlike.differing == (("deploy_yaml", "vllm_omni/deploy/high.yaml", "a text of the cell's own"),)

@@ -80,6 +80,34 @@ def test_a_command_with_what_stands_before_it() -> None:
     assert seen.missing == ("task", "deploy YAML")
 
 
+BENCH = "vllm bench serve --omni --model tts --num-prompts 512"
+
+
+@pytest.mark.parametrize("between", ["\n", " && ", " & sleep 60; ", "\n# wait for it\n", " | tee log &\n"])
+def test_the_servers_command_says_model_deploy_yaml_and_serve_arguments(between: str) -> None:
+    serve = (
+        "CUDA_VISIBLE_DEVICES=0 vllm serve org/tts --omni --deploy-config /app/x/vllm_omni/deploy/high.yaml "
+        '--port 8091 --init-timeout 900 --stage-overrides \'{"1": {"devices": "1"}}\' '
+        "--no-async-chunk --max-num-seqs 8 --served-model-name tts"
+    )
+    for text in (serve + between + BENCH, BENCH + between + serve):
+        seen = sighting(text)
+        assert seen.fields["model"] == "org/tts"
+        assert seen.fields["deploy_yaml"] == "vllm_omni/deploy/high.yaml"
+        assert seen.fields["stage_overrides"] == {"1": {"devices": "1"}}
+        assert seen.fields["num_prompts"] == 512
+        assert seen.serve_args == {"async-chunk": False, "max-num-seqs": 8}
+        assert seen.missing == ("task",)
+
+
+def test_a_server_without_a_deploy_yaml_has_none_and_prose_is_no_server() -> None:
+    bare = sighting(f"python -m vllm_omni.entrypoints.cli.main serve --model org/tts --omni\n{BENCH}")
+    assert (bare.fields["model"], bare.fields["deploy_yaml"], bare.serve_args) == ("org/tts", None, {})
+    prose = sighting(f"to serve many users\n{BENCH}")
+    assert (prose.serve_args, "deploy_yaml" in prose.fields) == (None, False)
+    assert prose.missing == ("task", "deploy YAML")
+
+
 def test_a_command_without_a_model_says_so() -> None:
     assert sighting("vllm bench serve --num-prompts 3").missing == ("model", "task", "deploy YAML")
 
@@ -93,6 +121,7 @@ def test_a_command_without_a_model_says_so() -> None:
         "please find the slow commit",
         "vllm bench serve --num-prompts 'unclosed",
         "vllm bench serve -n 3",
+        "vllm serve org/m -tp 8\nvllm bench serve --num-prompts 3",
     ],
 )
 def test_what_is_neither(text: str) -> None:

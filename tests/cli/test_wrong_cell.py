@@ -1,0 +1,97 @@
+"""The report's cell and the one that would be measured are two: told by field, before anything starts.
+
+A bisection of a voice cloned under the default deployment once said that there was no regression; the report
+spoke of a built-in voice under another one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from perfbisect.cli.app import run
+from perfbisect.config.cells import load_cell
+from perfbisect.core.cell import Cell, difference
+from perfbisect.executors.local import LocalExecutor
+from perfbisect.resources import cells_folder
+from perfbisect.system.server import Server
+from tests.fakes.history import PretendHistory, make_history
+
+REPORTED = cells_folder() / "tts_default_voice_high_c.yaml"
+
+REPORT = """
+vllm serve Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice --omni --port 8091 \\
+    --deploy-config vllm_omni/deploy/qwen3_tts_high_concurrency.yaml
+vllm bench serve --omni --model Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice --port 8091 \\
+    --backend openai-audio-speech --endpoint /v1/audio/speech \\
+    --dataset-name seed-tts-text --seed-tts-locale en --num-prompts 512 --max-concurrency 64 \\
+    --num-warmups 8 --extra-body '{"voice": "Vivian", "language": "English", "task_type": "CustomVoice"}'
+"""
+
+INSTEAD = {
+    "model": ("Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice", "Qwen/Qwen3-TTS-12Hz-1.7B-Base"),
+    "dataset_name": ("seed-tts-text", "seed-tts"),
+    "num_prompts": ("512", "128"),
+    "deploy_yaml": ("vllm_omni/deploy/qwen3_tts_high_concurrency.yaml", "vllm_omni/deploy/qwen3_tts.yaml"),
+}
+"""What was benched instead of what the report spoke of."""
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> PretendHistory:
+    return make_history(tmp_path_factory.mktemp("history") / "repo", commits=3, slow=1, factor=2.0)
+
+
+@pytest.fixture
+def benched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cell file that differs from the report's in four fields, and a machine on which nothing may start."""
+    text = REPORTED.read_text()
+    for there, here in INSTEAD.values():
+        assert there in text
+        text = text.replace(f" {there}\n", f" {here}\n")
+    path = tmp_path / "benched.yaml"
+    path.write_text(text.replace("./data", str(cells_folder() / "data")))
+    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for kind in (Server, LocalExecutor):
+        monkeypatch.setattr(kind, "__init__", Mock(side_effect=AssertionError("something was started")))
+    return path
+
+
+def typed(verb: str, cell: Path, history: PretendHistory) -> list[str]:
+    common = [str(cell), "--repo", str(history.path), "--env", "release:vllm"]
+    ends = {
+        "run": ["--at", history.good],
+        "bisect": ["--good", history.good, "--bad", history.bad],
+        "compare": ["--a", history.good, "--b", history.bad],
+    }
+    return [verb, *common, *ends[verb]]
+
+
+@pytest.mark.parametrize("verb", ["run", "bisect", "compare"])
+def test_the_wrong_cell_is_refused_before_a_server_starts(
+    verb: str, benched: Path, history: PretendHistory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*typed(verb, benched, history), "--as-in", REPORT]) == 2
+    error = capsys.readouterr().err
+    assert "benched is not the one that the report speaks of, 4 fields differ" in error
+    for field, (there, here) in INSTEAD.items():
+        assert f"{field}: {there} there, {here} here" in error
+    assert not (benched.parent / "state" / "jobs").exists()
+
+
+@pytest.mark.usefixtures("benched")
+def test_the_reports_own_cell_is_the_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cells", "match", REPORT]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("tts_default_voice_high_c: agrees with all that is said\n")
+
+
+def test_two_files_differ_in_just_these_fields(benched: Path) -> None:
+    def fields(a: Cell, b: Cell) -> set[str]:
+        return {row[0].split(".")[0] for row in difference(a, b)}
+
+    assert fields(load_cell(REPORTED), load_cell(benched)) - {"tokenizer"} == set(INSTEAD)
