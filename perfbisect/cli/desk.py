@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,9 +19,11 @@ from perfbisect.core.change import Change
 from perfbisect.environments import Builder, Environment
 from perfbisect.errors import Interrupted, UsageError
 from perfbisect.executors import surroundings
+from perfbisect.executors.engines import check_stages
 from perfbisect.executors.local import LocalExecutor
 from perfbisect.executors.surroundings import machine_limits
 from perfbisect.jobs.ahead import LEAST_CORES, SpareCores
+from perfbisect.jobs.fold import Launch
 from perfbisect.jobs.plan import Setting
 from perfbisect.jobs.work import BACKOFF, Tools
 from perfbisect.render.console import Console as Lines
@@ -31,7 +33,7 @@ from perfbisect.system.git_revert import Conflict, reverted
 from perfbisect.system.leases import Holder, Lease, holders, lease, leased, lock_folder
 from perfbisect.system.machine import machine
 from perfbisect.system.proc import stop_leftovers
-from perfbisect.system.slots import Slot, plan_slots
+from perfbisect.system.slots import Slot, machine_of, plan_slots
 
 _BACKOFF = "PERFBISECT_BACKOFF"
 
@@ -71,18 +73,36 @@ def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
 
     ``named``: the kind of machine, empty: what it is taken for.
 
-    :raises UsageError: there are too few devices, or no such kind of machine.
+    :raises UsageError: there are too few devices, a stage of the cell names others, or there is no such
+        kind of machine.
     :raises MachineError: there are too few cores, or no lease command.
     """
     shell, profile = dict(os.environ), wiring.profile_named(named)
     profile.before(cell.gpus, shell)
-    return plan_slots(
+    slots = plan_slots(
         machine(shell, profile),
         gpus=cell.gpus,
         workers=workers,
         avoid=leased(lock_folder(shell)),
         profile=profile,
     )
+    check_stages(cell, slots[0], profile.platform)
+    return slots
+
+
+def refuse_other_parts(job: str, seen: Sequence[Launch], slots: Sequence[Slot], named: str) -> None:
+    """Refuses slots on which nothing could be compared with what a job has measured.
+
+    :raises UsageError: they are of another machine class.
+    """
+    before = next((x.attempt for x in seen if x.end == "finished" and x.attempt), None)
+    here = machine_of(slots[0], dict(os.environ), wiring.profile_named(named)).kind
+    if before is not None and before.provenance.machine_class != here:
+        raise UsageError(
+            f"job {job} has measured on {before.provenance.machine_class}, this would be {here}: "
+            "launches on them are not comparable",
+            next_step=f"perfbisect resume {job} on that machine, with as many --workers as before",
+        )
 
 
 @contextlib.contextmanager

@@ -46,21 +46,24 @@ def resume(
       perfbisect resume 20260102-030405-ab12
     """
     from perfbisect.cli import finish, wiring
-    from perfbisect.cli.desk import at_work, slots_for
+    from perfbisect.cli.desk import at_work, refuse_other_parts, slots_for
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
     from perfbisect.cli.verbs import go_on, lines_of, newest_of
     from perfbisect.jobs.bisect import amend
+    from perfbisect.jobs.fold import launches
     from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
     from perfbisect.jobs.prepare import metric_of
     from perfbisect.store.journal import read
 
     here = place(repo=repo, state=state)
     job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
-    plan = plan_of(read(job.journal).events)
+    events = read(job.journal).events
+    plan = plan_of(events)
     cell = cell_of(plan)
     planned = plan.extras.workers if isinstance(plan, BisectPlan) else 1
     slots = slots_for(cell, workers or planned, plan.setting.machine)
+    refuse_other_parts(job.id, launches(events), slots, plan.setting.machine)
     builder = wiring.builder_of(here, plan.setting)
     newest = newest_of(plan)
     with at_work(job, slots, wait=wait, verbose=verbose, as_json=as_json) as desk:

@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from perfbisect.clients import CLIENTS
 from perfbisect.config.content import content_revision
+from perfbisect.config.stages import pinned, placed
 from perfbisect.config.validation import keys_of, located, unknown_key
 from perfbisect.config.yaml_lines import Located, load
-from perfbisect.core.cell import Cell
+from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.cell_parts import LOCAL, DeployYaml
 from perfbisect.core.expand import LadderError, Rung, expand
 from perfbisect.core.metric import parse_metric
@@ -179,6 +180,7 @@ def _cell(document: Located, rung: Rung, name: str, read_at: ReadAt | None) -> C
     if cell.client.name not in CLIENTS:
         raise _wrong(document, ("client",), f"there is no client {cell.client.name!r}", ", ".join(CLIENTS))
     cell = _with_deploy(_with_content(cell, document), document, read_at)
+    _check_stages(cell, document)
     _accepted(cell, document)
     return cell
 
@@ -250,6 +252,22 @@ def _read(
     if deploy.at is not None and deploy.path is not None and read_at is not None:
         return deploy.model_copy(update={"text": read_at(deploy.at, deploy.path)})
     return deploy
+
+
+def _check_stages(cell: Cell, document: Located) -> None:
+    """Refuse stages, of the cell or of a variant, that name devices which the cell does not reserve."""
+    for variant in ("", *cell.variants):
+        served = apply_variant(cell, variant) if variant else cell
+        for stage in placed(pinned(served.deploy_yaml), served.stage_overrides):
+            why = stage.beyond(cell.gpus)
+            if not why:
+                continue
+            above = ("variants", variant) if variant else ()
+            place = (*above, *(("deploy_yaml",) if stage.file else stage.field.split(".")))
+            file, line = document.file, document.line(place)
+            if served.deploy_yaml is not None and stage.file == served.deploy_yaml.file:
+                file, line = Path(stage.file), stage.line
+            raise LocatedError(why, file=file, line=line, field=stage.field, next_step=stage.advice)
 
 
 def _accepted(cell: Cell, document: Located) -> None:

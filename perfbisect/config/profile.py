@@ -131,6 +131,8 @@ class MachineFile(BaseModel):
     memory: Memory | None = None
     tenants: Tenants | None = None
     select: Select | None = None
+    platform: str = ""
+    """The section of a deploy YAML of vLLM-Omni that holds on it (``platforms: npu: ...``)."""
     env: dict[str, str] = {}
     serve_args: dict[str, str | int | float | bool] = {}
     lease: LeaseFile | None = None

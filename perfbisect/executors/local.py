@@ -16,7 +16,7 @@ from perfbisect.environments import Builder, Environment
 from perfbisect.errors import Interrupted, ServerError, UsageError
 from perfbisect.executors import AttemptRequest, Sink, Started, faults, provenance
 from perfbisect.executors.bench import Bench, measure
-from perfbisect.executors.engines import engine_of, lay, with_arguments
+from perfbisect.executors.engines import check_stages, engine_of, lay, with_arguments
 from perfbisect.executors.fetch import data_from_hub
 from perfbisect.executors.preparing import Preparation
 from perfbisect.executors.record import Record
@@ -32,6 +32,7 @@ from perfbisect.system.profile import CUDA, Profile
 from perfbisect.system.sampled import UNJUDGED
 from perfbisect.system.sampled import Limits as MachineLimits
 from perfbisect.system.server import Server
+from perfbisect.system.slots import Slot
 
 WARM_SEED_OFFSET = 1_000_003
 """The discarded run's prompts are others than those of any measured run."""
@@ -82,21 +83,26 @@ class LocalExecutor:
             raise Interrupted(f"attempt {request.id} was interrupted in phase {record.phase}") from None
 
     def _attempt(self, record: Record, started: Started, sink: Sink) -> Attempt:
-        folder = record.request.folder
+        folder, slot = record.request.folder, self._prepare.slot(record.request)
         try:
-            self._measure(record, started, sink)
+            self._measure(record, slot, started, sink)
         except faults.RAISED as error:
             record.fail(error)
-        made = record.made(self.shell, pinned=self.client_environment is not None, profile=self.profile)
+        made = record.made(
+            self.shell,
+            slot,
+            pinned=self.client_environment is not None,
+            profile=self.profile,
+        )
         try:
             write_attempt(folder, made)
         except OSError as error:
             sink("warning", {"text": f"{folder}: attempt.json is not written: {error.strerror}"})
         return made
 
-    def _measure(self, record: Record, started: Started, sink: Sink) -> None:
+    def _measure(self, record: Record, slot: Slot, started: Started, sink: Sink) -> None:
         request = record.request
-        cell, limits, slot = request.cell, request.limits, self._prepare.slot(request)
+        cell, limits = request.cell, request.limits
         family: Family = _named(FAMILIES, cell.family, "family")
         client: Client = _named(CLIENTS, cell.client.name, "client")
         request.folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +122,9 @@ class LocalExecutor:
         endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")
         profile, smi = self.profile, self.profile.smi()
         served = with_arguments(cell, profile.serve_args)
-        command = family.server(served, endpoint, engine_of(cell, request.change, environment))
+        engine = engine_of(cell, request.change, environment)
+        check_stages(cell, slot, profile.platform, root=engine.root)
+        command = family.server(served, endpoint, engine)
         lay(command.files, request.folder)
         before = profile.before(len(slot.devices), slot.env)
         argv = (*before, str(environment.interpreter), *command.args)

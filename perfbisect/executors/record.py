@@ -16,9 +16,10 @@ from perfbisect.errors import PerfbisectError, ServerError
 from perfbisect.executors import AttemptRequest, faults, provenance
 from perfbisect.executors.provenance import Instrument
 from perfbisect.store.attempts import plain
-from perfbisect.system import logs, machine, ports
+from perfbisect.system import logs, ports
 from perfbisect.system.proc import Owned
 from perfbisect.system.profile import CUDA, Profile
+from perfbisect.system.slots import Slot, machine_of
 
 _END_OF_LOG = 32768
 
@@ -73,11 +74,10 @@ class Record:
         if isinstance(error, PerfbisectError) and error.next_step:
             self.facts["next_step"] = error.next_step
 
-    def made(self, shell: Mapping[str, str], *, pinned: bool, profile: Profile = CUDA) -> Attempt:
-        """The attempt as it is now. ``pinned``: the client is the same for all changes."""
+    def made(self, shell: Mapping[str, str], slot: Slot, *, pinned: bool, profile: Profile = CUDA) -> Attempt:
+        """The attempt as it is now, on its slot. ``pinned``: the client is the same for all changes."""
         request, environment, instrument = self.request, self.environment, self.instrument
-        slot = request.slot
-        here = machine.machine({**shell, **slot.env} if slot else shell, profile)
+        here = machine_of(slot, shell, profile)
         self.facts["machine"] = here.facts()
         if environment is not None:
             self.facts["engine"] = provenance.engine_facts(environment, self.cold)
@@ -107,7 +107,7 @@ class Record:
             folder=str(request.folder),
             cold=self.cold,
             started_at=self.started_at,
-            slot=slot.name if slot else "",
+            slot=slot.name,
         )
 
     def plainly(self) -> None:

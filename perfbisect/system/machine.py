@@ -35,13 +35,19 @@ class Machine:
     gpus: tuple[Gpu, ...]
     mark: str = ""
     """What its profile adds to the machine class."""
+    part: int = 0
+    """Processors of the slot that an attempt ran on; 0: all of them."""
 
     @property
     def kind(self) -> str:
-        """The machine class: attempts of different classes are never compared."""
+        """The machine class: attempts of different classes are never compared.
+
+        Without devices it is the processors: those of the slot, where that is a part of the machine.
+        """
         mark = f", {self.mark}" if self.mark else ""
         if not self.gpus:
-            return f"{self.cpu} x {self.cores}{mark}"
+            share = f"{self.part} of {self.cores}" if self.part else f"{self.cores}"
+            return f"{self.cpu} x {share}{mark}"
         names = Counter(gpu.name for gpu in self.gpus)
         devices = " + ".join(f"{name} x {count}" for name, count in sorted(names.items()))
         drivers = "/".join(sorted({gpu.driver for gpu in self.gpus if gpu.driver}))
@@ -52,8 +58,11 @@ class Machine:
         return {**asdict(self), "machine_class": self.kind}
 
 
-def machine(shell: Mapping[str, str], profile: Profile = CUDA) -> Machine:
-    """This machine; devices are those that the profile's variable in ``shell`` leaves visible."""
+def machine(shell: Mapping[str, str], profile: Profile = CUDA, *, part: int = 0) -> Machine:
+    """This machine; devices are those that the profile's variable in ``shell`` leaves visible.
+
+    ``part``: how many of its processors an attempt has; 0: all.
+    """
     return Machine(
         host=platform.node(),
         cpu=_cpu_model(),
@@ -62,6 +71,7 @@ def machine(shell: Mapping[str, str], profile: Profile = CUDA) -> Machine:
         kernel=platform.release(),
         gpus=visible(profile.devices() if profile.smi() else gpus(), shell.get(profile.variable)),
         mark=profile.mark,
+        part=part,
     )
 
 

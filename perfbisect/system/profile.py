@@ -33,14 +33,16 @@ class Profile:
     """A kind of machine.
 
     ``source``: who tells of devices: the driver of NVIDIA, nobody, or the commands of ``queries``.
-    ``variable`` is given the numbers of the chosen devices, ``beside`` stands with it. ``env`` and
-    ``serve_args`` are every server's, where the cell does not say otherwise.
+    ``variable`` is given the numbers of the chosen devices, ``beside`` stands with it. ``platform``: the
+    section of a deploy YAML of vLLM-Omni that holds on it. ``env`` and ``serve_args`` are every server's,
+    where the cell does not say otherwise.
     """
 
     name: str = "cuda"
     source: Literal["nvidia-smi", "none", "commands"] = "nvidia-smi"
     variable: str = "CUDA_VISIBLE_DEVICES"
     beside: Mapping[str, str] = field(default_factory=lambda: {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    platform: str = "cuda"
     env: Mapping[str, str] = field(default_factory=dict)
     serve_args: Mapping[str, object] = field(default_factory=dict)
     lease: Lease = Lease()
@@ -78,6 +80,10 @@ class Profile:
             return {self.variable: ",".join(gpu.uuid for gpu in group)}
         return {**self.beside, self.variable: ",".join(str(gpu.index) for gpu in group)}
 
+    def none_of(self, devices: Sequence[Gpu]) -> dict[str, str]:
+        """What keeps an engine from all of them; nothing where there are none."""
+        return self.mask(()) if devices else {}
+
     def before(self, count: int, env: Mapping[str, str]) -> tuple[str, ...]:
         """The words in front of the server's command, on a slot of so many devices.
 
@@ -109,6 +115,7 @@ def profile_of(file: MachineFile) -> Profile:
         source="commands" if isinstance(listed, Listed) else listed,
         variable=select.variable if select else CUDA.variable,
         beside=select.env if select else {},
+        platform=file.platform,
         env=file.env,
         serve_args=file.serve_args,
         lease=Lease(file.lease.command, file.lease.lost) if file.lease else Lease(),

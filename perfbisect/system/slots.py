@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.system import devices as all_devices
 from perfbisect.system.devices import Gpu
-from perfbisect.system.machine import Machine
+from perfbisect.system.machine import Machine, machine
 from perfbisect.system.nvidia_smi import Smi
 from perfbisect.system.profile import CUDA, Profile
 from perfbisect.system.topology import Topology, parts, read_topology
@@ -39,6 +39,11 @@ class Slot:
     def cores(self) -> tuple[int, ...]:
         """All its processors; empty where nothing is pinned."""
         return tuple(sorted({*self.server_cores, *self.client_cores}))
+
+
+def machine_of(slot: Slot, shell: Mapping[str, str], profile: Profile = CUDA) -> Machine:
+    """The machine as an attempt on a slot has it: its class is what decides with what it is compared."""
+    return machine({**shell, **slot.env}, profile, part=len(slot.cores))
 
 
 def plan_slots(
@@ -72,7 +77,7 @@ def plan_slots(
         avoid = {*avoid, *all_devices.in_use(smi)} if gpus else avoid
     topology = read_topology(everything, ask=smi.topology) if topology is None else topology
     if gpus == 0:
-        return _of_cores(topology, workers, pinned=bool(pin) or workers > 1)
+        return _of_cores(topology, workers, bool(pin) or workers > 1, profile.none_of(here.gpus))
     shares = topology.shares(everything)
     chosen = _groups(here.gpus, gpus, workers, topology, shares, set(avoid), profile.variable)
     others = len(all_devices.usable(everything)) > gpus
@@ -83,21 +88,23 @@ def plan_slots(
     )
 
 
-def _of_cores(topology: Topology, workers: int, pinned: bool) -> tuple[Slot, ...]:
+def _of_cores(topology: Topology, workers: int, pinned: bool, mask: Mapping[str, str]) -> tuple[Slot, ...]:
+    """``mask`` keeps an engine from the machine's devices, where it has any."""
     if not pinned:
-        return (Slot(""),)
-    have = len(topology.cores)
-    if have < workers * LEAST_CORES:
+        return (Slot("", env=mask),)
+    have, needed = len(topology.cores), workers * LEAST_CORES
+    if have < needed:
+        told = f" ({len(topology.processors)} processors)" if len(topology.processors) > have else ""
         enough = have // LEAST_CORES
+        fewer = f"--workers {enough}{', on the whole machine' if enough == 1 else ''}; or " if enough else ""
         raise MachineError(
-            f"{workers} worker(s) need {workers * LEAST_CORES} physical cores, {LEAST_CORES} each "
-            f"(one for the server, one for the client); there are {have}",
-            next_step=(f"ask for {enough} worker(s), or " if enough else "")
-            + "use a machine with more cores",
+            f"{workers} worker(s) need {needed} physical cores, {LEAST_CORES} each (one for the server, one "
+            f"for the client: on one they would measure each other); this process may use {have}{told}",
+            next_step=f"{fewer}a machine with {needed} physical cores",
         )
     ordered = sorted(topology.cores, key=lambda core: (topology.node(core), core))
     return tuple(
-        _pinned(f"cores{group[0][0]}-{group[-1][0]}", (), group, {}) for group in parts(ordered, workers)
+        _pinned(f"cores{group[0][0]}-{group[-1][0]}", (), group, mask) for group in parts(ordered, workers)
     )
 
 
@@ -195,32 +202,3 @@ def _pinned(name: str, uuids: tuple[str, ...], cores: Sequence[Core], env: Mappi
         client_cores=tuple(sorted(cpu for core in cores[-clients:] for cpu in core)),
         env=env,
     )
-
-
-def check_stage_devices(stages: Mapping[str, object], slot: Slot) -> None:
-    """Refuse a deploy YAML whose stages name devices that the slot does not have.
-
-    ``stages``: the ``devices`` of each stage as the YAML has it (``"0,1"``, ``2``, None, ``cpu``), counted
-    from 0 within what the engine sees. Where all of a stage's numbers lie outside that, vLLM-Omni takes them
-    for numbers of the machine: the stage would run on somebody else's device.
-
-    :raises UsageError: a number is outside the slot, or no number.
-    """
-    count = len(slot.devices)
-    if not count:
-        return
-    for stage, devices in stages.items():
-        for word in _words(devices):
-            if not word.isdigit() or int(word) >= count:
-                raise UsageError(
-                    f"stage {stage}: devices {devices!r} names {word!r}; slot {slot.name} has {count} "
-                    f"device(s), counted from 0 to {count - 1}",
-                    next_step=f"set the cell's gpus to at least what its stages name (now {count})",
-                )
-
-
-def _words(devices: object) -> list[str]:
-    if devices is None or devices == "cpu":
-        return []
-    listed = devices if isinstance(devices, list | tuple) else str(devices).split(",")
-    return [text for one in listed if (text := str(one).strip())]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from perfbisect.cli.app import run
-from perfbisect.cli.desk import slots_for
+from perfbisect.cli.desk import refuse_other_parts, slots_for
 from perfbisect.cli.place import place
 from perfbisect.cli.wiring import profile_named, the_machine
+from perfbisect.core.attempt import Attempt, Provenance
 from perfbisect.core.cell import Cell
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.jobs.fold import Launch
+from perfbisect.system import devices
+from perfbisect.system.machine import machine
+from perfbisect.system.profile import Profile
+from perfbisect.system.slots import Slot
 from tests.environments.tiny import write_history
+from tests.system import fake_smi
 
 CELL = Cell(name="x", family="text", model="m", num_prompts=1, max_concurrency=1)
 FILE = "name: here\ndevices: none\nlease:\n  command: [{command}]\n"
@@ -61,3 +69,36 @@ def test_doctor_looks_at_the_machine_that_is_named(
     (tmp_path / "m.yaml").write_text(FILE.format(command="[env, x]"))
     assert run([*typed, "--json"]) == 2
     assert "m.yaml:4" in capsys.readouterr().out
+
+
+def test_a_job_goes_on_with_as_many_workers_as_it_has_measured_with() -> None:
+    here = machine({}, Profile(source="none"))
+    whole, half = Slot(""), Slot("cores0-1", server_cores=(0,), client_cores=(1,))
+
+    def measured(on: str) -> list[Launch]:
+        made = Attempt("a", "c", "run", Provenance("d", on, "x"))
+        return [Launch(1, "a", 0, "c", "run", 1, "", "", "", "", end="finished", attempt=made)]
+
+    refuse_other_parts("j", [], [half], "cpu")
+    refuse_other_parts("j", measured(here.kind), [whole], "cpu")
+    refuse_other_parts("j", measured(f"{here.cpu} x 2 of {here.cores}"), [half], "cpu")
+    with pytest.raises(UsageError, match=f"job j has measured on .*, this would be .* x 2 of {here.cores}: "):
+        refuse_other_parts("j", measured(here.kind), [half], "cpu")
+
+
+def test_stages_beyond_what_a_cell_reserves_are_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the machine has devices: an engine that is given none would take them for numbers of its own."""
+    staged = CELL.model_copy(update={"family": "tts", "stage_overrides": {"1": {"devices": "1"}}})
+    assert slots_for(staged, 1, "cpu") == (Slot(""),)
+    fake_smi.install(tmp_path, fake_smi.MACHINES / "eight")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PERFBISECT_LOCKS", str(tmp_path / "locks"))
+    devices.gpus.cache_clear()
+    try:
+        with pytest.raises(UsageError, match=r"cell x: stage_overrides\.1\.devices: stage 1: devices '1'"):
+            slots_for(staged, 1, "cuda")
+        assert len(slots_for(staged.model_copy(update={"gpus": 2}), 1, "cuda")[0].devices) == 2
+    finally:
+        devices.gpus.cache_clear()

@@ -10,8 +10,9 @@ import pytest
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment
-from perfbisect.errors import ServerError
-from perfbisect.executors.engines import engine_of, lay
+from perfbisect.errors import ServerError, UsageError
+from perfbisect.executors.engines import check_stages, engine_of, lay
+from perfbisect.system.slots import Slot
 
 CHANGE = Change("a" * 40, date="2026-05-17T20:58:59+00:00")
 
@@ -49,3 +50,38 @@ def test_a_pinned_deploy_yaml_is_not_looked_for(tmp_path: Path) -> None:
 def test_texts_are_laid_into_the_servers_folder(tmp_path: Path) -> None:
     lay({"deploy.yaml": "stages: [ä]\n"}, tmp_path)
     assert (tmp_path / "deploy.yaml").read_text("utf-8") == "stages: [ä]\n"
+
+
+ONE = Slot("gpu4", ("GPU-4",), env={"CUDA_VISIBLE_DEVICES": "4"})
+
+
+def test_stages_of_the_change_beyond_the_slot_are_the_changes(tmp_path: Path) -> None:
+    """Another change may name fewer: it is skipped, and where it says so is told."""
+    (tmp_path / "base.yaml").write_text("stages:\n  - {devices: 0}\n  - {devices: 0}\n")
+    (tmp_path / "two.yaml").write_text("base_config: base.yaml\nstages:\n  - stage_id: 1\n    devices: '1'\n")
+    check_stages(cell(deploy_yaml="base.yaml"), ONE, "cuda", root=str(tmp_path))
+    with pytest.raises(
+        ServerError, match=r"cell c: stages\.0\.devices: stage 1: devices '1' names '1'"
+    ) as raised:
+        check_stages(cell(deploy_yaml="two.yaml"), ONE, "cuda", root=str(tmp_path))
+    assert raised.value.where == f"{tmp_path}/two.yaml:4"
+    assert raised.value.next_step == "gpus: 2 in the cell, or other devices for the stage"
+    two = Slot("gpu4+gpu5", ("GPU-4", "GPU-5"), env={"CUDA_VISIBLE_DEVICES": "4,5"})
+    check_stages(cell(deploy_yaml="two.yaml"), two, "cuda", root=str(tmp_path))
+
+
+def test_stages_of_the_cell_beyond_the_slot_are_the_users(tmp_path: Path) -> None:
+    pinned = {"text": "stages:\n  - devices: '4'\nplatforms: {npu: {stages: [{stage_id: 0, devices: 0}]}}\n"}
+    with pytest.raises(UsageError, match=r"stages\.0\.devices: stage 0: devices '4'"):
+        check_stages(cell(deploy_yaml=pinned), ONE, "cuda")
+    check_stages(cell(deploy_yaml=pinned), ONE, "npu")
+    over = cell(stage_overrides={"0": {"devices": "0,1"}}, deploy_yaml="gone.yaml")
+    with pytest.raises(UsageError, match=r"stage_overrides\.0\.devices: stage 0: devices '0,1' names '1'"):
+        check_stages(over, ONE, "cuda", root=str(tmp_path))
+
+
+def test_where_there_are_no_devices_none_are_counted() -> None:
+    staged = cell(stage_overrides={"0": {"devices": "0"}})
+    check_stages(staged, Slot(""), "")
+    with pytest.raises(UsageError, match="names '0', and none is reserved"):
+        check_stages(staged, Slot("", env={"CUDA_VISIBLE_DEVICES": ""}), "cuda")

@@ -6,18 +6,20 @@ import os
 import shutil
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from perfbisect.core.attempt import Attempt, Failure
 from perfbisect.environments import Environment
+from perfbisect.errors import UsageError
 from perfbisect.executors import Limits
 from perfbisect.store.attempts import read_attempt
 from perfbisect.system import devices, processes
 from perfbisect.system.sampled import Limits as MachineLimits
 from perfbisect.system.slots import Slot
-from tests.executors.pretend import ENGINE, Watch, attempt, environment
+from tests.executors.pretend import ENGINE, Watch, attempt, cell, environment
 from tests.system import fake_smi
 
 ZERO = "GPU-00000000-aaaa-bbbb-cccc-0123456789a0"
@@ -125,6 +127,26 @@ def test_engine_sees_what_is_leased(tmp_path: Path, box: Box) -> None:
     assert facts["torch"]["version"] == "2.13.0" and len(facts["torch"]["devices"]) == 1
     (device,) = made.runs[0].facts["sampled"]["devices"]
     assert device["uuid"] == ZERO and device["foreign"] == {}
+
+
+def test_engine_of_a_cell_that_reserves_none_sees_none(tmp_path: Path, box: Box) -> None:
+    made = attempt(tmp_path, box.engine(tmp_path), shell={**os.environ})
+    assert made.failure is None, made.failure
+    assert made.provenance.facts["server"]["env"]["CUDA_VISIBLE_DEVICES"] == ""
+    assert "H200" not in made.provenance.machine_class
+
+
+def test_stage_outside_the_slot_starts_no_server(tmp_path: Path, box: Box) -> None:
+    watch, staged = Watch(), cell(gpus=1, stage_overrides={"1": {"devices": "1"}})
+    with pytest.raises(UsageError, match=r"stage_overrides\.1\.devices: stage 1: devices '1' names '1'"):
+        attempt(tmp_path, box.engine(tmp_path), slot=LEASED, watch=watch, workload=staged)
+    (tmp_path / "deploy.yaml").write_text("stages:\n  - devices: '0,1'\n")
+    (tmp_path / "vllm").mkdir()
+    engine = replace(box.engine(tmp_path), engine_file=str(tmp_path / "vllm" / "__init__.py"))
+    theirs = cell(gpus=1, deploy_yaml="deploy.yaml")
+    found = failure(attempt(tmp_path, engine, slot=LEASED, watch=watch, workload=theirs))
+    assert (found.phase, found.fault, found.log) == ("launch", "change", f"{tmp_path}/deploy.yaml:2")
+    assert not watch.launched
 
 
 @pytest.mark.parametrize("phase", ["launch", "warm"])

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.system import devices
+from perfbisect.system import machine as machines
 from perfbisect.system.devices import Gpu
 from perfbisect.system.machine import Machine
 from perfbisect.system.nvidia_smi import Smi
-from perfbisect.system.slots import Slot, check_stage_devices, plan_slots
+from perfbisect.system.profile import Profile
+from perfbisect.system.slots import Slot, machine_of, plan_slots
 from perfbisect.system.topology import Topology
 from tests.system import fake_smi
 
@@ -181,8 +183,42 @@ def test_cores_where_there_are_no_devices() -> None:
 def test_too_few_cores() -> None:
     with pytest.raises(MachineError) as raised:
         plan_slots(here(), gpus=0, workers=3, everything=(), topology=Topology(cores(5)))
-    assert "3 worker(s) need 6 physical cores" in str(raised.value) and "there are 5" in str(raised.value)
-    assert "ask for 2 worker(s)" in str(raised.value)
+    assert "3 worker(s) need 6 physical cores, 2 each" in raised.value.message
+    assert raised.value.message.endswith("this process may use 5")
+    assert raised.value.next_step == "--workers 2; or a machine with 6 physical cores"
+
+
+def test_two_workers_on_two_cores_with_two_threads_each() -> None:
+    with pytest.raises(MachineError) as raised:
+        plan_slots(here(), gpus=0, workers=2, everything=(), topology=Topology(cores(2, 2)))
+    assert raised.value.message.endswith("this process may use 2 (4 processors)")
+    assert raised.value.next_step == "--workers 1, on the whole machine; or a machine with 4 physical cores"
+
+
+def test_without_a_device_reserved_none_is_seen(known: Known) -> None:
+    gpus = known("eight")
+    (whole,) = plan_slots(here(gpus), gpus=0, workers=1, everything=gpus, topology=Topology(cores(8)))
+    assert (whole.name, whole.devices, whole.env["CUDA_VISIBLE_DEVICES"]) == ("", (), "")
+    for slot in plan_slots(here(gpus), gpus=0, workers=2, everything=gpus, topology=Topology(cores(8))):
+        assert slot.env["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_parts_of_one_machine_are_of_one_class_and_the_whole_of_another() -> None:
+    slots = plan_slots(here(), gpus=0, workers=2, everything=(), topology=Topology(cores(8, 2)))
+    one, two, whole = (machine_of(slot, {}, Profile(source="none")) for slot in (*slots, Slot("")))
+    assert one.kind == two.kind == f"{whole.cpu} x 8 of {whole.cores}"
+    assert whole.kind == f"{whole.cpu} x {whole.cores}"
+    smaller = plan_slots(here(), gpus=0, workers=4, everything=(), topology=Topology(cores(8, 2)))
+    assert machine_of(smaller[0], {}, Profile(source="none")).kind == f"{whole.cpu} x 4 of {whole.cores}"
+
+
+def test_the_class_of_a_slot_with_devices_is_theirs(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = known("eight")
+    monkeypatch.setattr(machines, "gpus", lambda: gpus)
+    one = plan_slots(here(gpus), gpus=2, workers=2, everything=gpus, topology=sockets(gpus))[1]
+    assert machine_of(one, {}).kind == "NVIDIA H200 x 2, driver 570.133.20"
+    none = Slot("", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert machine_of(none, {}).kind == f"{machine_of(none, {}).cpu} x {machine_of(none, {}).cores}"
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 2), st.integers(1, 64))
@@ -203,28 +239,3 @@ def test_slots_are_disjoint(size: int, workers: int, threads: int, count: int) -
     assert len(used) == len(set(used))
     assert all(bool(slot.server_cores) == bool(slot.client_cores) for slot in slots)
     assert workers == 1 or all(slot.cores for slot in slots)
-
-
-@pytest.mark.parametrize(
-    "stages",
-    [
-        {},
-        {"0": "0", "1": "0,1"},
-        {"thinker": 0, "talker": 1, "cpu": "cpu", "none": None},
-        {"0": [0, 1], "1": " 1 , 0 "},
-    ],
-)
-def test_stages_within_the_slot(stages: dict[str, object]) -> None:
-    check_stage_devices(stages, Slot("gpu4+gpu5", ("GPU-4", "GPU-5")))
-
-
-@pytest.mark.parametrize("devices", ["2", "0,2", 4, [0, 7], "4,5", "-1", "GPU-4", "all"])
-def test_stage_outside_the_slot(devices: object) -> None:
-    """Also the numbers that its devices have on the machine: the engine counts from 0."""
-    with pytest.raises(UsageError) as raised:
-        check_stage_devices({"0": "0", "talker": devices}, Slot("gpu4+gpu5", ("GPU-4", "GPU-5")))
-    assert "stage talker" in str(raised.value) and "from 0 to 1" in str(raised.value)
-
-
-def test_stages_where_nothing_is_leased() -> None:
-    check_stage_devices({"0": "5"}, Slot(""))
