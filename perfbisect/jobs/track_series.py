@@ -1,0 +1,83 @@
+"""The series in the store, as whoever scores them takes them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from perfbisect.clients.eras import DIFFUSION, NIGHTLY, OMNI
+from perfbisect.core.era import Era
+from perfbisect.core.point import Build, Point, moment
+from perfbisect.core.reported_series import CellSeries, gather
+from perfbisect.core.window import LEAD, Line, Window, ordered, window
+from perfbisect.errors import UsageError
+from perfbisect.sources.kanban import PIPELINE
+from perfbisect.store.series import SeriesStore
+from perfbisect.system.git import Repository
+
+
+def series_of(
+    store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "", since: str = ""
+) -> Iterator[CellSeries]:
+    """Every series, by cell; of each cell medians and single numbers first, then means, then percentiles.
+
+    ``cells``: these alone; ``metric``: this one alone (``ttft:p99``); ``since``: from this night on.
+
+    :raises UsageError: a cell without points (the nearest are named), a metric that there is not.
+    """
+    points = store.points(known_cells(store, cells), since=since)
+    for _, group in groupby(points, key=lambda point: point.cell):
+        yield from gather(tuple(group), eras_of, metric=metric)
+
+
+def known_cells(store: SeriesStore, cells: Sequence[str]) -> tuple[str, ...]:
+    """The cells that were named: whole names, or beginnings of names up to one of ``/@-``.
+
+    :raises UsageError: one is of no cell in the store; the nearest are named.
+    """
+    have = store.cells()
+    if not have:
+        raise UsageError("the store has no points", next_step="perfbisect track ingest PATH")
+    found: list[str] = []
+    for cell in cells:
+        exact = [name for name in have if name == cell] or [
+            name for name in have if name.startswith(cell) and name[len(cell) :][:1] in tuple("/@-")
+        ]
+        if not exact:
+            near = difflib.get_close_matches(cell, have, n=3, cutoff=0.3)
+            hint = f"; nearest: {', '.join(near)}" if near else ""
+            raise UsageError(
+                f"no cell {cell!r} among the {len(have)} in the store{hint}",
+                next_step="perfbisect track trend, without a cell, lists them",
+            )
+        found += exact
+    return tuple(dict.fromkeys(found))
+
+
+def eras_of(point: Point) -> tuple[Era, ...]:
+    """The eras of the instrument that measured a point: its client, and the harness that called it."""
+    backend = point.workload.backend
+    harness = NIGHTLY if point.build.pipeline.split(",")[0] == PIPELINE else ()
+    if any(key.startswith("latency:") for key in point.values):
+        return (*DIFFUSION, *harness)
+    omni = backend.endswith(("-omni", "-speech")) or backend in ("daily-omni",)
+    return (*(OMNI if omni else ()), *harness)
+
+
+def began(points: Sequence[Point], build: Build) -> datetime:
+    """When a build's first result began."""
+    return min(moment(point.began) for point in points if point.build.key == build.key)
+
+
+def line_of(repository: Repository, tip: str = "HEAD") -> Line:
+    """The main line of a repository, oldest first. :raises RevisionError: no such revision."""
+    return ordered([record.change for record in repository.records("--first-parent", tip)])
+
+
+def window_between(
+    line: Line, points: Sequence[Point], before: Build, after: Build, lead: timedelta = LEAD
+) -> Window:
+    """The commits between two builds of these points. :raises RevisionError: the history lacks them."""
+    return window(line, (before, began(points, before)), (after, began(points, after)), lead)

@@ -1,0 +1,235 @@
+"""The files of one build -> its points, and what is none, each with its reason."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+from perfbisect.clients.eras import NIGHTLY
+from perfbisect.clients.reported import Reading, Refused, readings
+from perfbisect.config.perf_specs import WARMUPS
+from perfbisect.core.admission import admit, unread
+from perfbisect.core.point import Build, Point, Rejection, Workload, moment, stamp
+from perfbisect.core.sighting import SEVEN, Sighting, of_command, of_result_name
+from perfbisect.errors import UsageError
+from perfbisect.sources import journals, kanban
+
+_PLAIN = "%Y%m%d-%H%M%S"
+_TAIL = re.compile(
+    r"[-_]\d{8}-\d{6}|_qps_(?:inf|[\d.]+)(?:_concurrency_\d+)?$|-(?:inf|[\d.]+)qps(?:-concurrency\d+)?"
+)
+"""What of a file's name is its load or its time, where the name follows no rule of the kanban."""
+
+_LENGTHS = (("in", "random-input-len"), ("out", "random-output-len"))
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it is kept: ``twin`` is where the same content counts, empty where it counts here."""
+
+    id: int
+    name: str
+    place: str
+    text: str
+    beside: str = ""
+    zone: tzinfo | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    twin: str = ""
+
+
+class NoZoneError(ValueError):
+    """A time does not say its zone, and nobody said it."""
+
+
+def sort_build(build: Build, files: Sequence[File]) -> tuple[tuple[Point, ...], tuple[Rejection, ...]]:
+    """Everything of one build, each in its place."""
+    points: list[Point] = []
+    rejected: list[Rejection] = []
+    for file in files:
+        for found in _results(build, file):
+            if isinstance(found, Rejection):
+                rejected.append(found)
+            elif file.twin:
+                reason = f"the same file as {file.twin}"
+                rejected.append(
+                    Rejection(build, "twin", reason, file.place, found.record, found.cell, found.began[:10])
+                )
+            else:
+                points.append(found)
+    admitted, more = admit(points)
+    night = min((point.began for point in (*points, *admitted)), default=build.fixed)[:10]
+    return admitted, tuple(replace(r, night=r.night or night) for r in (*rejected, *more))
+
+
+def read_document(text: str) -> object:
+    """A file's JSON. :raises ValueError: it is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def check_zone(document: object, zone: tzinfo | None) -> None:
+    """:raises NoZoneError: a result's time says no zone, and none is given."""
+    for found in readings(document):
+        told = found.ended or found.began if isinstance(found, Reading) else ""
+        if told:
+            when(told, zone)
+
+
+def when(text: str, zone: tzinfo | None) -> datetime:
+    """A time as results tell it: ``20260412-190115`` or ISO 8601.
+
+    :raises NoZoneError: it says no zone and none is given.
+    :raises ValueError: it is no time.
+    """
+    try:
+        found = datetime.strptime(text, _PLAIN)
+    except ValueError:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if found.tzinfo is not None:
+        return found
+    if zone is None:
+        raise NoZoneError(f"{text!r} does not say its zone")
+    return found.replace(tzinfo=zone)
+
+
+def _results(build: Build, file: File) -> Iterator[Point | Rejection]:
+    try:
+        document = read_document(file.text)
+    except ValueError as error:
+        yield unread(build, "broken", f"is no JSON: {error}", file.place)
+        return
+    if isinstance(document, dict) and str(document.get("schema", "")).startswith("perfbisect.attempts/"):
+        yield from journals.points_of(build, document, file.place)
+        return
+    if isinstance(document, dict) and isinstance(document.get("results"), list) and "date" in document:
+        yield unread(
+            build, "older", "a day's summary: no cells, requests or lengths stand behind it", file.place
+        )
+        return
+    for record, found in enumerate(readings(document)):
+        if isinstance(found, Refused):
+            yield Rejection(build, found.fate, found.reason, file.place, record, _named(file.name))
+            continue
+        try:
+            yield _point(build, file, found, record)
+        except ValueError as error:
+            yield unread(build, "broken", str(error), file.place, record)
+
+
+def _point(build: Build, file: File, found: Reading, record: int) -> Point:
+    """:raises ValueError: no time, or one that is none; the name is of another run than the result."""
+    name = file.name.rsplit("/", 1)[-1]
+    sight, commands = _sight(name), _commands(file.beside)
+    _same(sight, found)
+    told = found.began or sight.time
+    if not (told or found.ended):
+        raise ValueError("says no time at which it was measured")
+    length = timedelta(seconds=float(found.covariates["duration"]))
+    ended = when(found.ended, file.zone) if found.ended else None
+    began = ended - length if ended is not None else when(told, file.zone)
+    facts = {**found.covariates, **{key: value for key, value in file.facts.items() if value}}
+    facts["hardware"] = facts.get("hardware") or str(commands.get("gpu_type") or "").strip()
+    if facts.get("warmups") is None:
+        facts["warmups"] = commands.get("warmups", _warmups(build, began))
+    return Point(
+        build=build,
+        workload=_workload(sight, commands, found),
+        began=stamp(began),
+        ended=stamp(ended or began + length),
+        values=found.values,
+        covariates=facts,
+        raw=file.place,
+        record=record,
+    )
+
+
+def _named(path: str) -> str:
+    """The cell that a file's name alone says; empty where it says none."""
+    sight = _sight(path.rsplit("/", 1)[-1])
+    if not sight.fields:
+        return ""
+    concurrency, rate, prompts = (
+        sight.fields[name] for name in ("max_concurrency", "request_rate", "num_prompts")
+    )
+    return Workload(
+        test=sight.test,
+        dataset=str(sight.fields["dataset_name"]),
+        concurrency=concurrency if isinstance(concurrency, int) else None,
+        rate=rate if isinstance(rate, float) else math.inf,
+        prompts=prompts if isinstance(prompts, int) else 0,
+        lengths=_lengths(sight.arguments),
+    ).cell
+
+
+def _lengths(arguments: Mapping[str, object]) -> str:
+    return "-".join(f"{short}{arguments[name]}" for short, name in _LENGTHS if name in arguments)
+
+
+def _workload(sight: Sighting, commands: Mapping[str, Any], found: Reading) -> Workload:
+    arguments = {**commands.get("arguments", {}), **sight.arguments}
+    dataset = sight.fields.get("dataset_name") or commands.get("dataset") or ""
+    return Workload(
+        test=found.test or sight.test,
+        dataset=found.setting or str(dataset),
+        concurrency=found.concurrency,
+        rate=found.rate,
+        prompts=found.prompts,
+        lengths=_lengths(arguments) or found.lengths,
+        only_text=found.only_text,
+        model=found.model,
+        backend=found.backend,
+        digest=found.digest,
+    )
+
+
+def _sight(name: str) -> Sighting:
+    """What a file's name says; of a name that follows no rule the test, without its load and time."""
+    try:
+        return of_result_name(name)
+    except UsageError:
+        stem = name.removesuffix(".json")
+        return Sighting(name, {}, SEVEN, _TAIL.sub("", stem) or stem)
+
+
+def _same(sight: Sighting, found: Reading) -> None:
+    """:raises ValueError: the name says another load than the result."""
+    told: dict[str, object] = {
+        "num_prompts": found.prompts,
+        "max_concurrency": found.concurrency,
+        "request_rate": found.rate,
+    }
+    for name, value in told.items():
+        if name in sight.fields and sight.fields[name] != value:
+            raise ValueError(f"the file's name says {name} {sight.fields[name]}, the result {value}")
+
+
+def _commands(text: str) -> Mapping[str, Any]:
+    """What the commands beside a result say: device, data set, lengths, warm-ups; empty without them."""
+    try:
+        document = json.loads(text) if text else {}
+        seen = of_command(str(document["client_command"])) if document else None
+    except (ValueError, KeyError, TypeError, UsageError):
+        return {}
+    if seen is None:
+        return {}
+    return {
+        "gpu_type": document.get("gpu_type"),
+        "dataset": seen.fields.get("dataset_name"),
+        "warmups": seen.fields.get("num_warmups"),
+        "arguments": seen.arguments,
+    }
+
+
+def _warmups(build: Build, began: datetime) -> int | None:
+    """Of vLLM-Omni's nightly by its date; None where it is not known."""
+    if build.pipeline.split(",")[0] != kanban.PIPELINE:
+        return None
+    fixed = moment(build.fixed) if build.fixed else began
+    return WARMUPS if NIGHTLY[-1].reached(stamp(fixed)) else 0

@@ -1,0 +1,357 @@
+"""The store of results made elsewhere: what was brought in, the points made of it, and what was no point.
+
+The raw files are kept (compressed, without long lists of single requests), so that a checkout may go and
+points can be made again. Everything is safe to do twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from perfbisect.core.admission import Place
+from perfbisect.core.point import Build, Point, Rejection, Workload
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.store.series_schema import FILE, open_store
+
+_LONG = 64
+_LARGE = 256 * 1024
+"""Of a file of more characters, lists of more items than ``_LONG`` are not kept: the file itself has them."""
+
+_BUILD = tuple(field.name for field in fields(Build))
+_COLUMNS = ", ".join(f'b."{name}"' for name in _BUILD)
+
+Kept = Literal["new", "changed", "unchanged", "elsewhere"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A file as it is kept. ``zone``: a name, empty where its times say theirs."""
+
+    id: int
+    name: str
+    place: str
+    digest: str
+    zone: str
+    text: str
+    beside: str
+    facts: Mapping[str, Any]
+
+
+class SeriesStore:
+    """The store in a state folder. Close it, or use it in a ``with`` block."""
+
+    def __init__(self, path: Path) -> None:
+        """:raises UsageError, MachineError: see ``open_store``."""
+        self.path = path
+        self._db = open_store(path)
+
+    @classmethod
+    def of(cls, state: Path) -> SeriesStore:
+        """The store of a state folder, made where there is none."""
+        return cls(state / "track" / FILE)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> SeriesStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of the block, or nothing of it.
+
+        :raises MachineError: the disk, or another process that does not let go.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise MachineError(
+                f"the store cannot be written: {error}; nothing of it was changed", where=self.path
+            ) from error
+
+    def keep_build(self, build: Build, *, whole: bool = False, logs: Mapping[str, str] | None = None) -> int:
+        """Writes down a build; what another source left open is filled in. Returns its number here."""
+        row = self._db.execute(
+            f"SELECT b.id, b.whole, {_COLUMNS} FROM builds b WHERE pipeline = ? AND name = ?",
+            (build.pipeline, build.name),
+        ).fetchone()
+        if row is None:
+            marks = ", ".join("?" * len(_BUILD))
+            names = ", ".join(f'"{name}"' for name in _BUILD)
+            cursor = self._db.execute(
+                f"INSERT INTO builds ({names}, whole, unsorted) VALUES ({marks}, ?, 1)",
+                (*(getattr(build, name) for name in _BUILD), whole),
+            )
+            number = int(cursor.lastrowid or 0)
+        else:
+            number, before = int(row[0]), dict(zip(_BUILD, row[2:], strict=True))
+            now = {name: getattr(build, name) or before[name] for name in _BUILD} | {
+                "source": before["source"]
+            }
+            if now != before or (whole and not row[1]):
+                told = ", ".join(f'"{name}" = ?' for name in _BUILD)
+                self._db.execute(
+                    f"UPDATE builds SET {told}, whole = max(whole, ?), unsorted = 1 WHERE id = ?",
+                    (*(now[name] for name in _BUILD), whole, number),
+                )
+        for job, text in (logs or {}).items():
+            self._db.execute("INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", (number, job, _packed(text)))
+        return number
+
+    def known(self) -> dict[str, tuple[int, str]]:
+        """Place -> size and version of every file that was read."""
+        found = self._db.execute("SELECT path, size, version FROM places")
+        return {path: (size, version) for path, size, version in found}
+
+    def whole_builds(self) -> frozenset[str]:
+        """Keys of the builds that had ended when everything of them was read."""
+        rows = self._db.execute("SELECT pipeline, name FROM builds WHERE whole")
+        return frozenset(f"{pipeline}#{name}" for pipeline, name in rows)
+
+    def keep_file(
+        self,
+        build: int,
+        *,
+        name: str,
+        place: str,
+        size: int,
+        version: str,
+        text: str,
+        document: object,
+        beside: str = "",
+        zone: str = "",
+        facts: Mapping[str, Any] | None = None,
+    ) -> Kept:
+        """Writes down a file of a build; its text is ``text``, and ``document`` what JSON it is, or None.
+
+        ``elsewhere``: the same content under the same name of the build was read from another place.
+
+        :raises UsageError: the build has this name twice with different content, in two places.
+        """
+        digest = _digest(text, document, beside)
+        row = self._db.execute(
+            "SELECT id, digest, place FROM files WHERE build = ? AND name = ?", (build, name)
+        ).fetchone()
+        if row is not None and row[1] == digest:
+            self._place(place, size, version, row[0])
+            return self._told_more(row[0], build, place == row[2], zone, facts or {})
+        if row is not None and row[2] != place and _exists(row[2]):
+            raise UsageError(
+                f"one build has {name} twice, with different content: from {row[2]}, and now from {place}",
+                where=place,
+                next_step="remove the one that is wrong, or ingest it with another --state",
+            )
+        told = (
+            digest, place, zone, json.dumps(dict(facts or {}), sort_keys=True),
+            _packed(_without_lists(text, document)), _packed(beside),
+        )  # fmt: skip
+        if row is None:
+            cursor = self._db.execute(
+                "INSERT INTO files (digest, place, zone, facts, content, beside, build, name)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*told, build, name),
+            )
+            number = int(cursor.lastrowid or 0)
+        else:
+            number = int(row[0])
+            self._db.execute(
+                "UPDATE files SET digest = ?, place = ?, zone = ?, facts = ?, content = ?, beside = ? "
+                "WHERE id = ?",
+                (*told, number),
+            )
+            # Where its old content lies too, it may be a point there now.
+            self._unsorted(row[1])
+        self._place(place, size, version, number)
+        self._db.execute("UPDATE builds SET unsorted = 1 WHERE id = ?", (build,))
+        self._unsorted(digest)
+        return "new" if row is None else "changed"
+
+    def unsorted(self) -> list[tuple[int, Build]]:
+        """Builds of which something is new since their points were made."""
+        rows = self._db.execute(f"SELECT b.id, {_COLUMNS} FROM builds b WHERE unsorted ORDER BY b.id")
+        return [(row[0], Build(*row[1:])) for row in rows]
+
+    def files(self, build: int) -> list[Row]:
+        """The files of a build, by name."""
+        rows = self._db.execute(
+            "SELECT id, name, place, digest, zone, content, beside, facts FROM files "
+            "WHERE build = ? ORDER BY name",
+            (build,),
+        )
+        return [
+            Row(r[0], r[1], r[2], r[3], r[4], _unpacked(r[5]), _unpacked(r[6]), json.loads(r[7]))
+            for r in rows
+        ]
+
+    def same(self, build: int) -> dict[int, dict[Place, tuple[int, str]]]:
+        """For each file of a build whose content lies elsewhere too: all its places, with the number and the
+        path or address of the file there."""
+        rows = self._db.execute(
+            "SELECT f.id, g.id, b.pipeline || '#' || b.name, g.name, g.place, b.source, b.name FROM files f"
+            " JOIN files g ON g.digest = f.digest JOIN builds b ON b.id = g.build WHERE f.build = ?",
+            (build,),
+        )
+        found: dict[int, dict[Place, tuple[int, str]]] = {}
+        for file, other, key, name, path, source, number in rows:
+            place = Place(key, name, numbered=source in ("kanban", "buildkite") and number.isdigit())
+            found.setdefault(file, {})[place] = (other, path)
+        return {file: places for file, places in found.items() if len(places) > 1}
+
+    def sorted_build(self, build: int, points: Iterable[Point], rejected: Iterable[Rejection]) -> None:
+        """Replaces what was made of a build."""
+        self._db.execute("DELETE FROM points WHERE build = ?", (build,))
+        self._db.execute("DELETE FROM rejections WHERE build = ?", (build,))
+        self._db.executemany(
+            "INSERT INTO points (build, cell, night, began, ended, start, raw, record, workload, metrics, "
+            "covariates) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                (build, p.cell, p.night, p.began, p.ended, p.start, p.raw, p.record, _workload(p.workload),
+                 json.dumps(dict(p.values)), json.dumps(dict(p.covariates)))
+                for p in points
+            ),
+        )  # fmt: skip
+        self._db.executemany(
+            "INSERT INTO rejections (build, fate, reason, raw, record, cell, night) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ((build, r.fate, r.reason, r.raw, r.record, r.cell, r.night) for r in rejected),
+        )
+        self._db.execute("UPDATE builds SET unsorted = 0 WHERE id = ?", (build,))
+
+    def cells(self) -> tuple[str, ...]:
+        """The names of the cells that have points, sorted."""
+        return tuple(row[0] for row in self._db.execute("SELECT DISTINCT cell FROM points ORDER BY cell"))
+
+    def points(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[Point, ...]:
+        """The points of these cells (none named: of all), by cell and time; from the night ``since`` on."""
+        rows = self._db.execute(
+            "SELECT p.workload, p.began, p.ended, p.metrics, p.covariates, p.night, p.start, p.raw, p.record,"
+            f" b.id, {_COLUMNS} FROM points p JOIN builds b ON b.id = p.build"
+            f" WHERE p.night >= ?{_among(cells)} ORDER BY p.cell, p.began, p.raw, p.record",
+            (since, *cells),
+        )
+        builds: dict[int, Build] = {}
+        found = []
+        for row in rows:
+            build = builds.setdefault(row[9], Build(*row[10:]))
+            found.append(
+                Point(
+                    build,
+                    _of_workload(row[0]),
+                    row[1],
+                    row[2],
+                    json.loads(row[3]),
+                    json.loads(row[4]),
+                    *row[5:9],
+                )
+            )
+        return tuple(found)
+
+    def rejections(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[Rejection, ...]:
+        """What is no point, by night and file."""
+        rows = self._db.execute(
+            f"SELECT p.fate, p.reason, p.raw, p.record, p.cell, p.night, {_COLUMNS} FROM rejections p"
+            f" JOIN builds b ON b.id = p.build WHERE p.night >= ?{_among(cells)}"
+            " ORDER BY p.night, p.raw, p.record",
+            (since, *cells),
+        )
+        return tuple(Rejection(Build(*row[6:]), *row[:6]) for row in rows)
+
+    def builds(self) -> tuple[Build, ...]:
+        """Every build, in the order in which they were first seen."""
+        return tuple(
+            Build(*row) for row in self._db.execute(f"SELECT {_COLUMNS} FROM builds b ORDER BY b.id")
+        )
+
+    def raw(self, place: str) -> str:
+        """The text of a file as it is kept. :raises UsageError: none was read from there."""
+        row = self._db.execute("SELECT content FROM files WHERE place = ?", (place,)).fetchone()
+        if row is None:
+            raise UsageError(f"no file was ingested from {place}")
+        return _unpacked(row[0])
+
+    def log(self, build: Build, job: str) -> str:
+        """The end of a job's log; empty where it is not kept."""
+        row = self._db.execute(
+            "SELECT l.content FROM logs l JOIN builds b ON b.id = l.build"
+            " WHERE b.pipeline = ? AND b.name = ? AND l.job = ?",
+            (build.pipeline, build.name, job),
+        ).fetchone()
+        return _unpacked(row[0]) if row else ""
+
+    def _told_more(self, file: int, build: int, here: bool, zone: str, facts: Mapping[str, Any]) -> Kept:
+        """A file that is kept, read once more: what is said of it now and was not before."""
+        before, kept_zone = self._db.execute("SELECT facts, zone FROM files WHERE id = ?", (file,)).fetchone()
+        now = json.loads(before) | dict(facts)
+        if now != json.loads(before) or (zone and zone != kept_zone):
+            self._db.execute(
+                "UPDATE files SET facts = ?, zone = ? WHERE id = ?",
+                (json.dumps(now, sort_keys=True), zone or kept_zone, file),
+            )
+            self._db.execute("UPDATE builds SET unsorted = 1 WHERE id = ?", (build,))
+        return "unchanged" if here else "elsewhere"
+
+    def _place(self, place: str, size: int, version: str, file: int) -> None:
+        self._db.execute("INSERT OR REPLACE INTO places VALUES (?, ?, ?, ?)", (place, size, version, file))
+
+    def _unsorted(self, digest: str) -> None:
+        self._db.execute(
+            "UPDATE builds SET unsorted = 1 WHERE id IN (SELECT build FROM files WHERE digest = ?)", (digest,)
+        )
+
+
+def _among(cells: Sequence[str]) -> str:
+    return f" AND p.cell IN ({', '.join('?' * len(cells))})" if cells else ""
+
+
+def _digest(text: str, document: object, beside: str) -> str:
+    """Of the content, however it is laid out; of text that is no JSON of its characters."""
+    told = text if document is None else json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{told}\0{beside}".encode("utf-8", "replace")).hexdigest()
+
+
+def _without_lists(text: str, document: object) -> str:
+    if len(text) <= _LARGE or not isinstance(document, dict):
+        return text
+    return json.dumps({k: v for k, v in document.items() if not (isinstance(v, list) and len(v) > _LONG)})
+
+
+def _packed(text: str) -> bytes:
+    return zlib.compress(text.encode("utf-8", "replace"), 1)
+
+
+def _unpacked(content: bytes) -> str:
+    return zlib.decompress(content).decode("utf-8")
+
+
+def _workload(workload: Workload) -> str:
+    told = {name: getattr(workload, name) for name in Workload.__dataclass_fields__}
+    told["rate"] = None if math.isinf(workload.rate) else workload.rate
+    return json.dumps(told)
+
+
+def _of_workload(text: str) -> Workload:
+    told = json.loads(text)
+    told["rate"] = math.inf if told["rate"] is None else told["rate"]
+    return Workload(**told)
+
+
+def _exists(place: str) -> bool:
+    return "://" in place or Path(place).exists()
