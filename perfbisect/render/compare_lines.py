@@ -86,8 +86,9 @@ def imported_lines(imported: Sequence[ImportedDocument], unit: str) -> list[str]
     return [
         IMPORTED,
         *(
-            f"  {one.side.upper()} in job {one.job}: {one.launches} launches, {one.runs} runs, "
-            f"{with_unit(one.value, unit)}"
+            f"  {one.side.upper()} in job {one.job}: "
+            f"{one.launches} {'launch' if one.launches == 1 else 'launches'}, "
+            f"{one.runs} {'run' if one.runs == 1 else 'runs'}, {with_unit(one.value, unit)}"
             for one in imported
         ),
     ]
