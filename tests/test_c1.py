@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import median, pstdev
 
 import pytest
+import yaml
 
-from perfbisect.config.suspect_table import load_suspect_table
+from perfbisect.config.suspect_table import SHIPPED, load_suspect_table
 from perfbisect.core.cause import cause_of
 from perfbisect.core.cause_facts import Break, Neighbour, night_of
 from perfbisect.core.suspect_facts import Commit, Later, Place, Question, Ran, Ranking, Touched
 from perfbisect.core.suspect_reference import answers, read
+from perfbisect.core.suspect_table import Table
 from perfbisect.core.suspects import rank
 from perfbisect.system.git import Repository
 from perfbisect.system.git_commits import commits_between
@@ -123,6 +126,33 @@ def test_the_other_cells_name_other_commits(history: HistoryRepository) -> None:
     first = found.suspects[0].commit
     assert any(file.path.startswith("vllm_omni/diffusion/") for file in first.files)
     assert order(found).index(history.sha(CULPRIT)) > 1
+
+
+def test_the_weights_may_be_twice_or_half_of_what_they_are(history: HistoryRepository) -> None:
+    """No figure of the table decides: with all of them off by up to a factor of two at once, at random."""
+    draw = random.Random(12)
+    asked = question(history, blank=True), question(history, blank=True, reverted=False)
+    for _ in range(20):
+        table = doubtful(draw)
+        named, alone = (rank(one, table) for one in asked)
+        assert order(named)[0] == order(alone)[0] == history.sha(CULPRIT)
+        assert named.suspects[0].p >= 0.95
+
+
+def doubtful(draw: random.Random) -> Table:
+    """The table with every weight times 1/2 to 2, and every share's odds."""
+
+    def off(value: float, share: bool) -> float:
+        factor = 2 ** draw.uniform(-1, 1)
+        odds = value / (1 - value) * factor if share else 0.0
+        return odds / (1 + odds) if share else value * factor
+
+    table = yaml.safe_load(SHIPPED.read_text())
+    fixed = ("size", "votes", "attribute")
+    weights = {k: v if k in fixed else off(v, k in ("hit", "leak")) for k, v in table["weights"].items()}
+    kinds = [kind | {"weight": off(kind["weight"], False)} for kind in table["kinds"]]
+    parts = [part | {"sure": off(part["sure"], True)} for part in table["parts"]]
+    return Table.model_validate(table | {"weights": weights, "kinds": kinds, "parts": parts})
 
 
 REVERTS = {

@@ -89,7 +89,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Later:
-    """A commit after the window of the onset."""
+    """A commit after the window of the onset; or of it, where it may have come with the recovery alone."""
 
     commit: Commit
     phase: Phase

@@ -7,7 +7,7 @@ read from references and from files, never from what a title says of its subject
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -131,12 +131,15 @@ def _weighed(one: Commit, phase: Phase, answer: Answer, how: str, weights: Weigh
     return Factor("reverted later", weights.revert_unmeasured, f"{who} reverts it later: it {how}")
 
 
-def undone(commits: Sequence[Read]) -> dict[str, str]:
-    """Commits of the window that another of it takes out again, and the one that does: neither is left."""
+def undone(commits: Sequence[Read], but: Set[str] = frozenset()) -> dict[str, str]:
+    """Commits of the window that another of it takes out again, and the one that does: neither is left.
+
+    ``but``: of these it is not sure that they came with the window.
+    """
     found: dict[str, str] = {}
     for index, late in enumerate(commits):
         for early in commits[:index]:
-            answer = answers(late, early)
+            answer = answers(late, early) if late.commit.sha not in but else None
             if answer and answer[0] == "revert":
                 found |= {early.commit.sha: late.commit.sha, late.commit.sha: early.commit.sha}
     return found

@@ -27,17 +27,20 @@ def rank(question: Question, table: Table) -> Ranking:
     nights = _nights(question, table)
     window = [read(commit, table.is_code) for commit in question.commits]
     later = [(read(one.commit, table.is_code), one.phase) for one in question.later]
-    gone = undone(window)
+    order = {commit.sha: place for place, commit in enumerate(question.commits)}
+    both = {one.commit.sha for one in question.later} & order.keys()
+    gone = undone(window, but=both)
     judged = []
-    for known in window:
+    for place, known in enumerate(window):
         commit = known.commit
+        since = [one for one in later if order.get(one[0].commit.sha, len(order)) > place]
         found = [
             nights[commit.sha],
             _kind(commit, question, table),
             _size(commit, table),
             reach(commit, votes, table),
             _pins(commit, table),
-            later_evidence(known, later, table.weights),
+            later_evidence(known, since, table.weights),
             _undone(gone.get(commit.sha), table),
         ]
         judged.append((commit, tuple(factor for factor in found if factor is not None)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.core.suspect_facts import Place, Question, Touched
+from perfbisect.core.suspect_facts import Later, Place, Question, Touched
 from tests.core.suspect_worlds import STREAMS, commit, later, p_of, ranked, sha, weight_of
 
 
@@ -98,6 +98,20 @@ class TestLater:
     def test_a_revert_that_no_night_has_run(self) -> None:
         found = ranked(commit("a", number=7), commit("b"), later=(later("after", body="Reverts #7"),))
         assert p_of(found, "a") == pytest.approx(5 / 6.5)
+
+    def test_a_commit_of_both_windows_answers_those_before_it_alone(self) -> None:
+        """Not itself, not those after it; and it is not sure that the window had it."""
+        files = ("src/x.py", "src/y.py")
+        a, b, c = (
+            commit("a", *files, number=7),
+            commit("b", *files, body="Reverts #7 and #9"),
+            commit("c", number=9),
+        )
+        both = Later(b, "recovery")
+        found = ranked(a, b, c, later=(both,))
+        assert weight_of(found, "a", "reverted") == 100
+        assert [weight_of(found, "b", name) for name in ("same files", "undone")] == [1, 1]
+        assert weight_of(found, "c", "reverted") == weight_of(found, "a", "undone") == 1
 
     def test_what_the_window_itself_takes_out_again(self) -> None:
         found = ranked(commit("a", number=7), commit("b", body="Revert #7"), commit("c"))
