@@ -40,6 +40,7 @@ def foresee(plan: ComparePlan, imported: Sequence[Imported], earlier: Sequence[A
         noise, told = math.hypot(learnt.launches, learnt.runs / math.sqrt(plan.runs)), learnt.told
     step = fmean(levels["b"]) - fmean(levels["a"]) if all(levels.values()) else 0.0
     what = f"at {math.expm1(step) * 100:+.1f} % as they have it" if step else "if nothing changed"
+    what += " (a claim's own bounds may take more)" if plan.expect else ""
     return Foreseen(compare.foreseen(plan.question(), noise, step), f"{what}; noise: {told}")
 
 

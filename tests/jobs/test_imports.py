@@ -180,6 +180,7 @@ def test_they_tell_how_many_blocks_to_expect(earlier: Measured) -> None:
     assert foresee(plan, loud, ()).blocks is None
     assert "from 6 imported ones" in foresee(plan, found, ()).told
     assert "assumed: 3 % between runs" in foresee(plan, (), ()).told
+    assert "own bounds" in foresee(plan_of(expect=">= 3 %"), (), ()).told
 
 
 DRAFTS = {
