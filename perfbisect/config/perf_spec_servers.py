@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from perfbisect.config import stage_configs
-from perfbisect.config.specifications import Source, kebab
+from perfbisect.config.specifications import Source, kebab, kind
 
 _KEYS = (
     *("model", "serve_args", "extra_cli_args", "stage_overrides", "use_omni", "trust_remote_code"),
@@ -42,31 +42,30 @@ def serving(source: Source, place: str, server: Mapping[str, Any], *, staged: bo
     above = f"{place}.server_params"
     source.unknown(above, params, _KEYS)
     options = _options(source, above, params)
+    text, devices = _pinned(source, above, params, options.pop("deploy-config-inline", None))
+    deploy = options.pop("deploy-config", None)
     out: dict[str, object] = {}
-    inline, deploy = options.pop("deploy-config-inline", None), options.pop("deploy-config", None)
-    if isinstance(inline, Mapping):
-        out["deploy_yaml"] = {"text": yaml.safe_dump(inline.get("content"), sort_keys=False)}
-    elif params.get("stage_config_name"):
-        out["deploy_yaml"] = {"text": _stage_config(source, above, params)}
+    if text is not None:
+        out["deploy_yaml"] = {"text": text}
     elif deploy is not None:
         out["deploy_yaml"] = {"from": "change", "path": str(deploy).removeprefix("../")}
     if params.get("stage_overrides"):
         out["stage_overrides"] = params["stage_overrides"]
     if options:
         out["serve_args"] = options
-    return {**out, "env": dict(_ENVIRONMENT), "gpus": _gpus(server, out, options, staged=staged)}
+    devices += _overridden(params.get("stage_overrides"))
+    return {**out, "env": dict(_ENVIRONMENT), "gpus": _gpus(server, devices, options, staged=staged)}
 
 
 def _options(source: Source, above: str, params: Mapping[str, Any]) -> dict[str, object]:
     """Serve arguments by name and as tokens, as options by name."""
-    named = params.get("serve_args") or {}
-    tokens = list(params.get("extra_cli_args") or ())
-    options: dict[str, object] = {}
-    if isinstance(named, Mapping):
-        options = {kebab(name): value for name, value in named.items()}
-    else:
-        tokens = [*named, *tokens]
-    options |= _from_tokens(source, above, tokens)
+    named, tokens = params.get("serve_args") or {}, params.get("extra_cli_args") or []
+    for name, value, kinds in (("serve_args", named, (dict, list)), ("extra_cli_args", tokens, (list,))):
+        if not isinstance(value, kinds):
+            raise source.wrong(f"{above}.{name}", f"is {kind(value)}", "options, by name or as tokens")
+    by_name, listed = (named, []) if isinstance(named, dict) else ({}, named)
+    options: dict[str, object] = {kebab(name): value for name, value in by_name.items()}
+    options |= _from_tokens(source, above, [*listed, *tokens])
     if params.get("trust_remote_code"):
         options["trust-remote-code"] = True
     return options
@@ -88,11 +87,33 @@ def _from_tokens(source: Source, above: str, tokens: Sequence[object]) -> dict[s
     return options
 
 
-def _stage_config(source: Source, above: str, params: Mapping[str, Any]) -> str:
-    """The text of a YAML that lies beside the specifications, with what the specification changes in it.
+def _pinned(
+    source: Source, above: str, params: Mapping[str, Any], inline: object
+) -> tuple[str | None, tuple[int, ...]]:
+    """The text of a deploy YAML that stands in the specification or beside it, and the devices it names.
 
-    It is carried as text: other commits have it otherwise, or not at all.
+    What stands beside it is carried as text: other commits have it otherwise, or not at all.
     """
+    name = params.get("stage_config_name")
+    if inline is None and name is None:
+        return None, ()
+    field = "stage_config_name" if inline is None else "serve_args.deploy-config-inline"
+    try:
+        text = _stage_config(source, above, params) if inline is None else _content(inline)
+        return text, stage_configs.stage_devices(text)
+    except ValueError as error:
+        told = f"{name} {error}" if inline is None else str(error)
+        raise source.wrong(f"{above}.{field}", told, "a deploy YAML with stages") from None
+
+
+def _content(inline: object) -> str:
+    if not isinstance(inline, Mapping):
+        raise ValueError(f"is {kind(inline)}")
+    return yaml.safe_dump(inline.get("content"), sort_keys=False, allow_unicode=True)
+
+
+def _stage_config(source: Source, above: str, params: Mapping[str, Any]) -> str:
+    """The text of a YAML that lies beside the specifications, with what the specification changes in it."""
     name = str(params["stage_config_name"])
     texts = (source.beside(f"{folder}/{name}") for folder in _STAGE_CONFIGS if "/" not in name)
     text = next((text for text in texts if text is not None), None)
@@ -102,34 +123,26 @@ def _stage_config(source: Source, above: str, params: Mapping[str, Any]) -> str:
             f"names {name}, which is not there",
             f"a file of {' or '.join(_STAGE_CONFIGS)}, seen from the specification",
         )
-    update, delete = params.get("update") or {}, params.get("delete") or {}
-    try:
-        return stage_configs.changed(text, update, delete) if update or delete else text
-    except ValueError as error:
-        allowed = "paths of that file"
-        raise source.wrong(f"{above}.stage_config_name", f"{name} {error}", allowed) from None
+    update, delete = params.get("update"), params.get("delete")
+    return stage_configs.changed(text, update or {}, delete or {}) if update or delete else text
+
+
+def _overridden(overrides: object) -> tuple[int, ...]:
+    """The devices that stage overrides name."""
+    stages = overrides.values() if isinstance(overrides, Mapping) else ()
+    named = (stage.get("devices") for stage in stages if isinstance(stage, Mapping))
+    return tuple(number for devices in named for number in stage_configs.numbers(devices))
 
 
 def _gpus(
-    server: Mapping[str, Any], out: Mapping[str, object], options: Mapping[str, object], *, staged: bool
+    server: Mapping[str, Any], devices: tuple[int, ...], options: Mapping[str, object], *, staged: bool
 ) -> int:
-    """Devices: as many as the specification's mark says, else as its stages name, else as its parallel sizes
+    """As many devices as the specification's mark says, else as the stages name, else as its parallel sizes
     multiply to."""
     if cards := _cards(server.get("mark")):
         return cards
-    overrides = out.get("stage_overrides")
-    stages = overrides.values() if isinstance(overrides, Mapping) else ()
-    named = [
-        number
-        for stage in stages
-        if isinstance(stage, Mapping)
-        for number in stage_configs.numbers(stage.get("devices"))
-    ]
-    deploy = out.get("deploy_yaml")
-    if isinstance(deploy, Mapping) and "text" in deploy:
-        named += stage_configs.stage_devices(str(deploy["text"]))
-    if named:
-        return max(named) + 1
+    if devices:
+        return max(devices) + 1
     sizes = [size for name in _PARALLEL if isinstance(size := options.get(name), int)]
     return max(math.prod(sizes), _STAGED if staged else 1)
 

@@ -101,7 +101,7 @@ def _not_here(server: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     served = server.get("server_type", _DIFFUSION_BACKEND)
     if served != _DIFFUSION_BACKEND:
         return f"it is served by {served}"
-    backend = given.get("backend")
+    backend = str(given.get("backend"))
     if _family(server["server_params"], given) in ("tts", "omni") and backend not in BACKENDS:
         return f"client omni_bench has no backend {backend}"
     return ""
@@ -130,7 +130,8 @@ def _cell(
     if family == "diffusion":
         document.setdefault("max_concurrency", 1)
     needs: tuple[Need, ...] = ()
-    if inline := given.get("dataset-path-inline"):
+    inline = given.get("dataset-path-inline")
+    if isinstance(inline, Mapping):
         rows = _inline(inline)
         name = f"{stem}-{digest(rows)[:8]}.jsonl"
         files[name] = rows
@@ -195,10 +196,15 @@ def _judged(family: str, given: Mapping[str, Any]) -> dict[str, object]:
 
 def _audible(given: Mapping[str, Any]) -> bool:
     """True if the answers of a chat hold sound: it names the modality, or asks for metrics of sound."""
-    modalities = (given.get("extra-body") or {}).get("modalities")
+    modalities = _modalities(given)
     if isinstance(modalities, list):
         return "audio" in modalities
     return any(word.startswith("audio") for word in _words(given))
+
+
+def _modalities(given: Mapping[str, Any]) -> object:
+    body = given.get("extra-body")
+    return body.get("modalities") if isinstance(body, Mapping) else None
 
 
 def _words(given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -238,8 +244,7 @@ def _stem(source: Source, server: Mapping[str, Any], family: str, given: Mapping
         file = source.path.stem.removeprefix("test_")
         parts = [file, _rest(file, test), kebab(given.get("name") or given.get("task") or "")]
     else:
-        modalities = (given.get("extra-body") or {}).get("modalities")
-        only_text = family == "omni" and modalities == ["text"]
+        only_text = family == "omni" and _modalities(given) == ["text"]
         words = (given.get(name) or "" for name in ("dataset-name", "task", "eval-phase"))
         parts = [test, *map(kebab, words), "text" if only_text else ""]
     return plain("-".join(part for part in parts if part))

@@ -13,23 +13,23 @@ import yaml
 _STAGES = ("stages", "stage_args")
 
 
-def changed(text: str, update: Mapping[str, Any], delete: Mapping[str, Any]) -> str:
+def changed(text: str, update: object, delete: object) -> str:
     """The deploy YAML with the changes made, written out again.
 
-    :raises ValueError: the text is no mapping, or a change names a stage or path that is not there.
+    :raises ValueError: the text is no mapping, or a change is none or names what is not there.
     """
     document = _loaded(text)
-    for path, value in delete.items():
+    for path, value in _mapping(delete):
         if path in _STAGES:
             for stage, paths in _by_stage(document, value):
-                for inner in paths:
-                    _delete(stage, inner)
+                for inner in paths if isinstance(paths, list) else ():
+                    _delete(stage, str(inner))
         else:
             _delete(document, path)
-    for path, value in update.items():
+    for path, value in _mapping(update):
         if path in _STAGES:
             for stage, values in _by_stage(document, value):
-                for inner, new in values.items():
+                for inner, new in _mapping(values):
                     _set(stage, inner, new)
         else:
             _set(document, path, value)
@@ -47,7 +47,7 @@ def stage_devices(text: str) -> tuple[int, ...]:
 def numbers(devices: object) -> tuple[int, ...]:
     """``"0,1"``, ``1`` or ``[0, 1]`` as numbers; what is no number is left out."""
     words = devices if isinstance(devices, list) else str(devices).split(",")
-    return tuple(int(word) for word in map(str, words) if word.strip().isdigit())
+    return tuple(int(word) for word in map(str, words) if word.strip().isdecimal())
 
 
 def _devices(stage: Mapping[str, Any]) -> object:
@@ -65,24 +65,28 @@ def _loaded(text: str) -> dict[str, Any]:
     return document
 
 
+def _mapping(changes: object) -> Iterator[tuple[str, Any]]:
+    if not isinstance(changes, Mapping):
+        raise ValueError(f"is to be changed by {changes!r}, which is no mapping")
+    yield from ((str(name), value) for name, value in changes.items())
+
+
 def _stages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    listed = [stage for name in _STAGES for stage in document.get(name) or ()]
-    return [stage for stage in listed if isinstance(stage, dict)]
+    lists = [found for name in _STAGES if isinstance(found := document.get(name), list)]
+    return [stage for stages in lists for stage in stages if isinstance(stage, dict)]
 
 
 def _by_stage(document: Mapping[str, Any], changes: object) -> Iterator[tuple[dict[str, Any], Any]]:
     stages = {str(stage.get("stage_id")): stage for stage in _stages(document)}
-    if not isinstance(changes, Mapping):
-        raise ValueError("has changes of stages that are no mapping by stage")
-    for name, change in changes.items():
-        if str(name) not in stages:
+    for name, change in _mapping(changes):
+        if name not in stages:
             raise ValueError(f"has no stage {name}, only {', '.join(stages) or 'none'}")
-        yield stages[str(name)], change
+        yield stages[name], change
 
 
 def _inner(document: dict[str, Any], path: str, *, make: bool) -> tuple[dict[str, Any], str]:
     """The mapping in which a path ends, and its last word."""
-    *above, last = str(path).split(".")
+    *above, last = path.split(".")
     current: Any = document
     for word in above:
         current = current.setdefault(word, {}) if make else current.get(word)
