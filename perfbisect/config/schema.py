@@ -27,6 +27,7 @@ MEANING = {
     "extra_body": "what is added to the body of every request",
     "num_prompts": "requests of a run; may be a list",
     "num_warmups": "requests that the client sends before a run and does not count",
+    "discard_prompts": "requests of the run that each launch discards; by default as many as in a run",
     "max_concurrency": "requests under way at most; may be a list",
     "request_rate": "requests per second; inf, the default, is all at once; may be a list",
     "burstiness": "1 is a Poisson process, less is burstier",

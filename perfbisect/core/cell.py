@@ -78,6 +78,7 @@ class Cell(BaseModel):
     extra_body: JsonMapping = Field(default_factory=dict)
     num_prompts: Count
     num_warmups: Whole = Field(default=0, ge=0)
+    discard_prompts: Count | None = None
     max_concurrency: Count | None = None
     request_rate: Rate = math.inf
     burstiness: float = Field(default=1.0, gt=0)
@@ -147,6 +148,13 @@ class Cell(BaseModel):
         if not value or any(not 0 < percentile < 100 for percentile in value):
             raise ValueError("percentiles lie between 0 and 100")
         return tuple(sorted(set(value)))
+
+    @property
+    def discarded(self) -> Cell:
+        """The cell of the run that a launch discards: the same load, with fewer requests where it says so."""
+        return self.model_copy(
+            update={"num_prompts": min(self.num_prompts, self.discard_prompts or self.num_prompts)}
+        )
 
     @property
     def metric(self) -> MetricRef:
@@ -293,6 +301,7 @@ def echo(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
         ("prompts", str(cell.num_prompts)),
         ("load", ", ".join(load)),
         ("warm-ups", str(cell.num_warmups)),
+        *([("discarded run", f"{cell.discarded.num_prompts} prompts")] if cell.discard_prompts else []),
         ("backend", f"{cell.backend} {cell.endpoint}"),
         (
             "sampling",

@@ -39,10 +39,10 @@ class Bench:
     judge: Judge
     asked: Asked
 
-    def argv(self, name: str, seed: int) -> tuple[str, ...]:
+    def argv(self, cell: Cell, name: str, seed: int) -> tuple[str, ...]:
         """The whole command of a run; its result goes to ``run-NAME.json``."""
         arguments = self.client.command(
-            self.cell, self.server.endpoint, seed=seed, result=self.result(name), metadata=self.metadata
+            cell, self.server.endpoint, seed=seed, result=self.result(name), metadata=self.metadata
         )
         return str(self.runner.interpreter), *arguments
 
@@ -71,13 +71,14 @@ class Bench:
         return replace(run, facts={**run.facts, "sampled": sampled})
 
     def _run(self, name: str, index: int, seed: int) -> RunResult:
+        cell = self.cell if index else self.cell.discarded
         result, log = self.result(name), self.log(name)
         result.unlink(missing_ok=True)
         self.server.check_ports(f"before run {name}")
         cache_before = self.server.prefix_cache()
         unfinished: list[int] = []
         ended = self.runner.run(
-            self.argv(name, seed),
+            self.argv(cell, name, seed),
             log=log,
             token=f"{self.runner.token}.client-{name}",
             timeout=self.limit,
@@ -86,7 +87,7 @@ class Bench:
         )
         document = self._document(ended, result, log, sum(unfinished))
         try:
-            run = self.client.parse(self.cell, document, index=index, seed=seed, expected=self.expected)
+            run = self.client.parse(cell, document, index=index, seed=seed, expected=self.expected)
         except ClientError as error:
             raise self._blamed(error, log, streamed=_stream_failed(document)) from error
         cache_after = self.server.prefix_cache()

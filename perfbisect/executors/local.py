@@ -153,7 +153,9 @@ class LocalExecutor:
                 client, cell, runner, server, around, request.folder,
                 {"attempt": request.id, "change": request.change.id}, limits.bench, record.judge, self.asked,
             )  # fmt: skip
-            record.facts["client"] = provenance.command_facts(bench.argv("1", cell.seed + 1), runner.env)
+            record.facts["client"] = provenance.command_facts(
+                bench.argv(cell, "1", cell.seed + 1), runner.env
+            )
             with around.unmeasured():
                 server.wait_named(cell.ready_timeout if limits.ready is None else limits.ready, self.asked)
                 record.seconds["launch"] = time.monotonic() - launched

@@ -50,6 +50,7 @@ CHANGES: dict[str, list[Any]] = {
     "extra_body": [{"a": 1}, {"a": {"b": 1}}],
     "num_prompts": [21],
     "num_warmups": [1],
+    "discard_prompts": [5],
     "max_concurrency": [5, None],
     "request_rate": [2.0],
     "burstiness": [0.5],

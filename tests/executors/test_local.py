@@ -56,6 +56,16 @@ def test_warm_run_has_prompts_of_its_own(tmp_path: Path) -> None:
     assert warm["num_prompts"] == run["num_prompts"] == 4
 
 
+@pytest.mark.parametrize(("asked", "sent"), [(1, 1), (9, 4)])
+def test_a_cell_may_ask_for_a_shorter_discarded_run(tmp_path: Path, asked: int, sent: int) -> None:
+    made = attempt(tmp_path, runs=1, workload=cell(discard_prompts=asked))
+    assert made.failure is None
+    warm = json.loads((tmp_path / "attempt" / "run-warm.json").read_text())
+    run = json.loads((tmp_path / "attempt" / "run-1.json").read_text())
+    assert (warm["num_prompts"], run["num_prompts"]) == (sent, 4)
+    assert made.provenance.cell_digest == cell(discard_prompts=asked).digest != cell().digest
+
+
 def test_provenance(tmp_path: Path) -> None:
     made = attempt(tmp_path)
     provenance, facts = made.provenance, made.provenance.facts
