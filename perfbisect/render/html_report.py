@@ -70,12 +70,12 @@ _MEANINGS: Mapping[str, Meaning] = {
 }
 
 
-def html(report: ReportDocument) -> str:
-    """The page."""
+def html(report: ReportDocument, *, plotly: str = "", home: str = "") -> str:
+    """The page. ``plotly``: where its plotting script is, if not in it; ``home``: the page that led here."""
     # Slow to import, as is jinja2 below, and only a report needs them.
     from plotly.offline import get_plotlyjs
 
-    plotly = get_plotlyjs().replace("\r\n", "\n")
+    own = "" if plotly else get_plotlyjs().replace("\r\n", "\n")
     script = _shipped("report.js")
     culprits = report.culprits if report.outcome == "found" else ()
     return (
@@ -94,9 +94,11 @@ def html(report: ReportDocument) -> str:
             figures=(drawn := figures(report)),
             data=embedded(drawn),
             style=_shipped("report.css"),
-            plotly=plotly,
+            plotly=own,
+            plotly_at=plotly,
+            home=home,
             script=script,
-            policy=_policy(plotly, script),
+            policy=_policy(*filter(None, (own, script)), beside=bool(plotly)),
         )
     )
 
@@ -154,12 +156,13 @@ def _environment() -> Environment:
     return made
 
 
-def _policy(*scripts: str) -> str:
-    """Nothing is loaded; of all scripts only these run."""
+def _policy(*scripts: str, beside: bool) -> str:
+    """Nothing is loaded; of all scripts only these run, and the plotting script where it lies ``beside``."""
     hashes = [
         "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
         for text in scripts
     ]
+    hashes += ["'self'", "file:"] * beside
     return (
         f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; img-src data: blob:"
     )

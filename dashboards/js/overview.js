@@ -1,0 +1,158 @@
+"use strict";
+// What is wrong now, and every cell.
+perfbisect.overview = (() => {
+  const { words, draw, series, panels } = perfbisect;
+  const { el, select, table } = perfbisect.dom;
+  const FILTERS = [["family", "Family"], ["model", "Model"], ["load", "Concurrency"], ["machine", "Machine"]];
+  const MOST = 500;
+  const SILENT = 3;
+
+  const natural = (a, b) => a.localeCompare(b, "en", { numeric: true });
+  const values = (cells, key) => [...new Set(cells.map((cell) => cell[key]))].sort(natural);
+
+  // Which cells the filters of the address leave.
+  const chosen = (params) => {
+    const cells = [...series.all().cells.values()];
+    const words_ = (params.get("q") || "").toLowerCase().split(/\s+/).filter(Boolean);
+    return cells.filter((cell) =>
+      FILTERS.every(([key]) => !params.get(key) || cell[key] === params.get(key)) &&
+      words_.every((word) => `${cell.name} ${cell.model} ${cell.machine}`.toLowerCase().includes(word)));
+  };
+
+  const filters = (params) => {
+    const cells = [...series.all().cells.values()];
+    const metrics = [...new Set(cells.flatMap((cell) => cell.metrics.map((one) => one.name)))].sort(natural);
+    const set = (key) => (value) => perfbisect.set({ [key]: value });
+    return el("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
+      FILTERS.map(([key, label]) => select(`filter-${key}`, label,
+        [["", "all"], ...values(cells, key).map((value) => [value, value || "not known"])], params.get(key) || "", set(key))),
+      select("filter-metric", "Metric", [["", "of each cell"], ["*", "all"], ...metrics.map((name) => [name, name])],
+        params.get("metric") || "", set("metric")),
+      el("label", { class: "field", for: "filter-q" }, el("span", {}, "Cells with"),
+        el("input", { id: "filter-q", type: "search", value: params.get("q") || "", autocomplete: "off", spellcheck: "false",
+          oninput: (event) => perfbisect.set({ q: event.target.value }) })),
+      ["family", "model", "load", "machine", "q", "metric"].some((key) => params.get(key))
+        ? el("button", { type: "button", onclick: () => perfbisect.set({ family: "", model: "", load: "", machine: "", q: "", metric: "" }) }, "Clear")
+        : null);
+  };
+
+  const where = (event) => {
+    const cells = [...new Set(event.alerts.map((alert) => alert.cell.name))];
+    const more = event.alerts.length - 1;
+    return [
+      el("a", { class: "go", href: perfbisect.address("alert", event.alerts[0].id) }, cells[0]),
+      el("span", { class: "soft small block" }, event.alerts[0].metric,
+        more ? `, and ${words.many(more, "more alert")} in ${words.many(cells.length, "cell")}` : ""),
+    ];
+  };
+
+  const row = (event, reach) => {
+    const [lead] = event.alerts;
+    const first = event.alerts.find((alert) => alert.suspect);
+    return el("tr", {},
+      el("td", { class: "k" }, words.day(lead.first), lead.shape === "step" ? null
+        : el("span", { class: "soft small block" }, `to ${words.day(lead.last)}`)),
+      el("td", { class: "long" }, where(event)),
+      el("td", { class: "k" }, panels.size(lead, reach)),
+      el("td", { class: "n" }, words.probability(lead.certainty)),
+      el("td", {}, panels.sort(lead)),
+      el("td", {}, series.curve(lead.cell, lead.measure)),
+      el("td", { class: "long" }, first
+        ? [el("b", {}, words.probability(first.suspect[2])), " ", series.commit(first.suspect[0]), " ", el("bdi", {}, first.suspect[1])]
+        : el("span", { class: "soft" }, "-")));
+  };
+
+  const events = (params, cells) => {
+    const names = new Set(cells.map((cell) => cell.name));
+    const found = series.all().events
+      .map((event) => ({ ...event, alerts: event.alerts.filter((alert) => names.has(alert.cell.name)) }))
+      .filter((event) => event.alerts.length);
+    const list = params.get("list") || "wrong";
+    const own = found.filter((event) => event.kind === list);
+    const [, , meaning] = words.lists.find(([kind]) => kind === list) || words.lists[0];
+    const reach = draw.reach(own.map((event) => [event.alerts[0], event.alerts[0].measure]));
+    return el("section", { "aria-label": "Alerts" },
+      el("nav", { class: "tabs", "aria-label": "Lists of alerts" }, words.lists.map(([kind, label]) => {
+        const count = found.filter((event) => event.kind === kind).length;
+        return el("a", { href: perfbisect.changed({ list: kind === "wrong" ? "" : kind }), "aria-current": kind === list ? "true" : null },
+          label, " ", el("span", { class: "count" }, count));
+      })),
+      el("p", { class: "soft small" }, meaning, own.length > 1
+        ? " First what is largest for certain: the near end of the 95 % interval, in smallest effects worth telling, times the probability of a change."
+        : ""),
+      own.length
+        ? table(["since", "where", "size", panels.n("P(change)"), "what", "all nights", "first suspect"],
+          own.map((event) => row(event, reach)), { class: "events" })
+        : el("p", { class: "nothing" }, list === "wrong" ? "Nothing here is known to be wrong now." : "None."));
+  };
+
+  const cellRow = (cell, one, picked) => {
+    const key = `${cell.name}|${one.name}`;
+    const open = series.alertsOf(cell, one.name).filter((alert) => ["wrong", "better", "other"].includes(alert.kind));
+    const level = one.level;
+    return el("tr", {},
+      el("td", {}, el("input", { type: "checkbox", "aria-label": `compare ${cell.name}, ${one.name}`, checked: picked.has(key),
+        onchange: (event) => {
+          if (event.target.checked) picked.add(key);
+          else picked.delete(key);
+          perfbisect.main.comparing(picked);
+        } })),
+      el("td", { class: "long" }, el("a", { class: "go", href: perfbisect.address("cell", cell.name, one.name === cell.headline ? "" : { metric: one.name }) }, cell.name),
+        el("span", { class: "soft small block" }, [cell.family, cell.model, cell.load, cell.machine].filter(Boolean).join(" · "))),
+      el("td", {}, one.name),
+      el("td", { class: "n" }, words.amount(one.now, one.unit), el("span", { class: "soft small block" }, one.time ? words.day(one.time) : "")),
+      el("td", { class: "n" }, level ? words.amount(level[0], one.unit) : "-",
+        level ? el("span", { class: "soft small block" }, `${words.number(level[1])} to ${words.number(level[2])}`) : null),
+      el("td", {}, series.curve(cell, one)),
+      el("td", {}, open.map((alert) => el("a", { class: `mark ${alert.kind}`, href: perfbisect.address("alert", alert.id) },
+        `${words.arrow(alert)} ${words.effect(one, alert.effect)} ${alert.kind === "other" ? alert.cause : words.side(alert)}`)),
+        silent(one), one.judged ? null : el("span", { class: "soft small block" }, "not judged")));
+  };
+
+  const cells = (params, found) => {
+    const metric = params.get("metric") || "";
+    const order = ["wrong", "better", "other"];
+    const rank = (cell) => Math.min(order.length, ...cell.alerts.map((alert) => order.indexOf(alert.kind)).filter((at) => at >= 0));
+    const rows = [...found].sort((a, b) => rank(a) - rank(b) || natural(a.name, b.name)).flatMap((cell) => {
+      const own = metric === "*" ? cell.metrics : metric ? cell.metrics.filter((one) => one.name === metric) : [series.metric(cell, "")];
+      return own.map((one) => [cell, one]);
+    });
+    const shown = params.get("all") ? rows : rows.slice(0, MOST);
+    const picked = perfbisect.main.picked;
+    return el("section", { "aria-labelledby": "cells" },
+      el("h2", { id: "cells" }, `Cells (${found.length})`),
+      el("p", {}, el("a", { class: "button", id: "compare-picked", hidden: picked.size < 1, href: perfbisect.main.comparison(picked) }, "Compare")),
+      table(["", "cell", "metric", panels.n("newest"), panels.n("level, 95 %"), "all nights", "alerts"],
+        shown.map(([cell, one]) => cellRow(cell, one, picked)), { class: "cells" }),
+      shown.length < rows.length
+        ? el("p", {}, el("a", { href: perfbisect.changed({ all: "1" }) }, `All ${rows.length} rows`)) : null);
+  };
+
+  const moment = (seconds) => new Date(seconds * 1000).toISOString();
+
+  // A cell that the newest nights lack fails in silence: its numbers do not move.
+  const silent = (one) => {
+    const { span } = series.all().site;
+    return one.time && span[1] - words.seconds(one.time) > SILENT * 24 * 3600
+      ? el("span", { class: "soft small block" }, `no result since ${words.day(one.time)}`) : null;
+  };
+
+  const render = (root, state) => {
+    const { site } = series.all();
+    const found = chosen(state.params);
+    const count = site.cells.reduce((sum, cell) => sum + cell.metrics.length, 0);
+    root.append(
+      el("h1", { tabindex: "-1" }, "What is wrong now"),
+      el("p", { class: "soft" }, `${words.many(site.cells.length, "cell")}, ${words.many(count, "series", "series")}; nights from ${words.day(moment(site.span[0]))} to ${words.day(moment(site.span[1]))}.`),
+      filters(state.params),
+      events(state.params, found),
+      cells(state.params, found),
+      site.told.length ? el("ul", { class: "small" }, site.told.map((text) => el("li", {}, text))) : null,
+      site.census.length ? el("section", {}, el("h2", {}, "What was judged"),
+        table(["", panels.n("series")], site.census.map(([text, count]) =>
+          el("tr", {}, el("td", {}, text), el("td", { class: "n" }, count))), { class: "narrow" })) : "");
+    return "";
+  };
+
+  return { render, natural };
+})();

@@ -1,0 +1,75 @@
+"use strict";
+// A point of a figure in words: reached by pointer, by click and by the arrow keys.
+perfbisect.points = (() => {
+  const { words } = perfbisect;
+  const { el, table, say } = perfbisect.dom;
+
+  const shown = (value) => (typeof value === "number" ? value.toLocaleString("en", { maximumSignificantDigits: 6 }) : value === null || value === undefined ? "-" : String(value));
+
+  const panel = (loaded, at) => {
+    const { points, covariates } = loaded.data;
+    const { values } = loaded.series;
+    let before = at - 1;
+    while (before >= 0 && values[before] === null) before -= 1;
+    const change = before >= 0 && values[before] ? values[at] / values[before] - 1 : null;
+    const build = points.url[at] ? el("a", { href: points.url[at] }, points.build[at]) : points.build[at];
+    const commit = points.commit[at] ? [perfbisect.series.commit(points.commit[at]), " ", el("bdi", {}, points.subject[at])] : "not known";
+    const main = { true: "of the main branch", false: "not of the main branch", null: "branch not known" }[points.main[at]];
+    const names = Object.keys(covariates).filter((name) => covariates[name][at] !== null);
+    const moved = (name) => before >= 0 && covariates[name][before] !== covariates[name][at];
+    return el("div", { class: "point" },
+      el("p", {},
+        el("b", {}, words.amount(values[at], loaded.measure.unit)),
+        change === null ? "" : ` ${words.effect({ absolute: false }, change)} against the point before`,
+        el("br"), words.minute(points.time[at]), ", build ", build, `, ${main}`,
+        el("br"), "commit ", commit,
+        points.commits[at] === null ? "" : `, ${words.many(points.commits[at], "commit")} since the point before`),
+      names.length ? table(["covariate", "here", "at the point before"], names.map((name) =>
+        el("tr", { class: moved(name) ? "moved" : null },
+          el("td", {}, name, moved(name) ? " (other)" : ""),
+          el("td", { class: "n" }, shown(covariates[name][at])),
+          el("td", { class: "n" }, before < 0 ? "-" : shown(covariates[name][before]))))) : null);
+  };
+
+  // Left and right walk through the points, Home and End go to the first and the last.
+  const follow = (figure, target, loaded, Plotly) => {
+    const { values } = loaded.series;
+    const there = values.map((_, at) => at).filter((at) => values[at] !== null);
+    let current = there.length - 1;
+    const choose = (position, aloud) => {
+      current = Math.max(0, Math.min(there.length - 1, position));
+      const at = there[current];
+      target.replaceChildren(panel(loaded, at));
+      if (aloud) {
+        say(`${words.minute(loaded.data.points.time[at])}: ${words.amount(values[at], loaded.measure.unit)}, build ${loaded.data.points.build[at]}`);
+        Plotly.Fx.hover(figure, [{ curveNumber: 0, pointNumber: current }]);
+      }
+    };
+    figure.setAttribute("tabindex", "0");
+    figure.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const wanted = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: there.length - 1 }[event.key];
+      if (wanted === undefined) return;
+      event.preventDefault();
+      choose(wanted, true);
+    });
+    const clicked = (event) => choose(there.indexOf(event.points[0].customdata), false);
+    figure.on("plotly_hover", (event) => {
+      if (event.points[0].curveNumber === 0) clicked(event);
+    });
+    if (there.length) choose(current, false);
+  };
+
+  // All points as a table, newest first: for reading, searching and copying.
+  const every = (loaded) => {
+    const { points } = loaded.data;
+    const rows = loaded.series.values.map((value, at) => el("tr", {},
+      el("td", { class: "k" }, words.minute(points.time[at])),
+      el("td", {}, points.build[at]),
+      el("td", { class: "n" }, words.amount(value, loaded.measure.unit)),
+      el("td", { class: "long" }, points.commit[at] ? perfbisect.series.commit(points.commit[at]) : "", " ", el("bdi", {}, points.subject[at]))));
+    return table(["time", "build", el("th", { scope: "col", class: "n" }, loaded.measure.name), "commit"], rows.reverse());
+  };
+
+  return { follow, every };
+})();

@@ -1,0 +1,67 @@
+"use strict";
+// What belongs together: a cell in short and whole, a metric of it, the alerts of both.
+perfbisect.series = (() => {
+  const { words } = perfbisect;
+  let index = null;
+
+  // Everything by its name, made once: cells, metrics of each, alerts, events.
+  const all = () => {
+    if (index) return index;
+    const site = perfbisect.site();
+    const cells = new Map(site.cells.map((cell) => [cell.name, { ...cell, alerts: [] }]));
+    const alerts = new Map();
+    const events = site.events.map((event) => {
+      const own = { ...event, alerts: [] };
+      for (const alert of event.alerts) {
+        const cell = cells.get(site.cells[alert.cell].name);
+        const known = { ...alert, event: own, cell, measure: cell.metrics.find((one) => one.name === alert.metric) };
+        alerts.set(alert.id, known);
+        cell.alerts.push(known);
+        own.alerts.push(known);
+      }
+      return own;
+    });
+    for (const cell of cells.values()) cell.alerts.sort((a, b) => (a.first < b.first ? -1 : a.first > b.first ? 1 : 0));
+    index = { site, cells, alerts, events };
+    return index;
+  };
+
+  const metric = (cell, name) =>
+    cell.metrics.find((one) => one.name === name) || cell.metrics.find((one) => one.name === cell.headline);
+
+  // A cell whole; "series" is that of the metric.
+  const load = async (cell, name) => {
+    const data = await perfbisect.load(cell.file);
+    return { cell, data, measure: metric(cell, name), series: data.series.find((one) => one.metric === metric(cell, name).name) };
+  };
+
+  const alertsOf = (cell, name) => cell.alerts.filter((alert) => alert.metric === name);
+
+  const marks = (cell, name) => alertsOf(cell, name).map((alert) => [
+    words.seconds(alert.places[0]),
+    words.seconds(alert.shape === "step" ? alert.places[1] : alert.last),
+    alert.kind,
+  ]);
+
+  const curve = (cell, one) => {
+    const found = alertsOf(cell, one.name);
+    const label = `${one.name}: ${words.many(one.count, "point")}, ${found.length ? words.many(found.length, "alert") : "no alert"}`;
+    return perfbisect.draw.curve(one.curve, all().site.span, marks(cell, one.name), label);
+  };
+
+  // The alerts of an event whole, and the ranking of suspects of each.
+  const details = async (event) => {
+    const data = await perfbisect.load(event.file);
+    return new Map(data.alerts.map((alert) => [
+      alert.id, { ...alert, suspects: alert.ranking === null ? null : data.rankings[alert.ranking] },
+    ]));
+  };
+
+  const commit = (sha) => {
+    const { commits } = all().site;
+    const text = perfbisect.dom.el("code", {}, words.short(sha));
+    return commits && sha ? perfbisect.dom.el("a", { href: commits.replace("{sha}", encodeURIComponent(sha)) }, text) : text;
+  };
+
+  return { all, metric, load, alertsOf, marks, curve, details, commit };
+})();

@@ -1,0 +1,260 @@
+"""What the site is made of: cells with their series, alerts, suspects, bisections. Everything is decided
+before; a site shows it and judges nothing.
+
+The parts are the JSON of ``track detect`` (alerts) and ``track suspects`` (suspects), each with what only a
+page needs. Moments are UTC to the second, ``2026-04-12T19:01:15Z``. Effects are relative to the level before
+(0.1: 10 % more, whether that is better or worse), or a difference of shares where the metric is ``absolute``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from perfbisect.render.documents import Document, MetricDocument, ReportDocument
+
+Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+Real = Annotated[float, Field(allow_inf_nan=False)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Scalar = str | int | float | bool | None
+
+Shape = Literal["step", "drift", "transient"]
+Cause = Literal["product", "instrument", "workload", "night", "unknown"]
+State = Literal["open", "acknowledged", "closed"]
+
+
+class PointDocument(Document):
+    """A cell's result in one build; its values stand in the series.
+
+    ``commits``: first-parent commits since the cell's point before. ``of_main``: None where it is not known
+    whether the build was one of the main branch. ``covariates``: see ``core.point.COVARIATES``.
+    """
+
+    build: str
+    time: Moment
+    commit: str = ""
+    subject: str = ""
+    commits: int | None = None
+    url: str = ""
+    of_main: bool | None = None
+    covariates: dict[str, Scalar] = Field(default_factory=dict)
+
+
+class LevelDocument(Document):
+    """A stretch between two changes, from point ``first`` to point ``last`` (indices, both included).
+
+    ``low`` and ``high`` are the 95 % interval of the level; ``spread`` is the relative robust standard
+    deviation of its nights.
+    """
+
+    first: int
+    last: int
+    value: Real
+    low: Real
+    high: Real
+    spread: Real | None = None
+
+
+class BoundaryDocument(Document):
+    """A point from which on the workload or the instrument is another one: nothing is compared across it."""
+
+    at: int
+    what: str
+
+
+class SmallDocument(Document):
+    """A change that was seen and is not worth an alarm, at point ``at`` (index)."""
+
+    at: int
+    effect: Real
+    interval: tuple[Real, Real]
+    why: str
+
+
+class SeriesMetricDocument(MetricDocument):
+    """A metric of a series. ``absolute``: effects are differences of shares, not ratios."""
+
+    absolute: bool = False
+
+
+class SeriesDocument(Document):
+    """One metric of a cell: a value (or none) for each of the cell's points, and what was found in it.
+
+    ``note``: why it was not judged, or how small a step so few nights can show.
+    """
+
+    metric: SeriesMetricDocument
+    values: tuple[Real | None, ...]
+    levels: tuple[LevelDocument, ...] = ()
+    small: tuple[SmallDocument, ...] = ()
+    judged: bool = True
+    note: str = ""
+
+
+class SiteCellDocument(Document):
+    """A cell's lineage on one kind of machine.
+
+    ``load``: its concurrency or request rate, ``c64`` or ``r2.0``. ``headline`` names the series that
+    is shown first; ``rows`` say what is measured.
+    """
+
+    name: str
+    family: str
+    model: str
+    load: str
+    machine: str
+    headline: str
+    digest: str = ""
+    rows: tuple[tuple[str, str], ...] = ()
+    points: tuple[PointDocument, ...]
+    series: tuple[SeriesDocument, ...]
+    boundaries: tuple[BoundaryDocument, ...] = ()
+
+    @model_validator(mode="after")
+    def _agrees(self) -> SiteCellDocument:
+        count, times = len(self.points), [point.time for point in self.points]
+        if times != sorted(times):
+            raise ValueError(f"the points of {self.name!r} are in order of time")
+        for one in self.series:
+            where = f"{self.name!r}, {one.metric.name!r}"
+            if len(one.values) != count:
+                raise ValueError(f"{where}: {len(one.values)} values for {count} points")
+            if any(not 0 <= x.first <= x.last < count for x in one.levels):
+                raise ValueError(f"{where}: a level lies between two of its points")
+            if any(not 0 <= x.at < count for x in one.small):
+                raise ValueError(f"{where}: a change is at one of its points")
+        if any(not 0 <= x.at < count for x in self.boundaries):
+            raise ValueError(f"{self.name!r}: a boundary is at one of its points")
+        names = [one.metric.name for one in self.series]
+        if self.headline not in names or len(set(names)) < len(names):
+            raise ValueError(
+                f"{self.name!r}: {self.headline!r} is one of its metrics, each stands once: {names}"
+            )
+        return self
+
+
+class PlaceDocument(Document):
+    """A point at which a series may have moved first, and how likely that is."""
+
+    build: str
+    time: Moment
+    p: Probability
+
+
+class AlertDocument(Document):
+    """A change point that matters.
+
+    ``first``: the point at which it most probably began; ``last``: the newest that shows it (of a drift: at
+    which it had ended). ``interval``: 95 %, of the effect. ``places``: the 95 % set of where it began, in
+    order of time. ``builds``: those between which it came: the last before the set, and the set's. Alerts of
+    one cause share ``event``. ``certainty``: how probable it is that there is a change. ``recovered``: the
+    series is back where it was. ``why``: what was said when it was acknowledged or closed.
+    """
+
+    id: str
+    cell: str
+    metric: str
+    first: Moment
+    last: Moment
+    shape: Shape
+    cause: Cause
+    effect: Real
+    interval: tuple[Real, Real]
+    places: tuple[PlaceDocument, ...]
+    builds: tuple[str, ...]
+    state: State
+    evidence: tuple[str, ...]
+    event: str = ""
+    certainty: Probability | None = None
+    recovered: bool = False
+    why: str = ""
+
+
+class FactorDocument(Document):
+    """One piece of evidence for or against a commit: by how much it multiplies its odds."""
+
+    name: str
+    weight: Real
+    words: str
+
+
+class SuspectDocument(Document):
+    """A commit of an alert's window. ``evidence``: what its probability is a product of."""
+
+    sha: str
+    subject: str
+    date: str
+    p: Probability
+    evidence: tuple[FactorDocument, ...]
+
+
+class SuspectsDocument(Document):
+    """The commits that could be behind an alert, best first, and the command that settles it.
+
+    ``elsewhere``: the probability that none of them is it. ``radius``: what the cells that were hit have and
+    the others have not. ``attributed``: by which commit's revert the series recovered. ``note``: why there
+    are no suspects, or what is not known of them.
+    """
+
+    alert: str
+    suspects: tuple[SuspectDocument, ...]
+    elsewhere: Probability = 0.0
+    radius: str = ""
+    attributed: str = ""
+    bisect: str = ""
+    note: str = ""
+
+
+class BisectionDocument(Document):
+    """A bisection that was made, and the alerts that it was made for."""
+
+    report: ReportDocument
+    alerts: tuple[str, ...] = ()
+
+
+class SiteDocument(Document):
+    """All that a site shows.
+
+    ``made``: when it was made. ``commit_url``: the address of a commit with ``{sha}`` in it; empty: no links.
+    ``census``: what was judged and what was not, in words, with how many. ``told``: what a reader must know
+    of all of it.
+    """
+
+    schema_: Literal["perfbisect.site/1"] = Field(default="perfbisect.site/1", alias="schema")
+    title: str
+    made: Moment
+    cells: tuple[SiteCellDocument, ...]
+    alerts: tuple[AlertDocument, ...] = ()
+    suspects: tuple[SuspectsDocument, ...] = ()
+    bisections: tuple[BisectionDocument, ...] = ()
+    commit_url: str = ""
+    census: tuple[tuple[str, int], ...] = ()
+    told: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _agrees(self) -> SiteDocument:
+        series = {(cell.name, one.metric.name) for cell in self.cells for one in cell.series}
+        _once("cell", (cell.name for cell in self.cells))
+        _once("alert", (alert.id for alert in self.alerts))
+        _once("ranking", (ranking.alert for ranking in self.suspects))
+        _once("job", (bisection.report.job for bisection in self.bisections))
+        known = {alert.id for alert in self.alerts}
+        for alert in self.alerts:
+            if (alert.cell, alert.metric) not in series:
+                raise ValueError(f"alert {alert.id!r} is of no series: {alert.cell!r}, {alert.metric!r}")
+        named = {ranking.alert for ranking in self.suspects}
+        named |= {alert for bisection in self.bisections for alert in bisection.alerts}
+        if named - known:
+            raise ValueError(f"no such alerts: {sorted(named - known)}")
+        return self
+
+
+def _once(what: str, names: Iterable[str]) -> None:
+    """:raises ValueError: a name stands twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"there are two of one {what}: {name!r}")
+        seen.add(name)

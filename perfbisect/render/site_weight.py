@@ -1,0 +1,82 @@
+"""Which alerts stand first: what is wrong now, by size and certainty. Alerts of one cause are one event."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from perfbisect.render.site_documents import AlertDocument, SeriesMetricDocument, SiteDocument
+
+Kind = Literal["wrong", "better", "other", "over", "acknowledged", "closed"]
+"""Where an alert is listed.
+
+``wrong``: slower now, by the product or for a reason that is not known. ``better``: the same for the better.
+``other``: an instrument, a workload or a night moved. ``over``: the series is back where it was.
+"""
+
+KINDS: tuple[Kind, ...] = ("wrong", "better", "other", "over", "acknowledged", "closed")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Alerts of one cause, the weightiest first."""
+
+    id: str
+    kind: Kind
+    weight: float
+    alerts: tuple[AlertDocument, ...]
+
+
+def worse(alert: AlertDocument, metric: SeriesMetricDocument) -> bool:
+    """Whether the metric moved to the bad side."""
+    return alert.effect > 0 if metric.direction == "lower" else alert.effect < 0
+
+
+def kind(alert: AlertDocument, metric: SeriesMetricDocument) -> Kind:
+    """Where it is listed."""
+    if alert.state != "open":
+        return alert.state
+    if alert.recovered:
+        return "over"
+    if alert.cause not in ("product", "unknown"):
+        return "other"
+    return "wrong" if worse(alert, metric) else "better"
+
+
+def weight(alert: AlertDocument, metric: SeriesMetricDocument) -> float:
+    """Size and certainty in one number: the end of the interval that is nearest to nothing, in smallest
+    effects worth telling, times the probability that there is a change. Relative effects count as logarithms,
+    so that twice as slow weighs as much as twice as fast."""
+    low, high = alert.interval
+    if low <= 0 <= high:
+        return 0.0
+    near = min(low, high, key=abs)
+    size = abs(near) if metric.absolute else abs(math.log1p(max(near, -0.999)))
+    unit = metric.smallest_effect if metric.absolute else math.log1p(metric.smallest_effect)
+    return size / unit * (1.0 if alert.certainty is None else alert.certainty)
+
+
+def metrics(document: SiteDocument) -> Mapping[tuple[str, str], SeriesMetricDocument]:
+    """(cell, metric's name) -> the metric."""
+    return {(cell.name, one.metric.name): one.metric for cell in document.cells for one in cell.series}
+
+
+def events(document: SiteDocument) -> tuple[Event, ...]:
+    """All events, in the order in which they are read."""
+    table = metrics(document)
+    groups: dict[str, list[AlertDocument]] = {}
+    for alert in document.alerts:
+        groups.setdefault(alert.event or alert.id, []).append(alert)
+
+    def placed(alert: AlertDocument) -> tuple[int, float, str]:
+        own = table[alert.cell, alert.metric]
+        return KINDS.index(kind(alert, own)), -weight(alert, own), alert.id
+
+    found = []
+    for name, alerts in groups.items():
+        ordered = tuple(sorted(alerts, key=placed))
+        own = table[ordered[0].cell, ordered[0].metric]
+        found.append(Event(name, kind(ordered[0], own), weight(ordered[0], own), ordered))
+    return tuple(sorted(found, key=lambda event: (KINDS.index(event.kind), -event.weight, event.id)))
