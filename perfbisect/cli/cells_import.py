@@ -105,7 +105,7 @@ def _at(repository: Repository, at: str, spec: Path) -> Source:
         except UnicodeDecodeError as error:
             raise UsageError(f"{name} at {commit.short} cannot be read: {error}") from None
 
-    return Source(path, text(path.as_posix()), beside, commit.short)
+    return Source(path, text(path.as_posix()), beside, commit)
 
 
 def _apart(read: list[tuple[Path, Specification]]) -> None:

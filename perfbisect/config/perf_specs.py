@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from perfbisect.clients.eras import NIGHTLY
 from perfbisect.clients.omni_bench import BACKENDS
 from perfbisect.config.perf_spec_servers import serving
 from perfbisect.config.specifications import (
@@ -30,7 +31,8 @@ from perfbisect.core.expand import LADDERS
 from perfbisect.families import FAMILIES
 
 WARMUPS = 2
-"""Warm-up requests that vLLM-Omni's harness sends since it sends any, where the workload does not say."""
+"""Warm-up requests that vLLM-Omni's harness sends since it sends any, where the workload does not say; of a
+specification that is read at an older commit none."""
 
 DIFFUSION_WARMUPS = 1
 """What its diffusion benchmark sends where the workload does not say."""
@@ -123,7 +125,7 @@ def _cell(
         "model": model,
         **({"task": str(given["task"])} if given.get("task") else {}),
         **serving(source, above, server, staged=family in ("tts", "omni")),
-        **_loading(family, server, given),
+        **_loading(source, family, server, given),
         **_ladder(source, place, given),
         **_judged(family, given),
     }
@@ -151,7 +153,9 @@ def _family(params: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     return "omni" if given.get("endpoint") else "diffusion"
 
 
-def _loading(family: str, server: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, object]:
+def _loading(
+    source: Source, family: str, server: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, object]:
     """Client, data set, endpoint and requests of a workload."""
     out: dict[str, object] = {}
     if family == "diffusion":
@@ -164,7 +168,9 @@ def _loading(family: str, server: Mapping[str, Any], given: Mapping[str, Any]) -
         out |= {"client": "omni_bench"} if family != "text" else {}
         out["backend"] = str(given.get("backend", "openai"))
         out["endpoint"] = str(given.get("endpoint", "/v1/completions"))
-        out["num_warmups"] = given.get("num-warmups", WARMUPS)
+        date = source.commit.date if source.commit else ""
+        usual = 0 if NIGHTLY[-1].reached(date) is False else WARMUPS
+        out["num_warmups"] = given.get("num-warmups", usual)
     out["dataset_name"] = str(given.get("dataset-name") or given.get("dataset") or "random")
     if given.get("dataset-path"):
         out["dataset_path"] = str(given["dataset-path"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfbisect.config.validation import unknown_key
+from perfbisect.core.change import Change
 from perfbisect.errors import LocatedError
 
 HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
@@ -20,17 +21,17 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 @dataclass(frozen=True)
 class Source:
     """A specification: where it stands, its text, and ``beside``, which reads another file by its path
-    relative to the specification's folder (None: there is none). ``at``: the commit that it was read at."""
+    relative to the specification's folder (None: there is none). ``commit``: the one that it was read at."""
 
     path: Path
     text: str
     beside: Callable[[str], str | None]
-    at: str = ""
+    commit: Change | None = None
 
     @property
     def name(self) -> str:
         """The file's name, with the commit."""
-        return self.path.name + (f" at {self.at}" if self.at else "")
+        return self.path.name + (f" at {self.commit.short}" if self.commit else "")
 
     @property
     def file(self) -> str:

@@ -12,7 +12,8 @@ import yaml
 from perfbisect.config.cell_files import write_cell
 from perfbisect.config.cells import load_cells
 from perfbisect.config.imports import read_specification
-from perfbisect.config.specifications import Need, Specification, on_disk
+from perfbisect.config.specifications import Need, Source, Specification, on_disk
+from perfbisect.core.change import Change
 from perfbisect.core.expand import expand
 from perfbisect.errors import LocatedError
 
@@ -277,6 +278,24 @@ def test_the_phase_of_a_workload_is_in_its_name_and_no_option_of_the_client(tmp_
 def test_a_name_stays_within_the_folder(tmp_path: Path) -> None:
     (cell,) = read(tmp_path, [server(SPEECH) | {"test_name": "../../x y"}]).cells
     assert cell.stem == "x-y-seed-tts-text-default-voice"
+
+
+@pytest.mark.parametrize(
+    ("date", "more", "warmups"),
+    [
+        ("2026-05-18T13:25:36Z", {}, 0),
+        ("2026-05-18T13:25:37Z", {}, 2),
+        ("2026-05-18T13:25:36Z", {"num_warmups": 8}, 8),
+    ],
+)
+def test_before_the_harness_sent_warm_ups_there_are_none(
+    date: str, more: dict[str, Any], warmups: int
+) -> None:
+    commit = Change(id="a" * 40, date=date)
+    source = Source(Path("x.json"), json.dumps([server(SPEECH | more)]), lambda _: None, commit)
+    (cell,) = read_specification(source).cells
+    assert cell.document["num_warmups"] == warmups
+    assert cell.document["description"] == "test_tts of x.json at aaaaaaaaaaaa"
 
 
 STAGES = """
