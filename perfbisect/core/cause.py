@@ -19,6 +19,8 @@ INSTRUMENT = ("warmups", "client", "definition")
 WORKLOAD = ("dataset", "server")
 PLACE = ("host", "hardware")
 
+_GROWS = ("e2el", "latency", "ttft", "audio_ttfp", "image_generation", "video_generation")
+"""Metrics that longer work makes larger, and never smaller."""
 _ENOUGH = 1.5
 """By how much a break may be larger, in logs, than what explains it."""
 _RECOUNTED = math.log(1.2)
@@ -85,17 +87,23 @@ def _tail(found: Break) -> Cause | None:
 def _workload(found: Break, moves: tuple[CountMove, ...]) -> Cause | None:
     told = [move.words for move in labels_moved(found.before, found.after, WORKLOAD)]
     told += [
-        f"{move.words}, which is enough for {_times(found.shift)}"
-        for move in moves
-        if move.name != "duration" and abs(found.shift) <= _ENOUGH * abs(move.shift)
+        f"{move.words}, which is enough for {_times(found.shift)}" for move in moves if _explains(move, found)
     ]
     return Cause("workload", tuple(told)) if told else None
 
 
+def _explains(move: CountMove, found: Break) -> bool:
+    if move.name == "duration" or (found.metric in _GROWS and move.shift * found.shift < 0):
+        return False
+    return abs(found.shift) <= _ENOUGH * abs(move.shift)
+
+
 def _partly(found: Break, moves: tuple[CountMove, ...]) -> tuple[str, ...]:
-    """What moved besides and explains too little."""
+    """What moved besides and does not explain it."""
     told = [
-        f"{move.words}, too little for {_times(found.shift)}" for move in moves if move.name != "duration"
+        f"{move.words}, which does not explain {_times(found.shift)}"
+        for move in moves
+        if move.name != "duration"
     ]
     told += [key.words for key in key_changes(found.before, found.after)]
     return tuple(told)

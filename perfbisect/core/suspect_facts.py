@@ -108,7 +108,6 @@ class Question:
     later: tuple[Later, ...] = ()
     recovered: bool = False
     cause: CauseWord = "unknown"
-    metric: str = ""
 
     def __post_init__(self) -> None:
         known = {commit.sha for commit in self.commits}

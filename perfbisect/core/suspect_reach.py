@@ -60,7 +60,6 @@ def radius(votes: Sequence[Start]) -> str:
 def reach(commit: Commit, votes: Sequence[Start], table: Table) -> Factor | None:
     """The factor of what a commit touched; None where it tells nothing: no cells to tell apart, no code."""
     carrying = [(touched, _carries(touched, table)) for touched in commit.files]
-    carrying = [(touched, weight) for touched, weight in carrying if weight > 0]
     whole = sum(weight for _, weight in carrying)
     if not votes or whole == 0:
         return None

@@ -11,6 +11,9 @@ from perfbisect.errors import RevisionError
 from perfbisect.system.git import Repository
 from perfbisect.system.git_commits import commits_between
 
+LATER = 300
+"""Commits after all that is known of an alert in which a revert is still looked for."""
+
 
 @dataclass(frozen=True)
 class Onset:
@@ -54,9 +57,9 @@ def asked(
     *,
     cells: Iterable[Ran] = (),
     cause: CauseWord = "unknown",
-    metric: str = "",
 ) -> Asked:
-    """The commits of all windows with what they touched, and every later one with when it came.
+    """The commits of all windows with what they touched, and the later ones with when they came: until the
+    recovery, and :data:`LATER` more.
 
     Where it is not known when a night's commit was chosen, a commit can be both of the onset and of the
     recovery: it is asked in both places.
@@ -72,7 +75,8 @@ def asked(
             "what changed is not in this repository",
             next_step=repository.look(),
         )
-    good, bad, tip = (line.commits[place].id for place in (low, high, -1))
+    last = max(high, after.slow.latest, after.recovery.after.latest if after.recovery else 0) + LATER
+    good, bad, tip = (line.commits[place].id for place in (low, high, min(last, len(line.commits) - 1)))
     window = commits_between(repository, good, bad)
     later = [
         Later(commit, phase)
@@ -89,7 +93,6 @@ def asked(
         later=tuple(later),
         recovered=after.recovery is not None,
         cause=cause,
-        metric=metric,
     )
     return Asked(question, good, bad)
 

@@ -107,7 +107,13 @@ class TestWorkload:
     def test_a_tenth_more_tokens_do_not_make_a_factor_of_three(self) -> None:
         cause = cause_of(broken(math.log(3), nights=3, after=night(output_tokens=55), neighbours=SOME))
         assert cause.word == "product"
-        assert "too little for 3 times" in cause.evidence[-1]
+        assert "does not explain 3 times" in cause.evidence[-1]
+
+    def test_shorter_outputs_do_not_make_requests_longer(self) -> None:
+        """Of the real-time factor they do: what every request costs is spread over less sound."""
+        found = broken(0.2, nights=3, after=night(audio_duration=2.5), neighbours=SOME)
+        assert cause_of(replace(found, metric="e2el")).word == "product"
+        assert cause_of(found).word == "workload"
 
     @pytest.mark.parametrize("name", ["dataset", "server"])
     def test_another_data_set_or_other_serve_arguments(self, name: str) -> None:
