@@ -169,3 +169,58 @@ def test_a_result_of_twins_matches_both(imports: Imports) -> None:
     name = "result_test_qwen3_omni_chunk_random_1_4_20260412-190115.json"
     found = nearest(sighting(name), [cell for _, cell in imports.pairs])
     assert {match.cell.headline for match in found if match.exact} == {"audio_rtf", "e2el"}
+
+
+CHAT = {"backend": "openai-chat-omni", "endpoint": "/v1/chat/completions"}
+APRIL: list[dict[str, Any]] = [
+    {
+        "test_name": name,
+        "server_params": {"model": "org/model", "extra_cli_args": arguments},
+        "benchmark_params": [
+            {**CHAT, "dataset_name": "random", "num_prompts": [10, 40, 100], "max_concurrency": [1, 4, 10]},
+            {**CHAT, "dataset_name": "random", "num_prompts": [4, 16], "max_concurrency": [1, 4]},
+            {
+                **CHAT,
+                "dataset_name": "random-mm",
+                "num_prompts": [10, 40, 100],
+                "request_rate": [0.1, 0.3, 0.5],
+            },
+        ],
+    }
+    for name, arguments in (("test_qwen3_omni", []), ("test_qwen3_omni_chunk", ["--async-chunk"]))
+]
+APRIL.append(
+    {
+        "test_name": "test_qwen3_tts",
+        "server_params": {"model": "org/voice"},
+        "benchmark_params": [
+            {
+                "dataset_name": "random",
+                "backend": "openai-audio-speech",
+                "endpoint": "/v1/audio/speech",
+                "num_prompts": [10, 40],
+                "max_concurrency": [1, 4],
+            }
+        ],
+    }
+)
+"""The loads of the nightly in April 2026, by the names that its results have."""
+
+
+def test_every_result_of_april_has_one_cell_of_aprils_specification(tmp_path: Path) -> None:
+    path = tmp_path / "test_omni.json"
+    path.write_text(json.dumps(APRIL))
+    found = read_specification(on_disk(path))
+    cells = [cell for one in found.cells for cell in load_cells(write_cell(tmp_path, one))]
+    said = {one.result: cell.digest for one, cell in zip(said_by(path), cells, strict=True)}
+    assert len(said) == len(set(said.values())) == len(cells) == 18
+    without = set()
+    for start, name in results().items():
+        exact = [match.cell.digest for match in nearest(sighting(name), cells) if match.exact]
+        assert exact == ([said[start]] if start in said else []), name
+        without |= set() if exact else {start}
+    assert without == {
+        "benchmark_results_test_qwen_image_vllm_omni",
+        "result_test_qwen3_omni_random_10_40",
+        "result_test_qwen3_omni_chunk_random_10_40",
+    }
