@@ -128,6 +128,17 @@ def test_the_other_cells_name_other_commits(history: HistoryRepository) -> None:
     assert order(found).index(history.sha(CULPRIT)) > 1
 
 
+def test_a_table_that_knows_nothing_of_chunks_puts_it_first_too(history: HistoryRepository) -> None:
+    """The rows that say what chunks run were written when the case was known: it does not hang on them."""
+    table = yaml.safe_load(SHIPPED.read_text())
+    parts = [part for part in table["parts"] if "async_chunk" not in part.get("of", [])]
+    assert len(parts) == len(table["parts"]) - 2
+    ignorant = Table.model_validate(table | {"parts": parts})
+    named, alone = (rank(question(history, blank=True, reverted=r), ignorant) for r in (True, False))
+    assert order(named)[0] == order(alone)[0] == history.sha(CULPRIT)
+    assert named.attributed is not None
+
+
 def test_the_weights_may_be_twice_or_half_of_what_they_are(history: HistoryRepository) -> None:
     """No figure of the table decides: with all of them off by up to a factor of two at once, at random."""
     draw = random.Random(12)
