@@ -24,6 +24,7 @@ from perfbisect.cli.jobs import report, status, stop
 from perfbisect.cli.resume import resume
 from perfbisect.cli.run import run as run_verb
 from perfbisect.cli.schema import schema
+from perfbisect.cli.track import track
 from perfbisect.cli.verify import verify
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USAGE, Interrupted, PerfbisectError
 
@@ -54,6 +55,7 @@ for verb in (
     status,
     stop,
     report,
+    track,
     env,
     schema,
     doctor,

@@ -29,6 +29,11 @@ from perfbisect.render.documents import (
     ReportDocument,
     RunDocument,
 )
+from perfbisect.render.track_documents import (
+    TrackIngestDocument,
+    TrackRebaselineDocument,
+    TrackTrendDocument,
+)
 
 
 class CellFileDocument(Document):
@@ -228,6 +233,9 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "env build": (EnvBuildDocument,),
     "env gc": (EnvGcDocument,),
     "doctor": (DoctorDocument,),
+    "track ingest": (TrackIngestDocument,),
+    "track trend": (TrackTrendDocument,),
+    "track rebaseline": (TrackRebaselineDocument,),
     "error": (ErrorDocument,),
 }
 """A verb -> what its ``--json`` prints."""

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 from perfbisect.clients.eras import NIGHTLY
@@ -62,8 +62,8 @@ def sort_build(build: Build, files: Sequence[File]) -> tuple[tuple[Point, ...], 
             else:
                 points.append(found)
     admitted, more = admit(points)
-    night = min((point.began for point in (*points, *admitted)), default=build.fixed)[:10]
-    return admitted, tuple(replace(r, night=r.night or night) for r in (*rejected, *more))
+    night = min((point.began for point in points), default="")[:10]
+    return admitted, tuple(replace(r, night=night or r.night or build.fixed[:10]) for r in (*rejected, *more))
 
 
 def read_document(text: str) -> object:
@@ -91,7 +91,10 @@ def when(text: str, zone: tzinfo | None) -> datetime:
     try:
         found = datetime.strptime(text, _PLAIN)
     except ValueError:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        try:
+            found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        except ValueError:
+            raise ValueError(f"{text!r} is no time") from None
     if found.tzinfo is not None:
         return found
     if zone is None:
@@ -114,11 +117,11 @@ def _results(build: Build, file: File) -> Iterator[Point | Rejection]:
         )
         return
     for record, found in enumerate(readings(document)):
-        if isinstance(found, Refused):
-            yield Rejection(build, found.fate, found.reason, file.place, record, _named(file.name))
-            continue
         try:
-            yield _point(build, file, found, record)
+            if isinstance(found, Refused):
+                yield _rejection(build, found, file, record)
+            else:
+                yield _point(build, file, found, record)
         except ValueError as error:
             yield unread(build, "broken", str(error), file.place, record)
 
@@ -150,11 +153,18 @@ def _point(build: Build, file: File, found: Reading, record: int) -> Point:
     )
 
 
-def _named(path: str) -> str:
-    """The cell that a file's name alone says; empty where it says none."""
-    sight = _sight(path.rsplit("/", 1)[-1])
-    if not sight.fields:
-        return ""
+def _rejection(build: Build, found: Refused, file: File, record: int) -> Rejection:
+    """With the cell and the night that the file's name says; of a name that says none they are empty."""
+    sight = _sight(file.name.rsplit("/", 1)[-1])
+    began = when(sight.time, file.zone or timezone.utc) if sight.time else None
+    return Rejection(
+        build, found.fate, found.reason, file.place, record,
+        cell=_named(sight) if sight.fields else "", night=stamp(began)[:10] if began else "",
+    )  # fmt: skip
+
+
+def _named(sight: Sighting) -> str:
+    """The cell that a file's name alone says."""
     concurrency, rate, prompts = (
         sight.fields[name] for name in ("max_concurrency", "request_rate", "num_prompts")
     )

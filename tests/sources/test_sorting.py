@@ -96,6 +96,7 @@ def test_a_load_that_begins_alike_is_another() -> None:
         (name_of(), "", "broken", "is no JSON"),
         (name_of(), "[" * 100_000, "broken", "is no JSON"),
         (name_of(), template(), "template", "form of zeros"),
+        (name_of(at="20269999-999999"), template(), "broken", "20269999"),
         (name_of(), served(completed=39, failed=1), "failed", "1 of 40 requests failed"),
         (name_of(), served(date="yesterday"), "broken", "yesterday"),
         (name_of(load="8"), served(), "broken", "the file's name says max_concurrency 8, the result 4"),

@@ -1,0 +1,23 @@
+"""``perfbisect track``: what a series of nights says."""
+
+from __future__ import annotations
+
+import click
+
+from perfbisect.cli.track_ingest import ingest
+from perfbisect.cli.track_rebaseline import rebaseline
+from perfbisect.cli.track_trend import trend
+
+
+@click.group("track", short_help="What the nightly series say.")
+def track() -> None:
+    """What the nightly series say: results made elsewhere, brought in and read.
+
+    \b
+    Example:
+      perfbisect track ingest vllm-omni-kanban
+    """
+
+
+for verb in (ingest, trend, rebaseline):
+    track.add_command(verb)

@@ -1,0 +1,45 @@
+"""``perfbisect track rebaseline``: new baselines from the last nights."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from perfbisect.cli import options
+
+
+@click.command(short_help="New baselines: old, 7-day mean, new, n, status.")
+@click.argument("cells", nargs=-1, metavar="[CELL...]")
+@click.option("--days", type=click.IntRange(1, 365), default=7, show_default=True, help="Nights of the mean.")
+@click.option(
+    "--until",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="DAY",
+    help="The last of these nights.  [default: the last in the store]",
+)
+@options.state
+@options.as_json
+def rebaseline(
+    cells: tuple[str, ...], days: int, until: datetime | None, state: Path | None, as_json: bool
+) -> int:
+    """What the baselines of each CELL (none named: of all) would be: the mean of the last seven nights.
+
+    A mean that is worse by more than 7 % does not become the baseline, or the regression would be absorbed;
+    nor does one of too few nights, or one over which the instrument changed.
+
+    \b
+    Example:
+      perfbisect track rebaseline qwen_image_single_device
+    """
+    from perfbisect.cli.output import emit
+    from perfbisect.cli.place import place
+    from perfbisect.jobs.track_rebaseline import rebaseline as proposals
+    from perfbisect.render.track_lines import rebaseline_lines
+    from perfbisect.store.series import SeriesStore
+
+    with SeriesStore.of(place(state=state).state) as store:
+        document = proposals(store, cells, until=f"{until:%Y-%m-%d}" if until else "", days=days)
+    emit(document, rebaseline_lines(document), as_json=as_json)
+    return 0
