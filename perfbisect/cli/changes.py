@@ -49,7 +49,11 @@ def change_of(place: Place, text: ChangeText) -> Change:
             raise UsageError(f"the patch {name} cannot be read: {error.strerror or error}") from None
         made = patched(repository, change, content, Path(name).name)
         if isinstance(made, Conflict):
-            raise UsageError(f"the patch {name} cannot be applied to {text.base}: {made.reason}", where=name)
+            raise UsageError(
+                f"the patch {name} cannot be applied to {text.base}: {made.reason}",
+                where=name,
+                next_step=f"make it against that revision: git -C {repository.path} diff {text.base}",
+            )
         change = made
     return change.swapped(text.pips)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.cli import ranges, wiring
+from perfbisect.cli import changes, ranges, wiring
 from perfbisect.cli.desk import slots_for, why_not_ahead
 from perfbisect.cli.place import Place, needed
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import History
+from perfbisect.core.change_text import parse_change_text
 from perfbisect.environments import Builder
-from perfbisect.errors import RevisionError
+from perfbisect.errors import RevisionError, UsageError
 from perfbisect.jobs.expect import learnt_costs, learnt_noise
 from perfbisect.jobs.plan import Aside, BisectPlan, Extras
 from perfbisect.jobs.planned import check_disk, earlier_attempts, plan_document
@@ -21,6 +23,8 @@ from perfbisect.render.documents import PlanDocument
 from perfbisect.system.git import Repository
 from perfbisect.system.git_history import history as line
 from perfbisect.system.slots import Slot
+
+_DONE = re.compile(r"\+(?:patch|revert|pip):")
 
 _SLOW_BUILD = 0.5
 """Minutes of a build from which on it matters whether it is waited for."""
@@ -112,10 +116,11 @@ def _environment(here: Place, typed: Typed) -> str:
 
 def _range(here: Place, typed: Typed) -> tuple[History, Aside | None]:
     """From the earlier end to the later: with ``--find fix`` the earlier is the bad one."""
+    good, bad = _end(here, typed, "--good", typed.good), _end(here, typed, "--bad", typed.bad)
     if typed.extras.find == "regression":
-        return _between(here, typed, typed.good, typed.bad)
+        return _between(here, typed, good, bad)
     try:
-        return _between(here, typed, typed.bad, typed.good)
+        return _between(here, typed, bad, good)
     except RevisionError as error:
         swapped = {"good": "bad", "bad": "good"}
 
@@ -127,6 +132,38 @@ def _range(here: Place, typed: Typed) -> tuple[History, Aside | None]:
             where=error.where,
             next_step=turned(error.next_step),
         ) from error
+
+
+def _end(here: Place, typed: Typed, option: str, end: str) -> str:
+    """An end of the range as it is: a revision, a release, or the head of a pull request.
+
+    :raises UsageError: something is done to it: that is one change, with none between it and another.
+    :raises RevisionError: the pull request was not fetched.
+    """
+    if typed.releases and not _DONE.search(end):
+        return end
+    repository = None if typed.releases else here.needed_repository()
+    if repository is not None:
+        with suppress(RevisionError):
+            repository.resolve(end)
+            return end
+    text = parse_change_text(end)
+    if repository is not None and text.pull is not None and end == text.base:
+        return changes.pull(repository, text.pull).id
+    if end == text.base:
+        return end
+    done = end[len(text.base) :]
+    name = f"{typed.releases}==" if typed.releases else ""
+    instead = f"perfbisect compare CELL --a {name}{text.base} --b {name}{end}"
+    if done == f"+{text.variant}":
+        instead = f"{option} {text.base} --variant {text.variant}, on all sides; or: {instead}"
+    elif text.pips:
+        instead = f"{option} {text.base} --constraints FILE pins {text.pips[0]} on all sides; or: {instead}"
+    raise UsageError(
+        f"{option} {end!r}: an end of a bisection is a commit or a release as it is: {done} would be done to "
+        "it and to none of the changes between",
+        next_step=instead,
+    )
 
 
 def _between(here: Place, typed: Typed, first: str, last: str) -> tuple[History, Aside | None]:

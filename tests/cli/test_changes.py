@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from perfbisect.cli.changes import the_change
 from perfbisect.cli.place import place
+from perfbisect.cli.question import Typed
+from perfbisect.cli.question import _range as between
 from perfbisect.core.change_text import parse_change_text
-from perfbisect.errors import UsageError
+from perfbisect.errors import RevisionError, UsageError
+from perfbisect.jobs.plan import Extras
 from tests.environments.tiny import TinyHistory, write_history
+from tests.system.repositories import git
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +53,22 @@ def test_packages_over_a_commit_less_another(history: TinyHistory, tmp_path: Pat
 def test_what_swaps_nothing_in_particular(typed: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_change_text(typed)
+
+
+def test_an_end_may_be_a_pull_request_or_a_name_with_a_plus_sign(
+    history: TinyHistory, tmp_path: Path
+) -> None:
+    git(history.path, "update-ref", "refs/pull/7/head", history.slow)
+    git(history.path, "tag", "v1+cpu", history.base)
+    here = place(repo=history.path, state=tmp_path)
+
+    def ends(good: str, bad: str, find: Literal["regression", "fix"] = "regression") -> tuple[str, str]:
+        fields = dict.fromkeys(Typed.__dataclass_fields__)
+        typed = Typed(**{**fields, "good": good, "bad": bad, "extras": Extras(find=find)})
+        found = between(here, typed)[0]
+        return found.good.id, found.bad.id
+
+    assert ends("v1+cpu", "pr/7") == (history.base, history.slow)
+    assert ends("pr/7", "v1+cpu", "fix") == (history.base, history.slow)
+    with pytest.raises(RevisionError, match="pull request 8 is not in"):
+        ends(history.base, "pr/8")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environments.tiny import write_wheel
 from tests.fakes.history import ENGINE, make_history
 from tests.transcripts.runner import FOLDER, matches, parse, play
 
@@ -34,6 +35,11 @@ def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             "CULPRIT": str(history.culprit),
             "CULPRIT_SHORT": str(history.culprit)[:12],
         }
+    if "{HELPER}" in text:
+        write_wheel(tmp_path / "wheels", "pretend-helper", "1.0", {"pretend_helper.py": b""})
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
+        names["HELPER"] = "pretend-helper"
     play(parse(text), tmp_path, names, monkeypatch)
 
 
