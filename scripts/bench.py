@@ -41,6 +41,7 @@ from perfbisect.store.events import stamp
 from perfbisect.store.jobs import Job, Jobs
 from perfbisect.store.journal import read
 from perfbisect.system.proc import stop_leftovers
+from scripts import bench_ingest
 from tests.fakes.history import ENGINE
 from tests.jobs.world import FakeBuilder, Watch, World
 
@@ -72,9 +73,10 @@ class Sizes:
     launches: int = 3
     positions: int = 500
     events: int = 10_000
+    files: int = 5_000
 
 
-QUICK = Sizes(starts=1, launches=1, positions=20, events=60)
+QUICK = Sizes(starts=1, launches=1, positions=20, events=60, files=30)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         decision(sizes.positions),
         elsewhere("--peak", str(sizes.positions)),
         fold(sizes.events),
+        *ingested(sizes.files),
     ]
     print("\n".join(table(costs)))
     return int(any(cost.over for cost in costs))
@@ -276,6 +279,26 @@ def fold(count: int) -> Cost:
         project(seen, plan)
         took = time.process_time() - began
     return Cost("a journal folded", took, 1.0, "s", f"{len(events)} events, {len(seen)} attempts")
+
+
+def ingested(files: int) -> list[Cost]:
+    """Results of a kanban brought in, and once more without a change: each by a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        kanban, state = Path(folder) / "kanban", Path(folder) / "state"
+        bench_ingest.make(kanban, files)
+        command = (sys.executable, "-m", "scripts.bench_ingest", str(kanban), str(state))
+        told = [
+            json.loads(
+                subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+            )
+            for _ in range(2)
+        ]
+    how = f"{files} files, from the start of the command"
+    return [
+        Cost("results ingested", told[0]["cpu"], 20.0, "s", how),
+        Cost("ingested again, unchanged", told[1]["cpu"], 2.0, "s", how),
+        Cost("memory of an ingest", max(t["memory"] for t in told), 300.0, "MB", f"{files} files"),
+    ]
 
 
 def journal(plan: Line, count: int) -> list[Line]:

@@ -73,7 +73,9 @@ def test_it_runs_and_its_exit_code_says_whether_a_limit_is_passed(
     monkeypatch.setattr(bench, "decision", lambda _: cost(1.0))
     assert main(["--quick"]) == 0
     assert asked == [("--share", "1"), ("--peak", "20")]
-    assert "a journal folded" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "a journal folded" in told
+    assert "ingested again, unchanged" in told
     monkeypatch.setattr(bench, "start", lambda _: cost(9.0))
     assert main(["--quick", "--real", "python"]) == 1
     assert asked[2:] == [("--share", "1", "--real", "python"), ("--peak", "20")]
