@@ -142,7 +142,7 @@ COVARIATES: Mapping[str, str] = {
     "output_tokens": "tokens of an answer, the mean",
     "audio_duration": "seconds of sound of an answer, the median",
     "max_concurrent_requests": "most requests at once",
-    "warmups": "requests that were sent before and not counted; None: not known",
+    "warmups": "requests that were sent before and not counted",
     "keys": "digest of the names in the result: another one is another instrument",
     "server": "digest of the serve arguments, where the result has them",
     "converted": "names that were in another unit, and are converted",
@@ -151,7 +151,15 @@ COVARIATES: Mapping[str, str] = {
     "hardware": "the device, as the source calls it",
     "job": "the job of the build that measured it",
 }
-"""What stands beside a point's values, and what it is. None of it is judged; causes are read from it."""
+"""What may stand beside a point's values, and what it is: what is not known is left out.
+
+None of it is judged; causes are read from it.
+"""
+
+
+def known(covariates: Mapping[str, Any]) -> dict[str, Any]:
+    """Covariates without those that say nothing: None, empty text, empty lists and mappings."""
+    return {name: value for name, value in covariates.items() if value not in (None, "", [], {})}
 
 
 def moment(text: str) -> datetime:

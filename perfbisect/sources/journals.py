@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.core.attempt import Attempt
-from perfbisect.core.point import Build, Point, Rejection, Workload, moment, stamp
+from perfbisect.core.point import Build, Point, Rejection, Workload, known, moment, stamp
 from perfbisect.errors import UsageError
 from perfbisect.sources import Asked, Batch, Listed
 from perfbisect.store.attempts import from_dict
@@ -120,17 +120,19 @@ def _point(build: Build, document: Mapping[str, Any], attempt: Attempt, raw: str
         began=stamp(began),
         ended=stamp(began),
         values={name: _mean(attempt, name) for name in sorted(names)},
-        covariates={
-            "duration": sum(run.seconds for run in attempt.runs),
-            "completed": completed,
-            "failed": facts.get("failed"),
-            "input_tokens": _each(facts.get("input_tokens"), completed),
-            "output_tokens": _each(facts.get("output_tokens"), completed),
-            "max_concurrent_requests": facts.get("max_concurrent_requests"),
-            "keys": attempt.provenance.client_digest[:12],
-            "host": str(machine.get("host", "")),
-            "hardware": attempt.provenance.machine_class,
-        },
+        covariates=known(
+            {
+                "duration": sum(run.seconds for run in attempt.runs),
+                "completed": completed,
+                "failed": facts.get("failed"),
+                "input_tokens": _each(facts.get("input_tokens"), completed),
+                "output_tokens": _each(facts.get("output_tokens"), completed),
+                "max_concurrent_requests": facts.get("max_concurrent_requests"),
+                "keys": attempt.provenance.client_digest[:12],
+                "host": str(machine.get("host", "")),
+                "hardware": attempt.provenance.machine_class,
+            }
+        ),
         start=attempt.id,
         raw=attempt.folder or raw,
         record=record,

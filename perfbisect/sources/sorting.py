@@ -14,7 +14,7 @@ from perfbisect.clients.eras import NIGHTLY
 from perfbisect.clients.reported import Reading, Refused, readings
 from perfbisect.config.perf_specs import WARMUPS
 from perfbisect.core.admission import admit, unread
-from perfbisect.core.point import Build, Point, Rejection, Workload, moment, stamp
+from perfbisect.core.point import Build, Point, Rejection, Workload, known, moment, stamp
 from perfbisect.core.sighting import SEVEN, Sighting, of_command, of_result_name
 from perfbisect.errors import UsageError
 from perfbisect.sources import journals, kanban
@@ -137,7 +137,7 @@ def _point(build: Build, file: File, found: Reading, record: int) -> Point:
     length = timedelta(seconds=float(found.covariates["duration"]))
     ended = when(found.ended, file.zone) if found.ended else None
     began = ended - length if ended is not None else when(told, file.zone)
-    facts = {**found.covariates, **{key: value for key, value in file.facts.items() if value}}
+    facts = {**found.covariates, **file.facts}
     facts["hardware"] = facts.get("hardware") or str(commands.get("gpu_type") or "").strip()
     if facts.get("warmups") is None:
         facts["warmups"] = commands.get("warmups", _warmups(build, began))
@@ -147,7 +147,7 @@ def _point(build: Build, file: File, found: Reading, record: int) -> Point:
         began=stamp(began),
         ended=stamp(ended or began + length),
         values=found.values,
-        covariates=facts,
+        covariates=known(facts),
         raw=file.place,
         record=record,
     )
