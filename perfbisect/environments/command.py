@@ -9,15 +9,15 @@ from pathlib import Path
 
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal, uv
-from perfbisect.environments.base import Built, Cabinet, as_environment
-from perfbisect.environments.experience import bytes_of, earlier, median_minutes
-from perfbisect.environments.identity import check_commit
+from perfbisect.environments.base import Built, Cabinet
+from perfbisect.environments.commits import check_built
+from perfbisect.environments.kept import KeptBuilder, unread
 from perfbisect.environments.keys import digest, text_digest
 from perfbisect.environments.packages import Package
-from perfbisect.environments.parts import blobs_inside, tree_digests
+from perfbisect.environments.parts import tree_digests
 from perfbisect.environments.running import registry_environment, run
 from perfbisect.environments.toolchain import shown
-from perfbisect.environments.venv import look
+from perfbisect.environments.venv import PACKAGES_FILE
 from perfbisect.environments.worktree import sync
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.system.git import Repository
@@ -28,7 +28,7 @@ TRY_AGAIN = 75
 """Exit code (EX_TEMPFAIL of sysexits.h) by which a command says that the machine failed, not the commit."""
 
 
-class CommandBuilder:
+class CommandBuilder(KeptBuilder):
     """``command:TEMPLATE``: leaves an interpreter at ``{env}/bin/python``."""
 
     name = "command"
@@ -53,8 +53,7 @@ class CommandBuilder:
         self._trees: dict[str, str | None] = {}
 
     def prepare(self, changes: Iterable[Change]) -> None:
-        shas = [change.id for change in changes if change.kind == "commit"]
-        unknown = [sha for sha in shas if sha not in self._trees]
+        unknown = unread(changes, self._trees)
         if unknown:
             self._trees |= tree_digests(self.repository, unknown, "", whole=True)
 
@@ -77,16 +76,8 @@ class CommandBuilder:
             *self.limits.digested(),
         )
 
-    def cached(self, change: Change) -> bool:
-        return self.cabinet.stamp(self.key(change)) is not None
-
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        refusal = self.refuses(change)
-        if refusal is not None:
-            raise BuildError(f"{change.short}: {refusal.reason}")
-        key = self.key(change)
-        folder = self.cabinet.folder(key)
-        interpreter = folder / "env" / "bin" / "python"
+        interpreter = self.folder_of(change) / "env" / "bin" / "python"
 
         def make(place: Path) -> None:
             if "{tree}" in self.template:
@@ -98,44 +89,20 @@ class CommandBuilder:
                     f"{change.short}: the command ended well but left no interpreter at {interpreter}",
                     where=log,
                 )
+            (place / PACKAGES_FILE).write_text(uv.listed(interpreter, log=log))
 
         def check(place: Path) -> Built:
-            found = look(
-                place, self.package, what=change.short, log=log, timeout=timeout, interpreter=interpreter
-            )
-            tracked = blobs_inside(self.repository, change.id, self.package.folder)
-            packages = uv.listed(interpreter, log=log)
             facts = {
-                **found.facts,
-                "packages": packages.splitlines(),
-                "identified_by": check_commit(found, change.id, tracked, what=change.short, log=log),
                 "command": self.template,
                 "variables": shown(self.variables),
                 **self.limits.facts(),
             }
-            return Built(interpreter, found.version, change.id, found.file, text_digest(packages), facts)
+            return check_built(
+                place, self.package, self.repository, change, inside=self.package.folder, what=change.short,
+                facts=facts, log=log, timeout=timeout, interpreter=interpreter,
+            )  # fmt: skip
 
-        stamp, seconds = self.cabinet.ensure(
-            key, builder=self.name, spec=self.spec, change=change.id, make=make, check=check,
-            timeout=timeout, in_place=True,
-        )  # fmt: skip
-        ours = stamp.model_copy(update={"engine_commit": change.id})
-        return as_environment(ours, folder, seconds=seconds)
-
-    def client(self) -> Environment | None:
-        return None
-
-    def minutes(self, change: Change) -> float | None:
-        if self.cached(change):
-            return 0.0
-        return median_minutes(earlier(self.cabinet, self.name, self.spec))
-
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
-    def disk(self, changes: Iterable[Change]) -> int | None:
-        missing = {self.key(change) for change in changes if not self.cached(change)}
-        return bytes_of(earlier(self.cabinet, self.name, self.spec), missing)
+        return self.kept(change, make=make, check=check, timeout=timeout, in_place=True)
 
     def _run(self, change: Change, place: Path, log: Path, timeout: float) -> None:
         """:raises BuildError: it ended badly. :raises MachineError: it says so, or did not end."""

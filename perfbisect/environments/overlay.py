@@ -14,10 +14,11 @@ from typing import Protocol
 
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal
-from perfbisect.environments.base import Built, Cabinet, as_environment, variables
-from perfbisect.environments.experience import earlier, median_bytes, median_minutes
+from perfbisect.environments.base import Built, Cabinet, variables
+from perfbisect.environments.experience import median_bytes, median_minutes
 from perfbisect.environments.health import Probe, health, inside
 from perfbisect.environments.identity import FOREIGN_SHARE
+from perfbisect.environments.kept import KeptBuilder, unread
 from perfbisect.environments.keys import digest, text_digest
 from perfbisect.environments.packages import Package
 from perfbisect.environments.parts import blobs_inside
@@ -55,7 +56,7 @@ class Base(Protocol):
         ...
 
 
-class OverlayBuilder:
+class OverlayBuilder(KeptBuilder):
     """``overlay:BASE,base=REV``: the change is a commit of the repository."""
 
     name = "overlay"
@@ -82,11 +83,11 @@ class OverlayBuilder:
 
     def prepare(self, changes: Iterable[Change]) -> None:
         """Look many changes up at once: two git processes in all, instead of two a change."""
-        shas = [change.id for change in changes if change.kind == "commit"]
-        unknown = [sha for sha in shas if sha not in self._trees]
+        changes = list(changes)
+        unknown = unread(changes, self._trees)
         if unknown:
             self._trees |= self.repository.tree_ids(unknown, self.package.folder)
-        unknown = [sha for sha in shas if sha not in self._differing]
+        unknown = unread(changes, self._differing)
         if unknown and self.commit is not None:
             self._differing |= self.repository.differing(self.commit.id, unknown, self.package.pathspecs)
 
@@ -122,15 +123,8 @@ class OverlayBuilder:
             "overlay/1", self.base.key(), self._trees[change.id], self.package.module, *self._carrying()
         )
 
-    def cached(self, change: Change) -> bool:
-        return self.cabinet.stamp(self.key(change)) is not None
-
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        refusal = self.refuses(change)
-        if refusal is not None:
-            raise BuildError(f"{change.short}: {refusal.reason}")
-        key = self.key(change)
-        folder = self.cabinet.folder(key)
+        folder = self.folder_of(change)
         interpreter, looked, packages = self.base.engine(log=log, timeout=timeout)
         tree = folder / _TREE
         written: list[Written] = []
@@ -164,12 +158,7 @@ class OverlayBuilder:
             }
             return Built(interpreter, found.version, change.id, found.file, text_digest(packages), facts)
 
-        stamp, seconds = self.cabinet.ensure(
-            key, builder=self.name, spec=self.spec, change=change.id, make=make, check=check, timeout=timeout
-        )
-        # Built for another commit with the same bytes, it is this one as well.
-        ours = stamp.model_copy(update={"engine_commit": change.id})
-        return as_environment(ours, folder, seconds=seconds, python_path=str(tree))
+        return self.kept(change, make=make, check=check, timeout=timeout, python_path=str(tree))
 
     def client(self) -> Environment | None:
         return self.base.environment(log=self.cabinet.log(self.base.key()), timeout=3600.0)
@@ -178,19 +167,15 @@ class OverlayBuilder:
         if self.cached(change):
             return 0.0
         below = self.base.minutes()
-        each = median_minutes(earlier(self.cabinet, self.name, self.spec))
+        each = median_minutes(self.stamps())
         return None if below is None else below + (_MINUTES if each is None else each)
 
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
     def disk(self, changes: Iterable[Change]) -> int | None:
-        buildable = [change for change in changes if self.refuses(change) is None]
-        missing = {self.key(change) for change in buildable if not self.cached(change)}
+        missing = self.missing(changes)
         if not missing:
             return 0
         below = self.base.disk()
-        each = median_bytes(earlier(self.cabinet, self.name, self.spec))
+        each = median_bytes(self.stamps())
         return None if below is None else below + len(missing) * (_BYTES if each is None else each)
 
     def _carrying(self) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ from pathlib import Path
 from perfbisect.core.change import Change
 from perfbisect.core.pins import DOCKERFILE
 from perfbisect.environments import Environment, Refusal, uv
-from perfbisect.environments.base import Built, Cabinet, as_environment, variables
+from perfbisect.environments.base import Built, Cabinet, variables
 from perfbisect.environments.declared import Declared, declared
-from perfbisect.environments.experience import earlier, median_bytes, median_minutes
+from perfbisect.environments.experience import median_bytes, median_minutes
 from perfbisect.environments.health import health, inside, probe
 from perfbisect.environments.index import Asker
+from perfbisect.environments.kept import KeptBuilder, unread
 from perfbisect.environments.keys import digest
 from perfbisect.environments.lines import version_at
 from perfbisect.environments.packages import Package
@@ -32,7 +33,7 @@ _BYTES = 50_000_000
 """What the first layer is taken to cost; later ones cost what the first ones did."""
 
 
-class PinnedBuilder:
+class PinnedBuilder(KeptBuilder):
     """``pinned:PACKAGE``: the change is a commit; ``platform`` names its requirements file."""
 
     name = "pinned"
@@ -61,8 +62,7 @@ class PinnedBuilder:
         self._trees: dict[str, str | None] = {}
 
     def prepare(self, changes: Iterable[Change]) -> None:
-        shas = [change.id for change in changes if change.kind == "commit"]
-        unknown = [sha for sha in shas if sha not in self._declared]
+        unknown = unread(changes, self._declared)
         if unknown:
             self._trees |= self.repository.tree_ids(unknown, self.package.folder)
             self._declared |= declared(self.repository, unknown, self.platform)
@@ -97,16 +97,9 @@ class PinnedBuilder:
             self.package.module,
         )
 
-    def cached(self, change: Change) -> bool:
-        return self.cabinet.stamp(self.key(change)) is not None
-
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        refusal = self.refuses(change)
-        if refusal is not None:
-            raise BuildError(f"{change.short}: {refusal.reason}")
+        folder = self.folder_of(change)
         below = self.bases.ensure(self._declared[change.id], log=log, timeout=timeout)
-        key = self.key(change)
-        folder = self.cabinet.folder(key)
         tree = folder / _TREE
         version = version_at(self.repository, change.id)
 
@@ -145,18 +138,9 @@ class PinnedBuilder:
                 facts,
             )
 
-        stamp, seconds = self.cabinet.ensure(
-            key, builder=self.name, spec=self.spec, change=change.id, make=make, check=check, timeout=timeout
+        return self.kept(
+            change, make=make, check=check, timeout=timeout, python_path=str(tree), before=below.seconds
         )
-        # Built for another commit with the same bytes over the same base, it is this one as well.
-        ours = stamp.model_copy(update={"engine_commit": change.id})
-        return as_environment(ours, folder, seconds=below.seconds + seconds, python_path=str(tree))
-
-    def client(self) -> Environment | None:
-        if self.client_commit is None:
-            return None
-        log = self.cabinet.log(self.key(self.client_commit))
-        return self.ensure(self.client_commit, log=log, timeout=3600.0)
 
     def minutes(self, change: Change) -> float | None:
         if self.cached(change):
@@ -164,7 +148,7 @@ class PinnedBuilder:
         if self.refuses(change) is not None:
             return None
         below = self.bases.minutes(self._declared[change.id])
-        each = median_minutes(earlier(self.cabinet, self.name, self.spec))
+        each = median_minutes(self.stamps())
         return None if below is None else below + (_MINUTES if each is None else each)
 
     def notes(self) -> tuple[str, ...]:
@@ -183,14 +167,13 @@ class PinnedBuilder:
         return (f"{name} as {DOCKERFILE} of each commit pins it: {shares}", *told.values())
 
     def disk(self, changes: Iterable[Change]) -> int | None:
-        buildable = [change for change in changes if self.refuses(change) is None]
-        missing = {self.key(change): change for change in buildable if not self.cached(change)}
+        missing = self.missing(changes)
         if not missing:
             return 0
         bases = {self.bases.key(self._declared[change.id]): change.id for change in missing.values()}
         absent = sum(not self.bases.cached(self._declared[sha]) for sha in bases.values())
         below = self.bases.disk() if absent else 0
-        each = median_bytes(earlier(self.cabinet, self.name, self.spec))
+        each = median_bytes(self.stamps())
         return None if below is None else absent * below + len(missing) * (_BYTES if each is None else each)
 
     def _write(self, tree: Path, change: Change, version: str) -> None:

@@ -18,11 +18,11 @@ from perfbisect.environments.declared import Declared
 from perfbisect.environments.experience import earlier, median_bytes, median_minutes
 from perfbisect.environments.identity import said_commit
 from perfbisect.environments.index import Answer, Asker, choose, links, page_of, supported
-from perfbisect.environments.keys import digest, text_digest
+from perfbisect.environments.keys import digest
 from perfbisect.environments.packages import BACKEND, Package
 from perfbisect.environments.release import add_alias, same_version
 from perfbisect.environments.variants import DEFAULT
-from perfbisect.environments.venv import PACKAGES_FILE, fill, look, site_packages
+from perfbisect.environments.venv import PACKAGES_FILE, as_built, fill, look, site_packages
 from perfbisect.errors import BuildError, MachineError
 
 _NAME = "pinned base"
@@ -127,16 +127,8 @@ class PinnedBases:
                 raise BuildError(
                     f"the wheel of {package.name} {pins.commit[:12]} says it is commit {said}", where=log
                 )
-            packages = (folder / PACKAGES_FILE).read_text()
-            facts = {
-                **found.facts,
-                "packages": packages.splitlines(),
-                "pin": pins.text,
-                "replaced": replaced,
-                **self.limits.facts(),
-            }
-            interpreter = folder / "venv" / "bin" / "python"
-            return Built(interpreter, found.version, pins.commit, found.file, text_digest(packages), facts)
+            facts = {"pin": pins.text, "replaced": replaced, **self.limits.facts()}
+            return as_built(folder, found, pins.commit, facts)
 
         stamp, seconds = self.cabinet.ensure(
             key,

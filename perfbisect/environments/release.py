@@ -11,16 +11,16 @@ from packaging.version import InvalidVersion, Version
 
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal, uv
-from perfbisect.environments.base import Built, Cabinet, as_environment
-from perfbisect.environments.experience import bytes_of, earlier, median_minutes
+from perfbisect.environments.base import Built, Cabinet
 from perfbisect.environments.health import Health, Probe, probe
-from perfbisect.environments.keys import digest, text_digest
+from perfbisect.environments.kept import KeptBuilder
+from perfbisect.environments.keys import digest
 from perfbisect.environments.packages import Package
-from perfbisect.environments.venv import PACKAGES_FILE, fill, look, site_packages
+from perfbisect.environments.venv import PACKAGES_FILE, as_built, fill, look, site_packages
 from perfbisect.errors import BuildError
 
 
-class ReleaseBuilder:
+class ReleaseBuilder(KeptBuilder):
     """``release:NAME``: the change is ``NAME==VERSION``."""
 
     name = "release"
@@ -39,7 +39,8 @@ class ReleaseBuilder:
         self.cabinet = cabinet
         self.limits = limits
         self.python = python
-        self.client_version = client
+        if client is not None:
+            self.client_commit = Change(f"{package.name}=={client}", "release")
 
     def prepare(self, changes: Iterable[Change]) -> None:
         """Nothing to look up."""
@@ -65,9 +66,6 @@ class ReleaseBuilder:
             *self.limits.digested(),
         )
 
-    def cached(self, change: Change) -> bool:
-        return self.cabinet.stamp(self.key(change)) is not None
-
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         version = self._version(change)
         requirement = f"{self.package.name}=={version}"
@@ -90,44 +88,9 @@ class ReleaseBuilder:
         def check(folder: Path) -> Built:
             found = look(folder, self.package, what=requirement, log=log, timeout=timeout)
             same_version(found, version, requirement, log)
-            packages = (folder / PACKAGES_FILE).read_text()
-            facts = {
-                **found.facts,
-                "packages": packages.splitlines(),
-                **self.limits.facts(),
-            }
-            interpreter = folder / "venv" / "bin" / "python"
-            return Built(interpreter, found.version, found.commit, found.file, text_digest(packages), facts)
+            return as_built(folder, found, found.commit, self.limits.facts())
 
-        key = self.key(change)
-        stamp, seconds = self.cabinet.ensure(
-            key,
-            builder=self.name,
-            spec=self.spec,
-            change=requirement,
-            make=make,
-            check=check,
-            timeout=timeout,
-        )
-        return as_environment(stamp, self.cabinet.folder(key), seconds=seconds)
-
-    def client(self) -> Environment | None:
-        if self.client_version is None:
-            return None
-        change = Change(f"{self.package.name}=={self.client_version}", "release")
-        return self.ensure(change, log=self.cabinet.log(self.key(change)), timeout=3600.0)
-
-    def minutes(self, change: Change) -> float | None:
-        if self.cached(change):
-            return 0.0
-        return median_minutes(earlier(self.cabinet, self.name, self.spec))
-
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
-    def disk(self, changes: Iterable[Change]) -> int | None:
-        missing = {self.key(change) for change in changes if not self.cached(change)}
-        return bytes_of(earlier(self.cabinet, self.name, self.spec), missing)
+        return self.kept(change, make=make, check=check, timeout=timeout)
 
     def _version(self, change: Change) -> str:
         """The version of a release of this package. :raises BuildError: it is none."""

@@ -14,20 +14,20 @@ from pathlib import Path
 
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal, uv
-from perfbisect.environments.base import Built, Cabinet, as_environment
-from perfbisect.environments.experience import bytes_of, earlier, median_minutes
-from perfbisect.environments.identity import check_commit
-from perfbisect.environments.keys import digest, text_digest
+from perfbisect.environments.base import Built, Cabinet
+from perfbisect.environments.commits import check_built
+from perfbisect.environments.experience import median_minutes
+from perfbisect.environments.kept import KeptBuilder, unread
+from perfbisect.environments.keys import digest
 from perfbisect.environments.packages import Package
-from perfbisect.environments.parts import blobs_inside, tree_digests
+from perfbisect.environments.parts import tree_digests
 from perfbisect.environments.toolchain import compilers, of_commit, shown, that_count
-from perfbisect.environments.venv import PACKAGES_FILE, fill, look
+from perfbisect.environments.venv import fill
 from perfbisect.environments.workshop import Workshop
-from perfbisect.errors import BuildError
 from perfbisect.system.git import Repository
 
 
-class SourceBuilder:
+class SourceBuilder(KeptBuilder):
     """``source[:FOLDER]``: the change is a commit; ``folder`` of the repository holds the project."""
 
     name = "source"
@@ -70,8 +70,7 @@ class SourceBuilder:
         self._trees: dict[str, str | None] = {}
 
     def prepare(self, changes: Iterable[Change]) -> None:
-        shas = [change.id for change in changes if change.kind == "commit"]
-        unknown = [sha for sha in shas if sha not in self._trees]
+        unknown = unread(changes, self._trees)
         if unknown:
             self._trees |= tree_digests(self.repository, unknown, self.folder, whole=self.whole)
 
@@ -100,14 +99,7 @@ class SourceBuilder:
             *self.limits.digested(),
         )
 
-    def cached(self, change: Change) -> bool:
-        return self.cabinet.stamp(self.key(change)) is not None
-
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        refusal = self.refuses(change)
-        if refusal is not None:
-            raise BuildError(f"{change.short}: {refusal.reason}")
-        key = self.key(change)
         variables = of_commit(self.variables, self.package, change.id)
         facts: dict[str, object] = {}
 
@@ -130,35 +122,20 @@ class SourceBuilder:
             shutil.rmtree(made.wheel.parent)
 
         def check(folder: Path) -> Built:
-            found = look(folder, self.package, what=change.short, log=log, timeout=timeout)
-            inside = "/".join(filter(None, (self.folder, self.package.folder)))
-            tracked = blobs_inside(self.repository, change.id, inside)
-            facts["identified_by"] = check_commit(found, change.id, tracked, what=change.short, log=log)
-            packages = (folder / PACKAGES_FILE).read_text()
-            facts.update(
-                found.facts,
-                packages=packages.splitlines(),
-                variables=shown(variables),
-                ccache=self._ccache or "",
-                compilers=list(self._compilers),
+            how = {
+                **facts,
+                "variables": shown(variables),
+                "ccache": self._ccache or "",
+                "compilers": list(self._compilers),
                 **self.limits.facts(),
-            )
-            interpreter = folder / "venv" / "bin" / "python"
-            return Built(
-                interpreter, found.version, change.id, found.file, text_digest(packages), dict(facts)
-            )
+            }
+            return check_built(
+                folder, self.package, self.repository, change,
+                inside="/".join(filter(None, (self.folder, self.package.folder))),
+                what=change.short, facts=how, log=log, timeout=timeout,
+            )  # fmt: skip
 
-        stamp, seconds = self.cabinet.ensure(
-            key, builder=self.name, spec=self.spec, change=change.id, make=make, check=check, timeout=timeout
-        )
-        ours = stamp.model_copy(update={"engine_commit": change.id})
-        return as_environment(ours, self.cabinet.folder(key), seconds=seconds)
-
-    def client(self) -> Environment | None:
-        if self.client_commit is None:
-            return None
-        log = self.cabinet.log(self.key(self.client_commit))
-        return self.ensure(self.client_commit, log=log, timeout=3600.0)
+        return self.kept(change, make=make, check=check, timeout=timeout)
 
     def minutes(self, change: Change) -> float | None:
         if self.cached(change):
@@ -176,15 +153,9 @@ class SourceBuilder:
             told.append(f"a first build took {first:.1f} min, later ones {later:.1f} min")
         return (f"source: {'; '.join(told)}",)
 
-    def disk(self, changes: Iterable[Change]) -> int | None:
-        missing = {
-            self.key(change) for change in changes if self.refuses(change) is None and not self.cached(change)
-        }
-        return bytes_of(earlier(self.cabinet, self.name, self.spec), missing)
-
     def _prices(self) -> tuple[float | None, float | None]:
         """Minutes of a first build and of a later one."""
-        stamps = earlier(self.cabinet, self.name, self.spec)
+        stamps = self.stamps()
         first = median_minutes(stamps, lambda stamp: stamp.facts.get("incremental") is False)
         later = median_minutes(stamps, lambda stamp: stamp.facts.get("incremental") is True)
         return first, later

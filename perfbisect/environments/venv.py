@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from perfbisect.environments import uv
-from perfbisect.environments.base import variables
+from perfbisect.environments.base import Built, variables
 from perfbisect.environments.health import Health, health, inside
+from perfbisect.environments.keys import text_digest
 from perfbisect.environments.packages import Package
 from perfbisect.errors import BuildError
 
@@ -67,6 +69,21 @@ def look(
     if not inside(found.file, folder):
         raise BuildError(f"{what}: imported {package.module} from {found.file}, not from {folder}", where=log)
     return found
+
+
+def as_built(
+    folder: Path, found: Health, commit: str, facts: Mapping[str, Any], interpreter: Path | None = None
+) -> Built:
+    """A looked-at environment as it is stamped, with the packages that were written down as it was filled."""
+    packages = (folder / PACKAGES_FILE).read_text()
+    return Built(
+        interpreter or folder / "venv" / "bin" / "python",
+        found.version,
+        commit,
+        found.file,
+        text_digest(packages),
+        {**found.facts, "packages": packages.splitlines(), **facts},
+    )
 
 
 def site_packages(venv: Path) -> Path:

@@ -11,15 +11,16 @@ from pathlib import Path
 
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal, uv
-from perfbisect.environments.base import Built, Cabinet, as_environment, write_safely
-from perfbisect.environments.experience import earlier, median_bytes, median_minutes
-from perfbisect.environments.identity import check_commit
+from perfbisect.environments.base import Built, Cabinet, write_safely
+from perfbisect.environments.commits import check_built
+from perfbisect.environments.experience import bytes_of
 from perfbisect.environments.index import Answer, Asker, choose, links, page_of, supported
-from perfbisect.environments.keys import digest, text_digest
+from perfbisect.environments.kept import KeptBuilder, unread
+from perfbisect.environments.keys import digest
 from perfbisect.environments.packages import BACKEND, Package
-from perfbisect.environments.parts import blobs_inside, tree_digests
+from perfbisect.environments.parts import tree_digests
 from perfbisect.environments.variants import DEFAULT
-from perfbisect.environments.venv import PACKAGES_FILE, fill, look
+from perfbisect.environments.venv import fill
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.system.git import Repository
 
@@ -27,7 +28,7 @@ _UNPACKED = 3
 """A wheel of compiled files takes about so many times its size when it is unpacked."""
 
 
-class WheelBuilder:
+class WheelBuilder(KeptBuilder):
     """``wheel:URL``: the change is a commit; ``variants`` are the builds that may be taken, best first."""
 
     name = "wheel"
@@ -64,11 +65,11 @@ class WheelBuilder:
 
         :raises MachineError: the index answers for none of them.
         """
-        shas = [change.id for change in changes if change.kind == "commit"]
-        unknown = [sha for sha in shas if sha not in self._trees]
+        changes = list(changes)
+        unknown = unread(changes, self._trees)
         if unknown:
             self._trees |= tree_digests(self.repository, unknown, "", whole=False)
-        unknown = [sha for sha in shas if sha not in self._answers]
+        unknown = unread(changes, self._answers)
         if not unknown:
             return
         if self._variant is None:
@@ -99,14 +100,7 @@ class WheelBuilder:
             *self.limits.digested(),
         )
 
-    def cached(self, change: Change) -> bool:
-        return self.cabinet.stamp(self.key(change)) is not None
-
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        refusal = self.refuses(change)
-        if refusal is not None:
-            raise BuildError(f"{change.short}: {refusal.reason}")
-        key = self.key(change)
 
         def make(staging: Path) -> None:
             fill(
@@ -121,45 +115,14 @@ class WheelBuilder:
             )
 
         def check(folder: Path) -> Built:
-            found = look(folder, self.package, what=change.short, log=log, timeout=timeout)
             answer = self._wheel(change)
-            shown = check_commit(
-                found,
-                change.id,
-                blobs_inside(self.repository, change.id, self.package.folder),
-                what=f"{change.short} ({answer.file})",
-                log=log,
-            )
-            packages = (folder / PACKAGES_FILE).read_text()
-            facts = {
-                **found.facts,
-                "packages": packages.splitlines(),
-                "wheel": answer.url,
-                "variant": self._variant or DEFAULT,
-                "identified_by": shown,
-                "engine_says_commit": found.commit,
-                **self.limits.facts(),
-            }
-            interpreter = folder / "venv" / "bin" / "python"
-            return Built(interpreter, found.version, change.id, found.file, text_digest(packages), facts)
+            facts = {"wheel": answer.url, "variant": self._variant or DEFAULT, **self.limits.facts()}
+            return check_built(
+                folder, self.package, self.repository, change, inside=self.package.folder,
+                what=f"{change.short} ({answer.file})", facts=facts, log=log, timeout=timeout,
+            )  # fmt: skip
 
-        stamp, seconds = self.cabinet.ensure(
-            key, builder=self.name, spec=self.spec, change=change.id, make=make, check=check, timeout=timeout
-        )
-        # Built for another commit of which all that matters is the same, it is this one as well.
-        ours = stamp.model_copy(update={"engine_commit": change.id})
-        return as_environment(ours, self.cabinet.folder(key), seconds=seconds)
-
-    def client(self) -> Environment | None:
-        if self.client_commit is None:
-            return None
-        log = self.cabinet.log(self.key(self.client_commit))
-        return self.ensure(self.client_commit, log=log, timeout=3600.0)
-
-    def minutes(self, change: Change) -> float | None:
-        if self.cached(change):
-            return 0.0
-        return median_minutes(earlier(self.cabinet, self.name, self.spec))
+        return self.kept(change, make=make, check=check, timeout=timeout)
 
     def notes(self) -> tuple[str, ...]:
         told = []
@@ -184,16 +147,13 @@ class WheelBuilder:
         return tuple(told)
 
     def disk(self, changes: Iterable[Change]) -> int | None:
-        buildable = [change for change in changes if self.refuses(change) is None]
-        missing = {self.key(change): change for change in buildable if not self.cached(change)}
-        if not missing:
-            return 0
-        each = median_bytes(earlier(self.cabinet, self.name, self.spec))
-        if each is None:
-            url = next((self._answers[change.id].url for change in missing.values()), "")
-            size = self.asker.size(url) if url else None
-            each = None if size is None else size * _UNPACKED
-        return None if each is None else each * len(missing)
+        missing = self.missing(changes)
+        known = bytes_of(self.stamps(), missing)
+        if known is not None:
+            return known
+        url = self._answers[next(iter(missing.values())).id].url
+        size = self.asker.size(url) if url else None
+        return None if size is None else size * _UNPACKED * len(missing)
 
     def page(self, sha: str, variant: str) -> str:
         """Address of the page that lists a commit's wheels."""
