@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.core.point import Build, Fate, Point, Rejection
+from perfbisect.core.point import Fate, Point, Rejection
 
-_ALIKE = 0.02
-"""By how much, relatively, the tokens of a request differ between two runs of one workload."""
-
-_TOKENS = ("input_tokens",)
-"""What a workload fixes, whoever answers it."""
+_UNLIKE = 2.0
+"""How many times longer prompts are those of another workload: one that draws them anew varies by less."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ def first_place(places: Iterable[Place]) -> Place:
 def admit(points: Sequence[Point]) -> tuple[tuple[Point, ...], tuple[Rejection, ...]]:
     """The results of one build -> its points with their night and server start, and what is none.
 
-    Several results of one cell: the last of equal ones counts, since a step that is run again replaces the
+    Several results of one cell: the last of like ones counts, since a step that is run again replaces the
     first; where they are of unlike workloads neither does, since nothing tells which is which.
     """
     night = min((point.began for point in points), default="")[:10]
@@ -65,29 +62,20 @@ def _start(point: Point) -> str:
 
 
 def _alike(a: Point, b: Point) -> bool:
-    if a.workload != b.workload:
-        return False
-    for name in _TOKENS:
-        left, right = a.covariates.get(name), b.covariates.get(name)
-        if left and right and abs(left - right) > _ALIKE * max(left, right):
-            return False
-    return True
+    left, right = _prompt(a), _prompt(b)
+    return a.workload == b.workload and not (left and right and max(left, right) > _UNLIKE * min(left, right))
+
+
+def _prompt(point: Point) -> float:
+    """Tokens of a prompt, the mean; 0 where it is not known."""
+    return float(point.covariates.get("input_tokens") or 0)
 
 
 def _two(a: Point, b: Point) -> str:
-    told = [
-        f"{name} {a.covariates.get(name)} and {b.covariates.get(name)}"
-        for name in _TOKENS
-        if a.covariates.get(name) != b.covariates.get(name)
-    ]
-    told += ["model or backend"] if a.workload != b.workload else []
-    return f"two workloads under one name, {a.raw} and {b.raw}: {', '.join(told)} differ"
+    other = a.workload != b.workload
+    what = "models or backends differ" if other else f"prompts of {_prompt(a):g} and {_prompt(b):g} tokens"
+    return f"two workloads under one name, {a.raw} and {b.raw}: {what}"
 
 
 def _rejection(point: Point, fate: Fate, reason: str) -> Rejection:
     return Rejection(point.build, fate, reason, point.raw, point.record, point.cell, point.night)
-
-
-def unread(build: Build, fate: Fate, reason: str, raw: str, record: int = 0) -> Rejection:
-    """A result of which nothing is known but why it is no point."""
-    return Rejection(build, fate, reason, raw, record)

@@ -121,7 +121,7 @@ def _sorted(store: SeriesStore, done: Ingested) -> Ingested:
             same = store.same(number)
             files = [
                 File(
-                    row.id, row.name, row.place, row.text, row.beside,
+                    row.name, row.place, row.text, row.beside,
                     zone_of(row.zone) if row.zone else None, row.facts, _twin(row.id, same.get(row.id)),
                 )
                 for row in store.files(number)

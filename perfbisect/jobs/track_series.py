@@ -13,7 +13,7 @@ from perfbisect.core.point import Build, Point, moment
 from perfbisect.core.reported_series import CellSeries, gather
 from perfbisect.core.window import LEAD, Line, Window, ordered, window
 from perfbisect.errors import UsageError
-from perfbisect.sources.kanban import PIPELINE
+from perfbisect.sources.kanban import of_nightly
 from perfbisect.store.series import SeriesStore
 from perfbisect.system.git import Repository
 
@@ -59,10 +59,10 @@ def known_cells(store: SeriesStore, cells: Sequence[str]) -> tuple[str, ...]:
 def eras_of(point: Point) -> tuple[Era, ...]:
     """The eras of the instrument that measured a point: its client, and the harness that called it."""
     backend = point.workload.backend
-    harness = NIGHTLY if point.build.pipeline.split(",")[0] == PIPELINE else ()
+    harness = NIGHTLY if of_nightly(point.build) else ()
     if any(key.startswith("latency:") for key in point.values):
         return (*DIFFUSION, *harness)
-    omni = backend.endswith(("-omni", "-speech")) or backend in ("daily-omni",)
+    omni = backend.endswith(("-omni", "-speech"))
     return (*(OMNI if omni else ()), *harness)
 
 

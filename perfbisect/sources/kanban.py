@@ -22,8 +22,14 @@ PIPELINE = "vllm/vllm-omni"
 """Whose builds are counted: Buildkite's names of organisation and pipeline."""
 
 RAW = "buildkite_nightly_raw"
+_NO_BUILD = f"{PIPELINE}, no build"
 _RESULT = re.compile(r"^(?:result_|diffusion_result_|benchmark_results_).*\.json$")
 _DAY = re.compile(r"_(\d{4})(\d{2})(\d{2})-\d{6}\.json$")
+
+
+def of_nightly(build: Build) -> bool:
+    """True for what vLLM-Omni's nightly harness measured, whether or not its number is known."""
+    return build.pipeline in (PIPELINE, _NO_BUILD)
 
 
 class Kanban:
@@ -92,7 +98,7 @@ def _days(results: Path) -> Iterator[tuple[Build, tuple[Listed, ...]]]:
         day = "-".join(match.groups()) if match else Path(name).stem
         days.setdefault(day, []).append(listed(name, entry))
     for day, files in sorted(days.items()):
-        yield Build("kanban", f"{PIPELINE}, no build", day), tuple(files)
+        yield Build("kanban", _NO_BUILD, day), tuple(files)
 
 
 def _results(found: Iterator[tuple[str, os.DirEntry[str]]]) -> tuple[Listed, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from perfbisect.clients.eras import NIGHTLY
 from perfbisect.clients.reported import Reading, Refused, readings
 from perfbisect.config.perf_specs import WARMUPS
-from perfbisect.core.admission import admit, unread
+from perfbisect.core.admission import admit
 from perfbisect.core.point import Build, Point, Rejection, Workload, known, moment, stamp
 from perfbisect.core.sighting import SEVEN, Sighting, of_command, of_result_name
 from perfbisect.errors import UsageError
@@ -32,7 +32,6 @@ _LENGTHS = (("in", "random-input-len"), ("out", "random-output-len"))
 class File:
     """A file as it is kept: ``twin`` is where the same content counts, empty where it counts here."""
 
-    id: int
     name: str
     place: str
     text: str
@@ -106,13 +105,13 @@ def _results(build: Build, file: File) -> Iterator[Point | Rejection]:
     try:
         document = read_document(file.text)
     except ValueError as error:
-        yield unread(build, "broken", f"is no JSON: {error}", file.place)
+        yield Rejection(build, "broken", f"is no JSON: {error}", file.place)
         return
     if isinstance(document, dict) and str(document.get("schema", "")).startswith("perfbisect.attempts/"):
         yield from journals.points_of(build, document, file.place)
         return
     if isinstance(document, dict) and isinstance(document.get("results"), list) and "date" in document:
-        yield unread(
+        yield Rejection(
             build, "older", "a day's summary: no cells, requests or lengths stand behind it", file.place
         )
         return
@@ -123,7 +122,7 @@ def _results(build: Build, file: File) -> Iterator[Point | Rejection]:
             else:
                 yield _point(build, file, found, record)
         except ValueError as error:
-            yield unread(build, "broken", str(error), file.place, record)
+            yield Rejection(build, "broken", str(error), file.place, record)
 
 
 def _point(build: Build, file: File, found: Reading, record: int) -> Point:
@@ -239,7 +238,7 @@ def _commands(text: str) -> Mapping[str, Any]:
 
 def _warmups(build: Build, began: datetime) -> int | None:
     """Of vLLM-Omni's nightly by its date; None where it is not known."""
-    if build.pipeline.split(",")[0] != kanban.PIPELINE:
+    if not kanban.of_nightly(build):
         return None
     fixed = moment(build.fixed) if build.fixed else began
     return WARMUPS if NIGHTLY[-1].reached(stamp(fixed)) else 0

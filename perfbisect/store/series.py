@@ -39,7 +39,6 @@ class Row:
     id: int
     name: str
     place: str
-    digest: str
     zone: str
     text: str
     beside: str
@@ -192,14 +191,10 @@ class SeriesStore:
     def files(self, build: int) -> list[Row]:
         """The files of a build, by name."""
         rows = self._db.execute(
-            "SELECT id, name, place, digest, zone, content, beside, facts FROM files "
-            "WHERE build = ? ORDER BY name",
+            "SELECT id, name, place, zone, content, beside, facts FROM files WHERE build = ? ORDER BY name",
             (build,),
         )
-        return [
-            Row(r[0], r[1], r[2], r[3], r[4], _unpacked(r[5]), _unpacked(r[6]), json.loads(r[7]))
-            for r in rows
-        ]
+        return [Row(r[0], r[1], r[2], r[3], _unpacked(r[4]), _unpacked(r[5]), json.loads(r[6])) for r in rows]
 
     def same(self, build: int) -> dict[int, dict[Place, tuple[int, str]]]:
         """For each file of a build whose content lies elsewhere too: all its places, with the number and the

@@ -6,6 +6,7 @@ leads, never into a message.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,16 @@ class _Bearer(requests.auth.AuthBase):
         return request
 
 
+@dataclass(frozen=True)
+class _Reply:
+    """An answer, read to its end; ``after``: where the next page is, empty after the last."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    after: str
+
+
 @dataclass
 class Rest:
     """A session with one service. ``limits``: names of the headers that tell what is left, and for how long.
@@ -64,25 +75,24 @@ class Rest:
 
     def pages(self, url: str, parameters: Mapping[str, str | int] | None = None) -> Iterator[Any]:
         """The items of a list, page after page, as the ``Link`` header leads."""
-        after: str | None = url
-        told: Mapping[str, str | int] | None = parameters
+        after, told = url, parameters
         while after:
             reply = self._get(after, told)
-            items = self._json(reply)
+            items = self._json(reply, after)
             if not isinstance(items, list):
                 raise self._odd(after, "no list")
             yield from items
-            after, told = reply.links.get("next", {}).get("url"), None
+            after, told = reply.after, None
 
-    def json(self, url: str, parameters: Mapping[str, str | int] | None = None) -> Any:
+    def json(self, url: str) -> Any:
         """One document."""
-        return self._json(self._get(url, parameters))
+        return self._json(self._get(url, None), url)
 
     def text(self, url: str) -> str:
         """A file's text, wherever the service keeps it."""
         return self._get(url, None).content.decode("utf-8", "replace")
 
-    def _get(self, url: str, parameters: Mapping[str, str | int] | None) -> requests.Response:
+    def _get(self, url: str, parameters: Mapping[str, str | int] | None) -> _Reply:
         """:raises UsageError: not allowed, or not there. :raises MachineError: no answer that can be used."""
         if urlsplit(url).netloc != urlsplit(self.base).netloc:
             raise MachineError(f"{self.what} leads to another host", where=_plain(url))
@@ -94,10 +104,10 @@ class Rest:
             except requests.RequestException as error:
                 last = neutral(type(error).__name__, 60)
             else:
-                if reply.status_code not in _AGAIN:
+                if reply.status not in _AGAIN:
                     self._spare(reply)
                     return self._checked(reply, url)
-                last = f"status {reply.status_code}"
+                last = f"status {reply.status}"
                 pause = self._asked(reply) or pause
             if attempt + 1 < _TRIES:
                 self.say(f"{self.what}: {last}; again in {pause:.0f} s")
@@ -108,17 +118,17 @@ class Rest:
             next_step="try again later: what was read is kept",
         )
 
-    def _read(self, url: str, parameters: Mapping[str, str | int] | None) -> requests.Response:
+    def _read(self, url: str, parameters: Mapping[str, str | int] | None) -> _Reply:
         with self._session.get(url, params=dict(parameters or {}), timeout=_PATIENCE, stream=True) as reply:
-            content = b""
+            content = bytearray()
             for chunk in reply.iter_content(1 << 16):
                 content += chunk
                 if len(content) > _LARGEST:
                     raise MachineError(f"{self.what} sent more than {_LARGEST >> 20} MB", where=_plain(url))
-            reply._content = content
-            return reply
+            after = reply.links.get("next", {}).get("url", "")
+            return _Reply(reply.status_code, reply.headers, bytes(content), after)
 
-    def _asked(self, reply: requests.Response) -> float:
+    def _asked(self, reply: _Reply) -> float:
         """Seconds that the service asks us to wait; 0 if it does not say."""
         for name in ("Retry-After", self.limits[1]):
             value = reply.headers.get(name, "")
@@ -126,30 +136,30 @@ class Rest:
                 return min(float(value) + 1.0, _LONGEST)
         return 0.0
 
-    def _spare(self, reply: requests.Response) -> None:
+    def _spare(self, reply: _Reply) -> None:
         """Waits where nothing is left of the limit, instead of being refused."""
         if reply.headers.get(self.limits[0]) == "0" and (pause := self._asked(reply)):
             self.say(f"{self.what}: its limit is reached; on in {pause:.0f} s")
             self.wait(pause)
 
-    def _checked(self, reply: requests.Response, url: str) -> requests.Response:
-        if reply.status_code in (401, 403):
+    def _checked(self, reply: _Reply, url: str) -> _Reply:
+        if reply.status in (401, 403):
             raise UsageError(
-                f"{self.what} refuses the token (status {reply.status_code})",
+                f"{self.what} refuses the token (status {reply.status})",
                 where=_plain(url),
                 next_step="give one that may read builds, artifacts and logs",
             )
-        if reply.status_code == 404:
+        if reply.status == 404:
             raise UsageError(f"{self.what} has nothing at this address", where=_plain(url))
-        if not reply.ok:
-            raise self._odd(url, f"status {reply.status_code}")
+        if reply.status != 200:
+            raise self._odd(url, f"status {reply.status}")
         return reply
 
-    def _json(self, reply: requests.Response) -> Any:
+    def _json(self, reply: _Reply, url: str) -> Any:
         try:
-            return reply.json()
+            return json.loads(reply.content)
         except ValueError:
-            raise self._odd(reply.url, "no JSON") from None
+            raise self._odd(url, "no JSON") from None
 
     def _odd(self, url: str, what: str) -> MachineError:
         return MachineError(f"{self.what} answered with {what}", where=_plain(url))

@@ -33,8 +33,9 @@ def test_a_build_that_passes_midnight_is_one_night() -> None:
     assert rejected == ()
 
 
-def test_the_last_of_equal_results_counts() -> None:
-    first, again = point(), point("2026-04-12T21:00:00Z")
+@pytest.mark.parametrize("tokens", [100.0, 140.0, None])
+def test_the_last_of_like_results_counts(tokens: float | None) -> None:
+    first, again = point(), point("2026-04-12T21:00:00Z", covariates={"input_tokens": tokens})
     admitted, rejected = admit([again, first])
     assert [p.raw for p in admitted] == [again.raw]
     assert [(r.fate, r.raw) for r in rejected] == [("repeated", first.raw)]

@@ -22,7 +22,6 @@ def sort(
 ) -> tuple[list[Point], list[Rejection]]:
     made = [
         File(
-            id=place,
             name=f"tests/{name}",
             place=f"/there/{place}/{name}",
             text=document if isinstance(document, str) else json.dumps(document),
