@@ -24,11 +24,11 @@ perfbisect.alert = (() => {
     const alert = series.all().alerts.get(state.name);
     if (!alert) throw new Error(`no alert is called ${state.name}: it may be of an older site`);
     const [loaded, wholes] = await Promise.all([series.load(alert.cell, alert.metric), series.details(alert.event)]);
-    const drawn = perfbisect.cell.block(loaded, state.params, alert.id);
+    const drawn = perfbisect.cell.block(loaded, state.params, alert);
     const number = series.alertsOf(alert.cell, alert.metric).indexOf(alert) + 1;
     root.append(
       el("h1", { tabindex: "-1" }, `${alert.measure.display}: ${words.effect(alert.measure, alert.effect)}`),
-      el("p", {}, el("a", { href: perfbisect.address("cell", alert.cell.name, alert.metric === alert.cell.headline ? "" : { metric: alert.metric }) }, alert.cell.name),
+      el("p", {}, el("a", { href: series.address(alert.cell, alert.measure) }, alert.cell.name),
         el("span", { class: "soft" }, ` · ${[alert.cell.model, alert.cell.load, alert.cell.machine].filter(Boolean).join(" · ")}`)),
       ...drawn.nodes.filter(Boolean),
       panels.alert(alert, wholes.get(alert.id), number),

@@ -23,7 +23,7 @@ perfbisect.cell = (() => {
       params.get("beside") || "", (value) => perfbisect.set({ beside: value })) : null);
 
   // The figure of one series with all that belongs to it; drawn once it is in the page.
-  const block = (loaded, params, chosen) => {
+  const block = (loaded, params, alert) => {
     const node = el("div", { class: "figure", role: "img", "aria-label":
       `${loaded.measure.display} of ${loaded.cell.name}; arrow keys go from point to point` });
     const panel = el("div", {});
@@ -31,9 +31,10 @@ perfbisect.cell = (() => {
     const beside = params.get("beside") in loaded.data.covariates ? params.get("beside") : "";
     const draw = async () => {
       const Plotly = await figure.one(node, loaded, {
-        alerts: series.alertsOf(loaded.cell, loaded.measure.name), scale: params.get("scale") || "", days, beside, chosen,
+        alerts: series.alertsOf(loaded.cell, loaded.measure.name), scale: params.get("scale") || "", days, beside,
+        chosen: alert ? alert.id : "",
       });
-      points.follow(node, panel, loaded, Plotly);
+      points.follow(node, panel, loaded, Plotly, alert ? alert.first : "");
     };
     const whole = el("details", {}, el("summary", {}, "Every point as a table"));
     whole.addEventListener("toggle", () => {
@@ -72,7 +73,7 @@ perfbisect.cell = (() => {
     const loaded = await series.load(cell, state.params.get("metric"));
     const found = series.alertsOf(cell, loaded.measure.name);
     const wholes = await Promise.all(found.map(async (alert) => (await series.details(alert.event)).get(alert.id)));
-    const drawn = block(loaded, state.params, "");
+    const drawn = block(loaded, state.params, null);
     const done = series.all().site.bisections.filter((one) => one.cell === cell.name);
     root.append(
       el("h1", { tabindex: "-1" }, cell.name),
@@ -86,7 +87,8 @@ perfbisect.cell = (() => {
       small(loaded) || "",
       done.length ? el("section", {}, el("h2", {}, "Bisections of this cell"), panels.bisections(done)) : "",
       loaded.data.rows.length ? el("section", {}, el("h2", {}, "What is measured"), table(["", ""],
-        loaded.data.rows.map(([label, value]) => el("tr", {}, el("td", { class: "k soft" }, label), el("td", { class: "long" }, el("code", {}, value)))))) : "");
+        loaded.data.rows.map(([label, value]) => el("tr", {},
+          el("td", { class: "k soft" }, label), el("td", { class: "long" }, el("code", {}, value)))))) : "");
     shown();
     await drawn.draw();
     return cell.name;

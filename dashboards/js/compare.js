@@ -1,7 +1,7 @@
 "use strict";
 // Several cells or metrics on one time.
 perfbisect.compare = (() => {
-  const { words, series, figure } = perfbisect;
+  const { words, series, panels, figure } = perfbisect;
   const { el, svg, select, table } = perfbisect.dom;
   const MOST = 8;
 
@@ -46,8 +46,10 @@ perfbisect.compare = (() => {
       go([...own.map((one) => one.key), key], params);
     } },
     select("add-cell", "Cell", cells.map((one) => [one.name, one.name]), cell.name, (value) => perfbisect.set({ cell: value })),
-    select("add-metric", "Metric", cell.metrics.map((one) => [one.name, one.name]), metric.name, (value) => perfbisect.set({ cell: cell.name, metric: value })),
-    el("button", { id: "add", disabled: there || own.length >= MOST }, own.length >= MOST ? `No more than ${MOST}` : there ? "There already" : "Add"));
+    select("add-metric", "Metric", cell.metrics.map((one) => [one.name, one.name]), metric.name,
+      (value) => perfbisect.set({ cell: cell.name, metric: value })),
+    el("button", { id: "add", disabled: there || own.length >= MOST },
+      own.length >= MOST ? `No more than ${MOST}` : there ? "There already" : "Add"));
   };
 
   const render = async (root, state, shown) => {
@@ -72,15 +74,16 @@ perfbisect.compare = (() => {
         select("compare-days", "Nights", [["", "all"], ["30", "last 30 days"], ["90", "last 90 days"], ["180", "last 180 days"]],
           state.params.get("days") || "", (value) => perfbisect.set({ days: value }))),
       node,
-      table(["", "cell", "metric", el("th", { class: "n", scope: "col" }, "newest"), el("th", { class: "n", scope: "col" }, "level"), "all nights", "alerts", ""],
+      table(["", "cell", "metric", panels.n("newest"), panels.n("level"), "all nights", "alerts", ""],
         own.map(({ key, cell, one }, at) => el("tr", {},
           el("td", {}, mark(at)),
-          el("td", { class: "long" }, el("a", { class: "go", href: perfbisect.address("cell", cell.name, { metric: one.name }) }, cell.name)),
+          el("td", { class: "long" }, el("a", { class: "go", href: series.address(cell, one) }, cell.name)),
           el("td", {}, one.name),
           el("td", { class: "n" }, words.amount(one.now, one.unit)),
           el("td", { class: "n" }, one.level ? words.amount(one.level[0], one.unit) : "-"),
           el("td", {}, series.curve(cell, one)),
-          el("td", {}, series.alertsOf(cell, one.name).map((alert) => el("a", { class: `mark ${alert.kind}`, href: perfbisect.address("alert", alert.id) },
+          el("td", {}, series.alertsOf(cell, one.name).map((alert) => el("a",
+            { class: `mark ${alert.kind}`, href: perfbisect.address("alert", alert.id) },
             `${words.arrow(alert)} ${words.effect(one, alert.effect)} ${words.day(alert.first)}`))),
           el("td", {}, el("button", { type: "button", "aria-label": `Remove ${cell.name}, ${one.name}`,
             onclick: () => go(own.filter((other) => other.key !== key).map((other) => other.key), state.params) }, "Remove"))))));

@@ -139,6 +139,7 @@ perfbisect.figure = (() => {
   // The values in view and those of their levels, with a little room: outside values do not flatten them.
   const heights = (values, scale) => {
     const known = values.filter((value) => value !== null);
+    if (!known.length) return {};
     let [low, high] = [Math.min(...known), Math.max(...known)];
     if (scale === "log" && low > 0) {
       const room = Math.max((Math.log10(high) - Math.log10(low)) * 0.08, 0.02);

@@ -109,11 +109,13 @@ perfbisect.main = (() => {
   const start = () => {
     const site = perfbisect.site();
     if (!site) {
-      document.getElementById("view").append(el("div", { class: "page" }, el("p", {}, "data/site.js cannot be read: it belongs beside this page.")));
+      document.getElementById("view").append(
+        el("div", { class: "page" }, el("p", {}, "data/site.js cannot be read: it belongs beside this page.")));
       return;
     }
-    document.getElementById("foot").append(
-      el("div", { class: "page" }, `Made by perfbisect on ${perfbisect.words.minute(site.made)}. Times are UTC. This page loads nothing from anywhere but its own folder.`));
+    document.getElementById("foot").append(el("div", { class: "page" },
+      `Made by perfbisect on ${perfbisect.words.minute(site.made)}. Times are UTC. `,
+      "This page loads nothing from anywhere but its own folder."));
     named();
     document.getElementById("theme").addEventListener("click", theme);
     perfbisect.keys.listen();

@@ -32,7 +32,8 @@ perfbisect.overview = (() => {
         el("input", { id: "filter-q", type: "search", value: params.get("q") || "", autocomplete: "off", spellcheck: "false",
           oninput: (event) => perfbisect.set({ q: event.target.value }) })),
       ["family", "model", "load", "machine", "q", "metric"].some((key) => params.get(key))
-        ? el("button", { type: "button", onclick: () => perfbisect.set({ family: "", model: "", load: "", machine: "", q: "", metric: "" }) }, "Clear")
+        ? el("button", { type: "button",
+          onclick: () => perfbisect.set({ family: "", model: "", load: "", machine: "", q: "", metric: "" }) }, "Clear")
         : null);
   };
 
@@ -97,7 +98,7 @@ perfbisect.overview = (() => {
           else picked.delete(key);
           perfbisect.main.comparing(picked);
         } })),
-      el("td", { class: "long" }, el("a", { class: "go", href: perfbisect.address("cell", cell.name, one.name === cell.headline ? "" : { metric: one.name }) }, cell.name),
+      el("td", { class: "long" }, el("a", { class: "go", href: series.address(cell, one) }, cell.name),
         el("span", { class: "soft small block" }, [cell.family, cell.model, cell.load, cell.machine].filter(Boolean).join(" · "))),
       el("td", {}, one.name),
       el("td", { class: "n" }, words.amount(one.now, one.unit), el("span", { class: "soft small block" }, one.time ? words.day(one.time) : "")),
@@ -143,7 +144,8 @@ perfbisect.overview = (() => {
     const count = site.cells.reduce((sum, cell) => sum + cell.metrics.length, 0);
     root.append(
       el("h1", { tabindex: "-1" }, "What is wrong now"),
-      el("p", { class: "soft" }, `${words.many(site.cells.length, "cell")}, ${words.many(count, "series", "series")}; nights from ${words.day(moment(site.span[0]))} to ${words.day(moment(site.span[1]))}.`),
+      el("p", { class: "soft" }, `${words.many(site.cells.length, "cell")}, ${words.many(count, "series", "series")}`,
+        `; nights from ${words.day(moment(site.span[0]))} to ${words.day(moment(site.span[1]))}.`),
       filters(state.params),
       events(state.params, found),
       cells(state.params, found),

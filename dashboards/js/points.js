@@ -4,7 +4,10 @@ perfbisect.points = (() => {
   const { words } = perfbisect;
   const { el, table, say } = perfbisect.dom;
 
-  const shown = (value) => (typeof value === "number" ? value.toLocaleString("en", { maximumSignificantDigits: 6 }) : value === null || value === undefined ? "-" : String(value));
+  const shown = (value) => {
+    if (typeof value === "number") return value.toLocaleString("en", { maximumSignificantDigits: 6 });
+    return value === null || value === undefined ? "-" : String(value);
+  };
 
   const panel = (loaded, at) => {
     const { points, covariates } = loaded.data;
@@ -17,7 +20,7 @@ perfbisect.points = (() => {
     const main = { true: "of the main branch", false: "not of the main branch", null: "branch not known" }[points.main[at]];
     const names = Object.keys(covariates).filter((name) => covariates[name][at] !== null);
     const moved = (name) => before >= 0 && covariates[name][before] !== covariates[name][at];
-    return el("div", { class: "point" },
+    return el("div", { class: "reading" },
       el("p", {},
         el("b", {}, words.amount(values[at], loaded.measure.unit)),
         change === null ? "" : ` ${words.effect({ absolute: false }, change)} against the point before`,
@@ -31,11 +34,13 @@ perfbisect.points = (() => {
           el("td", { class: "n" }, before < 0 ? "-" : shown(covariates[name][before]))))) : null);
   };
 
-  // Left and right walk through the points, Home and End go to the first and the last.
-  const follow = (figure, target, loaded, Plotly) => {
+  // Left and right walk through the points, Home and End go to the first and the last. It begins at the moment
+  // "first", or at the newest.
+  const follow = (figure, target, loaded, Plotly, first) => {
     const { values } = loaded.series;
     const there = values.map((_, at) => at).filter((at) => values[at] !== null);
-    let current = there.length - 1;
+    const wanted = there.findIndex((at) => loaded.data.points.time[at] === first);
+    let current = wanted < 0 ? there.length - 1 : wanted;
     const choose = (position, aloud) => {
       current = Math.max(0, Math.min(there.length - 1, position));
       const at = there[current];
@@ -48,10 +53,10 @@ perfbisect.points = (() => {
     figure.setAttribute("tabindex", "0");
     figure.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const wanted = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: there.length - 1 }[event.key];
-      if (wanted === undefined) return;
+      const next = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: there.length - 1 }[event.key];
+      if (next === undefined) return;
       event.preventDefault();
-      choose(wanted, true);
+      choose(next, true);
     });
     const clicked = (event) => choose(there.indexOf(event.points[0].customdata), false);
     figure.on("plotly_hover", (event) => {

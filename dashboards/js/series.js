@@ -29,10 +29,14 @@ perfbisect.series = (() => {
   const metric = (cell, name) =>
     cell.metrics.find((one) => one.name === name) || cell.metrics.find((one) => one.name === cell.headline);
 
+  // The page of a cell that shows a metric of it.
+  const address = (cell, one) => perfbisect.address("cell", cell.name, one.name === cell.headline ? "" : { metric: one.name });
+
   // A cell whole; "series" is that of the metric.
   const load = async (cell, name) => {
     const data = await perfbisect.load(cell.file);
-    return { cell, data, measure: metric(cell, name), series: data.series.find((one) => one.metric === metric(cell, name).name) };
+    const measure = metric(cell, name);
+    return { cell, data, measure, series: data.series.find((one) => one.metric === measure.name) };
   };
 
   const alertsOf = (cell, name) => cell.alerts.filter((alert) => alert.metric === name);
@@ -63,5 +67,5 @@ perfbisect.series = (() => {
     return commits && sha ? perfbisect.dom.el("a", { href: commits.replace("{sha}", encodeURIComponent(sha)) }, text) : text;
   };
 
-  return { all, metric, load, alertsOf, marks, curve, details, commit };
+  return { all, metric, address, load, alertsOf, marks, curve, details, commit };
 })();

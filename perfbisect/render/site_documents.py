@@ -96,8 +96,9 @@ class SeriesDocument(Document):
 class SiteCellDocument(Document):
     """A cell's lineage on one kind of machine.
 
-    ``load``: its concurrency or request rate, ``c64`` or ``r2.0``. ``headline`` names the series that
-    is shown first; ``rows`` say what is measured.
+    ``name`` is the cell's, with the machine in it where the cell was measured on several kinds. ``load``: its
+    concurrency or request rate, ``c64`` or ``r2.0``. ``headline`` names the series that is shown first;
+    ``rows`` say what is measured.
     """
 
     name: str
@@ -115,6 +116,8 @@ class SiteCellDocument(Document):
     @model_validator(mode="after")
     def _agrees(self) -> SiteCellDocument:
         count, times = len(self.points), [point.time for point in self.points]
+        if not count:
+            raise ValueError(f"{self.name!r} has no points")
         if times != sorted(times):
             raise ValueError(f"the points of {self.name!r} are in order of time")
         for one in self.series:

@@ -31,6 +31,7 @@ def one(**more: Any) -> tuple[Any, ...]:
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "points out of order": (given(points=CELL.points[::-1]), "in order of time"),
+    "no points": (given(points=(), series=one(values=(), levels=())), "has no points"),
     "fewer values": (given(series=one(values=(1.0,))), "1 values for 10 points"),
     "a level beyond": (
         given(series=one(levels=(LevelDocument(first=3, last=10, value=1, low=1, high=1),))),

@@ -1,0 +1,129 @@
+"""A real browser: the Chromium of the machine, driven by Playwright.
+
+Nothing here skips: without a browser or its driver the tests fail.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from perfbisect.render.documents import ReportDocument
+from perfbisect.render.site import build
+from tests.jobs.conftest import new_job, plan_for
+from tests.render.conftest import rich, told
+from tests.render.site_world import site
+
+__all__ = ["new_job", "plan_for", "rich", "told"]
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    assert found, f"no browser: none of {', '.join(NAMES)} is on the path (Debian: apt install chromium)"
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@dataclass
+class Reader:
+    """A page of the site with what it asked for and complained of."""
+
+    page: Page
+    base: str
+    asked: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, address: str = "#/") -> Page:
+        """The page at an address of the site, once it is drawn."""
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.base}/index.html{address}")
+        return self.ready()
+
+    def ready(self) -> Page:
+        self.page.wait_for_selector("#view:not([aria-busy]) h1")
+        return self.page
+
+    def follow(self, selector: str) -> Page:
+        """Opens a link of the site."""
+        before = self.page.url
+        self.page.locator(selector).first.click()
+        self.until(f"location.href !== {json.dumps(before)}")
+        return self.ready()
+
+    def until(self, expression: str) -> None:
+        """Waits for JavaScript to be true. (The driver's own wait needs eval, which the page forbids.)"""
+        for _ in range(500):
+            if self.page.evaluate(expression):
+                return
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"still not so after ten seconds: {expression}")
+
+    def press(self, *keys: str) -> Page:
+        for key in keys:
+            self.page.keyboard.press(key)
+        return self.page
+
+
+@pytest.fixture(scope="session")
+def folders() -> dict[str, Path]:
+    """The sites that were built, each once."""
+    return {}
+
+
+@pytest.fixture
+def folder(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, rich: ReportDocument) -> Path:
+    """A site with everything that a site can have. Nobody writes to it."""
+    if "site" not in folders:
+        folders["site"] = tmp_path_factory.mktemp("site")
+        build(site(rich), folders["site"])
+    return folders["site"]
+
+
+def reading(browser: Browser, base: str, **options: object) -> Iterator[Reader]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)  # type: ignore[arg-type]
+    page = context.new_page()
+    made = Reader(page, base)
+    page.on("request", lambda request: made.asked.append(request.url))
+    page.on("console", lambda message: made.complaints.append(message.text))
+    page.on("pageerror", lambda error: made.complaints.append(str(error)))
+    yield made
+    context.close()
+
+
+@pytest.fixture
+def reader(browser: Browser, folder: Path) -> Iterator[Reader]:
+    """The site, opened from disk."""
+    yield from reading(browser, folder.as_uri())
+
+
+@pytest.fixture
+def hosted(browser: Browser, folder: Path) -> Iterator[Reader]:
+    """The site on a web host."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """The tests' output is not for requests."""
+
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield from reading(browser, f"http://127.0.0.1:{server.server_address[1]}")
+    server.shutdown()
+    thread.join()
+    server.server_close()

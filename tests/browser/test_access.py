@@ -1,0 +1,149 @@
+"""The site for everybody: keys, colours, narrow windows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.browser.conftest import Reader, reading
+from tests.render.site_world import site
+
+pytestmark = pytest.mark.browser
+
+SLOW = site().cells[0].name
+CELL = f"#/cell/{quote(SLOW, safe='')}"
+
+
+@pytest.fixture(params=["light", "dark"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def themed(browser: Browser, folder: Path, scheme: str) -> Iterator[Reader]:
+    yield from reading(browser, folder.as_uri(), color_scheme=scheme)
+
+
+def focused(page: Page) -> str:
+    return str(page.evaluate("document.activeElement.textContent"))
+
+
+def test_the_keys_reach_everything(reader: Reader) -> None:
+    page = reader.open()
+    first, second = page.locator("#view a.go").all_inner_texts()[:2]
+    reader.press("j")
+    assert focused(page) == first
+    reader.press("j")
+    assert focused(page) == second
+    reader.press("k", "Enter")
+    reader.until("location.hash.startsWith('#/alert/')")
+    reader.ready()
+    assert page.evaluate("document.activeElement.tagName") == "H1"
+    reader.press("b")
+    reader.until("location.hash === '#/bisections'")
+    reader.press("c")
+    reader.until("location.hash.startsWith('#/compare')")
+    reader.press("o")
+    reader.until("location.hash === '#/'")
+    reader.ready()
+    reader.press("/")
+    page.keyboard.type("jt?")
+    assert page.input_value("#filter-q") == "jt?", "in a field a key is a letter"
+    reader.press("Escape", "?")
+    assert page.locator("dialog[open]").count() == 1
+    reader.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+
+
+def test_brackets_turn_the_metrics(reader: Reader) -> None:
+    reader.open(CELL)
+    reader.press("]")
+    reader.until("location.hash.endsWith('?metric=output_throughput')")
+    reader.ready()
+    reader.press("[")
+    reader.until("!location.hash.includes('metric')")
+    reader.ready()
+    reader.press("[")
+    reader.until("location.hash.endsWith('metric=spec_decode_acceptance_rate')")
+
+
+def test_tab_reaches_every_control_and_each_has_a_name(reader: Reader) -> None:
+    page = reader.open()
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("a, button, input, select")].filter((node) =>
+             !(node.textContent.trim() || node.getAttribute("aria-label") || (node.labels || []).length))
+             .map((node) => node.outerHTML)"""
+    )
+    assert nameless == []
+    reader.press("Tab")
+    assert focused(page) == "To the content"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of ``rgb(r, g, b)``, as WCAG 2.2 defines it."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def colours(page: Page, *names: str) -> list[str]:
+    found: list[str] = page.evaluate(
+        """(names) => { const probe = document.createElement("i"); document.body.append(probe);
+             const all = names.map((name) => { probe.style.color = `var(--${name})`;
+               return getComputedStyle(probe).color; }); probe.remove(); return all; }""",
+        list(names),
+    )
+    return found
+
+
+def test_text_can_be_read_on_its_ground(themed: Reader) -> None:
+    page = themed.open()
+    papers = colours(page, "paper", "raised")
+    for colour in colours(page, "text", "soft", "link", "worse", "better", "other"):
+        assert min(contrast(colour, paper) for paper in papers) >= 4.5
+    for colour in colours(page, *(f"s{i}" for i in range(8)), "level"):
+        assert contrast(colour, papers[0]) >= 3
+
+
+def test_worse_and_better_stay_apart_without_colours(themed: Reader) -> None:
+    page = themed.open("#/?list=better")
+    assert "better" in page.inner_text("table.events tbody tr")
+    marks = page.locator("table.cells a.mark").all_inner_texts()
+    assert marks
+    assert all(re.search(r"worse|better|night|instrument", mark) for mark in marks)
+
+
+def test_the_theme_is_that_of_the_system_until_another_is_chosen(themed: Reader, scheme: str) -> None:
+    page = themed.open(CELL)
+    text = "getComputedStyle(document.body).backgroundColor"
+    ground = "getComputedStyle(document.querySelector('.figure .xtick text')).fill"
+    system = (luminance(page.evaluate(text)), luminance(page.evaluate(ground)))
+    assert (system[0] > 0.5) is (scheme == "light")
+    assert (system[1] < 0.2) is (scheme == "light"), "the figure follows"
+    wanted = "dark" if scheme == "light" else "light"
+    while f"Colours: {wanted}" != page.inner_text("#theme"):
+        themed.press("t")
+    themed.ready()
+    assert (luminance(page.evaluate(text)) > 0.5) is (wanted == "light")
+    themed.until(f"{ground} !== ''")
+    assert (luminance(page.evaluate(ground)) < 0.2) is (wanted == "light")
+    page.reload()
+    themed.ready()
+    assert (luminance(page.evaluate(text)) > 0.5) is (wanted == "light"), "it is kept"
+
+
+@pytest.mark.parametrize("address", ["#/", CELL, "#/compare", "#/bisections"])
+def test_a_narrow_window_is_enough(reader: Reader, address: str) -> None:
+    reader.page.set_viewport_size({"width": 390, "height": 800})
+    page = reader.open(address)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
