@@ -13,15 +13,18 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
 
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.site import build
 from tests.jobs.conftest import new_job, plan_for
 from tests.render.conftest import rich, told
 from tests.render.site_world import site
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 __all__ = ["new_job", "plan_for", "rich", "told"]
 
@@ -30,6 +33,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    # Only these tests need it: all others are collected without it.
+    from playwright.sync_api import sync_playwright
+
     found = next(filter(None, map(shutil.which, NAMES)), None)
     assert found, f"no browser: none of {', '.join(NAMES)} is on the path (Debian: apt install chromium)"
     with sync_playwright() as driver:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page
 
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.safe import line
@@ -15,6 +15,9 @@ from perfbisect.render.site import build
 from perfbisect.render.site_data import page_of
 from tests.browser.conftest import Reader
 from tests.render.site_world import HARM, large, site
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 pytestmark = pytest.mark.browser
 
