@@ -2,7 +2,8 @@
 
 The rule is the one by which vLLM-Omni's maintainers do it by hand (#5231, #6201): the plain mean of seven
 days; it replaces the old baseline where it is as good or better, or worse by no more than 7 %; what got worse
-by more keeps its baseline, or the regression would be absorbed; with too few nights nothing is changed.
+by more keeps its baseline, or the regression would be absorbed; with too few nights nothing is changed. Nor is
+it where one wild night makes the mean: that lies further from the median than what is tolerated.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
+from statistics import median
 from typing import Literal
 
 DAYS = 7
@@ -56,6 +58,10 @@ def propose(
         return Proposal(
             old, mean, old, nights, "too few", change, f"{nights} of {days} nights, {least} needed"
         )
+    middle = median(values)
+    if abs(mean - middle) > TOLERATED * abs(middle):
+        why = f"one night makes the mean: their median is {middle:.6g}"
+        return Proposal(old, mean, old, nights, "kept", change, why)
     if change is None:
         return Proposal(old, mean, mean, nights, "new")
     worse = sign * change

@@ -68,7 +68,8 @@ def trend_lines(document: TrackTrendDocument) -> Iterator[str]:
         ]  # fmt: skip
         yield from columns([head, *rows], right=(2, 4, 6))
     if document.unknown_branch:
-        yield f"{document.unknown_branch} builds do not say their branch: not known to be of main"
+        mark = "?: " if document.tables else ""
+        yield f"{mark}{document.unknown_branch} builds do not say their branch: not known to be of main"
 
 
 def _table(table: TrendDocument) -> Iterator[str]:
@@ -77,7 +78,8 @@ def _table(table: TrendDocument) -> Iterator[str]:
     head = ("date (UTC)", "build", "commit", "value", "change", "")
     rows = [
         (
-            (r.began or r.night)[:16].replace("T", " "), r.build, r.commit[:12] or "-", number(r.value),
+            (r.began or r.night)[:16].replace("T", " "), r.build + ("?" if r.main is None else ""),
+            r.commit[:12] or "-", number(r.value),
             _change(table.metric.name, r.change), "; ".join(r.marks),
         )
         for r in table.rows

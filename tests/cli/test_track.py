@@ -39,8 +39,9 @@ def test_from_the_kanban_to_the_table(home: Path, capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{CELL}: audio_ttfp in ms, lower is better"
     assert lines[1].split() == ["date", "(UTC)", "build", "commit", "value", "change"]
-    assert lines[3].split() == ["2026-04-02", "19:00", "101", "-", "660.0", "+10.0", "%"]
+    assert lines[3].split() == ["2026-04-02", "19:00", "101?", "-", "660.0", "+10.0", "%"]
     assert lines[4].endswith("-10.0 %  1 night missing before")
+    assert lines[-1] == "?: 3 builds do not say their branch: not known to be of main"
     assert typed("trend") == 0
     assert CELL in capsys.readouterr().out
     assert typed("rebaseline", "omni", "--days", "3") == 0

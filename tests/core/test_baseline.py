@@ -33,6 +33,14 @@ def test_the_mean_is_plain() -> None:
     assert propose(None, (1.0, 2.0, 3.0, 10.0), sign=1, smallest=0.03).mean == 4.0
 
 
+def test_one_wild_night_makes_no_baseline() -> None:
+    made = propose(12.0, (*WEEK[:6], 500.0), sign=1, smallest=0.03)
+    assert (made.new, made.status) == (12.0, "kept")
+    assert made.why == "one night makes the mean: their median is 10"
+    assert propose(None, (*WEEK[:6], 500.0), sign=1, smallest=0.03).new is None
+    assert propose(12.0, (*WEEK[:6], 11.0), sign=1, smallest=0.03).status == "better"
+
+
 def test_too_few_nights_change_nothing() -> None:
     made = propose(12.0, WEEK[:3], sign=1, smallest=0.03)
     assert (made.new, made.status, made.why) == (12.0, "too few", "3 of 7 nights, 4 needed")
