@@ -2,8 +2,8 @@
 
 The rule is the one by which vLLM-Omni's maintainers do it by hand (#5231, #6201): the plain mean of seven
 days; it replaces the old baseline where it is as good or better, or worse by no more than 7 %; what got worse
-by more keeps its baseline, or the regression would be absorbed; with too few nights nothing is changed. Nor is
-it where one wild night makes the mean: that lies further from the median than what is tolerated.
+by more keeps its baseline, or the regression would be absorbed; with too few nights nothing is changed. Nor
+is it where one wild night makes the mean: that lies further from the median than what is tolerated.
 """
 
 from __future__ import annotations
