@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from perfbisect.core import verdict
 from perfbisect.core.crew import Crew, crew
-from perfbisect.core.ends import ROUNDS, Settled, launches_needed, next_end, unsettled
+from perfbisect.core.ends import Settled, hopeless, next_end
 from perfbisect.core.every import go_on, named, parts
 from perfbisect.core.plan import (
     Beliefs,
@@ -123,9 +123,8 @@ def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
     unseen = _unseen_end(plan, story, who)
     if unseen is not None:
         return unseen
-    if not who.pending and unsettled(plan, story.own, state):
-        runs = story.prices.best_runs(state.sigma, state.tau, plan.max_runs)
-        needed = launches_needed(state, runs, plan.min_effect, ROUNDS)
+    needed = 0 if who.pending else hopeless(plan, story.own, story.prices, state)
+    if needed:
         return Done(verdict.without_culprit(plan, story, state, "too small", needed))
     steps = named(plan, story) if plan.every else ()
     if steps:

@@ -21,20 +21,15 @@ NOT_REPRODUCED = 0.95
 """... and above which there is nothing to find, from round :data:`PATIENCE` on, where :func:`excludes`
 agrees."""
 
-PATIENCE = 4
+PATIENCE = 3
 
 ROUNDS = 10
 """Rounds after which the ends alone will not settle it: a part of the range may still be worse than both (a
 step that was half undone later), so the search looks there ..."""
 
-AT_LAST = 0.40
-"""... and gives up where no change is as likely as this ..."""
-
-LAST_LAUNCHES = 24
-"""... after so many launches, if it was as likely by the ends alone ..."""
-
-LONG_LAUNCHES = 60
-"""... and after so many in any case."""
+WORTHWHILE = 40
+"""... unless settling the step that is believed would take more launches a side than this: then it is too
+small for this noise, here and in a search of as many launches that leaves open whether anything changed."""
 
 AGAINST = 60.0
 """How far the data must speak against a step of any size before it is called absent ..."""
@@ -87,26 +82,25 @@ def next_end(
         runs = max(runs, min(2, plan.max_runs))
     if rounds + len(crew.pending) / 2 >= ROUNDS and crew.pending:
         return Wait("the last rounds of the ends are under way")
-    if rounds >= ROUNDS and state.none < NOT_REPRODUCED:
-        return Settled(None, state)
     if rounds >= ROUNDS:
-        return Settled("too small", state, launches_needed(state, runs, plan.min_effect, rounds))
+        needed = launches_needed(state, runs, plan.min_effect, rounds)
+        if state.none < NOT_REPRODUCED and needed <= WORTHWHILE:
+            return Settled(None, state)
+        return Settled("too small", state, needed)
     return Measure(
         order[0], runs, "end", f"{_name(order[0])} end, round {turn + 1}: P(no change) {state.none:.2f}"
     )
 
 
-def unsettled(plan: Plan, data: tuple[Launch, ...], state: Posterior) -> bool:
-    """Whether as many launches between the ends as that is worth still leave open whether anything changed.
-
-    ``data``: the launches of this bisection; ``state`` their posterior.
-    """
-    between = sum(launch.purpose == "search" for launch in data)
-    if state.none < AT_LAST or between < LAST_LAUNCHES:
-        return False
-    ends = tuple(launch for launch in data if launch.purpose == "end")
-    alone = posterior(ends, prior_weights(plan.n, plan.prior), plan.min_effect)
-    return between >= LONG_LAUNCHES or alone.none >= AT_LAST
+def hopeless(plan: Plan, data: tuple[Launch, ...], prices: Prices, state: Posterior) -> int:
+    """Launches a side that would settle it, where a search leaves open whether anything changed and that many
+    are not worth their minutes; else 0. ``data``: the launches of this bisection; ``state`` their
+    posterior."""
+    if state.none < GO_ON or len(data) < WORTHWHILE:
+        return 0
+    runs = prices.best_runs(state.sigma, state.tau, plan.max_runs)
+    needed = launches_needed(state, runs, plan.min_effect, ROUNDS)
+    return needed if needed > WORTHWHILE else 0
 
 
 def excludes(state: Posterior, min_effect: float) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perfbisect.core import confirm
 from perfbisect.core.crew import WORKERS, Crew
-from perfbisect.core.ends import NOT_REPRODUCED
+from perfbisect.core.ends import excludes
 from perfbisect.core.groups import leading, parent_of
 from perfbisect.core.noise import Launch
 from perfbisect.core.plan import Measure, Plan, Wait, Word
@@ -21,6 +21,10 @@ in twenty, so the share of wrong candidates that reach it is what is left of its
 
 NAME_AT = 0.995
 """Probability, the A/B's launches counted, without which nothing is named whatever the A/B says."""
+
+NOTHING = 0.90
+"""Probability of no change above which a search finds nothing, where :func:`ends.excludes` agrees. The rest
+is steps too small to matter: no number of launches rules them out."""
 
 ATTEMPTS = 3
 """A/B comparisons that may fail before the bisection gives up."""
@@ -85,7 +89,7 @@ def search(
     held = [trial for trial in trials if trial.passed and confirm.sides(trial.launches) == (first - 1, last)]
     if held and mass >= NAME_AT:
         return Ended("found", state, held[-1].launches)
-    if state.none > NOT_REPRODUCED:
+    if state.none > NOTHING and excludes(state, plan.min_effect):
         return _nothing(plan, story, state, span)
     if sum(trial.passed is False for trial in trials) >= attempts:
         return Ended("too small", state)
@@ -130,7 +134,7 @@ def _begin(plan: Plan, story: Story, state: Posterior, culprit: int, crew: Crew)
 def _nothing(plan: Plan, story: Story, state: Posterior, span: tuple[int, int]) -> Measure | Ended:
     """No step after all; where launches of earlier jobs say so, this one's own must as well."""
     own = state_of(plan, story.own, span)
-    if own is None or own.none > NOT_REPRODUCED or not any(launch.imported for launch in story.usable):
+    if own is None or own.none > NOTHING or not any(launch.imported for launch in story.usable):
         return Ended("not reproduced", state if own is None else own)
     count = [sum(launch.index == end for launch in story.own) for end in span]
     runs = story.prices.best_runs(own.sigma, own.tau, plan.max_runs)

@@ -20,6 +20,7 @@ from perfbisect.core.bisect import (
     beliefs,
     next_action,
 )
+from perfbisect.core.ends import WORTHWHILE
 from tests.core.worlds import Bench
 
 
@@ -71,12 +72,20 @@ def test_a_step_within_the_noise_is_too_small_and_says_what_it_takes():
     world = bench(step=0.06, sigma=0.05, tau=0.12, seed=4)
     end = world.play()
     assert (end.word, end.culprits) == ("too small", ())
-    assert end.launches_needed > 10
-    ends = [k for k, a in enumerate(world.actions) if a.purpose == "end"]
-    assert ends == list(range(20))
-    between = [a for a in world.actions if a.purpose == "search"]
-    assert len(between) >= 12
-    assert beliefs(world.plan, world.events).none > 0.4
+    assert end.launches_needed > WORTHWHILE
+    assert [a.purpose for a in world.actions] == ["end"] * 20
+    assert beliefs(world.plan, world.events).none > 0.15
+
+
+def test_a_search_that_began_by_luck_is_given_up_where_the_rest_is_not_worth_it():
+    world = bench(step=0.06, sigma=0.05, tau=0.12, seed=4, n=8, budget=1e5)
+    lucky = [Measured(0, "end", (100.0,) * 2), Measured(8, "end", (160.0,) * 2)]
+    world.events = list(lucky)
+    assert next_action(world.plan, lucky).purpose == "search"
+    end = world.play()
+    assert (end.word, end.culprits) == ("too small", ())
+    assert len(world.events) >= WORTHWHILE
+    assert end.launches_needed > WORTHWHILE
 
 
 def test_ends_that_nearly_differ_are_left_to_the_search():
