@@ -54,10 +54,6 @@ class PerfbisectError(Exception):
             lines.append(f"  next:  {self.next_step}")
         return "\n".join(lines)
 
-    def as_dict(self) -> dict[str, str | None]:
-        """The error as JSON: ``error``, ``where``, ``next``."""
-        return {"error": self.message, "where": self.where, "next": self.next_step}
-
 
 class UsageError(PerfbisectError):
     """Bad input: a word, file or combination that the user can mend."""

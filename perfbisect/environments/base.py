@@ -146,7 +146,7 @@ class Cabinet:
         found = self._held(key)
         if found is not None:
             return found, 0.0
-        with told_as_machine(f"build {change} in {self.root}"), self._locked(key, timeout):
+        with told_as_machine(f"build {change} in {self.root}"), self._alone(key, timeout):
             found = self._held(key)
             if found is not None:
                 return found, 0.0
@@ -193,23 +193,8 @@ class Cabinet:
     def _failures(self) -> Path:
         return self.root / ".failed"
 
-    @contextlib.contextmanager
-    def _locked(self, key: str, timeout: float) -> Iterator[None]:
-        locks = self.root / ".locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(locks / f"{key}.lock")
-        try:
-            lock.acquire(timeout=timeout)
-        except filelock.Timeout as error:
-            raise MachineError(
-                f"another perfbisect has been building environment {key} for {timeout:.0f} s",
-                where=locks / f"{key}.lock",
-                next_step="wait for it, or end it",
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
+    def _alone(self, key: str, timeout: float) -> contextlib.AbstractContextManager[None]:
+        return alone(self.root / ".locks" / f"{key}.lock", f"environment {key}", timeout)
 
     def _staging(self, key: str) -> Path:
         """An empty folder for a build; what dead builds of this key left is removed. Under the key's lock."""
@@ -287,6 +272,28 @@ def write_safely(path: Path, text: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def alone(lock: Path, what: str, timeout: float) -> Iterator[None]:
+    """Nobody else builds the same meanwhile; ``what`` names it in the error.
+
+    :raises MachineError: another process had the lock for ``timeout`` seconds.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    held = filelock.FileLock(lock)
+    try:
+        held.acquire(timeout=timeout)
+    except filelock.Timeout as error:
+        raise MachineError(
+            f"another perfbisect has been building {what} for {timeout:.0f} s",
+            where=lock,
+            next_step="wait for it, or end it",
+        ) from error
+    try:
+        yield
+    finally:
+        held.release()
 
 
 @contextlib.contextmanager

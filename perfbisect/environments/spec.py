@@ -55,32 +55,15 @@ def make_builder(
         needs a repository.
     :raises RevisionError: its base commit does not exist.
     """
-    inner, maker = _made(spec, repository, cache, exclude_newer, constraints)
-    pythons = {one.options.get("python", "") for one in parse_chain(spec)}
-    python = pythons.pop() if len(pythons) == 1 else ""
-    return SwapBuilder(inner, maker.cabinet, maker.limits, python)
-
-
-def plain_builder(
-    spec: str, *, repository: Repository | None, cache: Path, exclude_newer: str | None = None
-) -> Builder:
-    """The same for changes of which no package is swapped.
-
-    :raises UsageError, RevisionError: as ``make_builder``.
-    """
-    return _made(spec, repository, cache, exclude_newer, None)[0]
-
-
-def _made(
-    spec: str, repository: Repository | None, cache: Path, exclude_newer: str | None, constraints: Path | None
-) -> tuple[Builder, _Maker]:
     specs = parse_chain(spec)
     if constraints is not None and not constraints.is_file():
         raise UsageError(f"no such constraints file: {constraints}")
     limits = Limits(exclude_newer, constraints.absolute() if constraints else None)
     maker = _Maker(Cabinet(cache.expanduser().absolute()), limits, repository)
     builders = [made for name, same in groupby(specs, _kind) for made in maker.row(name, tuple(same))]
-    return builders[0] if len(builders) == 1 else ChainBuilder(builders, maker.cabinet), maker
+    inner = builders[0] if len(builders) == 1 else ChainBuilder(builders, maker.cabinet)
+    pythons = {one.options.get("python", "") for one in specs}
+    return SwapBuilder(inner, maker.cabinet, limits, pythons.pop() if len(pythons) == 1 else "")
 
 
 def _kind(spec: Spec) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import filelock
-
 from perfbisect.core.change import Change
 from perfbisect.environments import uv
-from perfbisect.environments.base import told_as_machine, write_safely
+from perfbisect.environments.base import alone, told_as_machine, write_safely
 from perfbisect.environments.keys import digest
 from perfbisect.environments.lines import version_at
 from perfbisect.environments.packages import Package
@@ -20,7 +17,7 @@ from perfbisect.environments.parts import matching
 from perfbisect.environments.running import append
 from perfbisect.environments.toolchain import build_requirements, with_ccache
 from perfbisect.environments.worktree import Synced, sync
-from perfbisect.errors import BuildError, MachineError
+from perfbisect.errors import BuildError
 from perfbisect.system.git import Repository
 
 _KEPT = frozenset({"build", ".deps", "target", "_skbuild"})
@@ -87,7 +84,7 @@ class Workshop:
         :raises BuildError: it does not build.
         :raises MachineError: no disk, no memory, no registry, or another build here held the lock.
         """
-        with told_as_machine(f"build in {self.place}"), self._locked(timeout):
+        with told_as_machine(f"build in {self.place}"), alone(self.lock, f"in {self.place}", timeout):
             warm = self.warm
             if not warm:  # a build that was killed may leave half a file that looks new
                 shutil.rmtree(self.place, ignore_errors=True)
@@ -186,23 +183,6 @@ class Workshop:
     def _unfinished(self) -> Path:
         """There while a build is under way, and where one was killed."""
         return self.place / "building"
-
-    @contextlib.contextmanager
-    def _locked(self, timeout: float) -> Iterator[None]:
-        self.lock.parent.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(self.lock)
-        try:
-            lock.acquire(timeout=timeout)
-        except filelock.Timeout as error:
-            raise MachineError(
-                f"another perfbisect has been building in {self.place} for {timeout:.0f} s",
-                where=self.lock,
-                next_step="wait for it, or end it",
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
 
 
 def _is_kept(path: str) -> bool:

@@ -202,17 +202,6 @@ class Repository:
             found[sha] = tuple(filter(None, files))
         return found
 
-    def changed_files(self, sha: str) -> tuple[str, ...]:
-        """Files in which a commit differs from its first parent (all of them, for a root commit)."""
-        done = self.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", f"{sha}^1", sha)
-        if done.returncode:
-            done = self.run(
-                "diff-tree", "--root", "-r", "-z", "--no-commit-id", "--name-only", "--no-renames", sha
-            )
-        if done.returncode:
-            raise self._failed("diff-tree", done)
-        return tuple(word for word in done.stdout.decode(errors="surrogateescape").split("\0") if word)
-
     def entries(self, sha: str, path: str = "") -> tuple[Entry, ...]:
         """Every file of a commit below ``path``; empty if there is none."""
         inside = path.strip("/")

@@ -10,6 +10,7 @@ import pytest
 from perfbisect.core.change import Change
 from perfbisect.environments import Builder, Environment
 from perfbisect.environments.spec import make_builder
+from perfbisect.environments.swap import SwapBuilder
 from perfbisect.system.git import Repository
 from tests.environments.tiny import TinyHistory, package_files, write_history, write_wheel
 
@@ -77,3 +78,12 @@ def release(cache: Path, spec: str = "release:tiny-engine", day: str | None = No
 def overlay(cache: Path, base: object, repository: Repository, revision: str) -> Builder:
     spec = f"overlay:{base},package=tiny_engine" + (f",base={revision}" if revision else "")
     return make_builder(spec, repository=repository, cache=cache)
+
+
+def plain_builder(
+    spec: str, *, repository: Repository | None, cache: Path, exclude_newer: str | None = None
+) -> Builder:
+    """The builder of a specification itself, without the one around it that swaps packages."""
+    made = make_builder(spec, repository=repository, cache=cache, exclude_newer=exclude_newer)
+    assert isinstance(made, SwapBuilder)
+    return made.inner

@@ -8,9 +8,9 @@ import pytest
 
 from perfbisect.core.change import Change
 from perfbisect.environments.command import CommandBuilder
-from perfbisect.environments.spec import plain_builder
 from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.system.git import Repository
+from tests.environments.conftest import plain_builder
 from tests.environments.tiny import TinyHistory
 
 LINES = """#!/bin/sh

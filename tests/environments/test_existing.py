@@ -10,9 +10,9 @@ import pytest
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment
 from perfbisect.environments.existing import ExistingBuilder
-from perfbisect.environments.spec import plain_builder
 from perfbisect.errors import BuildError
 from perfbisect.system.git import Repository
+from tests.environments.conftest import plain_builder
 from tests.environments.tiny import TinyHistory, package_files, write_history
 from tests.fakes.gitwriter import run_git
 

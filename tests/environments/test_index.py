@@ -11,10 +11,10 @@ from perfbisect.core.change import Change
 from perfbisect.environments import uv
 from perfbisect.environments.index import Answer, Asker, choose, links, supported
 from perfbisect.environments.reach import check, registry
-from perfbisect.environments.spec import plain_builder
 from perfbisect.environments.variants import cuda_of, variants
 from perfbisect.environments.wheel import WheelBuilder
 from perfbisect.system.git import Repository
+from tests.environments.conftest import plain_builder
 from tests.environments.tiny import TinyHistory
 from tests.environments.wheel_index import serving, wheel_of
 

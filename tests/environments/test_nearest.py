@@ -11,9 +11,9 @@ from perfbisect.core.change import Change
 from perfbisect.environments import Environment
 from perfbisect.environments.lines import Lines, version_at
 from perfbisect.environments.nearest import NearestOverlay
-from perfbisect.environments.spec import plain_builder
 from perfbisect.errors import BuildError
 from perfbisect.system.git import Repository
+from tests.environments.conftest import plain_builder
 from tests.environments.tiny import package_files
 from tests.fakes.gitwriter import HistoryWriter, run_git
 

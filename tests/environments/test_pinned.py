@@ -14,9 +14,10 @@ from perfbisect.environments import Environment
 from perfbisect.environments import spec as specs
 from perfbisect.environments.declared import static_dependencies
 from perfbisect.environments.pinned import PinnedBuilder
-from perfbisect.environments.spec import make_builder, plain_builder
+from perfbisect.environments.spec import make_builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.system.git import Repository
+from tests.environments.conftest import plain_builder
 from tests.environments.tiny import write_wheel
 from tests.environments.wheel_index import Index, serving
 from tests.fakes.gitwriter import HistoryWriter

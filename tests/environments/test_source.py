@@ -12,9 +12,9 @@ import pytest
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment
 from perfbisect.environments.source import SourceBuilder
-from perfbisect.environments.spec import plain_builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.system.git import Repository
+from tests.environments.conftest import plain_builder
 from tests.environments.cproject import WHY_NOT, CHistory, write_c_history
 from tests.fakes.gitwriter import HistoryWriter, run_git
 

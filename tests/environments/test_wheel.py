@@ -10,10 +10,10 @@ import pytest
 from perfbisect.core.change import Change
 from perfbisect.environments import spec as specs
 from perfbisect.environments.index import Asker
-from perfbisect.environments.spec import plain_builder
 from perfbisect.environments.wheel import WheelBuilder
 from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.system.git import Repository
+from tests.environments.conftest import plain_builder
 from tests.environments.tiny import TinyHistory, package_files, write_wheel
 from tests.environments.wheel_index import Index, serving, wheel_of
 from tests.fakes.gitwriter import HistoryWriter

@@ -115,8 +115,10 @@ class TestObjects:
             named["pkg/a.py"]: b"a",
             named["pkg/sub/b.py"]: b"b",
         }
-        assert repository.changed_files(code) == ("pkg/a.py",)
-        assert repository.changed_files(one) == ("docs/x", "pkg/a.py", "pkg/sub/b.py")
+        assert repository.files_of((code, one)) == {
+            code: ("pkg/a.py",),
+            one: ("docs/x", "pkg/a.py", "pkg/sub/b.py"),
+        }
 
     def test_a_missing_object_is_the_machines_fault(self, line: tuple[Path, list[str]]) -> None:
         with pytest.raises(MachineError, match="cannot read object"):
@@ -174,7 +176,7 @@ class TestNothingIsWritten:
         repository.blobs(ids[0])
         list(repository.contents(repository.blobs(ids[0]).values()))
         assert repository.read(ids[3], "file") == b"3"
-        repository.changed_files(ids[1])
+        repository.files_of(ids[1:2])
         assert everything(path) == before
 
     def test_clean(self, line: tuple[Path, list[str]]) -> None:
