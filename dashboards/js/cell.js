@@ -8,8 +8,8 @@ perfbisect.cell = (() => {
     ["●", "a point of the main branch"], ["○", "branch not known"], ["×", "not of the main branch"],
     ["─", "level, with its 95 % interval; the pale band holds 95 % of its nights"],
     ["▮", "where a change may have begun (95 %); the line: where it most probably did"],
-    ["┊", "another workload or instrument from here on: nothing is compared across it"],
-    ["▂", "seen, too small to tell"],
+    ["┊", "another workload or instrument from here on: nothing is compared across it; a short one is a hint"],
+    ["▂", "seen, not alarmed"],
   ];
 
   const options = (params, loaded) => el("div", { class: "filters" },
@@ -50,7 +50,7 @@ perfbisect.cell = (() => {
   };
 
   const small = (loaded) => (loaded.series.small.length
-    ? el("section", {}, el("h2", {}, "Seen, and too small to tell"), table(["since", panels.n("effect"), panels.n("95 %"), "why"],
+    ? el("section", {}, el("h2", {}, "Seen, and not alarmed"), table(["since", panels.n("effect"), panels.n("95 %"), "why"],
       loaded.series.small.map((one) => el("tr", {},
         el("td", { class: "k" }, words.day(loaded.data.points.time[one.at])),
         el("td", { class: "n" }, words.effect(loaded.measure, one.effect)),

@@ -82,10 +82,11 @@ perfbisect.figure = (() => {
         font: { color: colour, size: 12, weight: strong ? 700 : 400 },
       });
     });
-    for (const boundary of loaded.data.boundaries) {
+    for (const boundary of loaded.series.boundaries) {
       const x = time[boundary.at];
       shapes.push({
-        type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: theme.soft, width: 1, dash: "dot" },
+        type: "line", x0: x, x1: x, y0: 0, y1: boundary.cut ? 1 : 0.3, yref: "paper",
+        line: { color: theme.soft, width: boundary.cut ? 2 : 1, dash: "dot" },
       });
       annotations.push({
         x, y: 0, yref: "paper", yanchor: "bottom", xanchor: "left", textangle: -90, showarrow: false,

@@ -55,7 +55,7 @@ perfbisect.overview = (() => {
         : el("span", { class: "soft small block" }, `to ${words.day(lead.last)}`)),
       el("td", { class: "long" }, where(event)),
       el("td", { class: "k" }, panels.size(lead, reach)),
-      el("td", { class: "n" }, words.probability(lead.certainty)),
+      el("td", { class: "n" }, words.chance(lead.p)),
       el("td", {}, panels.sort(lead)),
       el("td", {}, series.curve(lead.cell, lead.measure)),
       el("td", { class: "long" }, first
@@ -79,10 +79,10 @@ perfbisect.overview = (() => {
           label, " ", el("span", { class: "count" }, count));
       })),
       el("p", { class: "soft small" }, meaning, own.length > 1
-        ? " First what is largest for certain: the near end of the 95 % interval, in smallest effects worth telling, times the probability of a change."
+        ? " First what is largest for certain: the near end of the 95 % interval, in smallest effects worth telling."
         : ""),
       own.length
-        ? table(["since", "where", "size", panels.n("P(change)"), "what", "all nights", "first suspect"],
+        ? table(["since", "where", "size", panels.n("by chance"), "what", "all nights", "first suspect"],
           own.map((event) => row(event, reach)), { class: "events" })
         : el("p", { class: "nothing" }, list === "wrong" ? "Nothing here is known to be wrong now." : "None."));
   };

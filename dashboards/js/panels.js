@@ -42,11 +42,13 @@ perfbisect.panels = (() => {
     ];
   };
 
-  const places = (whole) => whole.places.length > 1
-    ? table(["it began at the build", "of", n("P")], whole.places.map((place) => el("tr", {},
+  const places = (whole) => {
+    if (whole.places.length < 2) return null;
+    const known = whole.places.some((place) => place.p !== null);
+    return table(["it may have begun at the build", "of", known ? n("P") : ""], whole.places.map((place) => el("tr", {},
       el("td", {}, place.build), el("td", { class: "k" }, words.minute(place.time)),
-      el("td", { class: "n" }, words.probability(place.p)))), { class: "narrow" })
-    : null;
+      el("td", { class: "n" }, known ? words.probability(place.p) : ""))), { class: "narrow" });
+  };
 
   const bisections = (found) => table(
     ["began", "job", "cell", "metric", "ended as", n("effect"), n("P"), "culprit", n("launches")],
@@ -74,7 +76,7 @@ perfbisect.panels = (() => {
       el("p", {}, facts(known)),
       el("p", {}, `95 % interval ${words.between(known.measure, known.interval)}; `,
         `smallest worth telling ${words.effect(known.measure, known.measure.smallest_effect)}. `,
-        known.certainty === null ? "" : `Probability that there is a change: ${words.probability(known.certainty)}. `,
+        known.p === null ? "" : `Without a change a series shows one so clear this often: ${words.chance(known.p)}. `,
         `Cause: ${words.causes[known.cause]}. `,
         known.shape === "step" ? `Since ${words.minute(known.first)}.` : `From ${words.minute(known.first)} to ${words.minute(known.last)}.`),
       whole.why ? el("p", {}, `${known.state}: `, el("bdi", {}, whole.why)) : null,

@@ -29,6 +29,9 @@ perfbisect.words = (() => {
     return value === 0 || value >= 0.01 ? Math.min(0.99, value).toFixed(2) : "<0.01";
   };
 
+  // How often chance shows so much: what is rarer than one in ten thousand is not told apart.
+  const chance = (p) => (p === null || p === undefined ? "-" : p < 0.0001 ? "<0.0001" : String(Number(p.toPrecision(1))));
+
   const day = (moment) => moment.slice(0, 10);
   const minute = (moment) => `${moment.slice(0, 10)} ${moment.slice(11, 16)} UTC`;
   const seconds = (moment) => Date.parse(moment) / 1000;
@@ -66,6 +69,6 @@ perfbisect.words = (() => {
   const side = (alert) => (alert.worse ? "worse" : "better");
 
   return {
-    number, amount, effect, between, probability, day, minute, seconds, short, minutes, many, lists, causes, arrow, side,
+    number, amount, effect, between, probability, chance, day, minute, seconds, short, minutes, many, lists, causes, arrow, side,
   };
 })();

@@ -119,12 +119,12 @@ def cell_payload(cell: SiteCellDocument) -> Payload:
                 "values": one.values,
                 "levels": [level.model_dump() for level in one.levels],
                 "small": [small.model_dump() for small in one.small],
+                "boundaries": [boundary.model_dump() for boundary in one.boundaries],
                 "judged": one.judged,
                 "note": one.note,
             }
             for one in cell.series
         ],
-        "boundaries": [boundary.model_dump() for boundary in cell.boundaries],
     }
     return {name: harmless(part) for name, part in made.items()}
 
@@ -221,7 +221,7 @@ def _alert_in_short(
         "cause": alert.cause,
         "effect": alert.effect,
         "interval": alert.interval,
-        "certainty": alert.certainty,
+        "p": alert.p,
         "state": alert.state,
         "suspect": [first.sha, text(first.subject, 100), first.p] if first else None,
     }

@@ -58,14 +58,19 @@ class LevelDocument(Document):
 
 
 class BoundaryDocument(Document):
-    """A point from which on the workload or the instrument is another one: nothing is compared across it."""
+    """Something else changed at point ``at`` (index).
+
+    ``cut``: the workload or the instrument is another one from there on, and nothing is compared across it;
+    if not, it is a hint at a cause.
+    """
 
     at: int
     what: str
+    cut: bool = True
 
 
 class SmallDocument(Document):
-    """A change that was seen and is not worth an alarm, at point ``at`` (index)."""
+    """A change that was seen and is not alarmed, at point ``at`` (index): too small, or not sure enough."""
 
     at: int
     effect: Real
@@ -74,7 +79,8 @@ class SmallDocument(Document):
 
 
 class SeriesMetricDocument(MetricDocument):
-    """A metric of a series. ``absolute``: effects are differences of shares, not ratios."""
+    """A metric of a series, its name with the statistic (``ttft:p99``). ``absolute``: effects are differences
+    of shares, not ratios."""
 
     absolute: bool = False
 
@@ -89,6 +95,7 @@ class SeriesDocument(Document):
     values: tuple[Real | None, ...]
     levels: tuple[LevelDocument, ...] = ()
     small: tuple[SmallDocument, ...] = ()
+    boundaries: tuple[BoundaryDocument, ...] = ()
     judged: bool = True
     note: str = ""
 
@@ -111,7 +118,6 @@ class SiteCellDocument(Document):
     rows: tuple[tuple[str, str], ...] = ()
     points: tuple[PointDocument, ...]
     series: tuple[SeriesDocument, ...]
-    boundaries: tuple[BoundaryDocument, ...] = ()
 
     @model_validator(mode="after")
     def _agrees(self) -> SiteCellDocument:
@@ -126,10 +132,8 @@ class SiteCellDocument(Document):
                 raise ValueError(f"{where}: {len(one.values)} values for {count} points")
             if any(not 0 <= x.first <= x.last < count for x in one.levels):
                 raise ValueError(f"{where}: a level lies between two of its points")
-            if any(not 0 <= x.at < count for x in one.small):
+            if any(not 0 <= x.at < count for x in (*one.small, *one.boundaries)):
                 raise ValueError(f"{where}: a change is at one of its points")
-        if any(not 0 <= x.at < count for x in self.boundaries):
-            raise ValueError(f"{self.name!r}: a boundary is at one of its points")
         names = [one.metric.name for one in self.series]
         if self.headline not in names or len(set(names)) < len(names):
             raise ValueError(
@@ -139,11 +143,11 @@ class SiteCellDocument(Document):
 
 
 class PlaceDocument(Document):
-    """A point at which a series may have moved first, and how likely that is."""
+    """A point at which a series may have moved first, and how likely that is, where it is known."""
 
     build: str
     time: Moment
-    p: Probability
+    p: Probability | None = None
 
 
 class AlertDocument(Document):
@@ -152,8 +156,9 @@ class AlertDocument(Document):
     ``first``: the point at which it most probably began; ``last``: the newest that shows it (of a drift: at
     which it had ended). ``interval``: 95 %, of the effect. ``places``: the 95 % set of where it began, in
     order of time. ``builds``: those between which it came: the last before the set, and the set's. Alerts of
-    one cause share ``event``. ``certainty``: how probable it is that there is a change. ``recovered``: the
-    series is back where it was. ``why``: what was said when it was acknowledged or closed.
+    one cause share ``event``. ``p``: how often a series of that length without a change shows one so clear, at
+    any place. ``recovered``: the series is back where it was. ``why``: what was said when it was acknowledged
+    or closed.
     """
 
     id: str
@@ -170,7 +175,7 @@ class AlertDocument(Document):
     state: State
     evidence: tuple[str, ...]
     event: str = ""
-    certainty: Probability | None = None
+    p: Probability | None = None
     recovered: bool = False
     why: str = ""
 

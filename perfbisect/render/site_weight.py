@@ -47,15 +47,15 @@ def kind(alert: AlertDocument, metric: SeriesMetricDocument) -> Kind:
 
 def weight(alert: AlertDocument, metric: SeriesMetricDocument) -> float:
     """Size and certainty in one number: the end of the interval that is nearest to nothing, in smallest
-    effects worth telling, times the probability that there is a change. Relative effects count as logarithms,
-    so that twice as slow weighs as much as twice as fast."""
+    effects worth telling, less the share ``p`` of it that chance would show. Relative effects count as
+    logarithms, so that twice as slow weighs as much as twice as fast."""
     low, high = alert.interval
     if low <= 0 <= high:
         return 0.0
     near = min(low, high, key=abs)
     size = abs(near) if metric.absolute else abs(math.log1p(max(near, -0.999)))
     unit = metric.smallest_effect if metric.absolute else math.log1p(metric.smallest_effect)
-    return size / unit * (1.0 if alert.certainty is None else alert.certainty)
+    return size / unit * (1.0 - (alert.p or 0.0))
 
 
 def metrics(document: SiteDocument) -> Mapping[tuple[str, str], SeriesMetricDocument]:

@@ -146,12 +146,12 @@ def test_a_cell_shows_its_series_alerts_suspects_and_bisections(reader: Reader, 
 
 def test_marks_that_are_no_alarms_are_there_too(reader: Reader) -> None:
     made = figure(reader.open(at("cell", NOTED, "beside=warmups")))
-    assert made["notes"] == ["warm-ups 0 -&gt; 2"]
+    assert made["notes"] == ["warm-ups 0 -&gt; 2", "longer prompts"]
     traces = made["traces"]
     assert isinstance(traces, list)
     assert traces[1]["y"] == [0] * 30 + [2] * 60
     text = " ".join(shown(reader.page, "#view"))
-    assert "Seen, and too small to tell" in text
+    assert "Seen, and not alarmed" in text
     assert "No alert in this series." in text
     reader.open(at("cell", SHORT))
     assert "Not judged: 6 nights: steps under 20 % cannot be seen" in " ".join(shown(reader.page, "#view"))

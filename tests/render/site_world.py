@@ -135,7 +135,7 @@ def alert(where: SiteCellDocument, metric: str, at: int, effect: float, **more: 
         "builds": tuple(where.points[i].build for i in range(max(0, at - 2), min(len(times), at + 2))),
         "state": "open",
         "evidence": ("durations and token counts did not move", "12 of 12 cells of this deploy moved"),
-        "certainty": 0.99,
+        "p": 1e-6,
     }
     return AlertDocument.model_validate(given | more)
 
@@ -172,14 +172,17 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
     slow, slow_too = cell(0, nights, moved=1.22, at=step), cell(3, nights, moved=1.31, at=step)
     fast, drifting = cell(1, nights, moved=0.85, at=step), cell(2, nights, moved=1.12, at=nights // 2)
     odd, older, quiet = cell(4, nights), cell(5, nights), cell(6, nights)
+    marks = (
+        BoundaryDocument(at=nights // 3, what="warm-ups 0 -> 2"),
+        BoundaryDocument(at=nights // 2, what="longer prompts", cut=False),
+    )
     little = SmallDocument(at=step, effect=0.02, interval=(0.01, 0.03), why="under 5 %")
     quiet = quiet.model_copy(
         update={
             "series": (
-                quiet.series[0].model_copy(update={"small": (little,)}),
+                quiet.series[0].model_copy(update={"small": (little,), "boundaries": marks}),
                 *quiet.series[1:],
             ),
-            "boundaries": (BoundaryDocument(at=nights // 3, what="warm-ups 0 -> 2"),),
         }
     )
     short = cell(7, 6)
@@ -200,8 +203,8 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
         alert(slow, "output_throughput", step, -0.18, event="deploy"),
         alert(slow_too, "ttft", step, 0.31, event="deploy"),
         alert(fast, "ttft", step, -0.15),
-        alert(drifting, "ttft", nights // 2, 0.12, shape="drift", interval=(0.03, 0.2), certainty=0.9),
-        alert(odd, "ttft", 20, 0.4, shape="transient", cause="night", last=night(20), certainty=0.97),
+        alert(drifting, "ttft", nights // 2, 0.12, shape="drift", interval=(0.03, 0.2), p=0.04),
+        alert(odd, "ttft", 20, 0.4, shape="transient", cause="night", last=night(20), p=0.001),
         alert(odd, "output_throughput", 30, 0.08, cause="instrument"),
         alert(older, "ttft", 30, 0.5, recovered=True),
         alert(older, "output_throughput", 40, -0.09, state="acknowledged", why="known since #2918"),
@@ -214,7 +217,7 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
             interval=(0.01, 0.99),
             evidence=(HARM,),
             why=HARM,
-            certainty=None,
+            p=None,
         ),
     )
     bisected = () if report is None else (BisectionDocument(report=report, alerts=(alerts[0].id,)),)

@@ -41,7 +41,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         given(series=one(small=(SmallDocument(at=10, effect=0.1, interval=(0, 1), why=""),))),
         "a change is at one of its points",
     ),
-    "a boundary beyond": (given(boundaries=(BoundaryDocument(at=-1, what=""),)), "a boundary is at one"),
+    "a boundary beyond": (
+        given(series=one(boundaries=(BoundaryDocument(at=-1, what=""),))),
+        "a change is at one of its points",
+    ),
     "no headline": (given(headline="e2el"), "'e2el' is one of its metrics"),
     "a metric twice": (given(series=(CELL.series[0],) * 2), "each stands once"),
 }

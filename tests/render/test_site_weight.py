@@ -39,11 +39,11 @@ def test_the_list_of_an_alert(more: dict[str, object], expected: Kind) -> None:
     assert kind(found, TTFT) == expected
 
 
-def test_the_weight_is_the_near_end_in_smallest_effects_times_the_certainty() -> None:
+def test_the_weight_is_the_near_end_in_smallest_effects_less_what_chance_shows() -> None:
     # ln 1.1 = 0.09531, ln 1.05 = 0.04879
-    found = alert(CELL, "ttft", 9, 0.12, interval=(0.10, 0.14), certainty=0.5)
+    found = alert(CELL, "ttft", 9, 0.12, interval=(0.10, 0.14), p=0.5)
     assert weight(found, TTFT) == pytest.approx(0.5 * 0.09531 / 0.04879, rel=1e-3)
-    assert weight(found.model_copy(update={"certainty": None}), TTFT) == pytest.approx(1.9535, rel=1e-3)
+    assert weight(found.model_copy(update={"p": None}), TTFT) == pytest.approx(1.9535, rel=1e-3)
 
 
 def test_twice_as_slow_weighs_as_much_as_twice_as_fast() -> None:
@@ -57,7 +57,7 @@ def test_what_may_be_nothing_weighs_nothing() -> None:
 
 
 def test_a_share_weighs_by_its_difference() -> None:
-    found = alert(CELL, ACCEPTED.name, 9, -0.06, interval=(-0.08, -0.04), certainty=None)
+    found = alert(CELL, ACCEPTED.name, 9, -0.06, interval=(-0.08, -0.04), p=None)
     assert weight(found, ACCEPTED) == pytest.approx(2.0)
 
 
