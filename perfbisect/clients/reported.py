@@ -98,8 +98,8 @@ def readings(document: object) -> Iterator[Reading | Refused]:
     for record in records:
         try:
             yield _reading(record)
-        except ClientError as error:
-            yield Refused("broken", error.message)
+        except (ClientError, ArithmeticError) as error:
+            yield Refused("broken", str(error))
 
 
 def _reading(record: object) -> Reading | Refused:

@@ -96,7 +96,11 @@ def points_of(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[P
     """The attempts of a job's document: points, and those that failed or were void."""
     voided = document["voided"]
     for record, told in enumerate(document["attempts"]):
-        attempt = from_dict(told)
+        try:
+            attempt = from_dict(told)
+        except ValueError as error:
+            yield Rejection(build, "broken", str(error), raw, record, str(document["cell"]))
+            continue
         reason = voided.get(attempt.id) or (attempt.failure.reason if attempt.failure else "")
         if reason or not attempt.runs:
             yield Rejection(build, "unmeasured", reason or "no run ended", raw, record, str(document["cell"]))

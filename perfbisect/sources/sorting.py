@@ -121,7 +121,7 @@ def _results(build: Build, file: File) -> Iterator[Point | Rejection]:
                 yield _rejection(build, found, file, record)
             else:
                 yield _point(build, file, found, record)
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:
             yield Rejection(build, "broken", str(error), file.place, record)
 
 

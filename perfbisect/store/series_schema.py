@@ -10,6 +10,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from perfbisect.errors import MachineError, UsageError
 
@@ -77,6 +78,20 @@ MIGRATIONS: tuple[Migration, ...] = (_tables, _logs)
 """``MIGRATIONS[n]`` takes a store of version n to n + 1; an empty one has version 0."""
 
 
+class _Connection(sqlite3.Connection):
+    """Writes text that is no UTF-8 (a file's name, half a character in a result) as its escape."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return super().execute(sql, tuple(map(_writable, parameters)))
+
+    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
+        return super().executemany(sql, (tuple(map(_writable, row)) for row in parameters))
+
+
+def _writable(value: object) -> Any:
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
 def open_store(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> sqlite3.Connection:
     """The store at ``path``, made where there is none, brought to this version where it is older.
 
@@ -85,7 +100,7 @@ def open_store(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> sqli
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+        connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, factory=_Connection)
         connection.execute("PRAGMA foreign_keys = ON")
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from datetime import timezone
@@ -91,6 +92,15 @@ def test_each_has_its_place(store: SeriesStore, kanban: Path) -> None:
     assert document.builds_of_unknown_branch == 1
     reasons = {fate.fate: fate.reason for fate in document.rejected}
     assert reasons["failed"] == "10 of 40 requests failed"
+
+
+def test_text_that_is_no_text_is_kept_as_its_escape(store: SeriesStore, kanban: Path) -> None:
+    result(kanban, "1", os.fsdecode(b"result_test_\xff_random_4_40_20260412-190115.json"), served())
+    half = drawn(test_name="test_\ud800", server_params={"model": "\ud800"})
+    result(kanban, "1", "benchmark_results_test_image_20260412-191748.json", [half])
+    assert bring(store, kanban).points == 2
+    assert store.cells() == ("\\ud800/512x512_steps20@c1-n10", "\\udcff/random@c4-n40")
+    assert bring(store, kanban).points == 0
 
 
 def test_a_time_without_a_zone_brings_nothing_in(store: SeriesStore, tmp_path: Path) -> None:

@@ -173,12 +173,13 @@ def test_our_own_runs_are_points(tmp_path: Path) -> None:
         ("failed", {"attempt": attempt("2", failure=Failure("launch", "machine", "no memory"))}),
         ("finished", {"attempt": attempt("3", 10.0)}),
         ("voided", {"attempt": "3", "reason": "somebody else measured"}),
+        ("finished", {"attempt": {"id": "4"}}),
     )
     journal(tmp_path / "jobs" / "b", "bisect")
     (batch,) = batches(tmp_path)
     assert (batch.build.name, batch.build.commit, batch.build.source) == ("a", "c" * 40, "journal")
     document = json.loads(batch.files[0].read()[0])
-    point, failed, voided = points_of(batch.build, document, "raw")
+    point, failed, voided, torn = points_of(batch.build, document, "raw")
     assert isinstance(point, Point)
     assert point.cell == "text_cpu@c4-n8"
     assert point.workload.digest == "digest-1"
@@ -190,6 +191,8 @@ def test_our_own_runs_are_points(tmp_path: Path) -> None:
     assert isinstance(voided, Rejection)
     assert (failed.fate, failed.reason) == ("unmeasured", "no memory")
     assert voided.reason == "somebody else measured"
+    assert isinstance(torn, Rejection)
+    assert torn.fate == "broken"
     assert source_of(str(tmp_path / "jobs" / "a")).name == "journals"
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from perfbisect.core.point import Build, Point, Rejection
 from perfbisect.sources.kanban import PIPELINE
@@ -194,3 +196,35 @@ def test_html_in_a_name_is_a_name() -> None:
     point = one(name_of(test="<img src=x onerror=alert(1)>"), served(model_id="<b>"))
     assert point.cell == "<img src=x onerror=alert(1)>/random@c4-n40"
     assert point.workload.model == "<b>"
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@example({"audio_throughput": 10**400})
+@example({"duration": 1e300})
+@given(st.dictionaries(st.sampled_from(sorted(served())), ANY, max_size=4))
+def test_whatever_a_result_holds_it_has_a_place(changed: dict[str, Any]) -> None:
+    points, rejected = sort((name_of(), json.dumps(served() | changed)))
+    assert len(points) + len(rejected) == 1
+
+
+@example("result", "stage_durations_p50", {"": 10**400})
+@example("result", "duration", 251_626_279_332)
+@given(
+    st.sampled_from(["", "benchmark_params", "server_params", "result"]),
+    st.sampled_from(["name", "num-prompts", "max-concurrency", "duration", "test_name", "timestamp",
+                     "baseline", "serve_args", "latency_mean", "stage_durations_p50", "result",
+                     "completed_requests"]),
+    ANY,
+)  # fmt: skip
+def test_whatever_a_record_holds_it_has_a_place(part: str, name: str, value: Any) -> None:
+    record = drawn()
+    inner = record[part] if part else record
+    inner[name] = value
+    points, rejected = sort(("benchmark_results_test_image_20260412-191500.json", json.dumps([record])))
+    assert len(points) + len(rejected) == 1
