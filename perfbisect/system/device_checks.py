@@ -56,11 +56,12 @@ def look(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
     """Which devices there are, which the user's mask in ``shell`` leaves, and who uses them."""
     known = devices.look(smi)
     if not known:
-        why = smi.devices(("uuid",)).problem or "no devices were found"
+        problem = smi.devices(("uuid",)).problem
         advice = "mend the driver, or give the container its devices; `gpus: 0` works without"
         if profile.queries is not None:
-            advice = f"mend the driver, or devices {_MEND}: its expression finds none in what is printed"
-        return Check("devices", "bad", why, advice)
+            unread = "" if problem else ": its expression finds none in what the command prints"
+            advice = f"mend the driver, or devices {_MEND}{unread}"
+        return Check("devices", "bad", problem or "no devices were found", advice)
     mask = shell.get(profile.variable)
     visible = devices.visible(known, mask)
     found = _listed(visible) + ("" if mask is None else f" ({profile.variable}={mask})")
