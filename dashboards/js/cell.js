@@ -58,14 +58,21 @@ perfbisect.cell = (() => {
         el("td", { class: "long" }, one.why))), { class: "narrow" }))
     : null);
 
-  const tabs = (cell, measure, params) => el("nav", { class: "tabs", "aria-label": "Metrics" }, cell.metrics.map((one) => {
-    const count = series.alertsOf(cell, one.name).length;
-    const kept = new URLSearchParams(params);
-    kept.delete("metric");
-    if (one.name !== cell.headline) kept.set("metric", one.name);
-    return el("a", { href: perfbisect.address("cell", cell.name, kept), "aria-current": one === measure ? "true" : null, title: one.display },
-      one.name, count ? el("span", { class: "count" }, count) : null);
-  }));
+  // Medians, single numbers and whatever moved come first; means and tails of the rest are a click away.
+  const tabs = (cell, measure, params) => {
+    const tab = (one) => {
+      const count = series.alertsOf(cell, one.name).length;
+      const kept = new URLSearchParams(params);
+      kept.delete("metric");
+      if (one.name !== cell.headline) kept.set("metric", one.name);
+      return el("a", { href: perfbisect.address("cell", cell.name, kept), "aria-current": one === measure ? "true" : null, title: one.display },
+        one.name, count ? [" ", el("span", { class: "count" }, count)] : null);
+    };
+    const early = (one) => one === measure || !one.name.includes(":") || series.alertsOf(cell, one.name).length;
+    const late = cell.metrics.filter((one) => !early(one));
+    return el("nav", { class: "tabs", "aria-label": "Metrics" }, cell.metrics.filter(early).map(tab),
+      late.length ? el("details", { class: "more" }, el("summary", {}, `${late.length} more`), late.map(tab)) : null);
+  };
 
   const render = async (root, state, shown) => {
     const cell = series.all().cells.get(state.name);

@@ -4,14 +4,16 @@ perfbisect.draw = (() => {
   const { el, svg } = perfbisect.dom;
   const WIDTH = 180;
   const HEIGHT = 32;
+  const LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
 
   // A series over the site's whole span, with the places of its alerts: "marks" are [from, to, kind] in seconds.
-  const curve = (heights, span, marks, label) => {
+  const curve = (text, span, marks, label) => {
+    const heights = [...text].map((letter) => (letter === "." ? null : LETTERS.indexOf(letter)));
     const room = 3;
     const width = (span[1] - span[0]) || 1;
     const across = (seconds) => Math.min(1, Math.max(0, (seconds - span[0]) / width)) * WIDTH;
     const x = (at) => ((at + 0.5) / heights.length) * WIDTH;
-    const y = (value) => HEIGHT - room - (value / 100) * (HEIGHT - 2 * room);
+    const y = (value) => HEIGHT - room - (value / (LETTERS.length - 1)) * (HEIGHT - 2 * room);
     const bands = marks.map(([from, to, kind]) =>
       svg("rect", {
         class: `band ${kind}`, x: across(from) - 1.5, y: 0, height: HEIGHT,

@@ -6,6 +6,7 @@ perfbisect.overview = (() => {
   const FILTERS = [["family", "Family"], ["model", "Model"], ["load", "Concurrency"], ["machine", "Machine"]];
   const MOST = 500;
   const SILENT = 3;
+  const NONE = "-";
 
   const natural = (a, b) => a.localeCompare(b, "en", { numeric: true });
   const values = (cells, key) => [...new Set(cells.map((cell) => cell[key]))].sort(natural);
@@ -15,7 +16,7 @@ perfbisect.overview = (() => {
     const cells = [...series.all().cells.values()];
     const words_ = (params.get("q") || "").toLowerCase().split(/\s+/).filter(Boolean);
     return cells.filter((cell) =>
-      FILTERS.every(([key]) => !params.get(key) || cell[key] === params.get(key)) &&
+      FILTERS.every(([key]) => !params.get(key) || (cell[key] || NONE) === params.get(key)) &&
       words_.every((word) => `${cell.name} ${cell.model} ${cell.machine}`.toLowerCase().includes(word)));
   };
 
@@ -25,7 +26,7 @@ perfbisect.overview = (() => {
     const set = (key) => (value) => perfbisect.set({ [key]: value });
     return el("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
       FILTERS.map(([key, label]) => select(`filter-${key}`, label,
-        [["", "all"], ...values(cells, key).map((value) => [value, value || "not known"])], params.get(key) || "", set(key))),
+        [["", "all"], ...values(cells, key).map((value) => [value || NONE, value || "not known"])], params.get(key) || "", set(key))),
       select("filter-metric", "Metric", [["", "of each cell"], ["*", "all"], ...metrics.map((name) => [name, name])],
         params.get("metric") || "", set("metric")),
       el("label", { class: "field", for: "filter-q" }, el("span", {}, "Cells with"),

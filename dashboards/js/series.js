@@ -8,7 +8,9 @@ perfbisect.series = (() => {
   const all = () => {
     if (index) return index;
     const site = perfbisect.site();
-    const cells = new Map(site.cells.map((cell) => [cell.name, { ...cell, alerts: [] }]));
+    const cells = new Map(site.cells.map((cell) => [cell.name, {
+      ...cell, metrics: cell.metrics.map((one) => ({ ...site.measures[one.measure], ...one })), alerts: [],
+    }]));
     const alerts = new Map();
     const events = site.events.map((event) => {
       const own = { ...event, alerts: [] };

@@ -30,6 +30,7 @@ Payload = dict[str, Any]
 
 _LONGEST = 8000
 _BUCKETS = 60
+_HEIGHTS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
 _FLAT = 0.10
 """A small curve spans at least so much: noise of one per cent is not drawn as mountains."""
 
@@ -67,6 +68,8 @@ def overview(
     places = {cell.name: i for i, cell in enumerate(document.cells)}
     table = metrics(document)
     rankings = {ranking.alert: ranking for ranking in document.suspects}
+    measures = list(dict.fromkeys(table.values()))
+    numbers = {measure: number for number, measure in enumerate(measures)}
     made: Payload = harmless(
         {
             "title": document.title,
@@ -75,7 +78,8 @@ def overview(
             "span": span,
             "census": document.census,
             "told": document.told,
-            "cells": [_cell_in_short(cell, span, cell_files[cell.name]) for cell in document.cells],
+            "measures": [measure.model_dump() for measure in measures],
+            "cells": [_cell_in_short(cell, numbers, span, cell_files[cell.name]) for cell in document.cells],
             "events": [
                 {
                     "id": event.id,
@@ -144,28 +148,32 @@ def event_payload(event: Event, document: SiteDocument) -> Payload:
     return {"id": text(event.id), "alerts": harmless(alerts), "rankings": harmless(kept)}
 
 
-def curve(one: SeriesDocument, times: Sequence[int], span: tuple[int, int]) -> list[int | None]:
-    """A series as a small curve: the median of each sixtieth of the span, 0 (lowest) to 100 (highest).
+def curve(one: SeriesDocument, times: Sequence[int], span: tuple[int, int]) -> str:
+    """A series as a small curve: a character for each sixtieth of the span, its median's height from ``0``
+    (lowest) over digits, capitals, small letters and ``-`` to ``_`` (highest), a dot for none.
 
     ``times`` are those of its points and ``span`` that of the site, in seconds. Logarithms where all values
-    are positive, so that equal changes look alike; None where nothing was measured.
+    are positive, so that equal changes look alike. Empty where nothing was measured at all.
     """
-    low, high = span
-    width = (high - low) / _BUCKETS or 1.0
+    began, ended = span
+    width = (ended - began) / _BUCKETS or 1.0
     known = [(t, v) for t, v in zip(times, one.values, strict=True) if v is not None]
     logs = all(v > 0 for _, v in known)
     filled: list[list[float]] = [[] for _ in range(_BUCKETS)]
     for time, value in known:
-        bucket = min(_BUCKETS - 1, int((time - low) / width))
+        bucket = min(_BUCKETS - 1, int((time - began) / width))
         filled[bucket].append(math.log(value) if logs else value)
     middles = [median(values) if values else None for values in filled]
     there = [middle for middle in middles if middle is not None]
     if not there:
-        return []
-    bottom, top = min(there), max(there)
-    room = max(top - bottom, _FLAT if logs else _FLAT * max(abs(top), abs(bottom)) or 1.0)
-    bottom = (top + bottom - room) / 2
-    return [None if middle is None else round((middle - bottom) / room * 100) for middle in middles]
+        return ""
+    low, high = min(there), max(there)
+    room = max(high - low, _FLAT if logs else _FLAT * max(abs(high), abs(low)) or 1.0)
+    bottom = (high + low - room) / 2
+    top = len(_HEIGHTS) - 1
+    return "".join(
+        "." if middle is None else _HEIGHTS[round((middle - bottom) / room * top)] for middle in middles
+    )
 
 
 def page_of(report: ReportDocument) -> str:
@@ -174,7 +182,9 @@ def page_of(report: ReportDocument) -> str:
     return f"bisections/{kept.lstrip('.') or '_'}.html"
 
 
-def _cell_in_short(cell: SiteCellDocument, span: tuple[int, int], file: str) -> Payload:
+def _cell_in_short(
+    cell: SiteCellDocument, numbers: Mapping[SeriesMetricDocument, int], span: tuple[int, int], file: str
+) -> Payload:
     times = [_seconds(point.time) for point in cell.points]
     return {
         "name": cell.name,
@@ -184,17 +194,18 @@ def _cell_in_short(cell: SiteCellDocument, span: tuple[int, int], file: str) -> 
         "machine": cell.machine,
         "headline": cell.headline,
         "file": file,
-        "metrics": [_series_in_short(one, curve(one, times, span), cell.points) for one in cell.series],
+        "metrics": [
+            {"measure": numbers[one.metric]} | _series_in_short(one, curve(one, times, span), cell.points)
+            for one in cell.series
+        ],
     }
 
 
-def _series_in_short(
-    one: SeriesDocument, small: Sequence[int | None], points: Sequence[PointDocument]
-) -> Payload:
+def _series_in_short(one: SeriesDocument, small: str, points: Sequence[PointDocument]) -> Payload:
     """``now``: the newest value; ``level``: the newest level with its interval, where there is one."""
     known = [(point.time, v) for point, v in zip(points, one.values, strict=True) if v is not None]
     last = one.levels[-1] if one.levels else None
-    return one.metric.model_dump() | {
+    return {
         "count": len(known),
         "now": known[-1][1] if known else None,
         "time": known[-1][0] if known else "",

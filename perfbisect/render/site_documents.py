@@ -132,7 +132,8 @@ class SiteCellDocument(Document):
                 raise ValueError(f"{where}: {len(one.values)} values for {count} points")
             if any(not 0 <= x.first <= x.last < count for x in one.levels):
                 raise ValueError(f"{where}: a level lies between two of its points")
-            if any(not 0 <= x.at < count for x in (*one.small, *one.boundaries)):
+            marks = [x.at for x in one.small] + [x.at for x in one.boundaries]
+            if any(not 0 <= at < count for at in marks):
                 raise ValueError(f"{where}: a change is at one of its points")
         names = [one.metric.name for one in self.series]
         if self.headline not in names or len(set(names)) < len(names):
@@ -156,9 +157,9 @@ class AlertDocument(Document):
     ``first``: the point at which it most probably began; ``last``: the newest that shows it (of a drift: at
     which it had ended). ``interval``: 95 %, of the effect. ``places``: the 95 % set of where it began, in
     order of time. ``builds``: those between which it came: the last before the set, and the set's. Alerts of
-    one cause share ``event``. ``p``: how often a series of that length without a change shows one so clear, at
-    any place. ``recovered``: the series is back where it was. ``why``: what was said when it was acknowledged
-    or closed.
+    one cause share ``event``. ``p``: how often a series of that length without a change shows one so clear,
+    at any place. ``recovered``: the series is back where it was, as after a transient. ``why``: what was said
+    when it was acknowledged or closed.
     """
 
     id: str

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import string
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from perfbisect.render.site import build
 from perfbisect.render.site_data import cell_payload, curve, event_payload, harmless, overview, page_of
 from perfbisect.render.site_weight import events
 from perfbisect.resources import dashboards_folder
-from tests.render.site_world import HARM, TTFT, cell, large, series, site
+from tests.render.site_world import HARM, METRICS, TTFT, cell, large, series, site
 
 DASHBOARDS = dashboards_folder()
 ACTS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
@@ -198,6 +199,16 @@ def test_equal_rankings_stand_once() -> None:
     }
 
 
+def test_what_a_metric_is_stands_once() -> None:
+    document = large(8, 40)
+    files = {one.name: "" for one in document.cells}
+    found = overview(document, files, {event.id: "" for event in events(document)})
+    assert [measure["name"] for measure in found["measures"]] == [metric.name for metric in METRICS]
+    for mine, theirs in zip(found["cells"], document.cells, strict=True):
+        named = [found["measures"][one["measure"]]["name"] for one in mine["metrics"]]
+        assert named == [one.metric.name for one in theirs.series]
+
+
 def test_an_empty_site_is_a_site(tmp_path: Path) -> None:
     empty = site().model_copy(update={"cells": (), "alerts": (), "suspects": ()})
     build(empty, tmp_path)
@@ -224,33 +235,39 @@ def test_harmless_keeps_whole_numbers_and_words() -> None:
     assert "\u202e" not in harmless(HARM)
 
 
+def heights(text: str) -> list[int | None]:
+    """A small curve, 0 to 63 as its letters have it."""
+    letters = string.digits + string.ascii_uppercase + string.ascii_lowercase + "-_"
+    return [None if letter == "." else letters.index(letter) for letter in text]
+
+
 def test_a_step_is_a_step_in_the_small_curve() -> None:
     one = series(TTFT, 120, 1, 1.5, 60)
     days = [86400 * i for i in range(120)]
-    found = curve(one, days, (0, days[-1]))
+    found = heights(curve(one, days, (0, days[-1])))
     assert len(found) == 60
     left = [height for height in found[:28] if height is not None]
     right = [height for height in found[32:] if height is not None]
-    assert max(left) < 35 < 65 < min(right)
+    assert max(left) < 22 < 41 < min(right)
 
 
 def test_noise_is_not_drawn_as_mountains_and_gaps_stay() -> None:
     values = tuple(None if i == 30 else 100 * (1.01 if i % 2 else 0.99) for i in range(60))
     one = series(TTFT, 60, 1, 1.0, 0).model_copy(update={"values": values})
-    found = curve(one, list(range(60)), (0, 59))
+    found = heights(curve(one, list(range(60)), (0, 59)))
     assert found[30] is None
-    heights = [height for height in found if height is not None]
-    # 2 % of a span of 10 %, in the middle.
-    assert (min(heights), max(heights)) == (40, 60)
+    there = [height for height in found if height is not None]
+    # 2 % of a span of 10 %, in the middle of 63.
+    assert (min(there), max(there)) == (25, 38)
 
 
 def test_small_curves_of_all_cells_stand_on_one_time() -> None:
     late = series(TTFT, 30, 1, 1.0, 0)
-    found = curve(late, list(range(30, 60)), (0, 59))
+    found = heights(curve(late, list(range(30, 60)), (0, 59)))
     assert found[:30] == [None] * 30
     assert sum(height is not None for height in found) >= 28
 
 
 def test_a_curve_of_nothing_is_empty() -> None:
     nothing = cell(0, 5).series[0].model_copy(update={"values": (None,) * 5})
-    assert curve(nothing, list(range(5)), (0, 4)) == []
+    assert curve(nothing, list(range(5)), (0, 4)) == ""
