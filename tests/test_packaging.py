@@ -42,6 +42,8 @@ def test_the_wheel_holds_what_is_shipped_and_nothing_of_the_tests(wheel: Path) -
     assert cells
     assert {Path(name).name for name in names if name.endswith(".yaml")} >= cells
     assert any(name.endswith("models/llama_100m/tokenizer.json") for name in names)
+    pages = {path.relative_to(ROOT / "dashboards") for path in (ROOT / "dashboards").rglob("*.*")}
+    assert {f"perfbisect/_dashboards/{path.as_posix()}" for path in pages} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "perfbisect").rglob("*.py")}
     assert modules - set(names) == set()
