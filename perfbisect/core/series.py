@@ -1,0 +1,263 @@
+"""Where a series of nights changed: how sure, since when, by how much, and of what shape.
+
+``detect`` judges one series at a stated rate of false alarms; ``core/series_many.py`` judges many together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from perfbisect.core.series_evidence import FIRST, LAST, size
+from perfbisect.core.series_noise import LEAST, step_density
+from perfbisect.core.series_search import Found, Survey, calm, place_prior, survey
+from perfbisect.core.series_shape import Ramp, Transient, ramp, transients
+from perfbisect.core.stats import Array
+
+Shape = Literal["step", "drift", "transient"]
+
+ALPHA = 0.01
+"""Share of series without a change in which ``detect`` tells one."""
+
+SET = 0.95
+"""Probability of the set of places and of the interval of the size."""
+
+FEWEST = FIRST + LAST
+"""Nights below which nothing can be judged."""
+
+_WIDE = 2.5
+"""Standard errors of a drift's or a transient's size that make its interval: few nights tell them."""
+
+_SHARP = 2
+"""Places of a change so sure that no drift is asked for."""
+
+_TINY = 1e-12
+
+_POWER = 0.84
+"""Standard normal quantile of four cases in five."""
+
+_DOUBT = 1.0
+"""log evidence that not knowing the noise costs a step in the middle of a series, by simulation."""
+
+SAFETY = 0.074
+"""p of an evidence E is SAFETY / E. Markov's inequality gives 1 / E; a search for the largest evidence of
+a series uses that up nowhere: docs/detection.md has the counts that this is read from."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The values of one metric of one cell, one a night, oldest first.
+
+    :param values: in the metric's unit; positive, or shares where ``absolute``.
+    :param nights: ordinal of each night (days since any fixed day), ascending; gaps are missing nights.
+    :param sign: +1 where a larger value is worse, -1 where it is better.
+    :param min_effect: smallest effect worth telling: a ratio (0.03), a difference where ``absolute``.
+    :param group: the kind of server start that its values came from: series of one group are one vote.
+    :param absolute: changes are differences and not ratios (shares, which may be zero).
+    :raises ValueError: unlike numbers of values and nights, or nights that do not ascend.
+    """
+
+    key: str
+    values: tuple[float, ...]
+    nights: tuple[int, ...]
+    sign: int = 1
+    min_effect: float = 0.0
+    group: str = ""
+    absolute: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.nights):
+            raise ValueError(f"{self.key}: {len(self.values)} values of {len(self.nights)} nights")
+        if any(a >= b for a, b in zip(self.nights, self.nights[1:], strict=False)):
+            raise ValueError(f"{self.key}: nights must ascend")
+
+    @property
+    def refusal(self) -> str:
+        """Why it cannot be judged; empty where it can."""
+        if len(self.values) < FEWEST:
+            return f"{len(self.values)} nights: at least {FEWEST} are needed"
+        if not all(math.isfinite(v) for v in self.values):
+            return "a value is not finite"
+        if not self.absolute and min(self.values) <= 0:
+            return "a value is not positive"
+        return ""
+
+    @property
+    def signed(self) -> Array:
+        """What is judged: ``sign`` times the log of the values, or times the values where ``absolute``."""
+        values = np.array(self.values, float)
+        return self.sign * (values if self.absolute else np.log(values))
+
+    def effect(self, step: float) -> float:
+        """A step of :attr:`signed` as the relative change of the value, or its difference."""
+        return self.sign * step if self.absolute else math.expm1(self.sign * step)
+
+
+@dataclass(frozen=True)
+class Break:
+    """One change in one series."""
+
+    key: str
+    index: int
+    """The first night of the new level (of the drift, of the transient): an index into the series."""
+    until: int | None
+    """The first night after a drift or a transient; None after a step, and where it has not ended."""
+    places: tuple[int, ...]
+    """The indices that hold the true first night with a probability of :data:`SET`, ascending."""
+    window: tuple[int, int]
+    """The last night surely before it and the first one surely after it: ordinals."""
+    shape: Shape
+    effect: float
+    """New over old level, less 1 (0.05: 5 % more); a difference of shares where the series is absolute."""
+    low: float
+    high: float
+    """Ends of the interval of the effect, of probability :data:`SET`."""
+    worse: bool
+    p: float
+    """Probability that a series of that length without a change shows one so clear, at any place."""
+    telling: bool
+    """At least the smallest effect worth telling."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A series with all that its own nights say of it."""
+
+    breaks: tuple[Break, ...]
+    p: float
+    """The smallest p of anything in it, told or not."""
+    smallest: float
+    """The smallest step that such a series would show in four of five cases, in its middle (a ratio, or a
+    difference where absolute)."""
+    evidence: Array
+    """log e(k) of a change before night k, lasting or not [n]: 0 where nothing can be said. The p of a
+    transient there is made an e-value by 1 / (2 sqrt(p)) (Vovk, Wang, *Annals of Statistics* 49, 2021)."""
+
+
+def p_value(log_evidence: float) -> float:
+    """The p of an evidence for a change anywhere in a series."""
+    return min(1.0, SAFETY * math.exp(-min(log_evidence, 700.0)))
+
+
+def needed(alpha: float) -> float:
+    """The log evidence whose p is ``alpha``."""
+    return math.log(SAFETY / alpha)
+
+
+def detect(series: Series, alpha: float = ALPHA) -> tuple[Break, ...]:
+    """The changes of one series that are told at the rate ``alpha``, ascending; those below the smallest
+    effect worth telling are among them and say so.
+
+    :raises ValueError: the series cannot be judged; :attr:`Series.refusal` says why.
+    """
+    return judge(series, alpha).breaks
+
+
+def judge(series: Series, alpha: float = ALPHA) -> Judged:
+    """The changes of one series that are told at the rate ``alpha``, and what it says besides.
+
+    :raises ValueError: the series cannot be judged.
+    """
+    if series.refusal:
+        raise ValueError(f"{series.key}: {series.refusal}")
+    values = series.signed
+    seen = survey(values, needed(alpha))
+    passing = transients(values, tuple(f.index for f in seen.found))
+    told = [_passing(series, x) for x in passing if x.p <= alpha]
+    breaks = sorted([*_lasting(series, values, seen), *told], key=lambda b: b.index)
+    p = min([p_value(seen.best), *(x.p for x in passing)])
+    evidence = seen.evidence.copy()
+    for x in passing:
+        each = x.p / len(values)
+        evidence[x.begin] = max(evidence[x.begin], math.log(0.5) - 0.5 * math.log(max(each, _TINY)))
+    return Judged(tuple(breaks), p, smallest(series, seen.scale, alpha), evidence)
+
+
+def smallest(series: Series, scale: float, alpha: float = ALPHA) -> float:
+    """The smallest step in the middle of a series that is told in four of five cases at the rate ``alpha``,
+    where a night's noise has that ``scale`` (in logs), is Gaussian and forgets.
+
+    Where the scale has to be estimated, the log evidence of a step of z standard errors at a known place is
+    about (n - 2) / 2 log(1 + z² / (n - 2)), less the price of its size and what not knowing the noise's
+    memory and tails costs; a place costs what its prior is below one.
+    """
+    n = len(series.values)
+    free = n - 2
+    error = scale * math.sqrt(n / ((n // 2) * (n - n // 2)))
+    fixed = needed(alpha) - float(place_prior(n)[n // 2]) + _DOUBT
+    step = 4.0 * error
+    for _ in range(20):
+        density = step_density(max(step, 1.001 * LEAST * scale), scale)
+        price = max(0.0, fixed - math.log(density * error * math.sqrt(2 * math.pi)))
+        step = error * (math.sqrt(free * math.expm1(2 * price / free)) + _POWER)
+    return step if series.absolute else math.expm1(step)
+
+
+def _lasting(series: Series, values: Array, seen: Survey) -> list[Break]:
+    """Steps, and the drifts that runs of steps in one direction were."""
+    steps = [size(f.t, f.start, f.end, f.weighed) for f in seen.found]
+    calmed = calm(values, seen.scale)
+    out: list[Break] = []
+    i = 0
+    while i < len(steps):
+        j = i + 1
+        while j < len(steps) and steps[j][0] * steps[i][0] > 0:
+            j += 1
+        run = seen.found[i:j]
+        start, end = run[0].offset + run[0].start, run[-1].offset + run[-1].end
+        sharp = len(run) == 1 and len(run[0].weighed.likely(SET)) <= _SHARP
+        slope = None if sharp else ramp(calmed[start:end], tuple(f.index - start for f in run))
+        if slope:
+            p = min(p_value(f.log_evidence) for f in run)
+            out.append(_drift(series, slope, start, p))
+        else:
+            out += [_step(series, f, *s) for f, s in zip(run, steps[i:j], strict=True)]
+        i = j
+    return out
+
+
+def _step(series: Series, f: Found, step: float, low: float, high: float) -> Break:
+    places = tuple(int(k) + f.offset for k in f.weighed.likely(SET))
+    return _break(series, f.index, None, places, "step", (step, low, high), p_value(f.log_evidence))
+
+
+def _drift(series: Series, slope: Ramp, start: int, p: float) -> Break:
+    begin, end = start + slope.begin, start + slope.end
+    size = (slope.step, slope.step - _WIDE * slope.error, slope.step + _WIDE * slope.error)
+    return _break(series, begin, end, tuple(range(begin, end + 1)), "drift", size, p)
+
+
+def _passing(series: Series, x: Transient) -> Break:
+    until = x.end if x.end < len(series.values) else None
+    size = (x.step, x.step - _WIDE * x.error, x.step + _WIDE * x.error)
+    return _break(series, x.begin, until, (x.begin,), "transient", size, x.p)
+
+
+def _break(
+    series: Series,
+    index: int,
+    until: int | None,
+    places: tuple[int, ...],
+    shape: Shape,
+    size: tuple[float, float, float],
+    p: float,
+) -> Break:
+    nights = series.nights
+    effect, *ends = (series.effect(x) for x in size)
+    return Break(
+        key=series.key,
+        index=index,
+        until=until,
+        places=places,
+        window=(nights[max(0, places[0] - 1)], nights[min(len(nights) - 1, places[-1])]),
+        shape=shape,
+        effect=effect,
+        low=min(ends),
+        high=max(ends),
+        worse=size[0] > 0,
+        p=p,
+        telling=abs(effect) >= series.min_effect,
+    )

@@ -1,0 +1,162 @@
+"""How much a stretch of nights speaks for one change of level in it, where it lies, and of what size.
+
+The evidence for a change before night k is a ratio of likelihoods, each averaged over all that is not known:
+
+    e(k) = P(nights | another level from night k on) / P(nights | one level)
+
+On average over series without a change it is at most 1 (an e-value), whatever k is. The scale of the noise
+may change at k under both: louder nights are no slower nights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.series_noise import Tables
+from perfbisect.core.stats import Array, log_sum, quantiles
+
+FIRST = 4
+"""Nights that the first level of a series must last ..."""
+
+INNER = 5
+"""... one between two changes (a shorter one is a transient) ..."""
+
+LAST = 2
+"""... and the last one, which may go on."""
+
+_UNEQUAL = 0.2
+"""Prior probability that the scale of the noise changes where the level might."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What a stretch says of one change in it."""
+
+    places: NDArray[np.intp]
+    """Indices k of the first night of a new level that were weighed, ascending."""
+    logs: Array
+    """log e(k) of each."""
+
+    @property
+    def total(self) -> float:
+        """log of the sum of e(k); -inf without a place."""
+        return float(log_sum(self.logs)) if len(self.logs) else -math.inf
+
+    def under(self, prior: Array) -> float:
+        """log of the sum of e(k) under a log prior of all nights [n]; -inf without a place."""
+        return float(log_sum(self.logs + prior[self.places])) if len(self.logs) else -math.inf
+
+    @property
+    def posterior(self) -> Array:
+        """Probability of each place, given that there is one change."""
+        return np.exp(self.logs - self.total)
+
+    def likely(self, level: float) -> NDArray[np.intp]:
+        """The smallest set of places of probability ``level``, ascending."""
+        p = self.posterior
+        order = np.argsort(-p, kind="stable")
+        count = int(np.searchsorted(np.cumsum(p[order]), level)) + 1
+        return np.sort(self.places[order[:count]])
+
+    @property
+    def best(self) -> int:
+        """The likeliest place of the five neighbouring nights that hold most probability; -1 without any."""
+        if not len(self.places):
+            return -1
+        p = self.posterior
+        around = np.convolve(p, np.ones(5), "same") if len(p) >= 5 else p
+        near = around + 1e-6 * p
+        middle = int(np.argmax(near))
+        low = max(0, middle - 2)
+        return int(self.places[low + int(np.argmax(p[low : middle + 3]))])
+
+
+_TAIL = 0.0125
+"""Tails of the interval of a size: with 2.5 % in each, measured noise leaves it more often than it should."""
+
+_MOST = 0.8
+"""Probability of the places over which the size of a step is averaged."""
+
+
+def margins(start: int, end: int, n: int) -> tuple[int, int]:
+    """Nights that must lie before and after a change between ``start`` and ``end`` of a series of n."""
+    return (FIRST if start == 0 else INNER), (LAST if end == n else INNER)
+
+
+def _mix(count: int, spreads: int) -> Array:
+    """Prior of (scale before, scale after) within a family."""
+    out = np.full((count, count), _UNEQUAL / (spreads * max(1, spreads - 1)))
+    np.fill_diagonal(out, (1.0 - _UNEQUAL) / spreads)
+    return out
+
+
+def _parts(t: Tables, start: int, end: int, places: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
+    first, total = t.fresh[:, start], t.total
+    head = first - total[:, start + 1]
+    before = head[:, None] + total[:, places]
+    stay = head + total[:, end]
+    rest = total[:, None, end] - total[:, places]
+    after = t.fresh[:, places] + total[:, None, end] - total[:, places + 1]
+    return before, after, rest, stay
+
+
+def weigh(t: Tables, start: int, end: int, least: tuple[int, int] | None = None) -> Weighed:
+    """The evidence for one change within nights ``start`` to ``end`` (excluded); ``least``: nights that must
+    lie before and after it, by default as :func:`margins` says."""
+    low, high = least or margins(start, end, len(t.values))
+    places = np.arange(start + low, end - high + 1)
+    if not len(places):
+        return Weighed(places, np.empty(0))
+    before, after, rest, stay = _parts(t, start, end, places)
+    left = before.max(axis=(0, 2))
+    right = np.maximum(after.max(axis=(0, 2)), rest.max(axis=(0, 2)))
+    a = np.exp(before - left[:, None]) * t.width
+    b, c = np.exp(after - right[:, None]), np.exp(rest - right[:, None])
+    top = float(stay.max())
+    d = np.exp(stay - top) @ t.width
+    moved = (a.reshape(-1, a.shape[2]) @ t.step).reshape(a.shape)
+    split, turned, stayed = np.zeros(len(places)), np.zeros(len(places)), 0.0
+    family, spreads = t.kinds.family, t.kinds.spreads
+    for f in np.unique(family):
+        own = np.flatnonzero(family == f)
+        mix = _mix(len(own), spreads)
+        weight = float(t.kinds.weight[f])
+        split += weight * np.einsum("rkg,rkg->k", moved[own], np.tensordot(mix, b[own], 1))
+        apart = mix - np.diag(np.diag(mix))
+        turned += weight * np.einsum("rkg,rkg->k", a[own], np.tensordot(apart, c[own], 1))
+        stayed += weight * (1.0 - _UNEQUAL) / spreads * float(d[own].sum())
+    with np.errstate(divide="ignore"):
+        one = np.log(split) + left + right
+        turn = np.log(turned) + left + right
+        none = np.logaddexp(math.log(stayed) + top, float(log_sum(turn)) - math.log(len(places)))
+    return Weighed(places, one - none)
+
+
+def size(t: Tables, start: int, end: int, weighed: Weighed) -> tuple[float, float, float]:
+    """The step between nights ``start`` and ``end``, wherever it lies: median and 95 % interval, in logs."""
+    places = weighed.likely(_MOST)
+    share = weighed.posterior[np.searchsorted(weighed.places, places)]
+    before, after, _, _ = _parts(t, start, end, places)
+    a = np.exp(before - before.max(axis=(0, 2))[:, None]) * t.width
+    b = np.exp(after - after.max(axis=(0, 2))[:, None])
+    family, spreads = t.kinds.family, t.kinds.spreads
+    joint = np.zeros((len(places), *t.step.shape))
+    for f in np.unique(family):
+        own = np.flatnonzero(family == f)
+        mixed = np.tensordot(_mix(len(own), spreads), b[own], 1)
+        joint += float(t.kinds.weight[f]) * (a[own].transpose(1, 2, 0) @ mixed.transpose(1, 0, 2))
+    joint *= t.step
+    mass = np.tensordot(share / joint.sum(axis=(1, 2)), joint, 1).ravel()
+    # Equal steps between other levels are one step: apart they would make a staircase of the distribution.
+    unit = float(t.width.min())
+    at = ((t.nodes[None, :] - t.nodes[:, None]) / unit).round().astype(int).ravel()
+    far = int(at.max())
+    binned = np.bincount(at + far, mass).astype(float)
+    used = np.flatnonzero(binned)
+    sizes = np.asarray((used - far) * unit, np.float64)
+    low, middle, high = quantiles(sizes, binned[used], (_TAIL, 0.5, 1 - _TAIL))
+    return middle, low, high
