@@ -41,8 +41,9 @@ from perfbisect.core.bisect import (  # noqa: E402
     next_action,
 )
 from scripts.comparison import Comparison  # noqa: E402
+from scripts.detection import change_sets, detect_indices  # noqa: E402
 
-__all__ = ["Comparison", "Strategy", "main"]
+__all__ = ["Comparison", "Strategy", "change_sets", "detect_indices", "main"]
 
 
 CELLS: dict[str, dict[str, Any]] = {

@@ -1,0 +1,228 @@
+"""Score perfbisect's detector of changes with the shared scorer, and count what the scorer does not.
+
+    python -m scripts.detection --data ../shared/data --scorer ../shared/tools/score_detector.py
+
+``detect_indices`` and ``change_sets`` are the interface that the scorer documents: thin adapters over
+``perfbisect.core.series``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
+
+import numpy as np  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from perfbisect.core.series import ALPHA, Break, Series, detect  # noqa: E402
+from perfbisect.core.series_many import detect_all  # noqa: E402
+
+__all__ = ["change_sets", "detect_indices", "main"]
+
+SMALLEST = 0.015
+"""Smallest effect that the adapters tell: the scorer's smallest steps are 2 %."""
+
+NEAR = 8
+"""Nights within which a change that is told is about a change that was planted."""
+
+
+def _series(values: Sequence[float], key: str = "series") -> Series:
+    nights = tuple(range(len(values)))
+    return Series(key, tuple(float(v) for v in values), nights, min_effect=SMALLEST)
+
+
+def _steps(values: Sequence[float]) -> list[Break]:
+    series = _series(values)
+    if series.refusal:
+        return []
+    return [b for b in detect(series, ALPHA) if b.shape == "step" and b.telling]
+
+
+def detect_indices(values: Sequence[float]) -> list[int]:
+    """Index of the first point of each new level."""
+    return [b.index for b in _steps(values)]
+
+
+def change_sets(values: Sequence[float]) -> list[list[int]]:
+    """The 95 % set of places of each change of :func:`detect_indices`, in the same order."""
+    return [list(b.places) for b in _steps(values)]
+
+
+def load(path: Path) -> ModuleType:
+    """The scorer as a module. :raises SystemExit: it is not there."""
+    if not path.is_file():
+        raise SystemExit(f"no scorer at {path}: name score_detector.py with --scorer")
+    spec = importlib.util.spec_from_file_location("score_detector", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(data: Path, name: str) -> list[dict[str, Any]]:
+    """The labelled series of one set. :raises SystemExit: they are not there."""
+    path = data / "series" / "injected" / f"{name}.json"
+    if not path.is_file():
+        raise SystemExit(f"no series at {path}: name the folder that holds series/ with --data")
+    found: list[dict[str, Any]] = json.loads(path.read_text())["series"]
+    return found
+
+
+def labelled(scorer: ModuleType, data: Path, name: str) -> list[str]:
+    """One line of the table: precision, recall, F1, alarms where nothing was planted; how often the set of
+    places and the interval of the size hold the truth, of the changes told near to a planted one."""
+    tp = fp = fn = quiet = alarmed = 0
+    held: list[bool] = []
+    sized: list[bool] = []
+    widths: list[int] = []
+    begun = time.process_time()
+    series = rows(data, name)
+    for row in series:
+        told = _steps(row["values"])
+        hits, false, missed, _ = scorer.match([b.index for b in told], row["truth"], 2)
+        tp, fp, fn = tp + hits, fp + false, fn + missed
+        if not row["truth"]:
+            quiet, alarmed = quiet + 1, alarmed + bool(told)
+        planted = list(zip(row["truth"], row["sizes"], strict=True))
+        for b in told:
+            near = [(abs(place - b.index), place, size) for place, size in planted]
+            if near and min(near)[0] <= NEAR:
+                _, place, size = min(near)
+                held.append(place in b.places)
+                sized.append(b.low <= size <= b.high)
+                widths.append(len(b.places))
+    seconds = time.process_time() - begun
+    p, r, f1 = scorer.prf(tp, fp, fn)
+    return [
+        name,
+        f"{p:.3f}",
+        f"{r:.3f}",
+        f"{f1:.3f}",
+        f"{alarmed} of {quiet} = {100 * alarmed / max(1, quiet):.1f} %",
+        f"{100 * np.mean(held):.1f} % of {len(held)}",
+        f"{np.median(widths):.0f}",
+        f"{100 * np.mean(sized):.1f} %",
+        f"{1000 * seconds / len(series):.1f}",
+    ]
+
+
+def discoveries(data: Path, name: str, fdr: float) -> list[str]:
+    """One line: of the series alarmed at ``fdr`` over the whole set, those in which nothing was planted."""
+    given = rows(data, name)
+    told = detect_all([_series(row["values"], str(k)) for k, row in enumerate(given)], fdr)
+    keys = {b.key for b in told.alerts}
+    false = sum(not given[int(key)]["truth"] for key in keys)
+    changed = sum(bool(row["truth"]) for row in given)
+    share = 100 * false / max(1, len(keys))
+    return [
+        name,
+        f"{fdr:.2f}",
+        f"{len(keys)}",
+        f"{false} = {share:.1f} %",
+        f"{len(keys) - false} of {changed}",
+    ]
+
+
+def _print(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    print(f"\n{title}\n")
+    print(f"| {' | '.join(head)} |")
+    print("|" + "---|" * len(head))
+    for line in lines:
+        print(f"| {' | '.join(line)} |", flush=True)
+
+
+def _quiet(scorer: ModuleType) -> None:
+    got = scorer.s_null(detect_indices, 2)
+    kinds = list(dict.fromkeys(key.split(",")[0] for key in got))
+    lines = [[kind, *(f"{100 * got[f'{kind},{n}'][0]:.1f} %" for n in (30, 100, 300))] for kind in kinds]
+    _print("Noise without a change: series with an alarm", ["noise", "30 nights", "100", "300"], lines)
+
+
+def _latency(scorer: ModuleType) -> None:
+    got = scorer.latency(detect_indices)
+    lines = [
+        [
+            size,
+            *(f"{row[k]:.0f}" for k in ("median_points_after_change", "p90")),
+            f"{100 * row['missed']:.0f} %",
+            f"{100 * row['null_ever_alarmed']:.1f} %",
+        ]
+        for size, row in got.items()
+    ]
+    head = ["step, noise 2.5 %", "nights until told, median", "90 %", "missed", "alarm ever, unchanged"]
+    _print("Night after night", head, lines)
+
+
+def _cost(scorer: ModuleType) -> None:
+    got = scorer.scale(detect_indices, [100, 1000, 10000], 120)
+    lines = [
+        [f"1 x {n}", str(row[0]), str(row[1])] if row else [f"1 x {n}", "-", "-"] for n, row in got.items()
+    ]
+    for count, n in ((300, 365), (1000, 200)):
+        rng = np.random.default_rng(n)
+        many = [
+            100 * np.exp(0.02 * rng.normal(size=n)) * np.where(np.arange(n) < n // 2, 1.0, 1.05)
+            for _ in range(count)
+        ]
+        begun = time.process_time()
+        told = detect_all([_series(list(v), str(k)) for k, v in enumerate(many)])
+        lines.append([f"{count} x {n}", f"{time.process_time() - begun:.1f}", str(len(told.alerts))])
+    _print("Cost", ["series x nights", "CPU s", "changes told"], lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the tables; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    shared = ROOT.parent / "shared"
+    parser.add_argument("--data", type=Path, default=shared / "data", help="the folder that holds series/")
+    parser.add_argument("--scorer", type=Path, default=shared / "tools" / "score_detector.py")
+    parts: dict[str, Callable[[], None]] = {}
+    parser.add_argument("--only", action="append", default=[], help="labelled, fdr, null, latency, cost")
+    options = parser.parse_args(argv)
+    scorer = load(options.scorer)
+
+    def label() -> None:
+        head = ["set", "P", "R", "F1", "unchanged with an alarm", "set of places holds", "places, median"]
+        head += ["interval of the size holds", "ms a series"]
+        lines = [labelled(scorer, options.data, name) for name in ("shuffled", "contiguous")]
+        _print("Planted steps in measured noise, within 2 nights", head, lines)
+
+    def fdr() -> None:
+        lines = [
+            discoveries(options.data, name, q) for name in ("shuffled", "contiguous") for q in (0.05, 0.1)
+        ]
+        head = ["set", "rate asked", "series alarmed", "of them unchanged", "changed series found"]
+        _print("False discoveries", head, lines)
+
+    parts = {
+        "labelled": label,
+        "fdr": fdr,
+        "null": lambda: _quiet(scorer),
+        "latency": lambda: _latency(scorer),
+        "cost": lambda: _cost(scorer),
+    }
+    unknown = set(options.only) - parts.keys()
+    if unknown:
+        raise SystemExit(f"no such part: {', '.join(sorted(unknown))}; known: {', '.join(parts)}")
+    for name, part in parts.items():
+        if not options.only or name in options.only:
+            part()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

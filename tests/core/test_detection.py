@@ -1,0 +1,108 @@
+"""The adapters that a scorer of detectors calls, and the script that prints the tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts import yardstick
+from scripts.detection import change_sets, detect_indices, load, main
+from tests.shared import data
+
+SCORER = """
+def match(predicted, truth, tolerance):
+    hits = [p for p in predicted if any(abs(p - t) <= tolerance for t in truth)]
+    return len(hits), len(predicted) - len(hits), len(truth) - len(hits), []
+
+def prf(tp, fp, fn):
+    return tp / max(1, tp + fp), tp / max(1, tp + fn), 2 * tp / max(1, 2 * tp + fp + fn)
+
+def s_null(detect, tolerance):
+    return {f"gauss,{n}": (float(len(detect([1.0] * n)) > 0), 0.0) for n in (30, 100, 300)}
+
+def latency(detect):
+    return {"10%": dict(median_points_after_change=2.0, p90=4.0, missed=0.05, null_ever_alarmed=0.025)}
+
+def scale(detect, sizes, limit):
+    return {100: (0.01, 1), 1000: ("error", "no"), 10000: None}
+"""
+
+
+def values(n: int, at: int = 0, step: float = 0.0, seed: int = 1) -> list[float]:
+    noise = 0.02 * np.random.default_rng([n, seed]).normal(size=n)
+    return list(100 * np.exp(noise) * np.where((np.arange(n) >= at) & (at > 0), 1 + step, 1.0))
+
+
+@pytest.fixture
+def scorer(tmp_path: Path) -> Path:
+    path = tmp_path / "scorer.py"
+    path.write_text(SCORER)
+    return path
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    folder = tmp_path / "data" / "series" / "injected"
+    folder.mkdir(parents=True)
+    rows = [{"values": values(60, 30, 0.2), "truth": [30], "sizes": [0.2]}]
+    rows.append({"values": values(60, seed=2), "truth": [], "sizes": []})
+    for name in ("shuffled", "contiguous"):
+        (folder / f"{name}.json").write_text(json.dumps({"series": rows}))
+    return tmp_path / "data"
+
+
+def test_the_first_point_of_each_new_level_and_its_places() -> None:
+    given = values(90, 40, 0.2)
+    assert detect_indices(given) == [40]
+    (places,) = change_sets(given)
+    assert 40 in places
+    assert detect_indices(values(60)) == change_sets(values(60)) == []
+
+
+def test_only_levels_that_last_are_told() -> None:
+    given = values(60)
+    given[30] *= 5
+    assert detect_indices(given) == []
+
+
+def test_what_cannot_be_judged_has_no_change() -> None:
+    assert detect_indices([1.0, 2.0, 3.0]) == []
+    assert change_sets([0.0] * 20) == []
+
+
+def test_the_yardstick_has_the_scorers_way_in() -> None:
+    assert (yardstick.detect_indices, yardstick.change_sets) == (detect_indices, change_sets)
+
+
+def test_the_tables(planted: Path, scorer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--data", str(planted), "--scorer", str(scorer)]
+    assert main([*argv, "--only", "labelled", "--only", "fdr", "--only", "null", "--only", "latency"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in lines if line.startswith("| shuffled | 1.000")]
+    assert row.startswith("| shuffled | 1.000 | 1.000 | 1.000 | 0 of 1 = 0.0 % | 100.0 % of 1 | ")
+    assert "| contiguous | 0.05 | 1 | 0 = 0.0 % | 1 of 1 |" in lines
+    assert "| gauss | 0.0 % | 0.0 % | 0.0 % |" in lines
+    assert "| 10% | 2 | 4 | 5 % | 2.5 % |" in lines
+
+
+def test_it_says_what_is_missing(planted: Path, scorer: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"no scorer at .* with --scorer"):
+        load(tmp_path / "none.py")
+    with pytest.raises(SystemExit, match=r"no series at .* with --data"):
+        main(["--data", str(tmp_path), "--scorer", str(scorer), "--only", "labelled"])
+    with pytest.raises(SystemExit, match="no such part: speed; known: labelled"):
+        main(["--data", str(planted), "--scorer", str(scorer), "--only", "speed"])
+
+
+def test_measured_noise_with_planted_steps() -> None:
+    """A part of the shared series: of what is told nearly all was planted, and within two nights."""
+    rows = json.loads(data("series", "injected", "shuffled.json").read_text())["series"][:100]
+    told = [(detect_indices(row["values"]), row["truth"]) for row in rows]
+    right = sum(any(abs(p - t) <= 2 for t in truth) for found, truth in told for p in found)
+    count = sum(len(found) for found, _ in told)
+    planted = sum(len(truth) for _, truth in told)
+    assert right / count > 0.9
+    assert right / planted > 0.65
