@@ -7,6 +7,7 @@ never stands beside a new page. The page's policy lets only the site's own files
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import re
 import shutil
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfbisect.errors import UsageError
+from perfbisect.errors import MachineError, UsageError
 from perfbisect.render.html_report import embedded, html
 from perfbisect.render.site_data import cell_payload, event_payload, overview, page_of, text
 from perfbisect.render.site_documents import SiteDocument
@@ -64,13 +65,18 @@ class Site:
 def build(document: SiteDocument, out: Path) -> Site:
     """Writes the site into a folder, over an older one; other files there are left alone.
 
-    :raises UsageError: the folder cannot be written, or holds a page that is not ours.
+    :raises UsageError: the folder cannot be one, may not be written, or holds a page that is not ours.
+    :raises MachineError: the disk fails. The site that was there is whole.
     """
-    _check(out)
     try:
+        _check(out)
         return _Writer(out).write(document)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise UsageError(
+            f"the site cannot be written to {out}: {error}", next_step="another -o DIR"
+        ) from error
     except OSError as error:
-        raise UsageError(f"the site cannot be written: {error}", where=out) from error
+        raise MachineError(f"the site cannot be written: {error}", where=out) from error
 
 
 def script(key: str, data: str) -> str:
@@ -125,7 +131,7 @@ class _Writer:
 
         source = Path(plotly.__file__).parent / "package_data" / PLOTLY
         target = self._out / PLOTLY
-        if not target.is_file() or target.stat().st_size != source.stat().st_size:
+        if not target.is_file() or not filecmp.cmp(source, target, shallow=False):
             self._whole(target, lambda staging: shutil.copyfile(source, staging))
         self._sizes[PLOTLY] = source.stat().st_size
         return self._sizes[PLOTLY]

@@ -13,7 +13,7 @@ from typing import Any
 import plotly
 import pytest
 
-from perfbisect.errors import UsageError
+from perfbisect.errors import MachineError, UsageError
 from perfbisect.render import site as made
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.site import build
@@ -137,6 +137,22 @@ def test_a_place_that_is_no_folder_is_told(tmp_path: Path) -> None:
         build(site(), tmp_path / "file")
     with pytest.raises(UsageError, match="cannot be written"):
         build(site(), tmp_path / "file" / "below")
+
+
+def test_a_disk_that_fails_leaves_the_old_site(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: (folder / name).read_bytes() for name in names(folder)}
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.name.startswith(".site.js"):
+            raise OSError(28, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(MachineError, match="No space left"):
+        build(large(4, 40), folder)
+    after = {name: (folder / name).read_bytes() for name in before}
+    assert after == before
 
 
 def test_a_bisection_has_a_page_that_shares_the_plotting_script(folder: Path, rich: ReportDocument) -> None:
