@@ -19,6 +19,7 @@ from perfbisect.render.compare_documents import (
     SweepDocument,
     VerifyDocument,
 )
+from perfbisect.render.detect_documents import TrackDetectDocument, TrackStateDocument
 from perfbisect.render.documents import (
     BeliefDocument,
     CellDocument,
@@ -236,6 +237,10 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "track ingest": (TrackIngestDocument,),
     "track trend": (TrackTrendDocument,),
     "track rebaseline": (TrackRebaselineDocument,),
+    "track detect": (TrackDetectDocument,),
+    "track ack": (TrackStateDocument,),
+    "track close": (TrackStateDocument,),
+    "track reopen": (TrackStateDocument,),
     "error": (ErrorDocument,),
 }
 """A verb -> what its ``--json`` prints."""

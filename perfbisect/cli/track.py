@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from perfbisect.cli.track_detect import ack, close, detect, reopen
 from perfbisect.cli.track_ingest import ingest
 from perfbisect.cli.track_rebaseline import rebaseline
 from perfbisect.cli.track_trend import trend
@@ -19,5 +20,5 @@ def track() -> None:
     """
 
 
-for verb in (ingest, trend, rebaseline):
+for verb in (ingest, trend, detect, ack, close, reopen, rebaseline):
     track.add_command(verb)

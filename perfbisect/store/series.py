@@ -20,6 +20,7 @@ from typing import Any, Literal
 from perfbisect.core.admission import Place
 from perfbisect.core.point import Build, Point, Rejection, Workload
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.store.alerts import AlertTable
 from perfbisect.store.series_schema import FILE, open_store
 
 _LONG = 64
@@ -52,6 +53,7 @@ class SeriesStore:
         """:raises UsageError, MachineError: see ``open_store``."""
         self.path = path
         self._db = open_store(path)
+        self.alerts = AlertTable(self._db)
 
     @classmethod
     def of(cls, state: Path) -> SeriesStore:

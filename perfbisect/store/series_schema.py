@@ -65,6 +65,16 @@ CREATE TABLE logs (
 """
 
 
+_ALERTS = """
+CREATE TABLE alerts (
+  id TEXT PRIMARY KEY,
+  cell TEXT NOT NULL, metric TEXT NOT NULL, way INTEGER NOT NULL,
+  begun_after INTEGER NOT NULL, begun_by INTEGER NOT NULL,
+  state TEXT NOT NULL, why TEXT NOT NULL, told TEXT NOT NULL, seen TEXT NOT NULL, document TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
+
 def _tables(connection: sqlite3.Connection) -> None:
     _run(connection, _TABLES)
 
@@ -74,7 +84,12 @@ def _logs(connection: sqlite3.Connection) -> None:
     _run(connection, _LOGS)
 
 
-MIGRATIONS: tuple[Migration, ...] = (_tables, _logs)
+def _alerts(connection: sqlite3.Connection) -> None:
+    """Version 3: the alerts that were told, and what people said of them."""
+    _run(connection, _ALERTS)
+
+
+MIGRATIONS: tuple[Migration, ...] = (_tables, _logs, _alerts)
 """``MIGRATIONS[n]`` takes a store of version n to n + 1; an empty one has version 0."""
 
 

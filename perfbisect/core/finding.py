@@ -1,0 +1,235 @@
+"""Changes that were found in reported series, at the nights of the whole series.
+
+Series are judged in families, each with its own rate of false alarms: medians and single numbers are one,
+means and percentiles another, since a cold request in twenty moves these and nothing that lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perfbisect.core.metric import PER_UNIT
+from perfbisect.core.reported_series import CellSeries
+from perfbisect.core.series import Break, Series
+from perfbisect.core.series_many import Census, detect_all
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A change in a series (one value a night).
+
+    ``index``: the place of its first night, ``until``: the first night after it, None where it has not ended;
+    ``places``: those that hold the first night with a probability of 95 %. ``begin``, ``end``: the
+    nights that are compared lie from ``begin`` up to ``end`` (not included): the level before it and its own.
+    ``q``: the share of false ones among all that are told as surely as this one, at most. ``joined``: its own
+    nights would not have been enough; servers that were alarmed on the same night are.
+    """
+
+    series: CellSeries
+    found: Break
+    index: int
+    until: int | None
+    places: tuple[int, ...]
+    begin: int
+    end: int
+    q: float
+    joined: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """Places of the nights before it, at the level that it left."""
+        return tuple(range(self.begin, self.places[0] if self.places else self.index)) or (self.index - 1,)
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        """Places of the nights that show it; of a drift those after it."""
+        if self.found.shape == "drift":
+            return tuple(range(min(self.until or self.index, self.end - 1), self.end))
+        last = self.end if self.until is None else self.until
+        return tuple(range(self.index, max(last, self.index + 1)))
+
+    @property
+    def first(self) -> int:
+        """The night (days since 1970-01-01) at which it most probably began."""
+        return self.series.nights[self.index]
+
+    @property
+    def last(self) -> int:
+        """The newest night that shows it."""
+        return self.series.nights[self.after[-1]]
+
+    @property
+    def nights(self) -> frozenset[int]:
+        """The nights at which it may have begun."""
+        return frozenset(self.series.nights[place] for place in self.places)
+
+    @property
+    def shift(self) -> float:
+        """Log of new over old level, above 0 worse."""
+        return float(self.series.sign * np.log1p(max(self.found.effect, -0.999999)))
+
+
+@dataclass(frozen=True)
+class Family:
+    """What was found in series that are judged together.
+
+    ``alerts`` are told at the rate of false alarms, ``listed`` are too small or too doubtful, with why.
+    """
+
+    alerts: tuple[Finding, ...]
+    listed: tuple[tuple[Finding, str], ...]
+    census: Census
+    left: tuple[tuple[str, str], ...] = ()
+    """Series that are not judged at all, and why."""
+
+
+def not_judged(series: CellSeries, beside: Iterable[str]) -> str:
+    """Why a series is none of those that are judged; empty where it is. ``beside``: the cell's metrics."""
+    if series.row.guard:
+        return "a covariate: causes are read from it"
+    if series.metric == f"{series.row.name}:p50" and series.row.name in beside:
+        return "the median, once more"
+    if series.row.name in PER_UNIT and not series.row.per_request:
+        return f"follows from {' and '.join(PER_UNIT[series.row.name])}"
+    return ""
+
+
+def judge(series: Sequence[CellSeries], fdr: float) -> Family:
+    """The changes of these series, each of one value a night; stretches between boundaries by themselves.
+
+    :raises ValueError: a rate outside (0, 1).
+    """
+    metrics: dict[str, set[str]] = {}
+    for one in series:
+        metrics.setdefault(one.cell, set()).add(one.metric)
+    left = {id(one): not_judged(one, metrics[one.cell]) for one in series}
+    judged = [one for one in series if not left[id(one)]]
+    stretches = {key: (one, part) for one in judged for key, part in _stretches(one)}
+    seen = detect_all([_series(key, *which) for key, which in stretches.items()], fdr)
+    q = _adjusted({entry.key: entry.p for entry in seen.census.judged})
+    ends = _ends((*seen.alerts, *seen.listed))
+    alerts, doubtful = [], []
+    for found in (*seen.alerts, *seen.listed):
+        finding = _finding(found, *stretches[found.key], ends, q[found.key])
+        why = _why_not(finding, alarmed=found in seen.alerts)
+        doubtful.append((finding, why)) if why else alerts.append(finding)
+    told, still = _joined(alerts, doubtful, seen.census.cut)
+    return Family(
+        _ordered(told),
+        tuple(sorted(still, key=lambda one: _order(one[0]))),
+        seen.census,
+        tuple((f"{one.cell} {one.metric}", why) for one in series if (why := left[id(one)])),
+    )
+
+
+DOUBTFUL = "too doubtful among so many series"
+TOLD = "told by"
+
+
+def _why_not(finding: Finding, *, alarmed: bool) -> str:
+    """Why a change is listed and no alert; empty where it is one."""
+    if finding.found.shape == "transient" and finding.index == finding.begin:
+        return "the series begins with it: what was before is not known"
+    if not finding.found.telling:
+        return f"below the {finding.series.min_effect * 100:g} % that are worth telling"
+    return "" if alarmed else DOUBTFUL
+
+
+def _stretches(series: CellSeries) -> Iterator[tuple[str, slice]]:
+    for number, part in enumerate(series.segments()):
+        yield f"{series.cell} {series.metric}" + (f" #{number + 1}" if number else ""), part
+
+
+def _series(key: str, series: CellSeries, part: slice) -> Series:
+    return Series(
+        key, series.values[part], series.nights[part], series.sign, series.min_effect, series.group,
+        series.row.absolute,
+    )  # fmt: skip
+
+
+def _ends(breaks: Iterable[Break]) -> dict[str, list[int]]:
+    """By series, the indices at which its level changes for good."""
+    found: dict[str, list[int]] = {}
+    for one in breaks:
+        if one.shape != "transient":
+            found.setdefault(one.key, []).append(one.index)
+    return {key: sorted(indices) for key, indices in found.items()}
+
+
+def _finding(found: Break, series: CellSeries, part: slice, ends: dict[str, list[int]], q: float) -> Finding:
+    levels = ends.get(found.key, [])
+    start, stop = part.start, part.stop
+    return Finding(
+        series=series,
+        found=found,
+        index=start + found.index,
+        until=None if found.until is None else start + found.until,
+        places=tuple(start + place for place in found.places),
+        begin=start + max((i for i in levels if i < found.index), default=0),
+        end=min((start + i for i in levels if i > found.index), default=stop),
+        q=q,
+    )
+
+
+def _adjusted(p: dict[str, float]) -> dict[str, float]:
+    """The smallest rate at which each series would be told (Benjamini and Hochberg's adjusted p)."""
+    keys = sorted(p, key=lambda key: p[key])
+    out, least = {}, 1.0
+    for rank in range(len(keys), 0, -1):
+        least = min(least, p[keys[rank - 1]] * len(keys) / rank)
+        out[keys[rank - 1]] = least
+    return out
+
+
+def _joined(
+    alerts: Sequence[Finding], doubtful: Sequence[tuple[Finding, str]], cut: float
+) -> tuple[list[Finding], list[tuple[Finding, str]]]:
+    """Doubtful changes on a night that alerts of other servers name are told too.
+
+    A change's p is for any of its series' nights. At a night that was named by others, whose luck is not its
+    own, it is p / nights, times the nights that were named: that many are looked at.
+    """
+    told, still = list(alerts), []
+    for finding, why in doubtful:
+        others = [one for one in alerts if one.series.group != finding.series.group and len(one.places) == 1]
+        named = {night for one in others for night in one.nights}
+        shared = finding.nights & named
+        length = len(finding.series.values)
+        p = finding.found.p * len(named) / length
+        if why == DOUBTFUL and len(finding.places) == 1 and shared and p <= cut:
+            groups = {one.series.group for one in others if one.nights & shared}
+            told.append(replace(finding, joined=tuple(sorted(groups))))
+        else:
+            still.append((finding, why))
+    return told, still
+
+
+def _order(finding: Finding) -> tuple[int, str, str]:
+    return finding.first, finding.series.cell, finding.series.metric
+
+
+def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=_order))
+
+
+def without_told(tails: Family, medians: Family) -> Family:
+    """Means and percentiles that moved by themselves: what a median of the same cell tells of the same night
+    is not told twice."""
+    told: list[Finding] = []
+    listed = list(tails.listed)
+    for one in tails.alerts:
+        same = next(
+            (m for m in medians.alerts if m.series.cell == one.series.cell and _together(m, one)), None
+        )
+        if same is None:
+            told.append(one)
+        else:
+            listed.append((one, f"{TOLD} {same.series.metric} of that night"))
+    return replace(tails, alerts=tuple(told), listed=tuple(sorted(listed, key=lambda x: _order(x[0]))))
+
+
+def _together(one: Finding, other: Finding) -> bool:
+    return bool(one.nights & other.nights) or one.first == other.first

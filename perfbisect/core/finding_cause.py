@@ -1,0 +1,213 @@
+"""What is behind a change that was found: who else moved on the same nights, and what besides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from perfbisect.core.cause import cause_of
+from perfbisect.core.cause_facts import Break, Cause, Neighbour, Night, night_of
+from perfbisect.core.finding import Finding
+from perfbisect.core.metric import STAGE
+from perfbisect.core.point import Workload
+from perfbisect.core.reported_series import CellSeries
+from perfbisect.core.reported_series import night_of as night_name
+
+Traits = Callable[[str], frozenset[str]]
+"""The name of a cell -> what it runs."""
+
+HEADLINES = ("audio_ttfp", "ttft", "latency", "image_generation", "video_generation", "e2el")
+"""By which metric a cell is compared that does not report the one that moved: the first of these."""
+
+BACK = 20
+"""Nights before a change over which a neighbour's noise is taken."""
+
+_FEWEST = 3
+"""Nights before, without which it is not known what a neighbour does every night."""
+_LEVEL = 7
+"""Nights whose median is a neighbour's level before."""
+_FLOOR = 0.005
+"""Least noise of a neighbour, of logs: nights that agree to the last digit are none without noise."""
+_MAD = 1.4826
+_LOW = 0.1
+"""Requests a second up to which a cell is of low concurrency."""
+_SHARE = 0.25
+"""Of a move, what another metric of the same requests must show of it at least."""
+
+_SEVERAL = 3
+"""Nights of a step from which on they alone say that it stays."""
+_SETTLED = 7
+"""Nights of a step from which on it stays, whatever single nights before were like."""
+
+_SAME = {"itl": "tpot"}
+"""Metrics of one thing that count it otherwise: chunks and tokens of one stream."""
+
+
+class Cells:
+    """The series of all cells, found by cell and metric."""
+
+    def __init__(self, series: Sequence[CellSeries], traits: Traits) -> None:
+        self._traits = traits
+        self._by_cell: dict[str, dict[str, CellSeries]] = {}
+        for one in series:
+            self._by_cell.setdefault(one.cell, {})[one.metric] = one
+
+    def get(self, cell: str, metric: str) -> CellSeries | None:
+        """A metric of a cell, None where it does not report it."""
+        return self._by_cell.get(cell, {}).get(metric)
+
+    def beside(self, finding: Finding) -> tuple[Neighbour, ...]:
+        """Every cell that was measured on both sides of a change, the change's own among them, by the same
+        metric; a cell that does not report that, by its headline."""
+        metric, found = finding.series.metric, []
+        for metrics in self._by_cell.values():
+            names = (metric, *HEADLINES)
+            series = next((metrics[name] for name in names if name in metrics), None)
+            moved = None if series is None else shift(series, finding)
+            if series is None or moved is None:
+                continue
+            load = series.points[-1].workload
+            found.append(
+                Neighbour(
+                    cell=series.cell,
+                    start=series.group,
+                    shift=moved[0],
+                    noise=moved[1],
+                    control=_control(load) or series.metric.startswith(STAGE),
+                    traits=self._traits(series.cell),
+                )
+            )
+        return tuple(found)
+
+
+def shift(series: CellSeries, finding: Finding) -> tuple[float, float] | None:
+    """By how much another series moved between the nights before a change and those that show it: the log,
+    above 0 worse, and its noise from night to night; None where it was not measured on both sides, or is
+    another series since."""
+    own = finding.series
+    first, last = own.nights[finding.after[0]], own.nights[finding.after[-1]]
+    left, edge = own.nights[finding.before[0]], own.nights[finding.before[-1]]
+    after = [i for i, night in enumerate(series.nights) if first <= night <= last]
+    before = [i for i, night in enumerate(series.nights) if left <= night <= edge][-BACK:]
+    if not after or len(before) < _FEWEST:
+        return None
+    if any(before[0] < boundary.index <= after[-1] for boundary in series.boundaries):
+        return None
+    if any(series.values[i] <= 0 for i in (*before, *after)):
+        return None
+    logs = [math.log(series.values[i]) for i in before]
+    level = median(logs[-_LEVEL:])
+    noise = max(_FLOOR, _MAD * median(abs(x - median(logs)) for x in logs))
+    return series.sign * (median(math.log(series.values[i]) for i in after) - level), noise
+
+
+def _control(load: Workload) -> bool:
+    return load.concurrency == 1 or (load.concurrency is None and load.rate <= _LOW)
+
+
+def causes_of(findings: Sequence[Finding], cells: Cells) -> tuple[Cause, ...]:
+    """The cause of each, with the evidence in words."""
+    first = [_corrected(f, _cause(f, cells), cells) for f in findings]
+    return tuple(_inherited(f, cause, findings, first) for f, cause in zip(findings, first, strict=True))
+
+
+def _cause(finding: Finding, cells: Cells) -> Cause:
+    series, (name, _, statistic) = finding.series, finding.series.metric.partition(":")
+    beside = cells.beside(finding)
+    own = shift(series, finding)
+    medians = cells.get(series.cell, name) if statistic else None
+    typical = shift(medians, finding) if medians else None
+    counted = _recounted(finding, cells.get(series.cell, "input_tokens"))
+    found = Break(
+        metric=name,
+        shift=finding.shift,
+        noise=own[1] if own else _spread(finding),
+        shape=finding.found.shape,
+        before=_nights(series, finding.before, counted),
+        after=_nights(series, finding.after, counted),
+        statistic="median" if series.part == "typical" else statistic,
+        median=typical[0] if typical else None,
+        neighbours=beside,
+    )
+    return cause_of(found)
+
+
+def _spread(finding: Finding) -> float:
+    logs = [math.log(finding.series.values[i]) for i in finding.before if finding.series.values[i] > 0]
+    return max(_FLOOR, _MAD * median(abs(x - median(logs)) for x in logs)) if logs else _FLOOR
+
+
+def _nights(series: CellSeries, places: Sequence[int], without: frozenset[str]) -> tuple[Night, ...]:
+    covariates = (series.covariates[place] for place in places[-BACK:])
+    return tuple(night_of({k: v for k, v in one.items() if k not in without}) for one in covariates)
+
+
+def _recounted(finding: Finding, tokens: CellSeries | None) -> frozenset[str]:
+    """Counts that say nothing of the load, since they are counted otherwise from one of these nights on."""
+    own = finding.series.nights
+    span = own[finding.before[0]], own[finding.after[-1]]
+    nights = [] if tokens is None else [tokens.nights[boundary.index] for boundary in tokens.boundaries]
+    return frozenset({"input_tokens"} if any(span[0] < night <= span[1] for night in nights) else ())
+
+
+def _corrected(finding: Finding, cause: Cause, cells: Cells) -> Cause:
+    """What a product's needs besides: a median, and other metrics of the same requests that agree."""
+    if cause.word != "product":
+        return cause
+    series = finding.series
+    if series.part != "typical":
+        words = "the median shows no change that could be told from its nights"
+        return Cause("unknown", (words, *cause.evidence))
+    twin = cells.get(series.cell, _SAME.get(series.metric, ""))
+    moved = shift(twin, finding) if twin else None
+    if twin and moved and moved[0] * math.copysign(1.0, finding.shift) < _SHARE * abs(finding.shift):
+        words = f"{twin.metric} counts the same stream and did not move with it: chunks are grouped otherwise"
+        return Cause("unknown", (words, *cause.evidence))
+    nights = len(finding.after)
+    if finding.found.shape == "step" and nights < _SEVERAL and not _by_servers(cause):
+        words = f"{nights} nights so far: the next tell whether it stays"
+        return Cause("unknown", (words, *cause.evidence[1:]))
+    seen = _seen_before(finding)
+    if seen is not None:
+        words = f"the night of {night_name(seen)} was like that before: nights of two kinds, as machines are"
+        return Cause("unknown", (words, *cause.evidence))
+    return cause
+
+
+def hit(one: Neighbour, finding: Finding) -> bool:
+    """Whether a neighbour moved as a change did: beyond its own nights, that way, by a size to compare."""
+    own = finding.shift
+    return one.moved and one.shift * own > 0 and abs(one.shift) >= _SHARE * min(abs(own), math.log(2))
+
+
+def _by_servers(cause: Cause) -> bool:
+    """Whether who moved and who did not speaks for it too, and not the number of nights alone."""
+    return any("server" in words for words in cause.evidence)
+
+
+def _seen_before(finding: Finding) -> int | None:
+    """The last night before a step that had the new level already; None where there is none, or where the
+    step has lasted so long that it is no matter of nights."""
+    if finding.found.shape != "step" or len(finding.after) > _SETTLED:
+        return None
+    values, sign = finding.series.values, finding.series.sign
+    new = sign * median(math.log(values[i]) for i in finding.after)
+    like = [
+        i for i in range(finding.begin, finding.index)
+        if abs(sign * math.log(values[i]) - new) < _SHARE * abs(finding.shift)
+    ]  # fmt: skip
+    return finding.series.nights[like[-1]] if like else None
+
+
+def _inherited(finding: Finding, own: Cause, findings: Sequence[Finding], causes: Sequence[Cause]) -> Cause:
+    """Of a change that says nothing by itself, the cause of those that its server shows on that night."""
+    if own.word != "unknown" or finding.series.part != "typical":
+        return own
+    for other, cause in zip(findings, causes, strict=True):
+        together = other.nights == finding.nights and other.series.group == finding.series.group
+        if cause.word == "product" and together:
+            who = f"{other.series.metric} of {other.series.cell}"
+            words = f"{who}, served by the same start, moved that night too"
+            return Cause("product", (words, *cause.evidence, *own.evidence))
+    return own

@@ -1,0 +1,145 @@
+"""The JSON of ``track detect``, ``ack``, ``close``, ``reopen`` and ``report``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from perfbisect.render.documents import Document
+from perfbisect.render.site_documents import AlertDocument, Cause, Shape, State
+
+
+class DetectedDocument(AlertDocument):
+    """An alert as it is told. ``new``: it was not told before. ``nights``: how many show it."""
+
+    new: bool
+    nights: int
+
+
+class ListedDocument(Document):
+    """A change that was seen and is no alert, and why."""
+
+    cell: str
+    metric: str
+    first: str
+    shape: Shape
+    effect: float
+    interval: tuple[float, float]
+    p: float
+    why: str
+
+
+class ElsewhereDocument(Document):
+    """A night from which on series are others: nothing is compared across it. ``series``: how many are."""
+
+    night: str
+    kind: str
+    what: str
+    series: int
+    cells: tuple[str, ...]
+
+
+class SeriesCensusDocument(Document):
+    """A series, or a stretch of one between two boundaries. ``why``: why it was not judged. ``smallest``: the
+    smallest step that so many such nights show in four of five cases, a ratio."""
+
+    series: str
+    nights: int
+    p: float | None = None
+    smallest: float | None = None
+    changes: int = 0
+    why: str = ""
+
+
+class FamilyDocument(Document):
+    """Series that are judged together: alerts of them are false at the rate ``fdr``, at most; ``cut`` is the
+    largest p that was alarmed."""
+
+    name: Literal["medians and single numbers", "means and percentiles"]
+    judged: int
+    alarmed: int
+    cut: float
+
+
+class CensusDocument(Document):
+    """What was judged and what was not."""
+
+    families: tuple[FamilyDocument, ...]
+    series: tuple[SeriesCensusDocument, ...]
+    not_judged: dict[str, int]
+    builds_not_of_main: int
+
+
+class GoneDocument(Document):
+    """An alert that was told and is not found any more."""
+
+    id: str
+    cell: str
+    metric: str
+    state: State
+    seen: str
+
+
+class TrackDetectDocument(Document):
+    """``perfbisect track detect``. ``until``: the last night of the store; ``since``: the night from which on
+    changes are told, empty for all."""
+
+    schema_: Literal["perfbisect.track-detect/1"] = Field(default="perfbisect.track-detect/1", alias="schema")
+    fdr: float
+    since: str
+    until: str
+    alerts: tuple[DetectedDocument, ...]
+    listed: tuple[ListedDocument, ...]
+    boundaries: tuple[ElsewhereDocument, ...]
+    gone: tuple[GoneDocument, ...]
+    census: CensusDocument
+
+
+class TrackStateDocument(Document):
+    """``perfbisect track ack``, ``close`` and ``reopen``."""
+
+    schema_: Literal["perfbisect.track-state/1"] = Field(default="perfbisect.track-state/1", alias="schema")
+    id: str
+    cell: str
+    metric: str
+    state: State
+    before: State
+    why: str
+
+
+class ReportRowDocument(Document):
+    """A row of the nightly report.
+
+    ``latest``: the median of the newest nights; ``baseline``: the level before the change. ``days``: nights
+    since it began.
+    """
+
+    alert: str
+    source: str
+    model: str
+    hardware: str
+    type: str
+    config: str
+    test: str
+    metric: str
+    unit: str
+    latest: float
+    baseline: float
+    change: float
+    status: str
+    days: int
+    cause: Cause
+
+
+class TrackReportDocument(Document):
+    """``perfbisect track report``: the nightly's table, and the events behind it."""
+
+    schema_: Literal["perfbisect.track-report/1"] = Field(default="perfbisect.track-report/1", alias="schema")
+    night: str
+    build: str
+    vllm: str
+    commit: str
+    rows: tuple[ReportRowDocument, ...]
+    quiet: int
+    detect: TrackDetectDocument

@@ -1,0 +1,182 @@
+"""What ``track detect`` found, for a person: events first, the newest on top, then what was judged."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from perfbisect.core.finding import TOLD
+from perfbisect.core.metric import row
+from perfbisect.render.detect_documents import DetectedDocument, TrackDetectDocument, TrackStateDocument
+from perfbisect.render.numbers import number, percent
+from perfbisect.render.safe import line
+from perfbisect.render.track_lines import columns
+
+_FIRST = (
+    "audio_ttfp",
+    "audio_rtf",
+    "ttft",
+    "e2el",
+    "latency",
+    "image_generation",
+    "video_generation",
+    "tpot",
+)
+"""Metrics by which an event is shown, if it has one of them."""
+
+_LISTED = 10
+"""Changes that are no alerts, shown one by one."""
+
+
+def detect_lines(document: TrackDetectDocument, *, everything: bool = False) -> Iterator[str]:
+    """Events with something new in full; what was told before in one line each, unless ``everything``."""
+    shown = False
+    for event, alerts in events(document.alerts):
+        fresh = [alert for alert in alerts if alert.new and alert.state == "open"]
+        if fresh or everything:
+            yield from _event(event, alerts)
+            shown = True
+    if not shown:
+        yield f"nothing new up to the night of {document.until}"
+    yield from _before(document, everything)
+    yield from _listed(document)
+    for mark in document.boundaries:
+        yield f"  {mark.night}  {mark.kind} changed, {mark.series} series begin anew: {line(mark.what)}"
+    yield from _census(document)
+    first = next((a for a in document.alerts if a.state == "open" and a.cause == "product"), None)
+    if first is not None:
+        yield f"next: perfbisect track suspects {leading(document.alerts, first.event).id} --repo PATH"
+
+
+def events(alerts: Sequence[DetectedDocument]) -> list[tuple[str, list[DetectedDocument]]]:
+    """Alerts by event, the newest first; of one night the product's first."""
+    ordered = sorted(alerts, key=lambda a: (_cause_rank(a), a.event))
+    ordered.sort(key=lambda a: a.event[:8], reverse=True)
+    return [(event, list(group)) for event, group in groupby(ordered, key=lambda a: a.event)]
+
+
+def _cause_rank(alert: DetectedDocument) -> int:
+    return ("product", "unknown", "instrument", "workload", "night").index(alert.cause)
+
+
+def leading(alerts: Sequence[DetectedDocument], event: str) -> DetectedDocument:
+    """The alert by which an event is shown: an open one, worse rather than better, of the largest size."""
+    among = [alert for alert in alerts if alert.event == event]
+    return max(among, key=lambda a: (a.state == "open", *_weight(a), a.id))
+
+
+def _weight(alert: DetectedDocument) -> tuple[bool, int, float]:
+    """What to show of several: worse rather than better, what people wait for, the largest."""
+    name = alert.metric
+    return worse(alert), -_FIRST.index(name) if name in _FIRST else -len(_FIRST), size(alert)
+
+
+def worse(alert: DetectedDocument) -> bool:
+    """Whether the change is for the worse."""
+    return alert.effect * row(alert.metric.partition(":")[0]).sign > 0
+
+
+def size(alert: DetectedDocument) -> float:
+    """How large a change is, in logs, in whichever direction."""
+    return abs(math.log1p(max(alert.effect, -0.999999)))
+
+
+def effect_words(alert: DetectedDocument) -> str:
+    """``+12.3 %``, or ``x 24`` where it is more than threefold."""
+    return f"x {number(1 + alert.effect, 3)}" if alert.effect > 2 else percent(alert.effect)
+
+
+def _event(event: str, alerts: Sequence[DetectedDocument]) -> Iterator[str]:
+    first = leading(alerts, event)
+    cells = len({alert.cell for alert in alerts})
+    shapes = "/".join(dict.fromkeys(alert.shape for alert in sorted(alerts, key=size, reverse=True)))
+    yield f"{first.first[:10]}  {first.cause}, {shapes}: {len(alerts)} alerts of {cells} cells  ({event})"
+    for words in first.evidence[:3]:
+        yield f"  {line(words)}"
+    rows = []
+    for _, group in groupby(sorted(alerts, key=lambda a: a.cell), key=lambda a: a.cell):
+        of = list(group)
+        one = max(of, key=lambda a: (a.state == "open", *_weight(a)))
+        marks = [
+            "" if worse(one) else "better", "recovered" if one.recovered else "", _state(one),
+            f"and {len(of) - 1} more metrics" if len(of) > 1 else "",
+        ]  # fmt: skip
+        low, high = one.interval
+        between = (
+            f"{percent(low)} to {percent(high)}"
+            if one.effect <= 2
+            else f"x {number(1 + low, 3)} to {number(1 + high, 3)}"
+        )
+        rows.append(
+            (
+                one.id,
+                one.cell,
+                one.metric,
+                effect_words(one),
+                between,
+                f"{one.nights} night" + "s" * (one.nights > 1),
+                ", ".join(filter(None, marks)),
+            )
+        )
+    yield from (f"  {text}" for text in columns(rows, right=(3,)))
+    yield ""
+
+
+def _state(alert: DetectedDocument) -> str:
+    if alert.state == "open":
+        return "" if alert.new else "told before"
+    return f"{alert.state}: {alert.why}" if alert.why else alert.state
+
+
+def _before(document: TrackDetectDocument, everything: bool) -> Iterator[str]:
+    if not everything:
+        for event, alerts in events(document.alerts):
+            if any(alert.new and alert.state == "open" for alert in alerts):
+                continue
+            states = Counter("open" if a.state == "open" else a.state for a in alerts)
+            told = ", ".join(f"{count} {state}" for state, count in states.items())
+            yield f"told before: {event}, {told}"
+    for gone in document.gone:
+        yield f"not found any more: {gone.id} {line(gone.cell)} {line(gone.metric)}, last on {gone.seen[:10]}"
+
+
+def _listed(document: TrackDetectDocument) -> Iterator[str]:
+    shown = [one for one in document.listed if not one.why.startswith(TOLD)]
+    if shown:
+        yield f"{len(shown)} changes are no alerts:"
+    for one in sorted(shown, key=lambda one: one.first)[-_LISTED:]:
+        yield f"  {one.first}  {line(one.cell)} {line(one.metric)} {percent(one.effect)}: {line(one.why)}"
+    if len(shown) > _LISTED:
+        yield f"  and {len(shown) - _LISTED} earlier ones (--json)"
+
+
+def _census(document: TrackDetectDocument) -> Iterator[str]:
+    census = document.census
+    for family in census.families:
+        yield (
+            f"{family.judged} series of {family.name} judged, {family.alarmed} alarmed: at most "
+            f"{document.fdr * 100:g} % of those by chance"
+        )
+    short = [one for one in census.series if one.smallest is not None]
+    if short:
+        steps, nights = (sorted(x) for x in zip(*((s.smallest or 0.0, s.nights) for s in short), strict=True))
+        half = len(short) // 2
+        yield (
+            f"steps that would be seen: in half of the series of "
+            f"{percent(steps[half], signed=False)} or less; "
+            f"half of them have {nights[half]} nights or fewer"
+        )
+    refused = Counter(one.why for one in census.series if one.why)
+    left = {**census.not_judged, **refused}
+    if left:
+        yield f"not judged: {'; '.join(f'{count} {line(why)}' for why, count in left.items())}"
+    if census.builds_not_of_main:
+        yield f"{census.builds_not_of_main} builds are not of main and were left out"
+
+
+def state_lines(document: TrackStateDocument) -> Iterator[str]:
+    """What was said of an alert."""
+    who = f"{document.id} {line(document.cell)} {line(document.metric)}"
+    yield f"{who}: {document.state}, was {document.before}"
