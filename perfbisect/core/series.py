@@ -133,13 +133,19 @@ class Judged:
     """The smallest step that such a series would show in four of five cases, in its middle (a ratio, or a
     difference where absolute)."""
     evidence: Array
-    """log e(k) of a change before night k, lasting or not [n]: 0 where nothing can be said. The p of a
-    transient there is made an e-value by 1 / (2 sqrt(p)) (Vovk, Wang, *Annals of Statistics* 49, 2021)."""
+    """log e(k) of a change before night k, lasting or not [n]: 0 where nothing can be said."""
 
 
 def p_value(log_evidence: float) -> float:
     """The p of an evidence for a change anywhere in a series."""
     return min(1.0, SAFETY * math.exp(-min(log_evidence, 700.0)))
+
+
+def e_value(p: float) -> float:
+    """log of the e-value of a p: the mean of k p^(k - 1) over k in (0, 1) (Vovk, Wang, *Annals of Statistics*
+    49, 2021)."""
+    log = math.log(min(max(p, _TINY), 1 - 1e-6))
+    return math.log(-math.expm1(log) + math.exp(log) * log) - log - 2 * math.log(-log)
 
 
 def needed(alpha: float) -> float:
@@ -171,8 +177,7 @@ def judge(series: Series, alpha: float = ALPHA) -> Judged:
     p = min([p_value(seen.best), *(x.p for x in passing)])
     evidence = seen.evidence.copy()
     for x in passing:
-        each = x.p / len(values)
-        evidence[x.begin] = max(evidence[x.begin], math.log(0.5) - 0.5 * math.log(max(each, _TINY)))
+        evidence[x.begin] = max(evidence[x.begin], e_value(x.p / len(values)))
     return Judged(tuple(breaks), p, smallest(series, seen.scale, alpha), evidence)
 
 

@@ -30,6 +30,15 @@ _NOTABLE = 4.0
 _WILD = 5.0
 """Scales beyond which a night shows that this series has wild nights."""
 
+_NEAR = 15
+"""Nights on either side that tell the scale around a night."""
+
+_FEW = 6.0
+"""A scale that n nights tell is taken to be wider by the share _FEW / n."""
+
+_GAUSSIAN = 1.4826
+"""Standard deviation of Gaussian values over their median absolute deviation."""
+
 _T3_MAD = 1.134
 """Scale of a Student-t3 as the median absolute deviation estimates it."""
 
@@ -97,41 +106,36 @@ def transients(values: Array, changes: tuple[int, ...]) -> tuple[Transient, ...]
 
     A night's p is the tail of a Student-t3 at its distance, and besides the share of the other nights of the
     series that are far out: where wild nights are usual, one more is no news. Distances are in scales of the
-    night's own surroundings, or of the whole series where that is larger.
+    other nights around it, or of all others where that is larger.
     """
     n = len(values)
     parts = np.split(values, changes)
     rest = np.concatenate([part - np.median(part) for part in parts])
-    scale = _local(rest)
-    z = rest / scale
+    away = np.abs(rest)
+    far = away > _NOTABLE * _GAUSSIAN * np.maximum(np.maximum(smooth(away, _NEAR), np.median(away)), FLOOR)
     out = []
     begin = 0
     while begin < n:
         end = begin + 1
-        if abs(z[begin]) > _NOTABLE:
-            while end < n and end not in changes and z[end] * z[begin] > 0 and abs(z[end]) > _NOTABLE:
+        if far[begin]:
+            while end < n and end not in changes and far[end] and rest[end] * rest[begin] > 0:
                 end += 1
             if end - begin <= LONGEST:
-                out.append(_transient(rest, z, scale, begin, end))
+                out.append(_transient(rest, begin, end))
         begin = end
     return tuple(out)
 
 
-def _local(rest: Array, reach: int = 15) -> Array:
-    """Scale around every night: the larger of the one of the series and of the nights near it; wider where
-    few nights tell it."""
+def _transient(rest: Array, begin: int, end: int) -> Transient:
     n = len(rest)
+    run = np.s_[begin:end]
     away = np.abs(rest)
-    near = smooth(away, reach)
-    whole = max(float(np.median(away)), 0.25 * float(np.mean(away)))
-    return np.asarray(np.maximum(1.4826 * np.maximum(near, whole), FLOOR) * (1 + 6 / n))
-
-
-def _transient(rest: Array, z: Array, scale: Array, begin: int, end: int) -> Transient:
-    n = len(rest)
-    others = np.delete(np.abs(z), np.s_[begin:end])
-    wild = float(np.sum(others > _WILD)) / n
-    each = np.minimum(1.0, 2 * stdtr(3, -np.abs(z[begin:end]) / _T3_MAD) + wild)
+    others = np.delete(away, run)
+    near = np.concatenate([away[max(0, begin - _NEAR) : begin], away[end : end + _NEAR]])
+    scale = max(float(np.median(others)), float(np.median(near)), 0.25 * float(np.mean(others)), FLOOR)
+    scale *= _GAUSSIAN * (1 + _FEW / n)
+    wild = float(np.sum(others > _WILD * scale)) / n
+    each = np.minimum(1.0, 2 * stdtr(3, -away[run] / scale / _T3_MAD) + wild)
     p = min(1.0, n * 2.0 * float(np.prod(each / 2)))
-    step = float(np.median(rest[begin:end]))
-    return Transient(begin, end, step, float(scale[begin]) * math.sqrt(1 / (end - begin) + 1.6 / n), p)
+    error = scale * math.sqrt(1 / (end - begin) + 1.6 / n)
+    return Transient(begin, end, float(np.median(rest[run])), error, p)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import integrate
 
-from perfbisect.core.series import FEWEST, Break, Series, detect, judge, needed, p_value
+from perfbisect.core.series import FEWEST, Break, Series, detect, e_value, judge, needed, p_value
 
 
 def nights(n: int, seed: int, noise: float = 0.02) -> np.ndarray:
@@ -171,6 +172,20 @@ def test_a_rate_and_its_evidence_are_one_table() -> None:
     assert p_value(needed(1e-9)) == pytest.approx(1e-9)
     assert p_value(-math.inf) == p_value(-50.0) == 1.0
     assert p_value(math.inf) > 0
+
+
+@pytest.mark.parametrize("p", [1e-6, 1e-3, 0.05, 0.5, 0.999])
+def test_the_e_value_of_a_p_is_a_mean_of_calibrators(p: float) -> None:
+    mean, _ = integrate.quad(lambda k: k * p ** (k - 1), 0.0, 1.0)
+    assert e_value(p) == pytest.approx(math.log(mean), abs=1e-6)
+
+
+def test_a_transient_speaks_for_a_change_before_its_first_night() -> None:
+    logs = nights(40, 12)
+    logs[25] += 1.5
+    seen = judge(series(logs))
+    assert int(np.argmax(seen.evidence)) == 25
+    assert seen.evidence[25] == pytest.approx(e_value(only(seen.breaks).p / 40))
 
 
 @pytest.mark.parametrize(
