@@ -30,6 +30,7 @@ from perfbisect.render.documents import (
     ReportDocument,
     RunDocument,
 )
+from perfbisect.render.suspects import TrackSuspectsDocument
 from perfbisect.render.track_documents import (
     TrackIngestDocument,
     TrackRebaselineDocument,
@@ -238,6 +239,8 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "track trend": (TrackTrendDocument,),
     "track rebaseline": (TrackRebaselineDocument,),
     "track detect": (TrackDetectDocument,),
+    "track suspects": (TrackSuspectsDocument,),
+    "track repro": (CompareDocument, ComparePlanDocument),
     "track ack": (TrackStateDocument,),
     "track close": (TrackStateDocument,),
     "track reopen": (TrackStateDocument,),

@@ -7,6 +7,8 @@ import click
 from perfbisect.cli.track_detect import ack, close, detect, reopen
 from perfbisect.cli.track_ingest import ingest
 from perfbisect.cli.track_rebaseline import rebaseline
+from perfbisect.cli.track_repro import repro
+from perfbisect.cli.track_suspects import suspects
 from perfbisect.cli.track_trend import trend
 
 
@@ -20,5 +22,5 @@ def track() -> None:
     """
 
 
-for verb in (ingest, trend, detect, ack, close, reopen, rebaseline):
+for verb in (ingest, trend, detect, suspects, repro, ack, close, reopen, rebaseline):
     track.add_command(verb)

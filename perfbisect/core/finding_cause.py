@@ -57,6 +57,11 @@ class Cells:
         """A metric of a cell, None where it does not report it."""
         return self._by_cell.get(cell, {}).get(metric)
 
+    def model(self, cell: str) -> str:
+        """What a cell serves, as its newest result says; empty where none does."""
+        points = (one.points[-1] for one in self._by_cell.get(cell, {}).values())
+        return next((point.workload.model for point in points if point.workload.model), "")
+
     def beside(self, finding: Finding) -> tuple[Neighbour, ...]:
         """Every cell that was measured on both sides of a change, the change's own among them, by the same
         metric; a cell that does not report that, by its headline."""

@@ -1,0 +1,100 @@
+"""``perfbisect track repro``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli import options
+from perfbisect.cli.durations import Minutes
+from perfbisect.cli.track_suspects import FDR
+
+
+@click.command(short_help="Does this machine show an alert's step at all?")
+@click.argument("alert")
+@click.option("--cell", metavar="CELL", help="Cell of ours to measure.  [default: the one that agrees]")
+@click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
+@click.option("--budget", type=Minutes(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
+@click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
+@FDR
+@options.measuring
+@options.as_json
+def repro(
+    alert: str,
+    cell: str | None,
+    blocks: int,
+    budget: float | None,
+    seed: int,
+    dry_run: bool,
+    fdr: float,
+    wait: float | None,
+    repo: Path | None,
+    state: Path | None,
+    env: str | None,
+    client: str | None,
+    metric: str | None,
+    variant: str | None,
+    as_in: str | None,
+    constraints: Path | None,
+    exclude_newer: str | None,
+    machine: str | None,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Compare the ends of ALERT's window on this machine, before anything is bisected.
+
+    A is the last commit that the night before may have run, B the last that the first slow night may have
+    run. A nightly's machine may show what this one does not: then a bisection here finds nothing.
+
+    \b
+    Examples:
+      perfbisect track repro 20260412-3f1a --repo vllm-omni --cell my_cell.yaml --dry-run
+      perfbisect track repro 20260412-product --repo vllm-omni --cell qwen3_tts --machine cuda
+
+    Exit code: 3 it is there (a regression), 0 it is not, 4 inconclusive.
+    """
+    from perfbisect.cli import finish, wiring
+    from perfbisect.cli.contest import TypedContest, contest, planned_all
+    from perfbisect.cli.output import emit, say
+    from perfbisect.cli.place import place
+    from perfbisect.cli.settle import settle
+    from perfbisect.config.suspect_table import load_suspect_table
+    from perfbisect.core.alert import way
+    from perfbisect.errors import UsageError
+    from perfbisect.jobs.track_detect import look
+    from perfbisect.jobs.track_suspects import cell_of_ours, ranked, the_alert
+    from perfbisect.render.compare_lines import compare_lines, plan_lines
+    from perfbisect.render.safe import line
+    from perfbisect.store.series import SeriesStore
+
+    here, table = place(repo=repo, state=state, machine=machine), load_suspect_table()
+    repository = here.needed_repository()
+    with SeriesStore.of(here.state) as store:
+        seen = look(store, table, fdr)
+        found = ranked(store, seen, the_alert(store, seen, alert), repository, table)
+    series = found.alert.finding.series
+    chosen = cell or cell_of_ours(found.alert.finding) or here.setting("cell", None)
+    if not chosen:
+        raise UsageError(
+            f"no cell of ours is known to be {series.cell}",
+            next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
+        )
+    if as_in is not None:
+        wiring.refuse_another(wiring.the_cell(here, chosen, None), as_in)
+    typed = TypedContest(
+        chosen, found.good, found.bad, None, blocks, budget, seed, env, client, metric or series.metric,
+        variant, constraints, exclude_newer,
+    )  # fmt: skip
+    asked = contest(here, typed)
+    direction = "worse" if way(found.alert.finding) > 0 else "better"
+    told = f"alert {found.alert.id}: {series.metric} of {series.cell} became {direction} there; does it here?"
+    if dry_run:
+        shown = planned_all([asked])
+        emit(shown, (line(told, 400), "", *plan_lines(shown)), as_json=as_json)
+        return 0
+    say(line(told, 400))
+    document = settle(here, asked, wait=wait, verbose=verbose, as_json=as_json)
+    emit(document, compare_lines(document), as_json=as_json)
+    return finish.exit_code(document)
