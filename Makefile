@@ -6,6 +6,7 @@
 #   make demo-compare   comparisons on the real vLLM whose answers are known                     (about an hour)
 #   make test        the tests that need no vLLM                                                (minutes)
 #   make test-vllm   the tests with the real vLLM                                               (under 30 minutes)
+#   make test-browser  the dashboard in a real browser, which is installed where it is missing (minutes)
 #   make check       style, types, import contracts, documents
 #   make bench       what perfbisect itself costs, beside its limits             (under a minute)
 #   make docs        write the generated documents again
@@ -22,7 +23,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare test test-vllm check bench docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare test test-browser test-vllm check bench docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -56,8 +57,14 @@ demo-releases: $(STAMP)
 	$(PY) -m scripts.demo_releases $(ARGS)
 
 test: $(STAMP)
-	$(PY) -m pytest -m "not vllm" -n auto --maxprocesses=4 --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
+	$(PY) -m pytest -m "not vllm and not browser" -n auto --maxprocesses=4 --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
 	$(PY) -m coverage report --include="perfbisect/core/*" --fail-under=95
+
+test-browser: $(STAMP)
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || \
+	  { echo "no browser: install Chromium (Debian, Ubuntu: apt install chromium)" >&2; exit 1; }
+	$(PY) -m pytest -m browser tests/browser $(ARGS)
 
 test-vllm: $(STAMP)
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)
