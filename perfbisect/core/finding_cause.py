@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from perfbisect.core.cause import cause_of
@@ -35,8 +35,9 @@ _LOW = 0.1
 _SHARE = 0.25
 """Of a move, what another metric of the same requests must show of it at least."""
 
-_SEVERAL = 3
-"""Nights of a step from which on they alone say that it stays."""
+_SEVERAL = 5
+"""Nights of a step from which on they alone say that it stays: were machines of two kinds, so many in a row of
+one kind would be rarer than one in twenty."""
 _SETTLED = 7
 """Nights of a step from which on it stays, whatever single nights before were like."""
 
@@ -61,6 +62,15 @@ class Cells:
         """What a cell serves, as its newest result says; empty where none does."""
         points = (one.points[-1] for one in self._by_cell.get(cell, {}).values())
         return next((point.workload.model for point in points if point.workload.model), "")
+
+    def changed_work(self, model: str, dataset: str, nights: frozenset[int]) -> Iterator[tuple[str, str]]:
+        """Cells of that model and data set whose prompts changed on one of these nights, and how."""
+        for metrics in self._by_cell.values():
+            series = next(iter(metrics.values()))
+            load = series.points[-1].workload
+            for hint in series.hints if (load.model, load.dataset) == (model, dataset) else ():
+                if hint.kind == "workload" and series.nights[hint.index] in nights:
+                    yield series.cell, hint.what
 
     def beside(self, finding: Finding) -> tuple[Neighbour, ...]:
         """Every cell that was measured on both sides of a change, the change's own among them, by the same
@@ -113,7 +123,7 @@ def _control(load: Workload) -> bool:
 
 def causes_of(findings: Sequence[Finding], cells: Cells) -> tuple[Cause, ...]:
     """The cause of each, with the evidence in words."""
-    first = [_corrected(f, _cause(f, cells), cells) for f in findings]
+    first = [_other_work(f, _corrected(f, _cause(f, cells), cells), cells) for f in findings]
     return tuple(_inherited(f, cause, findings, first) for f, cause in zip(findings, first, strict=True))
 
 
@@ -123,7 +133,7 @@ def _cause(finding: Finding, cells: Cells) -> Cause:
     own = shift(series, finding)
     medians = cells.get(series.cell, name) if statistic else None
     typical = shift(medians, finding) if medians else None
-    counted = _recounted(finding, cells.get(series.cell, "input_tokens"))
+    counted = _counted(finding, cells.get(series.cell, "input_tokens"))
     found = Break(
         metric=name,
         shift=finding.shift,
@@ -143,17 +153,24 @@ def _spread(finding: Finding) -> float:
     return max(_FLOOR, _MAD * median(abs(x - median(logs)) for x in logs)) if logs else _FLOOR
 
 
-def _nights(series: CellSeries, places: Sequence[int], without: frozenset[str]) -> tuple[Night, ...]:
-    covariates = (series.covariates[place] for place in places[-BACK:])
-    return tuple(night_of({k: v for k, v in one.items() if k not in without}) for one in covariates)
+def _nights(series: CellSeries, places: Sequence[int], counted: tuple[int, int]) -> tuple[Night, ...]:
+    """The covariates of these nights; of input tokens those that were counted alike: of nights in ``counted``,
+    the second not included."""
+    found = []
+    for place in places[-BACK:]:
+        known = series.covariates[place]
+        alike = counted[0] <= series.nights[place] < counted[1]
+        found.append(night_of({k: v for k, v in known.items() if alike or k != "input_tokens"}))
+    return tuple(found)
 
 
-def _recounted(finding: Finding, tokens: CellSeries | None) -> frozenset[str]:
-    """Counts that say nothing of the load, since they are counted otherwise from one of these nights on."""
-    own = finding.series.nights
-    span = own[finding.before[0]], own[finding.after[-1]]
-    nights = [] if tokens is None else [tokens.nights[boundary.index] for boundary in tokens.boundaries]
-    return frozenset({"input_tokens"} if any(span[0] < night <= span[1] for night in nights) else ())
+def _counted(finding: Finding, tokens: CellSeries | None) -> tuple[int, int]:
+    """From which night on, and up to which, input tokens were counted as they are around a change."""
+    marks = () if tokens is None else tuple(tokens.nights[b.index] for b in tokens.boundaries)
+    first = finding.first
+    return max((n for n in marks if n <= first), default=0), min(
+        (n for n in marks if n > first), default=10**9
+    )
 
 
 def _corrected(finding: Finding, cause: Cause, cells: Cells) -> Cause:
@@ -184,6 +201,20 @@ def hit(one: Neighbour, finding: Finding) -> bool:
     """Whether a neighbour moved as a change did: beyond its own nights, that way, by a size to compare."""
     own = finding.shift
     return one.moved and one.shift * own > 0 and abs(one.shift) >= _SHARE * min(abs(own), math.log(2))
+
+
+def _other_work(finding: Finding, own: Cause, cells: Cells) -> Cause:
+    """Of a change on a night on which the requests of the same data set to the same model changed, that: one
+    specification makes them for several cells, and not every server counts what an image or a sound becomes."""
+    if own.word not in ("product", "unknown"):
+        return own
+    load = finding.series.points[-1].workload
+    if not load.dataset or not load.model:
+        return own
+    for cell, what in cells.changed_work(load.model, load.dataset, finding.nights):
+        words = f"{what} in {cell}, of the same data set and model: the requests are others since that night"
+        return Cause("workload", (words, *own.evidence))
+    return own
 
 
 def _by_servers(cause: Cause) -> bool:
