@@ -36,6 +36,9 @@ __all__ = ["change_sets", "detect_indices", "main"]
 SMALLEST = 0.015
 """Smallest effect that the adapters tell: the scorer's smallest steps are 2 %."""
 
+SETS = ("shuffled", "contiguous")
+"""Measured noise in permuted order, and as it was measured."""
+
 NEAR = 8
 """Nights within which a change that is told is about a change that was planted."""
 
@@ -145,14 +148,28 @@ def _print(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> N
         print(f"| {' | '.join(line)} |", flush=True)
 
 
-def _quiet(scorer: ModuleType) -> None:
+def _labelled(scorer: ModuleType, data: Path) -> None:
+    head = ["set", "P", "R", "F1", "unchanged with an alarm", "set of places holds", "places, median"]
+    head += ["interval of the size holds", "ms a series"]
+    lines = [labelled(scorer, data, name) for name in SETS]
+    _print("Planted steps in measured noise, within 2 nights", head, lines)
+
+
+def _discoveries(_: ModuleType, data: Path) -> None:
+    head = ["set", "rate asked", "series alarmed", "of them unchanged", "changed series found"]
+    _print(
+        "False discoveries", head, [discoveries(data, name, rate) for name in SETS for rate in (0.05, 0.1)]
+    )
+
+
+def _quiet(scorer: ModuleType, _: Path) -> None:
     got = scorer.s_null(detect_indices, 2)
     kinds = list(dict.fromkeys(key.split(",")[0] for key in got))
     lines = [[kind, *(f"{100 * got[f'{kind},{n}'][0]:.1f} %" for n in (30, 100, 300))] for kind in kinds]
     _print("Noise without a change: series with an alarm", ["noise", "30 nights", "100", "300"], lines)
 
 
-def _latency(scorer: ModuleType) -> None:
+def _latency(scorer: ModuleType, _: Path) -> None:
     got = scorer.latency(detect_indices)
     lines = [
         [
@@ -167,21 +184,26 @@ def _latency(scorer: ModuleType) -> None:
     _print("Night after night", head, lines)
 
 
-def _cost(scorer: ModuleType) -> None:
+def _cost(scorer: ModuleType, _: Path) -> None:
     got = scorer.scale(detect_indices, [100, 1000, 10000], 120)
-    lines = [
-        [f"1 x {n}", str(row[0]), str(row[1])] if row else [f"1 x {n}", "-", "-"] for n, row in got.items()
-    ]
+    lines = [[f"1 x {n}", *map(str, row or ("-", "-"))] for n, row in got.items()]
     for count, n in ((300, 365), (1000, 200)):
         rng = np.random.default_rng(n)
-        many = [
-            100 * np.exp(0.02 * rng.normal(size=n)) * np.where(np.arange(n) < n // 2, 1.0, 1.05)
-            for _ in range(count)
-        ]
+        level = np.where(np.arange(n) < n // 2, 100.0, 105.0)
+        many = [list(level * np.exp(0.02 * rng.normal(size=n))) for _ in range(count)]
         begun = time.process_time()
-        told = detect_all([_series(list(v), str(k)) for k, v in enumerate(many)])
+        told = detect_all([_series(values, str(k)) for k, values in enumerate(many)])
         lines.append([f"{count} x {n}", f"{time.process_time() - begun:.1f}", str(len(told.alerts))])
     _print("Cost", ["series x nights", "CPU s", "changes told"], lines)
+
+
+PARTS: dict[str, Callable[[ModuleType, Path], None]] = {
+    "labelled": _labelled,
+    "fdr": _discoveries,
+    "null": _quiet,
+    "latency": _latency,
+    "cost": _cost,
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -190,37 +212,14 @@ def main(argv: list[str] | None = None) -> int:
     shared = ROOT.parent / "shared"
     parser.add_argument("--data", type=Path, default=shared / "data", help="the folder that holds series/")
     parser.add_argument("--scorer", type=Path, default=shared / "tools" / "score_detector.py")
-    parts: dict[str, Callable[[], None]] = {}
-    parser.add_argument("--only", action="append", default=[], help="labelled, fdr, null, latency, cost")
+    parser.add_argument("--only", action="append", default=[], help=", ".join(PARTS))
     options = parser.parse_args(argv)
-    scorer = load(options.scorer)
-
-    def label() -> None:
-        head = ["set", "P", "R", "F1", "unchanged with an alarm", "set of places holds", "places, median"]
-        head += ["interval of the size holds", "ms a series"]
-        lines = [labelled(scorer, options.data, name) for name in ("shuffled", "contiguous")]
-        _print("Planted steps in measured noise, within 2 nights", head, lines)
-
-    def fdr() -> None:
-        lines = [
-            discoveries(options.data, name, q) for name in ("shuffled", "contiguous") for q in (0.05, 0.1)
-        ]
-        head = ["set", "rate asked", "series alarmed", "of them unchanged", "changed series found"]
-        _print("False discoveries", head, lines)
-
-    parts = {
-        "labelled": label,
-        "fdr": fdr,
-        "null": lambda: _quiet(scorer),
-        "latency": lambda: _latency(scorer),
-        "cost": lambda: _cost(scorer),
-    }
-    unknown = set(options.only) - parts.keys()
+    unknown = set(options.only) - PARTS.keys()
     if unknown:
-        raise SystemExit(f"no such part: {', '.join(sorted(unknown))}; known: {', '.join(parts)}")
-    for name, part in parts.items():
-        if not options.only or name in options.only:
-            part()
+        raise SystemExit(f"no such part: {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
+    scorer = load(options.scorer)
+    for name in options.only or PARTS:
+        PARTS[name](scorer, options.data)
     return 0
 
 

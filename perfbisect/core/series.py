@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfbisect.core.series_evidence import FIRST, LAST, size
+from perfbisect.core.series_evidence import INNER, LAST, size
 from perfbisect.core.series_noise import LEAST, step_density
 from perfbisect.core.series_search import Found, Survey, calm, place_prior, survey
 from perfbisect.core.series_shape import Ramp, Transient, ramp, transients
@@ -25,7 +25,7 @@ ALPHA = 0.01
 SET = 0.95
 """Probability of the set of places and of the interval of the size."""
 
-FEWEST = FIRST + LAST
+FEWEST = INNER + LAST
 """Nights below which nothing can be judged."""
 
 _WIDE = 2.5
@@ -104,7 +104,8 @@ class Break:
     index: int
     """The first night of the new level (of the drift, of the transient): an index into the series."""
     until: int | None
-    """The first night after a drift or a transient; None after a step, and where it has not ended."""
+    """The first night at the new level after a drift, or back from a transient; None of a step, and where it
+    has not ended."""
     places: tuple[int, ...]
     """The indices that hold the true first night with a probability of :data:`SET`, ascending."""
     window: tuple[int, int]
@@ -232,7 +233,8 @@ def _step(series: Series, f: Found, step: float, low: float, high: float) -> Bre
 def _drift(series: Series, slope: Ramp, start: int, p: float) -> Break:
     begin, end = start + slope.begin, start + slope.end
     size = (slope.step, slope.step - _WIDE * slope.error, slope.step + _WIDE * slope.error)
-    return _break(series, begin, end, tuple(range(begin, end + 1)), "drift", size, p)
+    until = end if end < len(series.values) - 1 else None
+    return _break(series, begin, until, tuple(range(begin, end + 1)), "drift", size, p)
 
 
 def _passing(series: Series, x: Transient) -> Break:

@@ -19,14 +19,11 @@ from numpy.typing import NDArray
 from perfbisect.core.series_noise import Tables
 from perfbisect.core.stats import Array, log_sum, quantiles
 
-FIRST = 4
-"""Nights that the first level of a series must last ..."""
-
 INNER = 5
-"""... one between two changes (a shorter one is a transient) ..."""
+"""Nights that a level must last: a shorter one is a transient ..."""
 
 LAST = 2
-"""... and the last one, which may go on."""
+"""... but the last one, which may go on."""
 
 _UNEQUAL = 0.2
 """Prior probability that the scale of the noise changes where the level might."""
@@ -82,11 +79,6 @@ _MOST = 0.8
 """Probability of the places over which the size of a step is averaged."""
 
 
-def margins(start: int, end: int, n: int) -> tuple[int, int]:
-    """Nights that must lie before and after a change between ``start`` and ``end`` of a series of n."""
-    return (FIRST if start == 0 else INNER), (LAST if end == n else INNER)
-
-
 def _mix(count: int, spreads: int) -> Array:
     """Prior of (scale before, scale after) within a family."""
     out = np.full((count, count), _UNEQUAL / (spreads * max(1, spreads - 1)))
@@ -94,7 +86,14 @@ def _mix(count: int, spreads: int) -> Array:
     return out
 
 
+def _mixed(mix: Array, parts: Array) -> Array:
+    """For every kind before a change the mean over the kinds after it."""
+    return np.asarray((mix @ parts.reshape(len(parts), -1)).reshape(parts.shape))
+
+
 def _parts(t: Tables, start: int, end: int, places: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
+    """Log likelihoods by kind, place and level: of the nights before a place, and of those after it at a new
+    level or further at the old one; by kind and level: of all nights at one level."""
     first, total = t.fresh[:, start], t.total
     head = first - total[:, start + 1]
     before = head[:, None] + total[:, places]
@@ -104,14 +103,14 @@ def _parts(t: Tables, start: int, end: int, places: NDArray[np.intp]) -> tuple[A
     return before, after, rest, stay
 
 
-def weigh(t: Tables, start: int, end: int, least: tuple[int, int] | None = None) -> Weighed:
-    """The evidence for one change within nights ``start`` to ``end`` (excluded); ``least``: nights that must
-    lie before and after it, by default as :func:`margins` says."""
-    low, high = least or margins(start, end, len(t.values))
-    places = np.arange(start + low, end - high + 1)
+def weigh(t: Tables, start: int, end: int) -> Weighed:
+    """The evidence for one change within nights ``start`` to ``end`` (excluded)."""
+    last = LAST if end == len(t.values) else INNER
+    places = np.arange(start + INNER, end - last + 1)
     if not len(places):
         return Weighed(places, np.empty(0))
     before, after, rest, stay = _parts(t, start, end, places)
+    # Every exponential is taken relative to the largest of its place: sums of likelihoods of many nights.
     left = before.max(axis=(0, 2))
     right = np.maximum(after.max(axis=(0, 2)), rest.max(axis=(0, 2)))
     a = np.exp(before - left[:, None]) * t.width
@@ -120,15 +119,13 @@ def weigh(t: Tables, start: int, end: int, least: tuple[int, int] | None = None)
     d = np.exp(stay - top) @ t.width
     moved = (a.reshape(-1, a.shape[2]) @ t.step).reshape(a.shape)
     split, turned, stayed = np.zeros(len(places)), np.zeros(len(places)), 0.0
-    family, spreads = t.kinds.family, t.kinds.spreads
-    for f in np.unique(family):
-        own = np.flatnonzero(family == f)
-        mix = _mix(len(own), spreads)
-        weight = float(t.kinds.weight[f])
-        split += weight * np.einsum("rkg,rkg->k", moved[own], np.tensordot(mix, b[own], 1))
-        apart = mix - np.diag(np.diag(mix))
-        turned += weight * np.einsum("rkg,rkg->k", a[own], np.tensordot(apart, c[own], 1))
-        stayed += weight * (1.0 - _UNEQUAL) / spreads * float(d[own].sum())
+    for own, weight in t.families:
+        mix = _mix(len(own), t.spreads)
+        split += weight * np.einsum("rkg,rkg->k", moved[own], _mixed(mix, b[own]))
+        stayed += weight * (1.0 - _UNEQUAL) / t.spreads * float(d[own].sum())
+        if len(own) > 1:
+            np.fill_diagonal(mix, 0.0)
+            turned += weight * np.einsum("rkg,rkg->k", a[own], _mixed(mix, c[own]))
     with np.errstate(divide="ignore"):
         one = np.log(split) + left + right
         turn = np.log(turned) + left + right
@@ -143,12 +140,10 @@ def size(t: Tables, start: int, end: int, weighed: Weighed) -> tuple[float, floa
     before, after, _, _ = _parts(t, start, end, places)
     a = np.exp(before - before.max(axis=(0, 2))[:, None]) * t.width
     b = np.exp(after - after.max(axis=(0, 2))[:, None])
-    family, spreads = t.kinds.family, t.kinds.spreads
     joint = np.zeros((len(places), *t.step.shape))
-    for f in np.unique(family):
-        own = np.flatnonzero(family == f)
-        mixed = np.tensordot(_mix(len(own), spreads), b[own], 1)
-        joint += float(t.kinds.weight[f]) * (a[own].transpose(1, 2, 0) @ mixed.transpose(1, 0, 2))
+    for own, weight in t.families:
+        mixed = _mixed(_mix(len(own), t.spreads), b[own])
+        joint += weight * (a[own].transpose(1, 2, 0) @ mixed.transpose(1, 0, 2))
     joint *= t.step
     mass = np.tensordot(share / joint.sum(axis=(1, 2)), joint, 1).ravel()
     # Equal steps between other levels are one step: apart they would make a staircase of the distribution.

@@ -21,7 +21,7 @@ from perfbisect.core.stats import Array, cells, march
 MEMORY = (0.0, 0.35, 0.6)
 """Correlations of one night's noise with the next that are weighed ..."""
 
-MEMORY_PRIOR = (0.55, 0.25, 0.2)
+MEMORY_PRIOR = (0.6, 0.2, 0.2)
 """... and their prior weights."""
 
 FAR = (0.015, 0.1, 0.3)
@@ -75,6 +75,12 @@ class Kinds:
         parts = self.memory[chosen], self.far[chosen], self.spread[chosen], self.family[chosen]
         return Kinds(*parts, self.weight, self.spreads)
 
+    @property
+    def families(self) -> tuple[tuple[NDArray[np.intp], float], ...]:
+        """The kinds of each family, and its prior weight."""
+        present = np.unique(self.family)
+        return tuple((np.flatnonzero(self.family == f), float(self.weight[f])) for f in present)
+
 
 def kinds(
     memory: tuple[float, ...] = MEMORY,
@@ -103,7 +109,10 @@ class Tables:
     """Signed logs [n]."""
     scale: float
     """Scale of a night, from first differences."""
-    kinds: Kinds
+    families: tuple[tuple[NDArray[np.intp], float], ...]
+    """The kinds [R] of each family, which differ in scale alone, and its prior weight."""
+    spreads: int
+    """Number of scales that were weighed."""
     nodes: Array
     """Levels [G], ascending."""
     width: Array
@@ -202,7 +211,7 @@ def tables(values: Array, which: Kinds, fineness: float = FINE) -> Tables:
     total = np.zeros((count, n + 1, len(nodes)))
     np.cumsum(given, axis=1, out=total[:, 1:])
     step = _below(high - nodes[:, None], scale) - _below(low - nodes[:, None], scale)
-    return Tables(values, scale, which, nodes, width, step, fresh, total)
+    return Tables(values, scale, which.families, which.spreads, nodes, width, step, fresh, total)
 
 
 def _logs(z: Array, shares: Array) -> Array:

@@ -31,7 +31,6 @@ _NEAR = 1e-4
 _ROUNDS = 4
 """Rounds of dropping and adding; the changes of a series that need more are close to no change."""
 
-
 LONG = 1000
 """Nights above which a series is judged in pieces ..."""
 
@@ -45,7 +44,10 @@ _GRID = 16
 """Nights by which that stretch moves with the change: it need not be weighed again for every night."""
 
 FULL = kinds()
-COARSE = kinds((0.0, 0.5), (0.7, 0.3), (0.04,), (0.8, 1.25))
+"""Kinds of noise of a series ..."""
+
+COARSE, COARSE_FINE = kinds((0.0, 0.5), (0.7, 0.3), (0.04,), (0.8, 1.25)), 0.25
+"""... and of a piece of a long one, with the scales between two of its levels."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,12 @@ def candidates(calmed: Array, scale: float) -> list[int]:
         at = bisect_left(chosen, k)
         if all(abs(k - other) >= room for other in chosen[max(0, at - 1) : at + 1]):
             chosen.insert(at, k)
+    return _apart(chosen, sums, scale)
+
+
+def _apart(chosen: list[int], sums: Array, scale: float) -> list[int]:
+    """Those of the places between which the means differ, the weakest dropped first."""
+    n = len(sums) - 1
     while chosen:
         bounds = np.array([0, *chosen, n])
         nights = np.diff(bounds)
@@ -113,7 +121,7 @@ def candidates(calmed: Array, scale: float) -> list[int]:
         weakest = int(np.argmin(apart))
         if apart[weakest] >= _CANDIDATE:
             break
-        del chosen[weakest]
+        chosen = chosen[:weakest] + chosen[weakest + 1 :]
     return chosen
 
 
@@ -217,7 +225,7 @@ def survey(values: Array, threshold: float) -> Survey:
         scale = scale_of(part)
         calmed = calm(part, scale)
         likely_places = candidates(calmed, scale)
-        fineness = FINE if n > LONG else min(FINE, 2.0 / math.sqrt(n))
+        fineness = COARSE_FINE if n > LONG else min(FINE, 2.0 / math.sqrt(n))
         t = tables(part, likely(_rests(part, likely_places), scale, which), fineness)
         low = offset + (shared // 2 if offset else 0)
         high = offset + len(part) - (shared // 2 if offset + len(part) < n else 0)

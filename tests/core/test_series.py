@@ -121,6 +121,13 @@ def test_a_slow_path_is_a_drift() -> None:
     assert got.low < math.expm1(0.12) < got.high
 
 
+def test_a_drift_that_goes_on_has_no_end() -> None:
+    slope = np.interp(np.arange(60), [20, 59], [0.0, 0.15])
+    got = only(detect(series(nights(60, 9, 0.005) + slope)))
+    assert (got.shape, got.until) == ("drift", None)
+    assert abs(got.index - 20) <= 5
+
+
 @pytest.mark.parametrize(("after", "step"), [(2, 0.25), (5, 0.12)])
 def test_the_newest_nights_are_enough_where_the_step_is_large(after: int, step: float) -> None:
     got = only(detect(series(stepped(35 + after, 35, step, seed=2))))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from perfbisect.core.series_evidence import FIRST, INNER, LAST, Weighed, margins, size, weigh
+from perfbisect.core.series_evidence import INNER, LAST, Weighed, size, weigh
 from perfbisect.core.series_noise import (
     LEAST,
     Kinds,
@@ -50,7 +50,7 @@ def exact(values: np.ndarray, k: int) -> float:
 def test_it_is_the_integral_over_both_levels(n: int, at: int, step: float) -> None:
     values = logs(n, 3, at, step)
     got = weigh(tables(values, ONE), 0, n)
-    assert list(got.places) == list(range(FIRST, n - LAST + 1))
+    assert list(got.places) == list(range(INNER, n - LAST + 1))
     expected = [exact(values, int(k)) for k in got.places]
     assert got.logs == pytest.approx(expected, abs=0.06)
 
@@ -81,12 +81,11 @@ def test_evidence_is_at_most_one_on_average_without_a_change() -> None:
     assert np.mean(np.minimum(means, 50.0)) < 1.5
 
 
-def test_margins_are_short_only_at_the_newest_night() -> None:
-    assert margins(0, 50, 50) == (FIRST, LAST)
-    assert margins(10, 40, 50) == (INNER, INNER)
-    assert margins(10, 50, 50) == (INNER, LAST)
-    assert len(weigh(tables(logs(12, 1), ONE), 3, 12).places) == 12 - LAST - 3 - INNER + 1
-    assert weigh(tables(logs(12, 1), ONE), 3, 9).total == -math.inf
+def test_a_level_lasts_five_nights_but_the_newest() -> None:
+    t = tables(logs(30, 1), ONE)
+    assert list(weigh(t, 10, 30).places) == list(range(15, 29))
+    assert list(weigh(t, 10, 29).places) == list(range(15, 25))
+    assert weigh(t, 10, 19).total == -math.inf
 
 
 def test_the_likely_places_are_the_fewest() -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from perfbisect.core.series import Judged, Series
+from perfbisect.core.series import FEWEST, Judged, Series
 from perfbisect.core.series_joint import events
 from perfbisect.core.series_many import detect_all, threshold
 
@@ -41,7 +41,7 @@ def test_alerts_lists_and_the_census() -> None:
     assert {b.key for b in got.alerts} == {"large"}
     assert "small" in {b.key for b in got.listed}
     assert [(r.key, r.nights, r.reason) for r in got.census.refused] == [
-        ("short", 2, "2 nights: at least 6 are needed"),
+        ("short", 2, f"2 nights: at least {FEWEST} are needed"),
         ("zero", 20, "a value is not positive"),
     ]
     assert len(got.census.judged) == 32
