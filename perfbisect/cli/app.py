@@ -18,6 +18,7 @@ from perfbisect.cli.bisect import bisect
 from perfbisect.cli.cells import cells
 from perfbisect.cli.changes_show import changes_group
 from perfbisect.cli.compare import compare
+from perfbisect.cli.dashboard import dashboard
 from perfbisect.cli.doctor import doctor
 from perfbisect.cli.env import env
 from perfbisect.cli.jobs import report, status, stop
@@ -56,6 +57,7 @@ for verb in (
     stop,
     report,
     track,
+    dashboard,
     env,
     schema,
     doctor,

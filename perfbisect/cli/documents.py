@@ -19,7 +19,7 @@ from perfbisect.render.compare_documents import (
     SweepDocument,
     VerifyDocument,
 )
-from perfbisect.render.detect_documents import TrackDetectDocument, TrackStateDocument
+from perfbisect.render.detect_documents import TrackDetectDocument, TrackReportDocument, TrackStateDocument
 from perfbisect.render.documents import (
     BeliefDocument,
     CellDocument,
@@ -214,6 +214,28 @@ class DoctorDocument(Document):
     checks: tuple[CheckDocument, ...]
 
 
+class DashboardDocument(Document):
+    """``perfbisect dashboard build``. ``first_page_bytes``: read before anything is opened."""
+
+    schema_: Literal["perfbisect.dashboard/1"] = Field(default="perfbisect.dashboard/1", alias="schema")
+    index: str
+    cells: int
+    alerts: int
+    bisections: int
+    first_page_bytes: int
+    bytes: int
+
+
+class DashboardOpenDocument(Document):
+    """``perfbisect dashboard open``. ``opened``: a browser took it."""
+
+    schema_: Literal["perfbisect.dashboard-open/1"] = Field(
+        default="perfbisect.dashboard-open/1", alias="schema"
+    )
+    address: str
+    opened: bool
+
+
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "bisect": (ReportDocument, PlanDocument),
     "resume": (ReportDocument, RunDocument, CompareDocument),
@@ -240,10 +262,13 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "track rebaseline": (TrackRebaselineDocument,),
     "track detect": (TrackDetectDocument,),
     "track suspects": (TrackSuspectsDocument,),
+    "track report": (TrackReportDocument,),
     "track repro": (CompareDocument, ComparePlanDocument),
     "track ack": (TrackStateDocument,),
     "track close": (TrackStateDocument,),
     "track reopen": (TrackStateDocument,),
+    "dashboard build": (DashboardDocument,),
+    "dashboard open": (DashboardOpenDocument,),
     "error": (ErrorDocument,),
 }
 """A verb -> what its ``--json`` prints."""

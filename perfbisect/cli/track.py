@@ -7,6 +7,7 @@ import click
 from perfbisect.cli.track_detect import ack, close, detect, reopen
 from perfbisect.cli.track_ingest import ingest
 from perfbisect.cli.track_rebaseline import rebaseline
+from perfbisect.cli.track_report import report
 from perfbisect.cli.track_repro import repro
 from perfbisect.cli.track_suspects import suspects
 from perfbisect.cli.track_trend import trend
@@ -22,5 +23,5 @@ def track() -> None:
     """
 
 
-for verb in (ingest, trend, detect, suspects, repro, ack, close, reopen, rebaseline):
+for verb in (ingest, trend, detect, suspects, report, repro, ack, close, reopen, rebaseline):
     track.add_command(verb)

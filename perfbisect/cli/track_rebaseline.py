@@ -36,10 +36,12 @@ def rebaseline(
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
     from perfbisect.jobs.track_rebaseline import rebaseline as proposals
+    from perfbisect.jobs.track_state import not_to_be_absorbed
     from perfbisect.render.track_lines import rebaseline_lines
     from perfbisect.store.series import SeriesStore
 
     with SeriesStore.of(place(state=state).state) as store:
-        document = proposals(store, cells, until=f"{until:%Y-%m-%d}" if until else "", days=days)
+        last = f"{until:%Y-%m-%d}" if until else ""
+        document = proposals(store, cells, until=last, days=days, skipped=not_to_be_absorbed(store))
     emit(document, rebaseline_lines(document), as_json=as_json)
     return 0

@@ -30,11 +30,13 @@ def trend(
     """
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
+    from perfbisect.jobs.track_state import marks
     from perfbisect.jobs.track_trend import trend as table
     from perfbisect.render.track_lines import trend_lines
     from perfbisect.store.series import SeriesStore
 
     with SeriesStore.of(place(state=state).state) as store:
-        document = table(store, cells, metric=metric or "", since=f"{since:%Y-%m-%d}" if since else "")
+        first = f"{since:%Y-%m-%d}" if since else ""
+        document = table(store, cells, metric=metric or "", since=first, marks=marks(store))
     emit(document, trend_lines(document), as_json=as_json)
     return 0

@@ -110,17 +110,18 @@ def judge(series: Sequence[CellSeries], fdr: float) -> Family:
     stretches = {key: (one, part) for one in judged for key, part in _stretches(one)}
     seen = detect_all([_series(key, *which) for key, which in stretches.items()], fdr)
     q = _adjusted({entry.key: entry.p for entry in seen.census.judged})
+    cut = _cut(seen.census)
     ends = _ends((*seen.alerts, *seen.listed))
     alerts, doubtful = [], []
     for found in (*seen.alerts, *seen.listed):
         finding = _finding(found, *stretches[found.key], ends, q[found.key])
-        why = _why_not(finding, alarmed=found in seen.alerts)
+        why = _why_not(finding, alarmed=found.p <= cut)
         doubtful.append((finding, why)) if why else alerts.append(finding)
-    told, still = _joined(alerts, doubtful, seen.census.cut)
+    told, still = _joined(alerts, doubtful, cut)
     return Family(
         _ordered(told),
         tuple(sorted(still, key=lambda one: _order(one[0]))),
-        seen.census,
+        replace(seen.census, cut=cut),
         tuple((f"{one.cell} {one.metric}", why) for one in series if (why := left[id(one)])),
     )
 
@@ -172,6 +173,13 @@ def _finding(found: Break, series: CellSeries, part: slice, ends: dict[str, list
         end=min((start + i for i in levels if i > found.index), default=stop),
         q=q,
     )
+
+
+def _cut(census: Census) -> float:
+    """The largest p that may be told: of m series of which k are rejected, k / m of the rate. A further
+    change of a series that is rejected for another is told up to it too."""
+    rejected = sum(entry.p <= census.cut for entry in census.judged)
+    return census.fdr * rejected / max(1, len(census.judged))
 
 
 def _adjusted(p: dict[str, float]) -> dict[str, float]:

@@ -36,8 +36,8 @@ _SHARE = 0.25
 """Of a move, what another metric of the same requests must show of it at least."""
 
 _SEVERAL = 5
-"""Nights of a step from which on they alone say that it stays: were machines of two kinds, so many in a row of
-one kind would be rarer than one in twenty."""
+"""Nights of a step from which on they alone say that it stays: were machines of two kinds, so many in a row
+of one kind would be rarer than one in twenty."""
 _SETTLED = 7
 """Nights of a step from which on it stays, whatever single nights before were like."""
 
@@ -133,6 +133,8 @@ def _cause(finding: Finding, cells: Cells) -> Cause:
     own = shift(series, finding)
     medians = cells.get(series.cell, name) if statistic else None
     typical = shift(medians, finding) if medians else None
+    # What moved on its second night is not behind a transient.
+    passing = finding.found.shape == "transient"
     counted = _counted(finding, cells.get(series.cell, "input_tokens"))
     found = Break(
         metric=name,
@@ -140,7 +142,7 @@ def _cause(finding: Finding, cells: Cells) -> Cause:
         noise=own[1] if own else _spread(finding),
         shape=finding.found.shape,
         before=_nights(series, finding.before, counted),
-        after=_nights(series, finding.after, counted),
+        after=_nights(series, finding.after[: 1 if passing else BACK], counted),
         statistic="median" if series.part == "typical" else statistic,
         median=typical[0] if typical else None,
         neighbours=beside,
@@ -154,13 +156,17 @@ def _spread(finding: Finding) -> float:
 
 
 def _nights(series: CellSeries, places: Sequence[int], counted: tuple[int, int]) -> tuple[Night, ...]:
-    """The covariates of these nights; of input tokens those that were counted alike: of nights in ``counted``,
-    the second not included."""
+    """The covariates of these nights, but for those that say nothing there.
+
+    These are input tokens of nights that count them otherwise (those not in ``counted``, of which the second
+    is not included), and how long a run took whose requests come at a rate.
+    """
+    paced = series.points[-1].workload.rate != math.inf
     found = []
     for place in places[-BACK:]:
-        known = series.covariates[place]
         alike = counted[0] <= series.nights[place] < counted[1]
-        found.append(night_of({k: v for k, v in known.items() if alike or k != "input_tokens"}))
+        mute = {*(() if alike else ("input_tokens",)), *(("duration",) if paced else ())}
+        found.append(night_of({k: v for k, v in series.covariates[place].items() if k not in mute}))
     return tuple(found)
 
 
@@ -205,14 +211,14 @@ def hit(one: Neighbour, finding: Finding) -> bool:
 
 def _other_work(finding: Finding, own: Cause, cells: Cells) -> Cause:
     """Of a change on a night on which the requests of the same data set to the same model changed, that: one
-    specification makes them for several cells, and not every server counts what an image or a sound becomes."""
+    specification makes them for several cells, and not every server counts what a picture becomes."""
     if own.word not in ("product", "unknown"):
         return own
     load = finding.series.points[-1].workload
     if not load.dataset or not load.model:
         return own
     for cell, what in cells.changed_work(load.model, load.dataset, finding.nights):
-        words = f"{what} in {cell}, of the same data set and model: the requests are others since that night"
+        words = f"{what} in {cell}, of the same data set and model: other requests since that night"
         return Cause("workload", (words, *own.evidence))
     return own
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from perfbisect.core.reported_series import CellSeries
 from perfbisect.errors import UsageError
 from perfbisect.render.detect_documents import DetectedDocument, TrackStateDocument
+from perfbisect.render.detect_lines import effect_words
 from perfbisect.store.alerts import State, Told
 from perfbisect.store.series import SeriesStore
 
@@ -44,3 +48,32 @@ def told(one: Told) -> DetectedDocument:
     """What was told of an alert, as it stands now."""
     document = DetectedDocument.model_validate_json(one.document)
     return document.model_copy(update={"state": one.state, "why": one.why, "new": False})
+
+
+def marks(store: SeriesStore) -> Callable[[CellSeries], Mapping[int, str]]:
+    """What was told of a series, by the place at which it began: for the table of nights."""
+    by_series: dict[tuple[str, str], list[DetectedDocument]] = {}
+    for one in store.alerts.all():
+        by_series.setdefault((one.cell, one.metric), []).append(told(one))
+
+    def of(series: CellSeries) -> dict[int, str]:
+        found = {alert.first: alert for alert in by_series.get(series.key, [])}
+        return {
+            place: _mark(found[point.began])
+            for place, point in enumerate(series.points)
+            if point.began in found
+        }
+
+    return of
+
+
+def not_to_be_absorbed(store: SeriesStore) -> dict[tuple[str, str], str]:
+    """Series of which an open alert says that they are not what they were, and which: no baseline is made of
+    them."""
+    alerts = [one for one in map(told, store.alerts.all()) if one.state == "open" and not one.recovered]
+    return {(one.cell, one.metric): f"alert {one.id} is open" for one in alerts if one.shape != "transient"}
+
+
+def _mark(alert: DetectedDocument) -> str:
+    state = "" if alert.state == "open" else f", {alert.state}"
+    return f"{effect_words(alert)} {alert.shape}, {alert.cause}{state} ({alert.id})"

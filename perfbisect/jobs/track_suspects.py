@@ -21,7 +21,7 @@ from perfbisect.core.suspects import rank
 from perfbisect.core.window import Line, Spot, spot
 from perfbisect.errors import UsageError
 from perfbisect.jobs.suspects import After, Asked, Onset, asked
-from perfbisect.jobs.track_detect import SET, Seen
+from perfbisect.jobs.track_detect import SET, Seen, alert_document
 from perfbisect.jobs.track_series import began, line_of, window_between
 from perfbisect.jobs.track_state import named, told
 from perfbisect.render.detect_lines import leading
@@ -56,10 +56,15 @@ def the_alert(store: SeriesStore, seen: Seen, name: str) -> Alert:
 
     :raises UsageError: there is none of that name, or it is not found any more.
     """
-    among = [told(one) for one in named(store, name)]
-    first = leading(among, among[0].event) if len(among) > 1 else among[0]
-    found = seen.alert(first.id)
+    of_event = [alert_document(one) for one in seen.alerts if one.event == name]
+    if of_event:
+        found = seen.alert(leading(of_event, name).id)
+    else:
+        begun = [one for one in seen.alerts if name and one.id.startswith(name)]
+        exact = [one for one in begun if one.id == name] or begun
+        found = exact[0] if len(exact) == 1 else None
     if found is None:
+        first = told(named(store, name)[0])
         raise UsageError(
             f"alert {first.id} of {first.cell} is not found any more in the nights up to {seen.until}",
             next_step="perfbisect track detect, with the --fdr with which it was told",

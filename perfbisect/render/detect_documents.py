@@ -133,12 +133,12 @@ class ReportRowDocument(Document):
 
 
 class TrackReportDocument(Document):
-    """``perfbisect track report``: the nightly's table, and the events behind it."""
+    """``perfbisect track report``: the nightly's table, and the events behind it. ``quiet``: series that were
+    judged and show nothing."""
 
     schema_: Literal["perfbisect.track-report/1"] = Field(default="perfbisect.track-report/1", alias="schema")
     night: str
     build: str
-    vllm: str
     commit: str
     rows: tuple[ReportRowDocument, ...]
     quiet: int

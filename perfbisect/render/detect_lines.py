@@ -51,14 +51,10 @@ def detect_lines(document: TrackDetectDocument, *, everything: bool = False) -> 
 
 
 def events(alerts: Sequence[DetectedDocument]) -> list[tuple[str, list[DetectedDocument]]]:
-    """Alerts by event, the newest first; of one night the product's first."""
-    ordered = sorted(alerts, key=lambda a: (_cause_rank(a), a.event))
-    ordered.sort(key=lambda a: a.event[:8], reverse=True)
+    """Alerts by event: those of the product first, the newest of either first."""
+    ordered = sorted(alerts, key=lambda a: a.event, reverse=True)
+    ordered.sort(key=lambda a: (a.cause != "product", -int(a.event[:8])))
     return [(event, list(group)) for event, group in groupby(ordered, key=lambda a: a.event)]
-
-
-def _cause_rank(alert: DetectedDocument) -> int:
-    return ("product", "unknown", "instrument", "workload", "night").index(alert.cause)
 
 
 def leading(alerts: Sequence[DetectedDocument], event: str) -> DetectedDocument:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.environments.tiny import write_wheel
 from tests.fakes.history import ENGINE, make_history
+from tests.nightlies import make_nightlies
 from tests.transcripts.runner import FOLDER, matches, parse, play
 
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
@@ -34,6 +35,14 @@ def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             "BAD": history.bad,
             "CULPRIT": str(history.culprit),
             "CULPRIT_SHORT": str(history.culprit)[:12],
+        }
+    if "{NIGHTLIES}" in text:
+        made = make_nightlies(tmp_path / "nightlies")
+        names |= {
+            "NIGHTLIES": str(tmp_path / "nightlies"),
+            "GOOD": made.good,
+            "BAD": made.bad,
+            "CULPRIT_SHORT": made.culprit[:12],
         }
     if "{HELPER}" in text:
         write_wheel(tmp_path / "wheels", "pretend-helper", "1.0", {"pretend_helper.py": b""})

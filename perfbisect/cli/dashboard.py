@@ -1,0 +1,118 @@
+"""``perfbisect dashboard``: the static site of the series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli import options
+from perfbisect.cli.track_suspects import FDR
+
+
+@click.group("dashboard", short_help="A static site of series, alerts, suspects and bisections.")
+def dashboard() -> None:
+    """A static site: what is wrong now, every cell's series, alerts with their suspects, bisections.
+
+    \b
+    Example:
+      perfbisect dashboard build -o site --repo vllm-omni
+    """
+
+
+@dashboard.command("build", short_help="Write the site into a folder.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the site."
+)
+@click.option("--title", default="Nightly performance", show_default=True, help="What stands above it.")
+@click.option(
+    "--commit-url", default="", metavar="URL", help="Address of a commit, with {sha} in it; none: no links."
+)
+@options.repo
+@FDR
+@options.state
+@options.as_json
+def build(
+    out: Path,
+    title: str,
+    commit_url: str,
+    repo: Path | None,
+    fdr: float,
+    state: Path | None,
+    as_json: bool,
+) -> int:
+    """Write the site of the store's series, of the alerts in them and of the bisections in the state folder.
+
+    It opens from disk and from any web host, and asks nobody. With --repo it has the ranked suspects.
+
+    \b
+    Examples:
+      perfbisect dashboard build -o site --repo vllm-omni
+      perfbisect dashboard build -o site --commit-url https://github.com/vllm-project/vllm-omni/commit/{sha}
+    """
+    from perfbisect.cli.documents import DashboardDocument
+    from perfbisect.cli.output import emit
+    from perfbisect.cli.place import place
+    from perfbisect.cli.wiring import now
+    from perfbisect.config.suspect_table import load_suspect_table
+    from perfbisect.core.point import stamp
+    from perfbisect.errors import UsageError
+    from perfbisect.jobs.track_detect import look
+    from perfbisect.jobs.track_site import bisections, site
+    from perfbisect.render.site import build as write
+    from perfbisect.store.series import SeriesStore
+
+    if commit_url and ("{sha}" not in commit_url or not commit_url.startswith("https://")):
+        raise UsageError(f"--commit-url {commit_url!r} is no address of a commit: https://...{{sha}}")
+    here, table = place(repo=repo, state=state), load_suspect_table()
+    with SeriesStore.of(here.state) as store:
+        document = site(
+            store,
+            look(store, table, fdr),
+            table,
+            title=title,
+            made=stamp(now()),
+            repository=here.needed_repository() if repo else None,
+            reports=bisections(here.jobs.all()),
+            commit_url=commit_url,
+        )
+    made = write(document, out)
+    shown = DashboardDocument(
+        index=str(made.index),
+        cells=len(document.cells),
+        alerts=len(document.alerts),
+        bisections=len(document.bisections),
+        first_page_bytes=made.first_page,
+        bytes=made.all,
+    )
+    lines = [
+        f"{made.index}: {shown.cells} cells, {shown.alerts} alerts, {shown.bisections} bisections, "
+        f"{made.all / 1e6:.1f} MB, {made.first_page / 1e3:.0f} kB of it before anything is opened"
+    ]
+    emit(shown, lines, as_json=as_json)
+    return 0
+
+
+@dashboard.command("open", short_help="Open a site in the browser.")
+@click.argument("folder", type=click.Path(path_type=Path), default="site")
+@options.as_json
+def open_site(folder: Path, as_json: bool) -> int:
+    """Open the site in FOLDER (site, where none is named) in the browser.
+
+    \b
+    Example:
+      perfbisect dashboard open site
+    """
+    import webbrowser
+
+    from perfbisect.cli.documents import DashboardOpenDocument
+    from perfbisect.cli.output import emit
+    from perfbisect.errors import UsageError
+
+    index = folder / "index.html"
+    if not index.is_file():
+        raise UsageError(f"{folder} holds no site", next_step=f"perfbisect dashboard build -o {folder}")
+    address = index.resolve().as_uri()
+    shown = DashboardOpenDocument(address=address, opened=webbrowser.open(address))
+    emit(shown, [address if shown.opened else f"no browser was found: open {address}"], as_json=as_json)
+    return 0

@@ -1,0 +1,95 @@
+"""The nightly report: Markdown for an issue, or one page of HTML that opens from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from perfbisect.render.detect_documents import DetectedDocument, ReportRowDocument, TrackReportDocument
+from perfbisect.render.detect_lines import effect_words, events, leading
+from perfbisect.render.markdown import prose, table
+from perfbisect.render.numbers import number, percent
+from perfbisect.render.safe import code, line
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+HEAD = (
+    *("Source", "Model", "Hardware", "Type", "Config", "Test", "Metric", "latest", "baseline", "vs baseline"),
+    *("Status", "Days", "Alert"),
+)
+"""The columns of the nightlies' own reports, and which alert a row is."""
+
+_RULE = (
+    "An issue is what is worse by more than 10 % for at least three days. The baseline is the level before "
+    "the change, not a file's."
+)
+
+
+def nightly_markdown(document: TrackReportDocument) -> str:
+    """To paste into an issue. Everything that others wrote stands in code spans."""
+    parts = [
+        f"## Nightly of {document.night}",
+        _about(document, code),
+        table(HEAD, (tuple(code(x) if x else "" for x in _cells(row)) for row in document.rows))
+        if document.rows
+        else "Nothing is at another level than before.",
+        _RULE if document.rows else "",
+        *(_event(name, alerts) for name, alerts in events(document.detect.alerts)),
+        *_rest(document),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def nightly_html(document: TrackReportDocument) -> str:
+    """One page without scripts; it loads nothing."""
+    # Slow to import, and only this form needs it.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    told = [
+        (name, leading(alerts, name), [line(words, 400) for words in leading(alerts, name).evidence], alerts)
+        for name, alerts in events(document.detect.alerts)
+    ]
+    return environment.get_template("nightly.html.jinja").render(
+        night=document.night,
+        about=_about(document, line),
+        head=HEAD,
+        rows=[[line(x) for x in _cells(row)] for row in document.rows],
+        rule=_RULE,
+        events=[(line(name), _summary(first, alerts), words) for name, first, words, alerts in told],
+        rest=list(_rest(document)),
+    )
+
+
+def _about(document: TrackReportDocument, shown: Callable[[str], str]) -> str:
+    commit = f", commit {shown(document.commit[:12])}" if document.commit else ", its commit is not said"
+    return f"Build {shown(document.build)}{commit}; {document.quiet} series show nothing."
+
+
+def _cells(row: ReportRowDocument) -> tuple[str, ...]:
+    return (
+        row.source, row.model, row.hardware, row.type, row.config, row.test, row.metric,
+        f"{number(row.latest)} {row.unit}", f"{number(row.baseline)} {row.unit}", percent(row.change),
+        row.status, str(row.days), row.alert,
+    )  # fmt: skip
+
+
+def _event(name: str, alerts: list[DetectedDocument]) -> str:
+    first = leading(alerts, name)
+    evidence = "\n".join(f"- {prose(words)}" for words in first.evidence)
+    return f"**{prose(_summary(first, alerts))}** ({code(name)})\n\n{evidence}"
+
+
+def _summary(first: DetectedDocument, alerts: list[DetectedDocument]) -> str:
+    cells = len({alert.cell for alert in alerts})
+    what = f"{first.first[:10]}: {first.cause}, {first.shape}, {effect_words(first)} of {first.metric}"
+    others = f" in {first.cell}" + (f" and {cells - 1} other cells" if cells > 1 else "")
+    return what + others + (", recovered" if first.recovered else "")
+
+
+def _rest(document: TrackReportDocument) -> Iterator[str]:
+    for family in document.detect.census.families:
+        yield (
+            f"{family.judged} series of {family.name} were judged, {family.alarmed} alarmed, at most "
+            f"{document.detect.fdr * 100:g} % of those by chance."
+        )

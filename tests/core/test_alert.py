@@ -1,0 +1,92 @@
+"""Alerts keep their names when they are found again; those of one cause and night are one event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.core.alert import Alert, Known, alerts_of, begun, recovery
+from perfbisect.core.cause_facts import Cause
+from perfbisect.core.finding import Finding, judge
+from tests.core.made_series import FIRST, cell, noise, step
+from tests.core.test_finding import QUIET
+
+PRODUCT, NIGHT = Cause("product", ("it stayed",)), Cause("night", ("one night long",))
+
+
+def found(
+    nights: int = 40, at: int = 20, factor: float = 1.3, until: int | None = None, **more: object
+) -> Finding:
+    (series,) = cell({"e2el:median": step(noise(1, nights), at, factor, until)}, **more)  # type: ignore[arg-type]
+    return judge([series, *QUIET], 0.05).alerts[0]
+
+
+def told(*findings: Finding, known: tuple[Known, ...] = (), cause: Cause = PRODUCT) -> tuple[Alert, ...]:
+    return alerts_of(findings, [cause] * len(findings), known)
+
+
+def test_a_name_says_the_night() -> None:
+    (alert,) = told(found())
+    assert alert.id.startswith("20241024-") and len(alert.id) == 13
+    assert alert.new and alert.state == "open"
+    assert alert.event == "20241024-product"
+    assert FIRST + 20 == 20020, "which is 2024-10-24"
+
+
+def test_found_again_with_more_nights_it_is_the_same() -> None:
+    (first,) = told(found(nights=30))
+    closed = replace(first.known, state="closed", why="fixed by #7")
+    (again,) = told(found(nights=40), known=(closed,))
+    assert (again.id, again.new, again.state, again.why) == (first.id, False, "closed", "fixed by #7")
+
+
+def test_another_night_another_way_or_another_cell_is_another() -> None:
+    (first,) = told(found())
+    for other in (found(at=30), found(factor=0.7), found(test="other")):
+        (alert,) = told(other, known=(first.known,))
+        assert alert.new and alert.id != first.id
+
+
+def test_a_transient_that_stays_is_the_same_alert() -> None:
+    (first,) = told(found(nights=21, at=20, factor=2.0))
+    (again,) = told(found(nights=40, at=20, factor=2.0), known=(first.known,))
+    assert first.finding.found.shape == "transient" and again.finding.found.shape == "step"
+    assert again.id == first.id
+
+
+@given(st.integers(0, 5), st.integers(1, 5))
+def test_nights_that_overlap_are_one(after: int, more: int) -> None:
+    """Known to have begun after night a and by night b; found to have begun by night 20, after night 19."""
+    finding = found()
+    series = finding.series
+    low, high = begun(finding)
+    assert (low, high) == (FIRST + 19, FIRST + 20)
+    known = Known("k", series.cell, series.metric, 1, (FIRST + 15 + after, FIRST + 15 + after + more))
+    (alert,) = told(finding, known=(known,))
+    assert (alert.id == "k") == (15 + after < 20 and 15 + after + more > 19)
+
+
+def test_one_known_alert_is_recognised_once() -> None:
+    finding = found()
+    (first,) = told(finding)
+    one, two = told(finding, finding, known=(first.known,))
+    assert one.id == first.id and two.id != first.id and two.new
+
+
+def test_the_way_back() -> None:
+    there = found(at=30, factor=2.0, until=32)
+    assert recovery(there) == 32
+    assert recovery(found(at=20, factor=1.3)) is None
+    half = found(at=30, factor=4.0, until=32)
+    values = [v * 1.9 if i >= 32 else v for i, v in enumerate(half.series.values)]
+    assert recovery(replace(half, series=replace(half.series, values=tuple(values)))) is None
+
+
+def test_events_are_a_night_and_a_cause() -> None:
+    here, also, later = found(test="a"), found(test="b"), found(test="c", at=30)
+    alerts = alerts_of([here, also, later, here], [PRODUCT, PRODUCT, PRODUCT, NIGHT])
+    assert [a.event for a in alerts] == [
+        "20241024-product", "20241024-product", "20241103-product", "20241024-night",
+    ]  # fmt: skip

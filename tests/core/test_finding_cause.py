@@ -1,0 +1,133 @@
+"""What is behind a change, from the cells beside it and what stands beside its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from perfbisect.core.cause_facts import Cause
+from perfbisect.core.finding import Finding, judge
+from perfbisect.core.finding_cause import Cells, causes_of, hit
+from perfbisect.core.reported_series import CellSeries
+from tests.core.made_series import cell, noise, step
+
+TRAITS = {"chunk": frozenset({"chunk"}), "tts": frozenset({"chunk"})}
+NIGHTS = 30
+
+
+def traits(name: str) -> frozenset[str]:
+    return TRAITS.get(name.partition("/")[0], frozenset({"plain"}))
+
+
+def e2el(test: str, seed: int, *, at: int = 99, factor: float = 1.0, until: int | None = None, **more: Any):  # type: ignore[no-untyped-def]
+    return cell({"e2el:median": step(noise(seed, NIGHTS), at, factor, until)}, test=test, **more)
+
+
+def quiet(tests: Sequence[str] = ("a", "b", "c", "d")) -> list[CellSeries]:
+    return [one for n, test in enumerate(tests) for one in e2el(test, 30 + n)]
+
+
+def told(series: Sequence[CellSeries], of: str = "") -> tuple[Finding, Cause]:
+    found = judge(series, 0.05).alerts
+    causes = causes_of(found, Cells(series, traits))
+    return next((f, c) for f, c in zip(found, causes, strict=True) if f.series.cell.startswith(of))
+
+
+def test_a_step_that_stays_is_a_products() -> None:
+    _, cause = told([*e2el("a", 1, at=15, factor=1.3), *quiet(("b", "c"))])
+    assert cause.word == "product"
+    assert "it stayed for 15 nights" in cause.evidence[0]
+
+
+def test_a_few_nights_of_one_server_are_not_enough() -> None:
+    _, cause = told([*e2el("a", 1, at=NIGHTS - 3, factor=1.3), *quiet(("b", "c"))])
+    assert (cause.word, cause.evidence[0]) == ("unknown", "3 nights so far: the next tell whether it stays")
+
+
+def test_one_night_of_all_servers_is_the_nights() -> None:
+    series = [
+        one for n, t in enumerate("abcd") for one in e2el(t, n, at=15, factor=1.5, until=16, concurrency=1)
+    ]
+    _, cause = told(series)
+    assert cause.word == "night"
+    assert "4 of 4 servers moved together" in cause.evidence[0]
+
+
+def test_one_night_of_those_that_run_one_thing_is_a_products() -> None:
+    hit_by = [*e2el("chunk", 1, at=15, factor=3, until=16), *e2el("tts", 2, at=15, factor=2, until=16)]
+    finding, cause = told([*hit_by, *quiet()], of="tts")
+    assert cause.word == "product"
+    assert "every server that moved runs chunk, and none of the 4 that did not" in cause.evidence[0]
+    cells = Cells([*hit_by, *quiet()], traits)
+    assert {one.cell.partition("/")[0]: hit(one, finding) for one in cells.beside(finding)} == {
+        "chunk": True, "tts": True, "a": False, "b": False, "c": False, "d": False,
+    }  # fmt: skip
+
+
+def test_what_says_nothing_by_itself_goes_with_its_server() -> None:
+    """Time to first token became better on the night on which everything else became much worse."""
+    column = step(noise(3, NIGHTS), 15, 0.3, 16)
+    both = cell({"e2el:median": step(noise(1, NIGHTS), 15, 3, 16), "ttft:median": column}, test="chunk")
+    series = [*both, *e2el("tts", 2, at=15, factor=2, until=16), *quiet()]
+    found = judge(series, 0.05).alerts
+    causes = causes_of(found, Cells(series, traits))
+    words = {
+        f.series.metric: c for f, c in zip(found, causes, strict=True) if f.series.cell.startswith("chunk")
+    }
+    assert words["ttft"].word == "product"
+    assert "served by the same start, moved that night too" in words["ttft"].evidence[0]
+
+
+def test_a_mean_by_itself_is_never_a_products() -> None:
+    values = noise(1, NIGHTS)
+    series = cell({"e2el:median": values, "e2el:mean": step(values, 15, 1.4)}, test="a")
+    cells = Cells([*series, *quiet(("b", "c"))], traits)
+    found = judge([s for s in series if s.part == "mean"], 0.05).alerts
+    (cause,) = causes_of(found, cells)
+    assert cause.word == "unknown" and "a few requests" in cause.evidence[0]
+
+
+def test_chunks_that_are_grouped_otherwise_are_no_slower_tokens() -> None:
+    values = {"itl:median": step(noise(1, NIGHTS), 12, 1.3), "tpot:median": noise(2, NIGHTS)}
+    _, cause = told([*cell(values, test="a"), *quiet(("b", "c"))], of="a")
+    assert cause.word == "unknown" and cause.evidence[0].startswith("tpot counts the same stream")
+    values["tpot:median"] = step(noise(2, NIGHTS), 12, 1.3)
+    _, cause = told([*cell(values, test="a"), *quiet(("b", "c"))], of="a")
+    assert cause.word == "product"
+
+
+def test_a_level_that_single_nights_had_before_is_one_of_two_machines() -> None:
+    values = step(step(noise(1, NIGHTS), 10, 1.3, 11), NIGHTS - 6, 1.3)
+    series = [*cell({"e2el:median": values}, test="a"), *quiet(("b", "c"))]
+    found = judge(series, 0.05).alerts
+    words = [c for f, c in zip(found, causes_of(found, Cells(series, traits)), strict=True)
+             if f.found.shape == "step"]  # fmt: skip
+    assert [c.word for c in words] == ["unknown"]
+    assert "nights of two kinds, as machines are" in words[0].evidence[0]
+
+
+def with_tokens(test: str, seed: int, tokens: Sequence[float], factor: float) -> tuple[CellSeries, ...]:
+    return cell(
+        {"ttft:median": step(noise(seed, NIGHTS), 15, factor)},
+        test=test,
+        covariates=[{"input_tokens": t} for t in tokens],
+    )
+
+
+def test_longer_prompts_of_the_same_data_set_explain_cells_that_do_not_count_them() -> None:
+    """One server counts what a picture becomes, another does not: the specification of both changed."""
+    counted = with_tokens("a", 1, [300.0] * 15 + [700.0] * 15, 1.02)
+    silent = with_tokens("b", 2, [6700.0] * NIGHTS, 1.8)
+    series = [*counted, *silent, *quiet(("c", "d"))]
+    _, cause = told(series, of="b")
+    assert cause.word == "workload"
+    assert "prompts have 700 tokens, 300 before in a/random@c4-n40" in cause.evidence[0]
+    _, cause = told([*silent, *quiet(("c", "d"))], of="b")
+    assert cause.word == "product"
+
+
+def test_a_cell_that_was_not_measured_on_both_sides_has_no_say() -> None:
+    late = cell({"e2el:median": [None] * 14 + noise(5, NIGHTS - 14)}, test="late")
+    series = [*e2el("a", 1, at=15, factor=1.3), *late]
+    finding, _ = told(series)
+    assert [n.cell for n in Cells(series, traits).beside(finding)] == ["a/random@c4-n40"]

@@ -1,0 +1,170 @@
+"""The real kanban from its files to the commit: what issue 5 must show, as `track` shows it.
+
+On 2026-04-12 every cell that streams chunks was slow for one night; on 04-14 tests and text-only twins came;
+on 04-08 input tokens began to count what images and sound become.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from perfbisect.config.suspect_table import load_suspect_table
+from perfbisect.jobs.track_detect import Seen, detect, look
+from perfbisect.jobs.track_ingest import ingest
+from perfbisect.jobs.track_suspects import Ranked, ranked, the_alert
+from perfbisect.render.detect_documents import DetectedDocument, TrackDetectDocument
+from perfbisect.render.detect_lines import detect_lines
+from perfbisect.sources import Asked
+from perfbisect.store.series import SeriesStore
+from perfbisect.system.git import Repository
+from tests.history_repo import HistoryRepository, history_repository
+from tests.shared import data
+
+CULPRIT = "5d58abb1"
+NIGHT = "2026-04-12"
+TABLE = load_suspect_table()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeriesStore]:
+    with SeriesStore.of(tmp_path_factory.mktemp("april")) as opened:
+        ingest(opened, [str(data("kanban"))], Asked())
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def told(store: SeriesStore) -> TrackDetectDocument:
+    return detect(store, TABLE, now="2026-04-15T00:00:00Z")
+
+
+@pytest.fixture(scope="module")
+def seen(store: SeriesStore, told: TrackDetectDocument) -> Seen:
+    assert told.alerts, "what is asked about was told"
+    return look(store, TABLE)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> HistoryRepository:
+    return history_repository(tmp_path_factory.mktemp("omni") / "repo", newest="2026-04-16")
+
+
+def streams(cell: str) -> bool:
+    """Whether a cell passes chunks from stage to stage."""
+    return cell.startswith(("qwen3_omni_chunk/", "qwen3_tts/"))
+
+
+def broken(told: TrackDetectDocument) -> list[DetectedDocument]:
+    return [a for a in told.alerts if a.cause == "product"]
+
+
+def test_the_break_is_found_on_every_cell_that_streams(store: SeriesStore, told: TrackDetectDocument) -> None:
+    measured = {
+        p.cell for p in store.points() if p.night == NIGHT and streams(p.cell) and not p.workload.only_text
+    }
+    assert len(measured) == 10
+    assert {a.cell for a in broken(told)} == measured
+    for cell in measured:
+        among = [a for a in broken(told) if a.cell == cell]
+        assert {a.first[:10] for a in among} == {NIGHT}
+        assert {a.shape for a in among} == {"transient"}
+        assert {"audio_ttfp", "audio_rtf"} & {a.metric for a in among}
+        assert {a.event for a in among} == {"20260412-product"}
+
+
+def test_it_is_worse_and_some_of_it_is_better(told: TrackDetectDocument) -> None:
+    """Time to first token is shorter while the first sound comes forty seconds later: both are told."""
+    effects = {(a.cell, a.metric): a.effect for a in broken(told)}
+    assert effects["qwen3_omni_chunk/random-mm@r0.3-n40", "audio_rtf"] == pytest.approx(8.4, abs=0.3)
+    assert effects["qwen3_tts/random@c4-n40", "audio_ttfp"] > 100
+    assert effects["qwen3_omni_chunk/random@c10-n100", "ttft"] < -0.5
+
+
+def test_nothing_else_is_a_products(told: TrackDetectDocument) -> None:
+    assert {a.first[:10] for a in broken(told)} == {NIGHT}
+    assert all(streams(a.cell) for a in broken(told))
+
+
+def test_what_changed_on_other_nights_is_told_apart(told: TrackDetectDocument) -> None:
+    """Longer answers on 04-04 are workload; a cold first request that moved to another cell is a tail."""
+    others = [a for a in told.alerts if a.cause != "product"]
+    work = {(a.first[:10], a.metric) for a in others if a.cause == "workload"}
+    assert ("2026-04-04", "output_throughput") in work
+    assert {night for night, _ in work} <= {"2026-04-04", "2026-04-14"}
+    cold = [a for a in others if a.metric == "ttft:p99" and a.cell == "qwen3_omni/random@c1-n10"]
+    assert [a.cause for a in cold] == ["unknown"]
+    assert "a few requests, such as those of a cold server" in cold[0].evidence[0]
+    assert not {a.event for a in others} & {a.event for a in broken(told)}
+
+
+def test_the_night_of_the_recovery_is_no_regression(told: TrackDetectDocument) -> None:
+    """On 04-14 the tests changed (#2600) and text-only twins came: longer prompts are told as such, also of
+    the cells that do not count what images become."""
+    late = {(a.cell, a.metric): a.cause for a in told.alerts if a.first[:10] == "2026-04-14"}
+    assert set(late.values()) <= {"workload", "night"}
+    assert late["qwen3_omni/random-mm@r0.5-n100", "ttft"] == "workload"
+    assert not [a for a in told.alerts if a.cell.endswith("-text")]
+    back = {a.cell: a.recovered for a in broken(told) if a.metric == "audio_ttfp"}
+    assert back["qwen3_omni_chunk/random-mm@r0.3-n40"] and back["qwen3_tts/random@c4-n40"]
+    assert not back["qwen3_omni_chunk/random-mm@r0.5-n100"], "it came back to 0.65 of 0.1 only"
+    assert not back["qwen3_omni_chunk/random@c4-n40"], "its series ends with the break"
+
+
+def test_input_tokens_that_are_counted_otherwise_are_no_change(told: TrackDetectDocument) -> None:
+    (mark,) = told.boundaries
+    assert (mark.night, mark.kind) == ("2026-04-08", "instrument")
+    assert not [a for a in told.alerts if a.metric in ("input_tokens", "total_token_throughput")]
+
+
+def test_the_census_says_what_was_judged(told: TrackDetectDocument) -> None:
+    medians, tails = told.census.families
+    assert medians.judged > 150 and tails.judged > 150
+    short = [one for one in told.census.series if one.why]
+    assert any(one.why.startswith("1 nights") for one in short)
+    assert all(one.smallest and one.p is not None for one in told.census.series if not one.why)
+    assert sum(told.census.not_judged.values()) > 100
+
+
+def test_the_window_and_the_commit(store: SeriesStore, seen: Seen, history: HistoryRepository) -> None:
+    """By the cells and the revert, whichever alert of the event is asked about."""
+    repository = Repository.open(history.path)
+    asked = [
+        the_alert(store, seen, "20260412-product"),
+        *(
+            one
+            for one in seen.alerts
+            if one.finding.series.metric == "audio_rtf" and one.cause.word == "product"
+        ),
+    ]
+    assert len(asked) >= 8
+    for alert in asked:
+        found = ranked(store, seen, alert, repository, TABLE)
+        shas = [commit.sha for commit in found.asked.question.commits]
+        assert history.sha(CULPRIT) in shas and len(shas) <= 12
+        assert first_of(found) == history.sha(CULPRIT), alert.id
+        assert found.ranking.attributed is not None, alert.id
+        assert "#2716" in found.ranking.attributed.words
+        factors = {factor.name for factor in found.ranking.suspects[0].evidence}
+        assert {"cells", "reverted"} <= factors
+
+
+def first_of(found: Ranked) -> str:
+    return found.ranking.suspects[0].commit.sha
+
+
+def test_a_reader_sees_it_first(told: TrackDetectDocument) -> None:
+    lines = list(detect_lines(told))
+    heads = [line for line in lines if line.endswith("-product)")]
+    assert len(heads) == 1 and heads[0].startswith("2026-04-12  product, transient")
+    place = lines.index(heads[0])
+    assert place == 0
+    assert "every server that moved runs async_chunk" in lines[1]
+    assert lines[-1].startswith("next: perfbisect track suspects 20260412-")
+
+
+def test_nothing_is_told_twice(store: SeriesStore, told: TrackDetectDocument) -> None:
+    again = detect(store, TABLE, now="2026-04-16T00:00:00Z")
+    assert {a.id for a in again.alerts} == {a.id for a in told.alerts}
+    assert all(a.new for a in told.alerts) and not any(a.new for a in again.alerts)
+    assert next(iter(detect_lines(again))).startswith("nothing new")
