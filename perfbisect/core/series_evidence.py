@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ class Weighed:
     logs: Array
     """log e(k) of each."""
 
-    @property
+    @cached_property
     def total(self) -> float:
         """log of the sum of e(k); -inf without a place."""
         return float(log_sum(self.logs)) if len(self.logs) else -math.inf
@@ -47,7 +48,7 @@ class Weighed:
         """log of the sum of e(k) under a log prior of all nights [n]; -inf without a place."""
         return float(log_sum(self.logs + prior[self.places])) if len(self.logs) else -math.inf
 
-    @property
+    @cached_property
     def posterior(self) -> Array:
         """Probability of each place, given that there is one change."""
         return np.exp(self.logs - self.total)
@@ -59,7 +60,7 @@ class Weighed:
         count = int(np.searchsorted(np.cumsum(p[order]), level)) + 1
         return np.sort(self.places[order[:count]])
 
-    @property
+    @cached_property
     def best(self) -> int:
         """The likeliest place of the five neighbouring nights that hold most probability; -1 without any."""
         if not len(self.places):

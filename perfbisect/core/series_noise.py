@@ -21,7 +21,7 @@ from perfbisect.core.stats import Array, cells, march
 MEMORY = (0.0, 0.35, 0.6)
 """Correlations of one night's noise with the next that are weighed ..."""
 
-MEMORY_PRIOR = (0.6, 0.2, 0.2)
+MEMORY_PRIOR = (0.5, 0.25, 0.25)
 """... and their prior weights."""
 
 FAR = (0.015, 0.1, 0.3)

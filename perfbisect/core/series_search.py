@@ -19,7 +19,7 @@ _WIDTHS = (3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
 _CANDIDATE = 3.0
 """Standard errors between those means that make a candidate: it costs time, never a false alarm."""
 
-NEW_SHARE = 0.35
+NEW_SHARE = 0.5
 """Share of the prior that lies on the newest places ..."""
 
 NEWEST = 6
@@ -205,8 +205,9 @@ class _Search:
 
 def _rests(values: Array, places: list[int]) -> tuple[Array, ...]:
     """The values less their median, and less the medians between ``places``."""
+    alone = values - np.median(values)
     parts = [part - np.median(part) for part in np.split(values, places)]
-    return (values - np.median(values), np.concatenate(parts)) if places else (values - np.median(values),)
+    return (alone, np.concatenate(parts)) if places else (alone,)
 
 
 def survey(values: Array, threshold: float) -> Survey:
