@@ -196,6 +196,7 @@ def _difference(hit: list[_Start], spared: list[_Start]) -> tuple[str, ...]:
 
 def _times(shift: float) -> str:
     """A log as people say it: a factor where it is large."""
-    return (
-        f"{math.exp(shift):.2g} times" if abs(shift) > math.log(1.5) else f"{math.expm1(shift) * 100:+.1f} %"
-    )
+    if abs(shift) <= math.log(1.5):
+        return f"{math.expm1(shift) * 100:+.1f} %"
+    factor = math.exp(shift)
+    return f"{factor:,.0f} times" if factor >= 100 else f"{factor:.2g} times"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from statistics import median
 
@@ -33,23 +34,23 @@ def report(store: SeriesStore, seen: Seen, *, fdr: float) -> TrackReportDocument
         night=seen.until,
         build=newest.build.name,
         commit=newest.build.commit,
-        rows=tuple(sorted(rows, key=lambda row: (row.status, -abs(row.change), row.alert))),
+        rows=tuple(sorted(rows, key=_order)),
         quiet=max(0, judged - len(alarmed)),
         detect=detect_document(seen, store, since="", fdr=fdr),
     )
 
 
 def _row(alert: Alert, seen: Seen) -> Iterator[ReportRowDocument]:
-    """A row for a change that is still there; nothing for one that is over, closed, or a transient."""
+    """A row for a change that is still there; nothing for one that is over, closed, or a bad night's."""
     finding, series = alert.finding, alert.finding.series
     lasting = finding.found.shape != "transient" or finding.until is None
-    if alert.state == "closed" or alert.recovered or not lasting:
+    if alert.state == "closed" or alert.recovered or not lasting or alert.cause.word == "night":
         return
     load = series.points[-1].workload
-    latest = median(series.values[-_LATEST:][-len(finding.after) :])
+    settled = len(finding.after) >= _LATEST
+    latest = median(series.values[-_LATEST:]) if settled else series.values[-1]
     baseline = median([series.values[i] for i in finding.before[-_LEVEL:]])
-    days = day_number(seen.until) - finding.first + 1
-    change = latest - baseline if series.row.absolute else latest / baseline - 1
+    days = series.nights[-1] - finding.first + 1
     yield ReportRowDocument(
         alert=alert.id,
         source=series.points[-1].build.pipeline,
@@ -62,8 +63,8 @@ def _row(alert: Alert, seen: Seen) -> Iterator[ReportRowDocument]:
         unit=series.row.unit,
         latest=latest,
         baseline=baseline,
-        change=change,
-        status=_status(alert, change, days),
+        change=latest / baseline - 1,
+        status=_status(alert, latest / baseline - 1, days, gone=series.nights[-1] < day_number(seen.until)),
         days=days,
         cause=alert.cause.word,
     )
@@ -73,12 +74,25 @@ def _type(series: CellSeries) -> str:
     return {"typical": "median or total", "mean": "mean", "tail": "tail"}[series.part]
 
 
-def _status(alert: Alert, change: float, days: int) -> str:
+def _status(alert: Alert, change: float, days: int, *, gone: bool) -> str:
     worse = alert.finding.shift > 0
-    if alert.cause.word in ("instrument", "workload", "night"):
-        return f"{alert.cause.word} changed" if alert.cause.word != "night" else "a bad night"
+    if alert.cause.word in ("instrument", "workload"):
+        return f"{alert.cause.word} changed"
+    if alert.finding.series.part != "typical":
+        return f"a few requests {'slower' if worse else 'faster'}"
     if not worse:
         return "improved"
     if alert.state == "acknowledged":
         return "known"
+    if gone:
+        return "regressed, not measured since"
     return "regressed: an issue" if abs(change) > BAR and days >= DAYS else "regressed"
+
+
+_STATUS = ("regressed", "known", "a few requests slower", "improved", "a few requests faster")
+"""In which order rows are read, by how their status begins; the others come last."""
+
+
+def _order(row: ReportRowDocument) -> tuple[int, float, str]:
+    place = next((i for i, word in enumerate(_STATUS) if row.status.startswith(word)), len(_STATUS))
+    return place, -abs(math.log(row.latest / row.baseline)), row.alert

@@ -80,8 +80,13 @@ def size(alert: DetectedDocument) -> float:
 
 
 def effect_words(alert: DetectedDocument) -> str:
+    """The size of a change."""
+    return size_words(alert.effect)
+
+
+def size_words(effect: float) -> str:
     """``+12.3 %``, or ``x 24`` where it is more than threefold."""
-    return f"x {number(1 + alert.effect, 3)}" if alert.effect > 2 else percent(alert.effect)
+    return f"x {number(1 + effect, 3)}" if effect > 2 else percent(effect)
 
 
 def _event(event: str, alerts: Sequence[DetectedDocument]) -> Iterator[str]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from perfbisect.render.detect_documents import DetectedDocument, ReportRowDocument, TrackReportDocument
-from perfbisect.render.detect_lines import effect_words, events, leading
+from perfbisect.render.detect_lines import effect_words, events, leading, size_words
 from perfbisect.render.markdown import prose, table
-from perfbisect.render.numbers import number, percent
+from perfbisect.render.numbers import number
 from perfbisect.render.safe import code, line
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -69,7 +69,7 @@ def _about(document: TrackReportDocument, shown: Callable[[str], str]) -> str:
 def _cells(row: ReportRowDocument) -> tuple[str, ...]:
     return (
         row.source, row.model, row.hardware, row.type, row.config, row.test, row.metric,
-        f"{number(row.latest)} {row.unit}", f"{number(row.baseline)} {row.unit}", percent(row.change),
+        f"{number(row.latest)} {row.unit}", f"{number(row.baseline)} {row.unit}", size_words(row.change),
         row.status, str(row.days), row.alert,
     )  # fmt: skip
 
