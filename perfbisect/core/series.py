@@ -71,7 +71,7 @@ class Series:
     def __post_init__(self) -> None:
         if len(self.values) != len(self.nights):
             raise ValueError(f"{self.key}: {len(self.values)} values of {len(self.nights)} nights")
-        if any(a >= b for a, b in zip(self.nights, self.nights[1:], strict=False)):
+        if np.any(np.diff(self.nights) <= 0):
             raise ValueError(f"{self.key}: nights must ascend")
 
     @property
@@ -79,7 +79,7 @@ class Series:
         """Why it cannot be judged; empty where it can."""
         if len(self.values) < FEWEST:
             return f"{len(self.values)} nights: at least {FEWEST} are needed"
-        if not all(math.isfinite(v) for v in self.values):
+        if not np.all(np.isfinite(self.values)):
             return "a value is not finite"
         if not self.absolute and min(self.values) <= 0:
             return "a value is not positive"

@@ -37,7 +37,7 @@ LONG = 1000
 PIECE, OVERLAP = 400, 40
 """... of so many nights, which share so many ..."""
 
-REACH = 40
+REACH = 32
 """... and a change by so many nights on either side."""
 
 _GRID = 16
