@@ -54,7 +54,10 @@ def make_nightlies(home: Path) -> Nightlies:
     for number in range(NIGHTS * EACH):
         slow = number == AT * EACH
         path = "vllm_omni/engine/orchestrator.py" if slow else f"docs/{number}.md"
-        writer.commit(f"{HARM} {number}" if slow else f"Change {number}", {path: b"x\n" * (number + 1)})
+        changes = {path: b"x\n" * (number + 1)}
+        if slow or not number:
+            changes["vllm/__init__.py"] = b"x" * number
+        writer.commit(f"{HARM} {number}" if slow else f"Change {number}", changes)
     commits = writer.finish(checkout=False)
     _write(home / "early", commits, range(NIGHTS - 4))
     _write(home / "all", commits, range(NIGHTS))

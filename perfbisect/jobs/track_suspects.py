@@ -62,7 +62,13 @@ def the_alert(store: SeriesStore, seen: Seen, name: str) -> Alert:
     else:
         begun = [one for one in seen.alerts if name and one.id.startswith(name)]
         exact = [one for one in begun if one.id == name] or begun
-        found = exact[0] if len(exact) == 1 else None
+        if len(exact) > 1:
+            some = ", ".join(one.id for one in exact[:3])
+            events = ", ".join(dict.fromkeys(one.event for one in exact))
+            raise UsageError(
+                f"{len(exact)} alerts begin with {name!r}: {some}, ...", next_step=f"an event: {events}"
+            )
+        found = exact[0] if exact else None
     if found is None:
         first = told(named(store, name)[0])
         raise UsageError(
