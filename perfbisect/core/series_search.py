@@ -31,7 +31,7 @@ _NEAR = 1e-4
 _ROUNDS = 4
 """Rounds of dropping and adding; the changes of a series that need more are close to no change."""
 
-LONG = 1000
+LONG = 600
 """Nights above which a series is judged in pieces ..."""
 
 PIECE, OVERLAP = 400, 40

@@ -134,7 +134,7 @@ def test_the_newest_nights_are_enough_where_the_step_is_large(after: int, step: 
     assert (got.shape, got.index) == ("step", 35)
 
 
-def test_a_series_of_more_than_a_thousand_nights_is_judged_in_pieces() -> None:
+def test_a_long_series_is_judged_in_pieces() -> None:
     logs = nights(2000, 10)
     places = [190, 505, 1000, 1375, 1990]
     for k, place in enumerate(places):
