@@ -43,8 +43,8 @@ _DOUBT = 1.0
 """log evidence that not knowing the noise costs a step in the middle of a series, by simulation."""
 
 SAFETY = 0.074
-"""p of an evidence E is SAFETY / E. Markov's inequality gives 1 / E; a search for the largest evidence of
-a series uses that up nowhere: docs/detection.md has the counts that this is read from."""
+"""p of an evidence E is SAFETY / E. Markov's inequality alone gives 1 / E; that far fewer series without a
+change reach E is counted in docs/detection.md."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.stats import Array, cells, march
+from perfbisect.core.stats import FAR_SCALE, Array, cells, march
 
 MEMORY = (0.0, 0.35, 0.6)
 """Correlations of one night's noise with the next that are weighed ..."""
@@ -33,7 +33,6 @@ SPREAD = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83)
 FLOOR = 1e-4
 """Smallest scale of a night (relative): values that repeat exactly are not exact."""
 
-_FAR_SCALE = 3.0
 _T3 = 2 / (math.pi * math.sqrt(3)) * math.sqrt(2 * math.pi)
 """Density of a Student-t3 at its centre over that of a Gaussian."""
 
@@ -222,5 +221,5 @@ def _logs(z: Array, shares: Array) -> Array:
 
 def _densities(square: Array) -> tuple[Array, Array]:
     """Density of a usual night and of one far out, at the square of a distance in scales."""
-    far = (_T3 / _FAR_SCALE) / (1.0 + square / (3.0 * _FAR_SCALE**2)) ** 2
+    far = (_T3 / FAR_SCALE) / (1.0 + square / (3.0 * FAR_SCALE**2)) ** 2
     return np.exp(-0.5 * square), far
