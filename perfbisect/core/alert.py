@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -156,8 +156,3 @@ def _events(findings: Sequence[Finding], causes: Sequence[Cause]) -> tuple[str, 
         found |= {i: f"{night_of(night).replace('-', '')}-{word}" for i in of}
         left = [i for i in left if i not in found]
     return tuple(found[i] for i in range(len(findings)))
-
-
-def with_state(alert: Alert, state: State, why: str) -> Alert:
-    """The same, known, fixed or accepted."""
-    return replace(alert, state=state, why=why)

@@ -14,6 +14,7 @@ import numpy as np
 from perfbisect.core.metric import PER_UNIT
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.series import Break, Series
+from perfbisect.core.series_joint import Event
 from perfbisect.core.series_many import Census, detect_all
 
 
@@ -25,7 +26,7 @@ class Finding:
     ``places``: those that hold the first night with a probability of 95 %. ``begin``, ``end``: the
     nights that are compared lie from ``begin`` up to ``end`` (not included): the level before it and its own.
     ``q``: the share of false ones among all that are told as surely as this one, at most. ``joined``: its own
-    nights would not have been enough; servers that were alarmed on the same night are.
+    nights would not have been enough; those of these servers, which moved on the same night, are.
     """
 
     series: CellSeries
@@ -84,6 +85,8 @@ class Family:
     census: Census
     left: tuple[tuple[str, str], ...] = ()
     """Series that are not judged at all, and why."""
+    shared: tuple[Event, ...] = ()
+    """Nights at which the series together speak of a change that no alert tells."""
 
 
 def not_judged(series: CellSeries, beside: Iterable[str]) -> str:
@@ -117,12 +120,13 @@ def judge(series: Sequence[CellSeries], fdr: float) -> Family:
         finding = _finding(found, *stretches[found.key], ends, q[found.key])
         why = _why_not(finding, alarmed=found.p <= cut)
         doubtful.append((finding, why)) if why else alerts.append(finding)
-    told, still = _joined(alerts, doubtful, cut)
+    told, still = _joined(alerts, doubtful, cut, seen.events)
     return Family(
         _ordered(told),
         tuple(sorted(still, key=lambda one: _order(one[0]))),
         replace(seen.census, cut=cut),
         tuple((f"{one.cell} {one.metric}", why) for one in series if (why := left[id(one)])),
+        _untold(seen.events, told),
     )
 
 
@@ -193,26 +197,41 @@ def _adjusted(p: dict[str, float]) -> dict[str, float]:
 
 
 def _joined(
-    alerts: Sequence[Finding], doubtful: Sequence[tuple[Finding, str]], cut: float
+    alerts: Sequence[Finding], doubtful: Sequence[tuple[Finding, str]], cut: float, shared: Sequence[Event]
 ) -> tuple[list[Finding], list[tuple[Finding, str]]]:
-    """Doubtful changes on a night that alerts of other servers name are told too.
+    """Doubtful changes on a night that other servers speak of too are told.
 
-    A change's p is for any of its series' nights. At a night that was named by others, whose luck is not its
-    own, it is p / nights, times the nights that were named: that many are looked at.
+    A change's p is for any of its series' nights. At a night that alerts of others name, whose luck is not
+    its own, it is p / nights, times the nights that were named: that many are looked at. Or the series
+    together speak of a change at that night, this one among them.
     """
     told, still = list(alerts), []
     for finding, why in doubtful:
         others = [one for one in alerts if one.series.group != finding.series.group and len(one.places) == 1]
         named = {night for one in others for night in one.nights}
-        shared = finding.nights & named
-        length = len(finding.series.values)
-        p = finding.found.p * len(named) / length
-        if why == DOUBTFUL and len(finding.places) == 1 and shared and p <= cut:
-            groups = {one.series.group for one in others if one.nights & shared}
-            told.append(replace(finding, joined=tuple(sorted(groups))))
+        with_it = {one.series.group for one in others if one.nights & finding.nights}
+        p = finding.found.p * len(named) / len(finding.series.values)
+        if not (with_it and p <= cut and len(finding.places) == 1):
+            with_it = {vote for event in shared if _of(event, finding) for vote in event.votes} - {
+                finding.series.group
+            }
+        if why == DOUBTFUL and with_it:
+            told.append(replace(finding, joined=tuple(sorted(with_it))))
         else:
             still.append((finding, why))
     return told, still
+
+
+def _of(event: Event, finding: Finding) -> bool:
+    """Whether a change is one of those that make an event."""
+    before, last = event.window
+    return finding.found.key in event.members and any(before < night <= last for night in finding.nights)
+
+
+def _untold(events: Sequence[Event], told: Sequence[Finding]) -> tuple[Event, ...]:
+    """Events at whose nights nothing is told."""
+    nights = frozenset().union(*(one.nights for one in told))
+    return tuple(e for e in events if not any(e.window[0] < night <= e.window[1] for night in nights))
 
 
 def _order(finding: Finding) -> tuple[int, str, str]:

@@ -11,6 +11,7 @@ from perfbisect.core.alert import Alert, Known, alerts_of
 from perfbisect.core.finding import Family, Finding, judge, without_told
 from perfbisect.core.finding_cause import Cells, causes_of
 from perfbisect.core.reported_series import CellSeries, day_number, gather, night_of, nightly
+from perfbisect.core.series_joint import Event
 from perfbisect.core.series_many import FDR, Census
 from perfbisect.core.suspect_table import Table
 from perfbisect.errors import UsageError
@@ -23,6 +24,7 @@ from perfbisect.render.detect_documents import (
     GoneDocument,
     ListedDocument,
     SeriesCensusDocument,
+    TogetherDocument,
     TrackDetectDocument,
 )
 from perfbisect.render.site_documents import PlaceDocument
@@ -130,6 +132,7 @@ def detect_document(seen: Seen, store: SeriesStore, *, since: str, fdr: float) -
         until=seen.until,
         alerts=tuple(alert_document(one) for one in seen.alerts if one.finding.first >= first),
         listed=tuple(_listed(finding, why) for finding, why in listed),
+        together=tuple(_shared(event) for family in seen.families for event in family.shared),
         boundaries=_boundaries(seen.series, first),
         gone=tuple(
             GoneDocument(id=t.id, cell=t.cell, metric=t.metric, state=t.state, seen=t.seen)
@@ -189,7 +192,7 @@ _SHORT = 20
 def _how(finding: Finding) -> Iterator[str]:
     if finding.joined:
         yield (
-            "doubtful by itself among so many series; told since others were alarmed on that night: "
+            "doubtful by itself among so many series; told since other servers moved on that night: "
             f"{', '.join(finding.joined)}"
         )
     count = len(finding.series.values)
@@ -209,6 +212,17 @@ def _listed(finding: Finding, why: str) -> ListedDocument:
         interval=(finding.found.low, finding.found.high),
         p=finding.found.p,
         why=why,
+    )
+
+
+def _shared(event: Event) -> TogetherDocument:
+    return TogetherDocument(
+        after=night_of(event.window[0]),
+        by=night_of(event.window[1]),
+        p=min(1.0, event.p),
+        series=event.members,
+        servers=event.votes,
+        against=event.against,
     )
 
 

@@ -30,6 +30,21 @@ class ListedDocument(Document):
     why: str
 
 
+class TogetherDocument(Document):
+    """Series that together speak of a change, after the night ``after`` and by ``by``; none shows it alone.
+
+    ``servers`` are for it, ``against`` are not; ``p``: how often so much comes about without a change, at
+    most.
+    """
+
+    after: str
+    by: str
+    p: float
+    series: tuple[str, ...]
+    servers: tuple[str, ...]
+    against: tuple[str, ...]
+
+
 class ElsewhereDocument(Document):
     """A night from which on series are others: nothing is compared across it. ``series``: how many are."""
 
@@ -91,6 +106,7 @@ class TrackDetectDocument(Document):
     until: str
     alerts: tuple[DetectedDocument, ...]
     listed: tuple[ListedDocument, ...]
+    together: tuple[TogetherDocument, ...]
     boundaries: tuple[ElsewhereDocument, ...]
     gone: tuple[GoneDocument, ...]
     census: CensusDocument

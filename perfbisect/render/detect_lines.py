@@ -41,6 +41,11 @@ def detect_lines(document: TrackDetectDocument, *, everything: bool = False) -> 
     if not shown:
         yield f"nothing new up to the night of {document.until}"
     yield from _before(document, everything)
+    for one in document.together:
+        yield (
+            f"  after {one.after}, by {one.by}: {len(one.series)} series of {len(one.servers)} servers moved "
+            f"together, none for certain by itself (p {one.p:.1g}): {line(', '.join(one.series[:3]))}"
+        )
     yield from _listed(document)
     for mark in document.boundaries:
         yield f"  {mark.night}  {mark.kind} changed, {mark.series} series begin anew: {line(mark.what)}"

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from perfbisect.core.alert import alerts_of
 from perfbisect.core.finding import DOUBTFUL, TOLD, Family, judge, without_told
+from perfbisect.core.finding_cause import Cells, causes_of
 from perfbisect.core.reported_series import CellSeries
 from tests.core.made_series import FIRST, cell, noise, step
 
@@ -113,3 +117,53 @@ def test_a_mean_that_its_median_tells_is_not_told_twice() -> None:
 def test_quiet_series_say_nothing() -> None:
     assert judge(QUIET, 0.01).alerts == ()
     assert DOUBTFUL not in {why for _, why in judge(QUIET, 0.001).listed}
+
+
+def together(factor: float) -> Family:
+    """Eight servers that are slower from one night on, at a noise of four per cent."""
+    series = [
+        one
+        for n in range(8)
+        for one in cell({"e2el:median": step(noise(70 + n, 24, spread=0.04), 12, factor)}, test=f"s{n}")
+    ]
+    return judge(series, 0.01)
+
+
+def test_small_steps_of_many_servers_on_one_night_are_told_together() -> None:
+    assert together(1.0).shared == ()
+    small = together(1.06)
+    assert small.alerts == ()
+    (event,) = small.shared
+    assert (event.window, event.p < 1e-3, len(event.votes) > 3) == ((FIRST + 11, FIRST + 12), True, True)
+
+
+def test_one_of_them_that_nearly_shows_it_by_itself_is_an_alert() -> None:
+    found = together(1.075)
+    (alert,) = found.alerts
+    assert alert.found.p > found.census.cut and len(alert.joined) > 3
+    assert alert.series.group not in alert.joined
+    assert found.shared == (), "what an alert tells is told"
+
+
+VALUES = st.one_of(st.floats(1e-3, 1e6), st.just(100.0), st.none())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(VALUES, min_size=6, max_size=30), min_size=1, max_size=4))
+def test_whatever_the_nights_are_every_change_has_nights_on_both_sides(
+    columns: list[list[float | None]],
+) -> None:
+    series = [
+        one
+        for n, column in enumerate(columns)
+        if any(v is not None for v in column)
+        for one in cell({"e2el:median": column}, test=f"t{n}")
+    ]
+    if not series:
+        return
+    found = judge(series, 0.2)
+    causes = causes_of(found.alerts, Cells(series, lambda _: frozenset()))
+    assert len(alerts_of(found.alerts, causes)) == len(found.alerts)
+    for one in found.alerts:
+        assert 0 <= one.before[0] <= one.before[-1] < one.index <= one.after[-1] < len(one.series.values)
+        assert one.places[0] > 0
