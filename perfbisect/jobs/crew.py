@@ -6,7 +6,6 @@ Only the main thread decides; the others run what they are given and tell the jo
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import queue
 import threading
@@ -27,6 +26,7 @@ from perfbisect.store import attempts
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import Journal
 from perfbisect.system.slots import Slot
+from perfbisect.system.threads import interrupt
 
 _PATIENCE = 20.0
 """Seconds that a thread has to end its attempt by itself, before its processes are ended for it."""
@@ -147,12 +147,12 @@ class Crew:
         threads = [running.thread for running in self._running.values()]
         others = [self._other] if self._other is not None else []
         for thread in (*threads, *others):
-            _interrupt(thread)
+            interrupt(thread)
         try:
             self._join(threads, others)
         except KeyboardInterrupt:  # a second Ctrl-C: no more patience
             for thread in (*threads, *others):
-                _interrupt(thread)
+                interrupt(thread)
             self._end_processes()
             self._join(threads, others)
             raise
@@ -206,11 +206,3 @@ def _quietly(work: Callable[[], None]) -> None:
     """An interruption ends the thread; whoever interrupted it knows."""
     with contextlib.suppress(KeyboardInterrupt, Interrupted):
         work()
-
-
-def _interrupt(thread: threading.Thread) -> None:
-    """What Ctrl-C does in the main thread, in another: it is raised at the next instruction there."""
-    if thread.ident is not None and thread.is_alive():
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)
-        )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from perfbisect.system import counters, devices
+from perfbisect.system import counters, devices, threads
 from perfbisect.system.clock import Drift
 from perfbisect.system.counters import CpuTimes
 from perfbisect.system.device_samples import DeviceSamples
@@ -112,7 +112,7 @@ class Sampler:
 
     def __enter__(self) -> Sampler:
         self._began, self._drift = time.monotonic(), Drift()
-        self._thread.start()
+        threads.start(self._thread)
         return self
 
     def __exit__(

@@ -10,6 +10,7 @@ from typing import Any
 
 import requests
 
+from perfbisect.system import threads
 from perfbisect.system.logs import neutral
 
 _LARGEST = 8 * 1024 * 1024
@@ -69,7 +70,7 @@ class Call:
 
         # A daemon: whoever gives up on the answer ends the server, and with it the connection.
         self._thread = threading.Thread(target=work, name="request", daemon=True)
-        self._thread.start()
+        threads.start(self._thread)
 
     def wait(self, seconds: float) -> bool:
         """True once it has ended."""

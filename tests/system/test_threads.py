@@ -1,0 +1,45 @@
+"""An interruption reaches the thread that is meant, also while that one starts another."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from perfbisect.system import threads
+
+
+def _start_threads(begun: threading.Event) -> None:
+    try:
+        while True:
+            one = threading.Thread(target=begun.set)
+            threads.start(one)
+            one.join()
+    except KeyboardInterrupt:
+        return
+
+
+def test_an_interruption_reaches_the_thread_that_is_meant() -> None:
+    """One that does nothing but start threads: without the lock, some rounds hit a thread that it starts."""
+    for _ in range(300):
+        begun = threading.Event()
+        strays: list[threading.ExceptHookArgs] = []
+        thread = threading.Thread(target=_start_threads, args=(begun,), daemon=True)
+        thread.start()
+        assert begun.wait(20)
+        hook, threading.excepthook = threading.excepthook, strays.append
+        try:
+            threads.interrupt(thread)
+            thread.join(20)
+        finally:
+            threading.excepthook = hook
+        assert not thread.is_alive()
+        assert not strays
+
+
+def test_a_thread_that_has_ended_is_left_alone() -> None:
+    thread = threading.Thread(target=time.sleep, args=(0,))
+    threads.interrupt(thread)
+    thread.start()
+    thread.join()
+    threads.interrupt(thread)
+    assert not thread.is_alive()
