@@ -81,7 +81,7 @@ def test_hog_of_ours_is_not_a_tenant(tmp_path: Path) -> None:
         unknown = Sampler(nobody, slot=core(), every=0.25)
         before = used(owned)
         with known, unknown:
-            until(lambda: used(owned) > before + 0.6)
+            until(lambda: used(owned) > before + 0.6, 60.0)
         mine, theirs = known.summary(), unknown.summary()
     assert mine.problem == theirs.problem == ""
     assert mine.processors == 1
@@ -94,7 +94,7 @@ def test_hog_of_others_voids_the_run(tmp_path: Path) -> None:
     with running(tmp_path, IDLE, "ours") as ours, running(tmp_path, on_one_core(HOG)) as hog:
         before = used(hog)
         with Sampler(ours.living, slot=core(), every=0.25) as sampler:
-            until(lambda: used(hog) > before + 0.6)
+            until(lambda: used(hog) > before + 0.6, 60.0)
         seen = sampler.summary()
     assert seen.foreign_cpu.mean > 0.25, "the core was full, and none of it ours"
     why = judge(seen, Limits())
