@@ -41,6 +41,9 @@ of one kind would be rarer than one in twenty."""
 _SETTLED = 7
 """Nights of a step from which on it stays, whatever single nights before were like."""
 
+_ENOUGH = 1.5
+"""By how much a change may be larger, in logs, than that of the prompts which is behind it."""
+
 _SAME = {"itl": "tpot"}
 """Metrics of one thing that count it otherwise: chunks and tokens of one stream."""
 
@@ -63,14 +66,16 @@ class Cells:
         points = (one.points[-1] for one in self._by_cell.get(cell, {}).values())
         return next((point.workload.model for point in points if point.workload.model), "")
 
-    def changed_work(self, model: str, dataset: str, nights: frozenset[int]) -> Iterator[tuple[str, str]]:
-        """Cells of that model and data set whose prompts changed on one of these nights, and how."""
+    def changed_work(self, like: Workload, nights: frozenset[int]) -> Iterator[tuple[str, str, float]]:
+        """Cells of the model and data set of a workload whose prompts changed on one of these nights; how, and
+        the log of by how much."""
         for metrics in self._by_cell.values():
             series = next(iter(metrics.values()))
-            load = series.points[-1].workload
-            for hint in series.hints if (load.model, load.dataset) == (model, dataset) else ():
-                if hint.kind == "workload" and series.nights[hint.index] in nights:
-                    yield series.cell, hint.what
+            load, tokens = series.points[-1].workload, [c.get("input_tokens") for c in series.covariates]
+            for hint in series.hints if (load.model, load.dataset) == (like.model, like.dataset) else ():
+                before, after = tokens[hint.index - 1], tokens[hint.index]
+                if hint.kind == "workload" and series.nights[hint.index] in nights and before and after:
+                    yield series.cell, hint.what, abs(math.log(after / before))
 
     def beside(self, finding: Finding) -> tuple[Neighbour, ...]:
         """Every cell that was measured on both sides of a change, the change's own among them, by the same
@@ -217,9 +222,10 @@ def _other_work(finding: Finding, own: Cause, cells: Cells) -> Cause:
     load = finding.series.points[-1].workload
     if not load.dataset or not load.model:
         return own
-    for cell, what in cells.changed_work(load.model, load.dataset, finding.nights):
-        words = f"{what} in {cell}, of the same data set and model: other requests since that night"
-        return Cause("workload", (words, *own.evidence))
+    for cell, what, size in cells.changed_work(load, finding.nights):
+        if abs(finding.shift) <= _ENOUGH * size:
+            words = f"{what} in {cell}, of the same data set and model: other requests since that night"
+            return Cause("workload", (words, *own.evidence))
     return own
 
 

@@ -122,8 +122,9 @@ def test_longer_prompts_of_the_same_data_set_explain_cells_that_do_not_count_the
     _, cause = told(series, of="b")
     assert cause.word == "workload"
     assert "prompts have 700 tokens, 300 before in a/random@c4-n40" in cause.evidence[0]
-    _, cause = told([*silent, *quiet(("c", "d"))], of="b")
-    assert cause.word == "product"
+    for others in ([*silent], [*counted, *with_tokens("b", 2, [6700.0] * NIGHTS, 6.0)]):
+        _, cause = told([*others, *quiet(("c", "d"))], of="b")
+        assert cause.word == "product", "nobody's prompts changed, or by far too little for six times as long"
 
 
 def test_a_cell_that_was_not_measured_on_both_sides_has_no_say() -> None:

@@ -1,0 +1,88 @@
+"""What is judged of a store, what is left out, and what is not absorbed into a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfbisect.config.suspect_table import load_suspect_table
+from perfbisect.core.point import Point
+from perfbisect.errors import UsageError
+from perfbisect.jobs.track_detect import detect, look, series_of_main
+from perfbisect.jobs.track_rebaseline import rebaseline
+from perfbisect.jobs.track_report import report
+from perfbisect.jobs.track_state import mark, marks, not_to_be_absorbed
+from perfbisect.store.series import SeriesStore
+from tests.core.made_series import cell, noise, step
+
+TABLE = load_suspect_table()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SeriesStore]:
+    with SeriesStore.of(tmp_path) as opened:
+        yield opened
+
+
+def keep(store: SeriesStore, *points: Point) -> None:
+    """Points as an ingest leaves them, a build each."""
+    with store.transaction():
+        for point in points:
+            number = store.keep_build(point.build)
+            store.sorted_build(number, [point], [])
+
+
+def points(
+    test: str = "omni", *, at: int = 99, factor: float = 1.0, branch: str = "main", n: int = 40
+) -> list[Point]:
+    (series,) = cell({"e2el:median": step(noise(7, n), at, factor)}, test=test)
+    return [
+        replace(p, build=replace(p.build, name=f"{test}-{p.build.name}", branch=branch))
+        for p in series.points
+    ]
+
+
+def test_builds_of_another_branch_are_left_out(store: SeriesStore) -> None:
+    keep(store, *points(), *points("pull", branch="a-pull-request", at=20, factor=3.0))
+    series, away = series_of_main(store)
+    assert ({one.cell for one in series}, away) == ({"omni/random@c4-n40"}, 40)
+    document = detect(store, TABLE, now="t")
+    assert document.alerts == () and document.census.builds_not_of_main == 40
+
+
+def test_a_store_of_other_branches_alone_has_nothing_to_judge(store: SeriesStore) -> None:
+    keep(store, *points(branch="a-pull-request"))
+    with pytest.raises(UsageError, match="no points of the main branch"):
+        look(store, TABLE)
+
+
+def test_what_an_open_alert_tells_becomes_no_baseline(store: SeriesStore) -> None:
+    keep(store, *points(at=20, factor=1.3))
+    (alert,) = detect(store, TABLE, now="t").alerts
+    key = (alert.cell, "e2el")
+    assert not_to_be_absorbed(store) == {key: f"alert {alert.id} is open"}
+    (series,) = look(store, TABLE).series
+    assert marks(store)(series) == {20: f"+{alert.effect * 100:.1f} % step, product ({alert.id})"}
+    mark(store, alert.id, "closed", "accepted")
+    assert not_to_be_absorbed(store) == {}
+    assert "closed" in marks(store)(series)[20]
+    assert rebaseline(store).rows == (), "and nobody has a baseline of it"
+
+
+def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> None:
+    keep(store, *points(at=20, factor=1.3), *points("better", at=20, factor=0.7), *points("quiet"))
+    document = report(store, look(store, TABLE), fdr=0.05)
+    assert [(row.test, row.status, row.days) for row in document.rows] == [
+        ("omni", "regressed: an issue", 20), ("better", "improved", 20),
+    ]  # fmt: skip
+    (worse, better) = document.rows
+    assert worse.change == pytest.approx(0.3, abs=0.02) and better.change == pytest.approx(-0.3, abs=0.02)
+    assert worse.baseline == pytest.approx(100, rel=0.02)
+    detect(store, TABLE, now="t")
+    mark(store, worse.alert, "acknowledged", "issue 7")
+    assert report(store, look(store, TABLE), fdr=0.05).rows[0].status == "known"
+    mark(store, worse.alert, "closed", "accepted")
+    assert [row.test for row in report(store, look(store, TABLE), fdr=0.05).rows] == ["better"]
