@@ -67,8 +67,8 @@ class Cells:
         return next((point.workload.model for point in points if point.workload.model), "")
 
     def changed_work(self, like: Workload, nights: frozenset[int]) -> Iterator[tuple[str, str, float]]:
-        """Cells of the model and data set of a workload whose prompts changed on one of these nights; how, and
-        the log of by how much."""
+        """Cells of the model and data set of a workload whose prompts changed on one of these nights; how,
+        and the log of by how much."""
         for metrics in self._by_cell.values():
             series = next(iter(metrics.values()))
             load, tokens = series.points[-1].workload, [c.get("input_tokens") for c in series.covariates]
