@@ -158,6 +158,21 @@ def cell_of_ours(finding: Finding) -> str:
     return exact[0] if len(exact) == 1 else ""
 
 
+def command_of(ranked: Ranked, *, repo: str, cell: str, weights: str = "") -> str:
+    """The bisection that settles a ranking; ``weights``: the file of its prior, empty for none."""
+    return bisect_command(
+        Ends(
+            cell=cell,
+            metric=ranked.alert.finding.series.metric,
+            good=ranked.good,
+            bad=ranked.bad,
+            repo=repo,
+            weights=weights,
+            better=way(ranked.alert.finding) < 0,
+        )
+    )
+
+
 def track_suspects(ranked: Ranked, *, top: int, repo: str, cell: str, weights: Path) -> TrackSuspectsDocument:
     """A ranking as it is told; its weights are written for a bisection.
 
@@ -174,15 +189,5 @@ def track_suspects(ranked: Ranked, *, top: int, repo: str, cell: str, weights: P
         weights.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"the weights cannot be written: {error}", where=weights) from error
-    command = bisect_command(
-        Ends(
-            cell=cell,
-            metric=series.metric,
-            good=ranked.good,
-            bad=ranked.bad,
-            repo=repo,
-            weights=str(weights),
-            better=way(ranked.alert.finding) < 0,
-        )
-    )
+    command = command_of(ranked, repo=repo, cell=cell, weights=str(weights))
     return suspects_document(ranked.alert.id, ranked.ranking, top=top, bisect=command, note=ranked.why)
