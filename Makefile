@@ -66,7 +66,7 @@ test: $(STAMP)
 
 test-browser: $(STAMP)
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
-	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } || \
 	  { echo "no browser: install Chromium (Debian, Ubuntu: apt install chromium)" >&2; exit 1; }
 	$(PY) -m pytest -m browser tests/browser $(ARGS)
 
