@@ -49,7 +49,7 @@ def resume(
     from perfbisect.cli.desk import at_work, refuse_other_parts, slots_for
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
-    from perfbisect.cli.verbs import go_on, lines_of, newest_of
+    from perfbisect.cli.verbs import go_on, lines_of
     from perfbisect.jobs.bisect import amend
     from perfbisect.jobs.fold import launches
     from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
@@ -65,17 +65,11 @@ def resume(
     slots = slots_for(cell, workers or planned, plan.setting.machine)
     refuse_other_parts(job.id, launches(events), slots, plan.setting.machine)
     builder = wiring.builder_of(here, plan.setting)
-    newest = newest_of(plan)
     with at_work(job, slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
         plain = desk.tools(builder, None, plan.setting)
         if budget is not None or metric is not None or confirm_revert:
             judged = metric_of(cell, metric) if metric is not None else None
             amend(job, plain, budget=budget, metric=judged, confirm_revert=confirm_revert)
-        client = wiring.client_environment(
-            here, plan.setting, builder, newest, job.path / "client-build.log", plain.limits.build
-        )
-        tools = desk.tools(builder, client, plan.setting)
-        document = go_on(job, plan, tools)
-        finish.write_report(job, document)
+        document = go_on(here, desk, plan, builder, plain)
     emit(document, lines_of(document), as_json=as_json)
     return finish.exit_code(document)

@@ -33,20 +33,31 @@ def carry_out(
 
     ``before``: told of the one client of all sides, if there is one, before anything is launched.
     """
+    plain = desk.tools(builder, None, plan.setting)
+    begin(desk.job, plan, plain)
+    return go_on(here, desk, plan, builder, plain, before)
+
+
+def go_on(
+    here: Place,
+    desk: Desk,
+    plan: JobPlan,
+    builder: Builder,
+    plain: Tools,
+    before: Callable[[Environment | None], None] = lambda _: None,
+) -> JobDocument:
+    """A job that has begun, to its report; as :func:`carry_out`. ``plain``: its tools, without the client."""
     job, setting = desk.job, plan.setting
-    tools = desk.tools(builder, None, setting)
-    begin(job, plan, tools)
     client = wiring.client_environment(
-        here, setting, builder, newest_of(plan), job.path / "client-build.log", tools.limits.build
+        here, setting, builder, newest_of(plan), job.path / "client-build.log", plain.limits.build
     )
     before(client)
-    document = go_on(job, plan, desk.tools(builder, client, setting))
+    document = _measured(job, plan, desk.tools(builder, client, setting))
     finish.write_report(job, document)
     return document
 
 
-def go_on(job: Job, plan: JobPlan, tools: Tools) -> JobDocument:
-    """Measures until the job has its verdict. Raises what its verb raises."""
+def _measured(job: Job, plan: JobPlan, tools: Tools) -> JobDocument:
     if isinstance(plan, BisectPlan):
         return bisect(job, tools)
     return compare(job, tools) if isinstance(plan, ComparePlan) else run(job, tools)
