@@ -36,7 +36,6 @@ from perfbisect.cli.durations import Minutes
 @click.option("--dry-run", is_flag=True, help="Show the plan and the exact commands; start nothing.")
 @options.workers
 @options.measuring
-@options.as_json
 def bisect(
     cell: str | None,
     good: str,
@@ -51,19 +50,7 @@ def bisect(
     seed: int,
     dry_run: bool,
     workers: int,
-    wait: float | None,
-    repo: Path | None,
-    state: Path | None,
-    env: str | None,
-    client: str | None,
-    metric: str | None,
-    variant: str | None,
-    as_in: str | None,
-    constraints: Path | None,
-    exclude_newer: str | None,
-    machine: str | None,
-    verbose: bool,
-    as_json: bool,
+    measuring: options.Measuring,
 ) -> int:
     """Name the change between GOOD and BAD that made CELL worse.
 
@@ -84,15 +71,15 @@ def bisect(
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.desk import at_work
     from perfbisect.cli.output import emit
-    from perfbisect.cli.place import place
+    from perfbisect.cli.place import place_of
     from perfbisect.cli.question import Typed, question
     from perfbisect.cli.verbs import carry_out, lines_of
     from perfbisect.jobs.plan import Extras
     from perfbisect.render.console import command_lines, plan_lines
     from perfbisect.render.notices import Planned
 
-    here = place(repo=repo, state=state, machine=machine)
-    wiring.refuse_another(wiring.the_cell(here, cell, variant), as_in)
+    here = place_of(measuring)
+    wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.as_in)
     extras = Extras(
         find=find,
         every=every,
@@ -102,17 +89,14 @@ def bisect(
     )
     asked = question(
         here,
-        Typed(
-            cell, good, bad, releases, versions, budget, seed, env, client, metric, variant, constraints,
-            exclude_newer, weights, extras,
-        ),
-    )  # fmt: skip
+        Typed(cell, good, bad, releases, versions, budget, seed, weights, extras, measuring),
+    )
     if dry_run:
-        emit(asked.shown, [*plan_lines(asked.shown), *command_lines(asked.shown)], as_json=as_json)
+        emit(asked.shown, [*plan_lines(asked.shown), *command_lines(asked.shown)], as_json=measuring.as_json)
         return 0
     job = wiring.new_job(here)
-    with at_work(job, asked.slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
+    with at_work(job, asked.slots, measuring) as desk:
         desk.sink(Planned(job.id, asked.shown))
         document = carry_out(here, desk, asked.plan, asked.builder)
-    emit(document, lines_of(document), as_json=as_json)
+    emit(document, lines_of(document), as_json=measuring.as_json)
     return finish.exit_code(document)

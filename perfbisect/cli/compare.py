@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -33,7 +32,6 @@ from perfbisect.cli.durations import Minutes
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 @options.measuring
-@options.as_json
 def compare(
     cell: str | None,
     a: str | None,
@@ -45,19 +43,7 @@ def compare(
     sweep: bool,
     imports: tuple[str, ...],
     dry_run: bool,
-    wait: float | None,
-    repo: Path | None,
-    state: Path | None,
-    env: str | None,
-    client: str | None,
-    metric: str | None,
-    variant: str | None,
-    as_in: str | None,
-    constraints: Path | None,
-    exclude_newer: str | None,
-    machine: str | None,
-    verbose: bool,
-    as_json: bool,
+    measuring: options.Measuring,
 ) -> int:
     """Compare two changes, or two variants of one: A and B launched in turn until it is told.
 
@@ -76,31 +62,28 @@ def compare(
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
     from perfbisect.cli.output import emit
-    from perfbisect.cli.place import place
+    from perfbisect.cli.place import place_of
     from perfbisect.cli.settle import settle
     from perfbisect.cli.sweep import rungs, swept
     from perfbisect.errors import UsageError
     from perfbisect.render.compare_lines import compare_lines, plan_lines, sweep_lines
 
-    here = place(repo=repo, state=state, machine=machine)
-    if as_in is not None:
-        wiring.refuse_another(wiring.the_cell(here, cell, None), as_in)
+    here = place_of(measuring)
+    if measuring.as_in is not None:
+        wiring.refuse_another(wiring.the_cell(here, cell, None), measuring.as_in)
     if sweep and imports:
         raise UsageError("a job is of one load: --import and --sweep do not go together")
-    typed = TypedContest(
-        cell, a, b, min_effect, blocks, budget, seed, env, client, metric, variant, constraints,
-        exclude_newer, imports=imports,
-    )  # fmt: skip
+    typed = TypedContest(cell, a, b, min_effect, blocks, budget, seed, measuring, imports=imports)
     names = rungs(here, cell) if sweep else (cell,)
     asked = [contest(here, replace(typed, cell=name)) for name in names]
     if dry_run:
         shown = planned_all(asked)
-        emit(shown, plan_lines(shown), as_json=as_json)
+        emit(shown, plan_lines(shown), as_json=measuring.as_json)
         return 0
-    told = [settle(here, one, wait=wait, verbose=verbose, as_json=as_json) for one in asked]
+    told = [settle(here, one, measuring) for one in asked]
     if not sweep:
-        emit(told[0], compare_lines(told[0]), as_json=as_json)
+        emit(told[0], compare_lines(told[0]), as_json=measuring.as_json)
         return finish.exit_code(told[0])
     document = swept(told)
-    emit(document, sweep_lines(document), as_json=as_json)
+    emit(document, sweep_lines(document), as_json=measuring.as_json)
     return max(finish.exit_code(one) for one in told)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from perfbisect.cli import changes, imports, ranges, wiring
 from perfbisect.cli.desk import slots_for
+from perfbisect.cli.options import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change_text import parse_change_text
@@ -38,12 +38,7 @@ class TypedContest:
     blocks: int
     budget: float | None
     seed: int
-    env: str | None
-    client: str | None
-    metric: str | None
-    variant: str | None
-    constraints: Path | None
-    exclude_newer: str | None
+    measuring: Measuring
     expect: str = ""
     """The change that a claim speaks of."""
     watch: tuple[str, ...] = ()
@@ -75,18 +70,18 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         cannot be compared with them.
     :raises BuildError: a side cannot be built.
     """
-    cell = wiring.the_cell(here, typed.cell, None)
-    a, b = sides(here, cell, typed.a, typed.b, here.setting("variant", typed.variant))
-    judged = metric_of(cell, here.setting("metric", typed.metric))
+    cell, measuring = wiring.the_cell(here, typed.cell, None), typed.measuring
+    a, b = sides(here, cell, typed.a, typed.b, here.setting("variant", measuring.variant))
+    judged = metric_of(cell, here.setting("metric", measuring.metric))
     if typed.min_effect is not None and not 0 < typed.min_effect < 100:
         raise UsageError(f"--min-effect {typed.min_effect:g} is no share in per cent, between 0 and 100")
-    environment = changes.environment_of(here, typed.env, typed.b)
+    environment = changes.environment_of(here, measuring.env, typed.b)
     setting = wiring.the_setting(
         here,
         environment=environment,
-        client=typed.client,
-        constraints=typed.constraints,
-        exclude_newer=typed.exclude_newer,
+        client=measuring.client,
+        constraints=measuring.constraints,
+        exclude_newer=measuring.exclude_newer,
         needs_repository=any(side.change.kind == "commit" for side in (a, b)),
     )
     builder = wiring.builder_of(here, setting)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from perfbisect.cli import wiring
+from perfbisect.cli.options import Working
 from perfbisect.cli.output import say
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
@@ -106,12 +107,8 @@ def refuse_other_parts(job: str, seen: Sequence[Launch], slots: Sequence[Slot], 
 
 
 @contextlib.contextmanager
-def at_work(
-    job: Job, slots: tuple[Slot, ...], *, wait: float | None, verbose: bool, as_json: bool
-) -> Iterator[Desk]:
+def at_work(job: Job, slots: tuple[Slot, ...], working: Working) -> Iterator[Desk]:
     """Works on a job: nobody else does, nobody else on this host uses the slots, and Ctrl-C ends it in order.
-
-    ``wait``: minutes to wait for whoever uses one of the slots.
 
     :raises MachineError: somebody else works on the job or uses a slot; it is said who.
     :raises Interrupted: everything that was started has been stopped.
@@ -123,11 +120,11 @@ def at_work(
             *slots,
             folder=lock_folder(dict(os.environ)),
             holder=Holder(job=job.id),
-            wait=60 * (wait or 0.0),
+            wait=60 * (working.wait or 0.0),
             told=say,
             asked=lambda: job.stop_asked,
         ) as held,
-        _watching(verbose=verbose, as_json=as_json) as sink,
+        _watching(working) as sink,
     ):
         for died in held.died:
             sink(Told(f"{died} ended without letting go of its slot: what it started may still run there"))
@@ -163,10 +160,10 @@ def _ahead(builder: Builder, slots: tuple[Slot, ...], job: Job) -> SpareCores | 
     return SpareCores(builder, cores, lambda: lease(slot, folder=folder, holder=holder))
 
 
-def _watching(*, verbose: bool, as_json: bool) -> contextlib.AbstractContextManager[Sink]:
+def _watching(working: Working) -> contextlib.AbstractContextManager[Sink]:
     """Who is told what happens: a live view where a person looks, a line for every event elsewhere."""
-    if as_json or verbose or not sys.stderr.isatty():
-        return contextlib.nullcontext(Lines(say, verbose=verbose))
+    if working.as_json or working.verbose or not sys.stderr.isatty():
+        return contextlib.nullcontext(Lines(say, verbose=working.verbose))
     from rich.console import Console
 
     from perfbisect.render.live import Live

@@ -1,16 +1,47 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and what was typed of them as one value."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from perfbisect.cli.durations import Minutes
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Working:
+    """What a verb that works on a job was told of where jobs are and of what is shown meanwhile.
+
+    ``wait``: minutes to wait for whoever uses a device or core.
+    """
+
+    repo: Path | None = None
+    state: Path | None = None
+    wait: float | None = None
+    verbose: bool = False
+    as_json: bool = False
+
+
+@dataclass(frozen=True)
+class Measuring(Working):
+    """What a verb that begins to measure was told besides; None: not said."""
+
+    env: str | None = None
+    client: str | None = None
+    metric: str | None = None
+    variant: str | None = None
+    as_in: str | None = None
+    constraints: Path | None = None
+    exclude_newer: str | None = None
+    machine: str | None = None
+
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 state = click.option(
@@ -69,22 +100,34 @@ as_in = click.option(
 )
 
 
+def working(function: _Function) -> _Function:
+    """The options of verbs that work on a job; the function gets them as ``working``, a :class:`Working`."""
+    return _gathered(function, "working", Working, (wait, repo, state, verbose, as_json))
+
+
 def measuring(function: _Function) -> _Function:
-    """The options of verbs that measure."""
-    typed = (
-        verbose,
-        wait,
-        machine,
-        exclude_newer,
-        constraints,
-        as_in,
-        variant,
-        metric,
-        client,
-        env,
-        state,
-        repo,
-    )
-    for option in typed:
-        function = option(function)
-    return function
+    """The options of verbs that measure; the function gets them as ``measuring``, a :class:`Measuring`."""
+    asked = (repo, state, env, client, metric, variant, as_in, constraints, exclude_newer, machine)
+    return _gathered(function, "measuring", Measuring, (*asked, wait, verbose, as_json))
+
+
+def measuring_a_claim(function: _Function) -> _Function:
+    """Those of a verb whose file says the metric and the variants: :func:`measuring` without them."""
+    asked = (repo, state, env, client, constraints, exclude_newer, machine)
+    return _gathered(function, "measuring", Measuring, (*asked, wait, verbose, as_json))
+
+
+def _gathered(
+    function: _Function, name: str, kind: type[Working], options: tuple[Callable[[Any], Any], ...]
+) -> _Function:
+    """Hands over the options that are fields of ``kind`` as one value, and the others as they are."""
+    own = {field.name for field in fields(kind)}
+
+    @functools.wraps(function)
+    def call(**typed: Any) -> Any:
+        mine = {key: typed.pop(key) for key in own & typed.keys()}
+        return function(**typed, **{name: kind(**mine)})
+
+    for option in reversed(options):
+        call = option(call)
+    return cast(_Function, call)

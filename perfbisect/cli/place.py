@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from perfbisect.errors import PerfbisectError, RevisionError, UsageError
 
 if TYPE_CHECKING:
+    from perfbisect.cli.options import Measuring
     from perfbisect.config.settings import Settings
     from perfbisect.store.jobs import Jobs
     from perfbisect.system.git import Repository
@@ -93,6 +94,11 @@ def place(*, repo: Path | None = None, state: Path | None = None, machine: str |
         root,
         machine,
     )
+
+
+def place_of(typed: Measuring) -> Place:
+    """The place of a verb that measures. Raises what :func:`place` does."""
+    return place(repo=typed.repo, state=typed.state, machine=typed.machine)
 
 
 def with_objects(repository: Repository, cache: Path) -> Repository:

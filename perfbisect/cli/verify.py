@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import click
 
@@ -18,16 +18,7 @@ from perfbisect.cli.durations import Minutes
 @click.option("--budget", type=Minutes(), help="Measure no longer than this, a cell.  [default: 15h]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
-@options.wait
-@options.verbose
-@options.machine
-@options.exclude_newer
-@options.constraints
-@options.client
-@options.env
-@options.state
-@options.repo
-@options.as_json
+@options.measuring_a_claim
 def verify(
     claim: str,
     a: str | None,
@@ -36,16 +27,7 @@ def verify(
     budget: float | None,
     seed: int,
     dry_run: bool,
-    wait: float | None,
-    verbose: bool,
-    machine: str | None,
-    exclude_newer: str | None,
-    constraints: Path | None,
-    client: str | None,
-    env: str | None,
-    state: Path | None,
-    repo: Path | None,
-    as_json: bool,
+    measuring: options.Measuring,
 ) -> int:
     """Does a CLAIM hold? Its cells are measured, A and B in turn, until the interval says so.
 
@@ -62,30 +44,27 @@ def verify(
     from perfbisect.cli.claims import cells_of, find_claim, verified
     from perfbisect.cli.contest import TypedContest, contest, planned_all
     from perfbisect.cli.output import emit
-    from perfbisect.cli.place import place
+    from perfbisect.cli.place import place_of
     from perfbisect.cli.settle import settle
     from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
     from perfbisect.render.compare_lines import plan_lines, verify_lines
 
-    here, (path, found) = place(repo=repo, state=state, machine=machine), find_claim(claim)
+    here, (path, found) = place_of(measuring), find_claim(claim)
     expected = found.expect
-    asked = [
-        contest(
-            here,
-            TypedContest(
-                cell=cell, a=a or found.a, b=b or found.b, min_effect=None, blocks=blocks, budget=budget,
-                seed=seed, env=env, client=client, metric=expected.metric, variant=None,
-                constraints=constraints, exclude_newer=exclude_newer, expect=expected.change,
-                watch=expected.guards,
-            ),
+    judged = replace(measuring, metric=expected.metric)
+
+    def typed(cell: str) -> TypedContest:
+        sides = (a or found.a, b or found.b)
+        return TypedContest(
+            cell, *sides, None, blocks, budget, seed, judged, expect=expected.change, watch=expected.guards
         )
-        for cell in cells_of(here, path, found)
-    ]  # fmt: skip
+
+    asked = [contest(here, typed(cell)) for cell in cells_of(here, path, found)]
     if dry_run:
         shown = planned_all(asked)
-        emit(shown, plan_lines(shown), as_json=as_json)
+        emit(shown, plan_lines(shown), as_json=measuring.as_json)
         return 0
-    told = [settle(here, one, wait=wait, verbose=verbose, as_json=as_json) for one in asked]
+    told = [settle(here, one, measuring) for one in asked]
     document = verified(found, told)
-    emit(document, verify_lines(document), as_json=as_json)
+    emit(document, verify_lines(document), as_json=measuring.as_json)
     return {"holds": EXIT_OK, "refuted": EXIT_REGRESSION}.get(document.word, EXIT_INCONCLUSIVE)
