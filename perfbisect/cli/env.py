@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from perfbisect.cli import options
-from perfbisect.cli.durations import Typed, parse_age, parse_size
+from perfbisect.cli.durations import Typed
+from perfbisect.core.durations import parse_age, parse_size
 
 
 @click.group(short_help="List, build and remove environments.")

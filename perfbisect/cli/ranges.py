@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perfbisect.cli.durations import parse_minutes
 from perfbisect.cli.place import Place
 from perfbisect.core.bisect import Costs
 from perfbisect.core.change import History
+from perfbisect.core.durations import parse_minutes
 from perfbisect.errors import UsageError
 from perfbisect.jobs.plan import Position, Setting
 from perfbisect.system.releases import between, published

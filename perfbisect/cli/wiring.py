@@ -6,7 +6,6 @@ import secrets
 import shlex
 import shutil
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 
 from perfbisect.cli.place import Place, with_objects
@@ -22,15 +21,11 @@ from perfbisect.environments.spec import make_builder
 from perfbisect.errors import UsageError
 from perfbisect.jobs.plan import Setting
 from perfbisect.store.jobs import Job
+from perfbisect.system.clock import now as now
 from perfbisect.system.git import Repository
 from perfbisect.system.profile import Profile, profile_of
 
 CLIENT_OF_CHANGE = "change"
-
-
-def now() -> datetime:
-    """The time now, in UTC."""
-    return datetime.now(timezone.utc)
 
 
 def new_job(place: Place) -> Job:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from perfbisect.errors import PerfbisectError, ServerError
 from perfbisect.executors import AttemptRequest, faults, provenance
 from perfbisect.executors.provenance import Instrument
 from perfbisect.store.attempts import plain
-from perfbisect.system import logs, ports
+from perfbisect.system import clock, logs, ports
 from perfbisect.system.proc import Owned
 from perfbisect.system.profile import CUDA, Profile
 from perfbisect.system.slots import Slot, machine_of
@@ -25,7 +24,7 @@ _END_OF_LOG = 32768
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return clock.now().isoformat(timespec="seconds")
 
 
 @dataclass

@@ -111,12 +111,12 @@ class NightlyDocument(Document):
     """``perfbisect nightly``: how a night ended, or with ``--dry-run`` what it would do.
 
     ``night`` names it (its folder in the state folder), ``name`` the nightly. ``began`` and ``ended``: ISO
-    8601 in UTC, ``ended`` empty while it is not over. ``commit`` is what was measured, ``branch`` the revision
-    as the configuration says it. ``engine_version``, ``hardware``: as the launches told them, empty where none
-    did. ``order``: the names of the cells in the order of the first launches, drawn by ``seed``. ``minutes``:
-    of measuring, bisections included. ``rows``: the night's table, what is at another level than before.
-    ``files``: what was written, by kind. ``exit_code``: of the worst finding; ``next``: the command that
-    comes next.
+    8601 in UTC, ``ended`` empty while it is not over. ``commit`` is what was measured, ``branch`` the
+    revision as the configuration says it. ``engine_version``, ``hardware``: as the launches told them, empty
+    where none did. ``order``: the names of the cells in the order of the first launches, drawn by ``seed``.
+    ``minutes``: of measuring, bisections included. ``rows``: the night's table, what is at another level than
+    before. ``files``: what was written, by kind. ``exit_code``: of the worst finding; ``next``: the command
+    that comes next.
     """
 
     schema_: Literal["perfbisect.nightly/1"] = Field(default="perfbisect.nightly/1", alias="schema")

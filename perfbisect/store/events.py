@@ -1,4 +1,4 @@
-"""What a job's journal can say: one event a line, each with its schema, number, time, kind and data.
+"""What a journal can say, of a job or of a night: one event a line, with schema, number, time, kind and data.
 
 ========== ==========================================================================================
 kind       data
@@ -14,6 +14,9 @@ abandoned  ``attempt`` id, ``reason``, ``minutes`` that were lost
 voided     ``attempt`` id of one that had finished, ``reason``: its values are no evidence after all
 built      ``position`` of an environment that was built beside a running attempt, ``seconds``
 revert     how the later end compares with itself less the culprit; ``note`` where it could not be told
+job        of a night: the ``job`` that measures a ``cell``, or that bisects an ``event``
+cell       of a night: a ``cell`` that failed, ``reason``, ``log``, ``next``, ``exit_code``
+step       of a night: a step with its ``name`` has ended, and what came of it
 verdict    how the job ended
 ========== ==========================================================================================
 """
@@ -37,6 +40,9 @@ Kind = Literal[
     "voided",
     "built",
     "revert",
+    "job",
+    "cell",
+    "step",
     "verdict",
 ]
 

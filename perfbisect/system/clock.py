@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+import psutil
+
+from perfbisect.errors import UsageError
+
+VARIABLE = "PERFBISECT_NOW"
 
 _UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
 _ROOM = 512  # more than struct timex has anywhere; its first field, the modes, is 0: only read
+
+
+def now(environment: Mapping[str, str] = os.environ) -> datetime:
+    """The time now, in UTC. With ``PERFBISECT_NOW`` this process began at that moment, and time goes on from
+    there: for rehearsals of many nights in one day. What is measured are durations, which it does not touch.
+
+    :raises UsageError: ``PERFBISECT_NOW`` is no time with its zone.
+    """
+    here = datetime.now(timezone.utc)
+    told = environment.get(VARIABLE)
+    if not told:
+        return here
+    try:
+        begun = datetime.fromisoformat(told.replace("Z", "+00:00"))
+    except ValueError:
+        begun = None
+    if begun is None or begun.tzinfo is None:
+        raise UsageError(
+            f"{VARIABLE}={told!r} is no time with its zone", next_step=f"{VARIABLE}=2026-11-01T02:00:00+00:00"
+        )
+    real = datetime.fromtimestamp(psutil.Process().create_time(), timezone.utc)
+    return begun.astimezone(timezone.utc) + (here - real)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import pytest
 
 from perfbisect.cli import app
 from perfbisect.cli.app import run
-from perfbisect.cli.durations import parse_minutes
 from perfbisect.cli.place import place
 from perfbisect.cli.ranges import budget
+from perfbisect.core.durations import parse_minutes
 from perfbisect.environments.grammar import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, UsageError
 from tests.jobs.conftest import MakePlan, new_job, plan_for

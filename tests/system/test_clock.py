@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timedelta, timezone
 
+import psutil
 import pytest
 
+from perfbisect.errors import UsageError
 from perfbisect.system import clock
-from perfbisect.system.clock import Drift
+from perfbisect.system.clock import Drift, now
 
 
 @pytest.mark.parametrize("by", [3600.0, -90.0])
@@ -24,3 +27,20 @@ def test_clock_that_only_ran() -> None:
 
 def test_kernel_is_asked_or_says_nothing() -> None:
     assert clock.synchronised() in (True, False, None)
+
+
+def test_a_rehearsal_begins_when_it_is_told_and_time_goes_on() -> None:
+    real = datetime.now(timezone.utc)
+    assert abs(now({}) - real) < timedelta(seconds=5)
+    lived = real - datetime.fromtimestamp(psutil.Process().create_time(), timezone.utc)
+    told = now({"PERFBISECT_NOW": "2026-01-05T04:00:00+02:00"})
+    begun = datetime(2026, 1, 5, 2, tzinfo=timezone.utc)
+    assert told.utcoffset() == timedelta(0)
+    assert begun + lived <= told < begun + lived + timedelta(seconds=5)
+    assert now({"PERFBISECT_NOW": "2026-01-05T02:00:00Z"}) >= told
+
+
+@pytest.mark.parametrize("told", ["soon", "2026-01-05", "2026-01-05T02:00:00"])
+def test_a_time_without_its_zone_is_none(told: str) -> None:
+    with pytest.raises(UsageError, match="no time with its zone"):
+        now({"PERFBISECT_NOW": told})

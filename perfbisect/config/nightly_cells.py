@@ -1,0 +1,86 @@
+"""The cells of a nightly: from names, patterns and files to cells, each once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from perfbisect.config.cells import ReadAt, list_cells, load_cells
+from perfbisect.config.nightly import NightlyFile
+from perfbisect.core.cell import Cell
+from perfbisect.errors import LocatedError
+
+_MAGIC = frozenset("*?[")
+_SUFFIXES = (".yaml", ".yml")
+_FOLDER = "cells"
+
+
+def cells_of(file: NightlyFile, *, read_at: ReadAt | None = None) -> tuple[Cell, ...]:
+    """The cells of a nightly in the order in which the file names them, each once.
+
+    Names are those of ``cells/`` beside the file, of ``./cells`` and of the shipped cells, in that order. A
+    pattern with a slash or an ending is one of files beside the nightly's.
+
+    :raises LocatedError: nothing of that name (the nearest are named), two cells of one name, launches for a
+        cell that there is not; or a cell file is wrong.
+    """
+    known, found = _known(file), dict[str, Cell]()
+    for index, entry in enumerate(file.nightly.cells):
+        paths = list(_paths(file, entry, known))
+        if not paths:
+            raise _nothing(file, index, entry, known)
+        for path in paths:
+            for cell in load_cells(path, read_at=read_at):
+                other = found.setdefault(cell.name, cell)
+                if other.digest != cell.digest:
+                    raise file.wrong(("cells", index), f"two cells are named {cell.name}")
+    for glob in file.nightly.launches_of:
+        if not any(fnmatchcase(name, glob) for name in found):
+            raise file.wrong(("launches_of", glob), "is none of the cells", ", ".join(found))
+    return tuple(found.values())
+
+
+def launches_of(file: NightlyFile, cell: str) -> int:
+    """How many launches a cell has: the most that a pattern says, else what holds for all."""
+    more = [count for glob, count in file.nightly.launches_of.items() if fnmatchcase(cell, glob)]
+    return max(more, default=file.nightly.launches)
+
+
+def _known(file: NightlyFile) -> dict[str, Path]:
+    beside = file.file.parent / _FOLDER
+    own = {path.stem: path for suffix in _SUFFIXES for path in sorted(beside.glob(f"*{suffix}"))}
+    return {one.name: one.path for one in list_cells()} | own
+
+
+def _paths(file: NightlyFile, entry: str, known: dict[str, Path]) -> Iterator[str]:
+    bare, at, rung = entry.rpartition("@")
+    stem = bare if at else entry
+    folder = file.file.parent
+    if "/" in stem or stem.endswith(_SUFFIXES):
+        path = Path(stem).expanduser()
+        if _MAGIC & set(stem):
+            yield from map(str, sorted(x for x in folder.glob(stem) if x.is_file()))
+        elif (folder / path).is_file():
+            yield f"{folder / path}{at}{rung}"
+        return
+    if not _MAGIC & set(entry):
+        if stem in known:
+            yield f"{known[stem]}{at}{rung}"
+        return
+    for name in sorted(known):
+        if fnmatchcase(name, entry):
+            yield str(known[name])
+        elif at and fnmatchcase(name, stem):
+            for cell in load_cells(known[name]):
+                if fnmatchcase(cell.name, entry):
+                    yield f"{known[name]}@{cell.name.rpartition('@')[2]}"
+
+
+def _nothing(file: NightlyFile, index: int, entry: str, known: dict[str, Path]) -> LocatedError:
+    near = difflib.get_close_matches(entry.strip("*"), known, n=3, cutoff=0.4)
+    hint = f"; nearest: {', '.join(near)}" if near else ""
+    return file.wrong(
+        ("cells", index), f"there is no cell {entry!r}{hint}", "a name, a pattern of names (text_*), a file"
+    )
