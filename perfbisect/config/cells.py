@@ -207,6 +207,14 @@ def _with_content(cell: Cell, document: Located) -> Cell:
                 f"{LOCAL}..., or leave it out",
             )
         changed[field], pins[pin] = str(path), found
+    if cell.reference is not None:
+        path = (document.file.parent / Path(cell.reference.image).expanduser()).resolve()
+        if not path.is_file():
+            raise _wrong(
+                document, ("reference", "image"), f"there is no {path}", "a file relative to this one"
+            )
+        pinned_image = {"image": str(path), "content": content_revision(path)}
+        changed["reference"] = cell.reference.model_copy(update=pinned_image)
     if not changed:
         return cell
     return cell.model_copy(update={**changed, "revision": cell.revision.model_copy(update=pins)})
@@ -284,13 +292,21 @@ def _accepted(cell: Cell, document: Located) -> None:
             except UsageError as error:
                 raise _wrong(document, (field,), error.message) from None
     try:
-        FAMILIES[cell.family].server(cell, endpoint)
+        if FAMILIES[cell.family].server(cell, endpoint).likeness is None and cell.reference is not None:
+            raise UsageError(f"cell {cell.name}: reference: family {cell.family} makes no images to compare")
         if cell.deploy_yaml is None or not cell.deploy_yaml.at or cell.deploy_yaml.text is not None:
             client.command(cell, endpoint, seed=0, result=Path("result.json"), metadata={})
     except UsageError as error:
         told = [
             field
-            for field in ("deploy_yaml", "stage_overrides", "serve_args", "client", "dataset_args")
+            for field in (
+                "deploy_yaml",
+                "stage_overrides",
+                "serve_args",
+                "reference",
+                "client",
+                "dataset_args",
+            )
             if field in error.message
         ]
         place = next(((field,) for field in told if (field,) in document.lines), ())

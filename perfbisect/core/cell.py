@@ -10,7 +10,16 @@ from typing import Any
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from perfbisect.core.cell_parts import FROZEN, LOCAL, ClientSpec, DeployYaml, Revision, Sampling, Variant
+from perfbisect.core.cell_parts import (
+    FROZEN,
+    LOCAL,
+    ClientSpec,
+    DeployYaml,
+    Reference,
+    Revision,
+    Sampling,
+    Variant,
+)
 from perfbisect.core.digest import canonical, canonical_json, digest
 from perfbisect.core.fields import (
     ClientArgs,
@@ -89,6 +98,7 @@ class Cell(BaseModel):
     env: Variables = Field(default_factory=dict)
     headline: str = "tpot"
     guards: Words = ()
+    reference: Reference | None = None
     client: ClientSpec = ClientSpec()
     gpus: Whole = Field(default=0, ge=0)
     ready_timeout: float = Field(default=900.0, gt=0)
@@ -149,6 +159,12 @@ class Cell(BaseModel):
             raise ValueError("percentiles lie between 0 and 100")
         return tuple(sorted(set(value)))
 
+    @model_validator(mode="after")
+    def _watches_reference(self) -> Cell:
+        if self.reference is not None and "image_distance" not in self.guards:
+            raise ValueError("a cell that brings a reference has image_distance among its guards")
+        return self
+
     @property
     def discarded(self) -> Cell:
         """The cell of the run that a launch discards: the same load, with fewer requests where it says so."""
@@ -188,6 +204,7 @@ class Cell(BaseModel):
             "dataset_path": _identity(self.dataset_path, self.revision.dataset),
             "deploy_yaml": deploy.workload() if isinstance(deploy, DeployYaml) else None,
             "sampling": self.sampling.model_dump(exclude_none=True),
+            "reference": self.reference.workload() if self.reference else None,
             "client": {key: item for key, item in self.client.model_dump().items() if item},
         }
         return {
@@ -328,6 +345,8 @@ def echo(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
     )
     if cell.guards:
         rows.append(("guards", ", ".join(cell.guards)))
+    if cell.reference:
+        rows.append(("reference", _pinned(cell.reference.image, cell.reference.content)))
     return rows
 
 

@@ -88,6 +88,25 @@ class DeployYaml(BaseModel):
         )
 
 
+class Reference(BaseModel):
+    """An image that the server is asked to make again after the runs, with what made it.
+
+    ``body``: fields of the request beside the prompt (``seed``, ``num_inference_steps``). ``content`` is
+    filled by whoever reads the file.
+    """
+
+    model_config = FROZEN
+
+    image: str = Field(min_length=1)
+    prompt: str = Field(min_length=1)
+    body: JsonMapping = Field(default_factory=dict)
+    content: str | None = None
+
+    def workload(self) -> dict[str, object]:
+        """What enters the digest: the image by its content, not by where it lies."""
+        return {"image": self.content or self.image, "prompt": self.prompt, "body": self.body}
+
+
 class ClientSpec(BaseModel):
     """The load generator, with options and environment variables of its own."""
 

@@ -14,7 +14,7 @@ from perfbisect.clients import CLIENTS, Client
 from perfbisect.core.attempt import Attempt
 from perfbisect.environments import Builder, Environment
 from perfbisect.errors import Interrupted, ServerError, UsageError
-from perfbisect.executors import AttemptRequest, Sink, Started, faults, provenance
+from perfbisect.executors import AttemptRequest, Sink, Started, faults, likeness, provenance
 from perfbisect.executors.bench import Bench, measure
 from perfbisect.executors.engines import check_stages, engine_of, lay, with_arguments
 from perfbisect.executors.fetch import data_from_hub
@@ -173,6 +173,8 @@ class LocalExecutor:
             sink("warm", {"seconds": record.seconds["warm"]})
             with record.timed("bench"):
                 measure(record, bench, server, sink)
+            with around.unmeasured():
+                likeness.compare(record, server, env, self.asked, sink)
 
     @contextmanager
     def _client(self, record: Record, runner: Runner) -> Iterator[None]:

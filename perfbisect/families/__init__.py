@@ -75,6 +75,8 @@ class ServerCommand:
     """
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts by file name, to be written into the folder in which the server is started."""
+    likeness: Request | None = None
+    """Asks for the image of the cell's reference once more; at its path stands the image, in base64."""
 
 
 class Family(Protocol):

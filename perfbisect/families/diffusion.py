@@ -34,4 +34,20 @@ def first_request(cell: Cell, model: str) -> Request:
     return _KINDS[endpoint_of(cell)](cell, model)
 
 
-FAMILY = StagedFamily("diffusion", "latency", ("failed",), first_request)
+def likeness(cell: Cell, model: str) -> Request | None:
+    """Asks for the image of the cell's reference; None where it brings none.
+
+    :raises UsageError: the cell's endpoint answers with no image, or makes it from another one.
+    """
+    if cell.reference is None:
+        return None
+    endpoint, made = endpoint_of(cell), {CHAT: chat_image, IMAGES: image}
+    if endpoint not in made or cell.task != "t2i":
+        raise UsageError(
+            f"cell {cell.name}: reference: compared are images made from text (task t2i, at "
+            f"{', '.join(made)}), and this is {cell.task or 'no task'} at {endpoint}"
+        )
+    return made[endpoint](cell, model, cell.reference.prompt, cell.reference.body)
+
+
+FAMILY = StagedFamily("diffusion", "latency", ("failed",), first_request, likeness)

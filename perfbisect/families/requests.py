@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from perfbisect.core.cell import Cell
 from perfbisect.families import Request
@@ -19,6 +20,7 @@ _LEAST_SOUND = 4800
 """Bytes: a tenth of a second at 24 kHz, 16 bits, one channel."""
 _STEPS = 2
 """Denoising steps: some pipelines run one less than asked for, and none is an error."""
+_SHORT: Mapping[str, object] = MappingProxyType({"num_inference_steps": _STEPS})
 _SHAPE = ("width", "height", "num_frames", "fps")
 _FROM_IMAGE = ("i2i", "ti2i", "i2v", "ti2v")
 
@@ -62,38 +64,38 @@ def chat(cell: Cell, model: str) -> Request:
     return Request(CHAT, body, "choices.*.message.audio.data" if sounds else "choices.*.message.content")
 
 
-def chat_image(cell: Cell, model: str) -> Request:
+def chat_image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT) -> Request:
     """An image by the chat API, from an image where the task needs one."""
-    prompt: object = _TEXT
+    prompt: object = text
     if cell.task in _FROM_IMAGE:
         source = {"type": "image_url", "image_url": {"url": data_url("image/png", picture())}}
-        prompt = [{"type": "text", "text": _TEXT}, source]
+        prompt = [{"type": "text", "text": text}, source]
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
-        "extra_body": {**cell.extra_body, **shape(cell), "num_inference_steps": _STEPS},
+        "extra_body": {**cell.extra_body, **shape(cell), **more},
     }
     return Request(CHAT, body, "choices.*.message.content.*.image_url.url")
 
 
-def image(cell: Cell, model: str) -> Request:
+def image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT) -> Request:
     """An image by the images API."""
-    body = {"model": model, "prompt": _TEXT, "n": 1, "response_format": "b64_json", **cell.extra_body}
-    return Request(IMAGES, {**body, **_size(cell), "num_inference_steps": _STEPS}, "data.0.b64_json")
+    body = {"model": model, "prompt": text, "n": 1, "response_format": "b64_json", **cell.extra_body}
+    return Request(IMAGES, {**body, **_size(cell), **more}, "data.0.b64_json")
 
 
 def edit(cell: Cell, model: str) -> Request:
     """An edited image: a form with a file."""
     fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
     body = {"model": model, "prompt": _TEXT, "response_format": "b64_json", **fields, **_size(cell)}
-    body |= {"num_inference_steps": _STEPS, "image": picture()}
+    body |= {**_SHORT, "image": picture()}
     return Request(EDITS, body, "data.0.b64_json", form=True)
 
 
 def video(cell: Cell, model: str) -> Request:
     """A video is made after the answer, which shows that the job was taken; the discarded run shows more."""
     fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
-    body = {"model": model, "prompt": _TEXT, **fields, **shape(cell), "num_inference_steps": _STEPS}
+    body = {"model": model, "prompt": _TEXT, **fields, **shape(cell), **_SHORT}
     if cell.task in _FROM_IMAGE:
         body["input_reference"] = picture()
     return Request(VIDEOS, body, "id", form=True)

@@ -41,7 +41,7 @@ class StagedFamily:
     """See :class:`perfbisect.families.Family`.
 
     ``first_request`` is made of a cell and a model name; it raises UsageError at an endpoint that the family
-    has not.
+    has not. ``likeness`` is made alike, where the cell brings a reference.
     """
 
     def __init__(
@@ -50,9 +50,10 @@ class StagedFamily:
         headline: str,
         guards: tuple[str, ...],
         first_request: Callable[[Cell, str], Request],
+        likeness: Callable[[Cell, str], Request | None] | None = None,
     ) -> None:
         self.name, self.headline, self.guards = name, headline, guards
-        self.first_request = first_request
+        self.first_request, self.likeness = first_request, likeness
 
     def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
         """``serve MODEL --omni``: the cell's options, its deploy YAML and overrides of stages.
@@ -95,6 +96,7 @@ class StagedFamily:
             env={**_ENVIRONMENT, **(OFFLINE if cell.needs_no_hub else {}), **cell.env},
             first_request=self.first_request(cell, endpoint.model_name),
             files=files,
+            likeness=self.likeness(cell, endpoint.model_name) if self.likeness else None,
         )
 
 

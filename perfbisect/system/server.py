@@ -89,13 +89,18 @@ class Server:
         self.check_ports("after the first request")
         self.owned.observe()
 
+    def value(self, request: Request, limit: float, asked: Asked = never) -> Any:
+        """What stands at the request's path in the answer to it. Raises what :meth:`first_answer` raises."""
+        answer = self._answered(request, limit, asked, lambda answer: _problem(answer, request))
+        return _at(answer.json(), request.must_contain.split("."))
+
     def _answered(
         self,
         request: Request,
         limit: float,
         asked: Asked,
         problem: Callable[[Answer], str],
-    ) -> None:
+    ) -> Answer:
         path = request.path
         call = web.Call("POST", self.endpoint.base_url + path, request.body, limit, form=request.form)
         deadline = time.monotonic() + limit
@@ -115,6 +120,7 @@ class Server:
         said = problem(answer)
         if said:
             raise ServerError(f"{path}: {said}: {answer}", where=self.owned.log)
+        return answer
 
     def check_going(self, when: str) -> None:
         """:raises ServerError: the server has ended. :raises MachineError: the machine ended it."""
