@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-import perfbisect
+from perfbisect.cli import versions
 from perfbisect.cli.bisect import bisect
 from perfbisect.cli.cells import cells
 from perfbisect.cli.changes_show import changes_group
@@ -21,10 +21,12 @@ from perfbisect.cli.compare import compare
 from perfbisect.cli.dashboard import dashboard
 from perfbisect.cli.doctor import doctor
 from perfbisect.cli.env import env
+from perfbisect.cli.init import init
 from perfbisect.cli.jobs import report, status, stop
 from perfbisect.cli.resume import resume
 from perfbisect.cli.run import run as run_verb
 from perfbisect.cli.schema import schema
+from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
 from perfbisect.cli.verify import verify
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USAGE, Interrupted, PerfbisectError
@@ -35,17 +37,26 @@ from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USAGE, Interrupt
     epilog="Exit codes: 0 done, no regression; 1 failure of ours; 2 usage or bad input; 3 culprit named; "
     "4 inconclusive; 5 environment, server, client or machine failed; 130 interrupted.",
 )
-@click.version_option(perfbisect.__version__, prog_name="perfbisect")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=versions.tell,
+    help="Show the version, and those of the journal, the store and the documents.",
+)
 def app() -> None:
     """Name the commit that made an LLM server slower: measured, with its probability.
 
     \b
-    Example:
-      perfbisect bisect text_cpu --repo vllm --good v0.31.0 --bad v0.32.0 --dry-run
+    Examples:
+      perfbisect init --repo vllm
+      perfbisect bisect text_cpu_llama100m --repo vllm --good v0.31.0 --bad v0.32.0 --dry-run
     """
 
 
 for verb in (
+    init,
     cells,
     changes_group,
     run_verb,
@@ -60,6 +71,7 @@ for verb in (
     dashboard,
     env,
     schema,
+    skill_group,
     doctor,
 ):
     app.add_command(verb)

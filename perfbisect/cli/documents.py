@@ -13,6 +13,7 @@ from perfbisect.cli.cell_documents import (
     ChangesShowDocument,
     DifferenceDocument,
 )
+from perfbisect.cli.init_documents import InitDocument
 from perfbisect.render.compare_documents import (
     CompareDocument,
     ComparePlanDocument,
@@ -236,7 +237,20 @@ class DashboardOpenDocument(Document):
     opened: bool
 
 
+class SkillInstallDocument(Document):
+    """``perfbisect skill install``. ``copied``: False where just these files were there already."""
+
+    schema_: Literal["perfbisect.skill-install/1"] = Field(
+        default="perfbisect.skill-install/1", alias="schema"
+    )
+    folder: str
+    version: str
+    copied: bool
+    files: tuple[str, ...]
+
+
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
+    "init": (InitDocument,),
     "bisect": (ReportDocument, PlanDocument),
     "resume": (ReportDocument, RunDocument, CompareDocument),
     "report": (ReportDocument, RunDocument, CompareDocument),
@@ -269,6 +283,7 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "track reopen": (TrackStateDocument,),
     "dashboard build": (DashboardDocument,),
     "dashboard open": (DashboardOpenDocument,),
+    "skill install": (SkillInstallDocument,),
     "error": (ErrorDocument,),
 }
 """A verb -> what its ``--json`` prints."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.environments.tiny import write_wheel
+from tests.fakes import checkouts
 from tests.fakes.history import ENGINE, make_history
 from tests.nightlies import make_nightlies
 from tests.transcripts.runner import FOLDER, matches, parse, play
@@ -36,6 +37,9 @@ def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             "CULPRIT": str(history.culprit),
             "CULPRIT_SHORT": str(history.culprit)[:12],
         }
+    if "{CHECKOUT}" in text:
+        checkouts.vllm(tmp_path / "vllm")
+        names["CHECKOUT"] = str(tmp_path / "vllm")
     if "{NIGHTLIES}" in text:
         made = make_nightlies(tmp_path / "nightlies")
         names |= {
