@@ -19,8 +19,8 @@ class SeenDocument(BaseModel):
 class InitDocument(Document):
     """``perfbisect init``.
 
-    ``state``: what became of ``file``, or would with --dry-run: ``new``, ``same`` (it was there as it would be
-    written), ``replaced``. ``difference``: lines of a diff from what was there; ``next``: a command.
+    ``state``: what became of ``file``, or would with --dry-run: ``new``, ``same`` (it was there already),
+    ``replaced``. ``difference``: lines of a diff from what was there; ``next``: a command.
     """
 
     schema_: Literal["perfbisect.init/1"] = Field(default="perfbisect.init/1", alias="schema")

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 ENGINES = {"vllm_omni": "vLLM-Omni", "vllm": "vLLM"}
-"""Import name -> the name that people use. The first whose package is there is the engine: vLLM-Omni stands on
-vLLM."""
+"""Import name -> the name that people use. The first whose package is there is the engine."""
 
 PYPROJECT, SETUP = "pyproject.toml", "setup.py"
 

@@ -126,7 +126,7 @@ def _environment(seen: Seen) -> Choice:
             "env",
             "",
             (
-                f"How a commit gets an environment on {seen.machine}: there is no release of vLLM to build on.",
+                f"How a commit gets an environment on {seen.machine}: no release of vLLM for it is known.",
                 "Your own command, given a commit, makes one; for example:",
                 "  env: command:./environment.sh {sha} {env}",
             ),
@@ -136,8 +136,8 @@ def _environment(seen: Seen) -> Choice:
 
 def _pinned(seen: Seen) -> Choice:
     why = [
-        "How a commit gets an environment: its Python over the vLLM that it pins itself, one installation for",
-        f"each pin. A pin that is a commit is had from vLLM's index of wheels ({DOCKERFILE} has the pin).",
+        "How a commit gets an environment: its Python over the vLLM that it pins, one installation a pin.",
+        f"{DOCKERFILE} has the pin; one that is a commit is had from vLLM's index of wheels.",
     ]
     if seen.pins is None or seen.pins.kind == "unknown":
         why += [

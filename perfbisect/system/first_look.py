@@ -97,7 +97,7 @@ def _version(tag: str) -> Version | None:
 
 
 def _machine(shell: Mapping[str, str]) -> tuple[str, Machine]:
-    """The first kind of machine of which there are devices here, those of NVIDIA first; else the processors."""
+    """The first kind of machine of which there are devices here, NVIDIA's first; else the processors."""
     names = sorted(machine_names(), key=lambda name: name != "cuda")
     for name in names:
         found = machine(shell, profile_of(load_machine(name)))

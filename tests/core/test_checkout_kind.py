@@ -6,7 +6,7 @@ import pytest
 
 from perfbisect.core.checkout_kind import Project, engine_of, project_of
 
-TABLE = '[build-system]\nname = "not this"\n\n[project]\nversion = "1"\nname = "vllm"\n\n[tool.x]\nname = "nor this"\n'
+TABLE = '[build]\nname = "other"\n\n[project]\nversion = "1"\nname = "vllm"\n\n[tool.x]\nname = "nor this"\n'
 
 
 @pytest.mark.parametrize(

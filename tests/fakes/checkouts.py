@@ -1,4 +1,4 @@
-"""Checkouts as users have them: vLLM with release tags, vLLM-Omni with its pins, a plug-in, something else."""
+"""Checkouts as users have them: vLLM with release tags, vLLM-Omni with its pins, a plug-in, another."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ toaster = "vllm_toaster:register"
 
 
 def vllm(path: Path, *, tags: bool = True, slow: int = 4) -> tuple[str, ...]:
-    """Six commits of vLLM, as the pretend engine, slower from ``slow`` on; v0.31.0 and v0.32.0 are the first two.
+    """Six commits of vLLM, as the pretend engine, slower from ``slow`` on.
 
-    There are tags that are no releases, too, and one of a release that is younger than HEAD.
+    v0.31.0 and v0.32.0 are the first two. There are tags that are no releases, too, and
+    one of a release that is younger than HEAD.
     """
     writer = HistoryWriter(path)
     start = {"pyproject.toml": PYPROJECT, "csrc/ops.cpp": b"int one() { return 1; }\n"}
