@@ -1,0 +1,92 @@
+"""``perfbisect skill install``: the skill for coding agents, copied to where an agent reads skills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli import options
+
+
+@click.group("skill", short_help="The skill for coding agents.")
+def skill_group() -> None:
+    """The skill for coding agents: how to ask perfbisect, and how to read what it says.
+
+    \b
+    Example:
+      perfbisect skill install
+    """
+
+
+@skill_group.command(short_help="Copy the skill into a folder of skills.")
+@click.argument("folder", metavar="[DIR]", default=".claude/skills", type=click.Path(path_type=Path))
+@options.as_json
+def install(folder: Path, as_json: bool) -> int:
+    """Copy the skill of this version into DIR/perf-bisect; without DIR into .claude/skills here.
+
+    What is there already is never touched: the same files are told as such, others are refused.
+
+    \b
+    Examples:
+      perfbisect skill install
+      perfbisect skill install ~/.claude/skills
+    """
+    import perfbisect
+    from perfbisect.cli.documents import SkillInstallDocument
+    from perfbisect.cli.output import emit
+    from perfbisect.resources import skill_folder
+
+    target = folder.expanduser().absolute() / "perf-bisect"
+    files = _files(skill_folder())
+    copied = not _there(target, files)
+    if copied:
+        _copy(target, files)
+    document = SkillInstallDocument(
+        folder=str(target), version=perfbisect.__version__, copied=copied, files=tuple(sorted(files))
+    )
+    told = f"{len(files)} files copied" if copied else "is there already, the same"
+    emit(document, [f"{target}: {told}"], as_json=as_json)
+    return 0
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    found = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def _there(target: Path, files: dict[str, bytes]) -> bool:
+    """Whether just these files are there. :raises UsageError: something else is."""
+    from perfbisect.errors import UsageError
+
+    if not target.exists() and not target.is_symlink():
+        return False
+    found = _files(target) if target.is_dir() else {}
+    unlike = sorted(name for name in found.keys() | files.keys() if found.get(name) != files.get(name))
+    if unlike or not target.is_dir():
+        named = f": {', '.join(unlike[:3])}{' and more' if len(unlike) > 3 else ''}" if found else ""
+        raise UsageError(
+            f"{target} is there and is not the skill of this version{named}",
+            where=target,
+            next_step=f"move it away, then: perfbisect skill install {target.parent}",
+        )
+    return True
+
+
+def _copy(target: Path, files: dict[str, bytes]) -> None:
+    """All files or none. :raises MachineError: the disk."""
+    import tempfile
+
+    from perfbisect.errors import MachineError
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".perf-bisect.", dir=target.parent) as staging:
+            made = Path(staging) / target.name
+            for name, content in files.items():
+                path = made / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            made.rename(target)
+    except OSError as error:
+        raise MachineError(f"the skill could not be copied: {error}", where=target) from error
