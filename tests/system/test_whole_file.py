@@ -1,0 +1,41 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import MachineError
+from perfbisect.system.whole_file import write_whole
+
+
+def test_a_file_with_its_folders_as_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file.csv"
+    write_whole(path, "one\r\ntwo\n")
+    assert path.read_bytes() == b"one\r\ntwo\n"
+    write_whole(path, "three")
+    assert path.read_text() == "three"
+    assert os.listdir(path.parent) == ["file.csv"]
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_whole(path, "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(MachineError, match="No space left") as caught:
+        write_whole(path, "new")
+    assert caught.value.where == str(path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(MachineError, match="cannot be written"):
+        write_whole(tmp_path / "file" / "inner", "text")
