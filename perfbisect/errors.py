@@ -9,6 +9,7 @@
     +- OutsideError            5   the world around us
     |  +- BuildError           5   an environment could not be built, or is not the one asked for
     |  +- ServerError          5   the engine did not start, answer or stop
+    |  +- UntestableError    125   of check --git-bisect alone: the commit cannot be built or served
     |  +- ClientError          5   the load generator failed, or reported nothing that may be believed
     |  +- MachineError         5   the machine: no memory, no port, no disk, a lock that is held
     +- Interrupted           130   Ctrl-C or a stop that was asked for
@@ -26,6 +27,7 @@ EXIT_USAGE = 2
 EXIT_REGRESSION = 3
 EXIT_INCONCLUSIVE = 4
 EXIT_OUTSIDE = 5
+EXIT_UNTESTABLE = 125
 EXIT_INTERRUPTED = 130
 
 
@@ -46,6 +48,14 @@ class PerfbisectError(Exception):
         self.where = None if where is None else str(where)
         self.next_step = next_step
 
+    @property
+    def next(self) -> str:
+        """What comes next: what was said when it was raised, else what is usual after an error of its kind."""
+        return self.next_step or self._usual()
+
+    def _usual(self) -> str:
+        return "report it, with the command that led here"
+
     def __str__(self) -> str:
         lines = [self.message]
         if self.where:
@@ -59,6 +69,9 @@ class UsageError(PerfbisectError):
     """Bad input: a word, file or combination that the user can mend."""
 
     exit_code = EXIT_USAGE
+
+    def _usual(self) -> str:
+        return f"mend {self.where}, then the same command again" if self.where else "mend it: -h says what may be"
 
 
 class LocatedError(UsageError):
@@ -85,30 +98,56 @@ class LocatedError(UsageError):
 class RevisionError(UsageError):
     """A revision, range or repository that does not exist or cannot be bisected."""
 
+    def _usual(self) -> str:
+        return "name another revision: git log --oneline shows what there is"
+
 
 class OutsideError(PerfbisectError):
     """The world around us failed: an environment, a server, a client or the machine."""
 
     exit_code = EXIT_OUTSIDE
 
+    def _usual(self) -> str:
+        return f"read {self.where}" if self.where else "perfbisect doctor"
+
 
 class BuildError(OutsideError):
     """An environment could not be built, or its health check found another engine than the one asked for."""
+
+    def _usual(self) -> str:
+        other = "another --env, or another change"
+        return f"read {self.where}; then {other}" if self.where else other
 
 
 class ServerError(OutsideError):
     """The engine did not start, did not answer as a server of this attempt must, or did not stop."""
 
 
+class UntestableError(OutsideError):
+    """The commit that git's bisection asks about cannot be built or served: git goes on without it."""
+
+    exit_code = EXIT_UNTESTABLE
+
+
 class ClientError(OutsideError):
     """The load generator failed, or what it reported is no measurement."""
+
+    def _usual(self) -> str:
+        other = "mend the cell or --client"
+        return f"read {self.where}; then {other}" if self.where else other
 
 
 class MachineError(OutsideError):
     """The machine: memory, disk, ports, devices, locks. Never evidence about a change."""
+
+    def _usual(self) -> str:
+        return "perfbisect doctor, then the same command again"
 
 
 class Interrupted(PerfbisectError):  # noqa: N818 - an ending, not an error
     """Ctrl-C, or a stop asked for from elsewhere; everything started was stopped and can be resumed."""
 
     exit_code = EXIT_INTERRUPTED
+
+    def _usual(self) -> str:
+        return "the same command again"

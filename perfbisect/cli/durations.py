@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.core.durations import parse_minutes
+from perfbisect.core.durations import parse_minutes, parse_share
 
 if TYPE_CHECKING:
     _Base = click.ParamType[float]
@@ -36,3 +36,10 @@ class Minutes(Typed):
 
     def __init__(self) -> None:
         super().__init__("duration", parse_minutes)
+
+
+class Percent(Typed):
+    """A part of the whole, as a share."""
+
+    def __init__(self) -> None:
+        super().__init__("percent", parse_share)

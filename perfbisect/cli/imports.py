@@ -19,7 +19,8 @@ from perfbisect.system import environ
 from perfbisect.system.machine import machine
 from perfbisect.system.slots import Slot
 
-_PLAIN = " plain"
+PLAIN = " plain"
+"""How the digest of a client ends that was told to print no table."""
 
 
 def chosen(here: Place, names: Iterable[str], plan: ComparePlan, slot: Slot) -> tuple[Imported, ...]:
@@ -45,10 +46,17 @@ def check_client(found: Sequence[Imported], cell: Cell, pinned: Environment | No
     """
     if not found or pinned is None:
         return
+    for plain in (False, True):
+        theirs = [x for x in found if x.attempt.provenance.client_digest.endswith(PLAIN) is plain]
+        check_imports(theirs, client=client_here(cell, pinned, job, plain=plain))
+
+
+def client_here(cell: Cell, pinned: Environment, job: Job, *, plain: bool) -> tuple[str, str]:
+    """Digest and era of the client with which a job will measure.
+
+    :raises ClientError: its sources cannot be read.
+    """
     client = CLIENTS[cell.client.name]
     env = environ.for_interpreter(dict(os.environ), pinned.interpreter, pinned.env, client.env(cell))
-    here = instrument(client, pinned, env, job.path)
-    for plain in (False, True):
-        theirs = [x for x in found if x.attempt.provenance.client_digest.endswith(_PLAIN) is plain]
-        ours = replace(here, forced_plain=plain)
-        check_imports(theirs, client=(ours.digest, ours.era))
+    ours = replace(instrument(client, pinned, env, job.path), forced_plain=plain)
+    return ours.digest, ours.era

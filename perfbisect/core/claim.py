@@ -31,6 +31,13 @@ class Change:
         return "refuted" if high < self.low or low > self.high else "inconclusive"
 
 
+def no_worse(share: float, sign: int) -> Change:
+    """The effects of a change that is worse by no more than a share; ``sign`` is +1 where larger is worse."""
+    if sign > 0:
+        return Change(f"<= {100 * share:g} %", -math.inf, share)
+    return Change(f">= {-100 * share:g} %", -share, math.inf)
+
+
 def parse_change(text: str) -> Change:
     """``>= 3 %``, ``<= -8%``, ``3 .. 15 %``, ``-1 to 1 %``: in per cent of A, as the metric itself counts.
 

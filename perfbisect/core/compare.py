@@ -17,8 +17,9 @@ from typing import Literal
 
 import numpy as np
 
+from perfbisect.core.difference import posterior
 from perfbisect.core.looks import multipliers
-from perfbisect.core.stats import Array, center, log_sum, log_t, quantiles
+from perfbisect.core.stats import center, quantiles
 
 Side = Literal["a", "b"]
 Word = Literal["regression", "improvement", "same", "inconclusive"]
@@ -31,17 +32,8 @@ that is promised, since launches need not be as the model has them."""
 COVERED = 0.95
 """Chance that the interval holds the true effect at every look."""
 
-_SCALES = 0.001 * np.power(2.0, 0.5 * np.arange(19))
-"""Grid of the noise of a launch (log scale): 0.1 % to 51 %."""
-
-_SCALE_PRIOR = (0.025, 1.2)
-"""Its prior: log-normal around 2.5 %, log sd 1.2. It matters for the first block or two only."""
-
 _HALF = 0.674
 """Standard errors within which an estimate lies as often as not."""
-
-_PLAUSIBLE = 0.16
-"""Noise that is never ruled out before the launches do."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,8 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
         return Verdict("inconclusive", math.nan, math.nan, math.nan, len(seen), False)
     looks = max(question.blocks, block)
     wide, wider = (_tails(looks, alpha)[block - 1] for alpha in (1 - COVERED, DIFFERENT))
-    delta, mass = posterior([seen[i].side for i in range(len(used))], used)
+    is_b = np.array([seen[i].side == "b" for i in range(len(used))]).reshape(-1, BLOCK)
+    delta, mass = posterior(np.array(used, float).reshape(-1, BLOCK), is_b)
     far_low, low, middle, high, far_high = quantiles(
         delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
     )
@@ -192,54 +185,6 @@ def _bounds(looks: int, alpha: float) -> tuple[float, ...]:
 def _tails(looks: int, alpha: float) -> tuple[float, ...]:
     """Two-sided tail mass of the interval at each look."""
     return tuple(math.erfc(c / math.sqrt(2)) for c in _bounds(looks, alpha))
-
-
-def posterior(sides: Sequence[Side], y: Sequence[float]) -> tuple[Array, Array]:
-    """The difference B - A (logs): ascending values and the mass at each, flat before the data.
-
-    Block levels are flat and integrated out block by block, the launches' scale over a grid.
-    """
-    values = np.array(y, float).reshape(-1, BLOCK)
-    is_b = np.array([side == "b" for side in sides]).reshape(-1, BLOCK)
-    weight = -0.5 * (np.log(_SCALES / _SCALE_PRIOR[0]) / _SCALE_PRIOR[1]) ** 2
-    each = values[is_b].reshape(-1, 2).mean(1) - values[~is_b].reshape(-1, 2).mean(1)
-    middle = float(np.median(each))
-    rest = values - np.where(is_b, middle, 0.0)
-    rest = rest - np.median(rest, axis=1, keepdims=True)
-    rough = float(np.clip(1.4826 * np.median(np.abs(rest)), _SCALES[0], _SCALES[-1]))
-    # Few launches may lie close together by chance: what they look like bounds the noise from below only.
-    most = max(6 * rough, 6 * float(np.sqrt(np.mean(rest**2))), _PLAUSIBLE)
-    used = (rough / 6 < _SCALES) & (most > _SCALES)
-    scales, prior = _SCALES[used], weight[used]
-    error = rough / math.sqrt(len(values))
-    delta = _differences(each, middle, error, 8 * most / math.sqrt(len(values)))
-    total = np.empty((len(scales), len(delta)))
-    for j, scale in enumerate(scales):
-        total[j] = prior[j] + _blocks(values, is_b, delta, float(scale))
-    width = np.gradient(delta)
-    log_mass = log_sum(total, axis=0) + np.log(width)
-    return delta, np.exp(log_mass - log_mass.max())
-
-
-def _differences(each: Array, middle: float, error: float, beyond: float) -> Array:
-    """Values of the difference: close near the blocks' median, wider apart away from it."""
-    reach = float(np.abs(each - middle).max()) + beyond
-    half = error * np.sinh(np.linspace(0.0, math.asinh(reach / error), 80))
-    return np.asarray(middle + np.concatenate([-half[:0:-1], half]))
-
-
-def _blocks(values: Array, is_b: Array, delta: Array, scale: float) -> Array:
-    """log P(data | delta, scale) [delta], every block's level integrated out."""
-    moved = values[:, :, None] - np.where(is_b[:, :, None], delta[None, None, :], 0.0)
-    # In units of the scale from each block's middle: the integrand is a product of four t densities.
-    middle = np.median(moved, axis=1, keepdims=True)
-    z = (moved - middle) / scale
-    reach = np.abs(z).max() + 6.0
-    nodes = np.sinh(np.linspace(-math.asinh(reach), math.asinh(reach), 41))
-    width = np.gradient(nodes)
-    each = log_t(z[:, None, :, :] - nodes[None, :, None, None]).sum(2)
-    level = log_sum(each + np.log(width)[None, :, None], axis=1)
-    return np.asarray(level.sum(0) - (BLOCK - 1) * len(values) * math.log(scale))
 
 
 def _needed(block: int, low: float, middle: float, high: float, smallest: float) -> int:

@@ -20,13 +20,26 @@ from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.imports import Imported, alike, check_imports, imports_of
 from perfbisect.jobs.one_by_one import affordable, one_by_one, plainly_told
 from perfbisect.jobs.plan import Setting, cell_data
-from perfbisect.jobs.prepare import runs_per_launch
+from perfbisect.jobs.prepare import DeployText, differing, runs_per_launch
 from perfbisect.jobs.sides import SIDES, check_overlap, in_turn, seen_of
 from perfbisect.jobs.work import Order, Tools, clear_up
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.notices import Launched
 from perfbisect.store.jobs import Job, finished
 from perfbisect.store.journal import Journal
+
+
+class NothingDiffersError(UsageError):
+    """Both sides are one environment, served alike: whatever was measured would be the same thing twice."""
+
+
+class SideRefusedError(BuildError):
+    """A side cannot be built, as is known before anything is started; ``side`` is ``a`` or ``b``."""
+
+    def __init__(self, side: str, message: str, *, next_step: str) -> None:
+        super().__init__(message, next_step=next_step)
+        self.side = side
+
 
 RUNS = 2
 """Runs a launch, where the engine can empty its caches between them: the second is nearly free."""
@@ -46,12 +59,15 @@ def make_compare_plan(
     min_effect: float | None = None,
     expect: str = "",
     watch: Sequence[str] = (),
+    fail_over: float | None = None,
     told: Sequence[str] = (),
+    deploy: DeployText | None = None,
 ) -> ComparePlan:
-    """The plan of a comparison.
+    """The plan of a comparison. ``deploy``: reads the deploy YAML that a cell takes from the change.
 
-    :raises UsageError: both sides are the same, or --env is wrong.
-    :raises BuildError: a side cannot be built.
+    :raises NothingDiffersError: both sides are the same.
+    :raises UsageError: --env is wrong.
+    :raises SideRefusedError: a side cannot be built.
     """
     builder.prepare([a.change, b.change])
     for name, side in (("a", a), ("b", b)):
@@ -59,7 +75,8 @@ def make_compare_plan(
         if refusal is not None and refusal.error:
             raise UsageError(refusal.reason, next_step="mend --env")
         if refusal is not None:
-            raise BuildError(
+            raise SideRefusedError(
+                name,
                 f"--{name} {side.text} cannot be built: {refusal.reason}",
                 next_step=f"choose another --{name}, or another --env",
             )
@@ -77,11 +94,13 @@ def make_compare_plan(
         min_effect=min_effect,
         expect=expect,
         watch=tuple(watch),
+        fail_over=fail_over,
         told=tuple(told),
     )
-    if alike(*cells_of(plan)) and builder.key(a.change) == builder.key(b.change):
+    one_yaml = not differing(cell, (a.change, b.change), deploy)
+    if alike(*cells_of(plan)) and one_yaml and builder.key(a.change) == builder.key(b.change):
         variants = "one variant" if a.variant == b.variant else f"{a.name} and {b.name} are served alike"
-        raise UsageError(
+        raise NothingDiffersError(
             f"{a.text} and {b.text} are the same: one environment, {variants}",
             next_step="name two changes, or a variant of one: --b REV+VARIANT",
         )

@@ -51,6 +51,8 @@ class ComparePlan(Data):
     """The change of the metric that a claim speaks of; empty where nothing was claimed."""
     watch: tuple[str, ...] = ()
     """Guards besides the cell's own."""
+    fail_over: float | None = None
+    """Of a check: the share by which B may be worse than A, and no more."""
     told: tuple[str, ...] = ()
 
     @property
@@ -59,7 +61,9 @@ class ComparePlan(Data):
 
     @property
     def expected(self) -> claim.Change | None:
-        """The effects that the claim allows; None where nothing was claimed."""
+        """The effects that the claim or the check allows; None where nothing was claimed."""
+        if self.fail_over is not None:
+            return claim.no_worse(self.fail_over, self.ref.metric.sign)
         return claim.parse_change(self.expect) if self.expect else None
 
     @property

@@ -54,7 +54,7 @@ def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
     claim = expected.settles(verdict.low, verdict.high) if expected else None
     if claim is not None and moved:
         claim = "refuted"
-    elif claim == "holds" and silent:
+    elif claim == "holds" and silent and plan.fail_over is None:
         claim = "inconclusive"
     return CompareDocument(
         job=job.id,
@@ -63,6 +63,7 @@ def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
         headline=verdict.word,
         expected=plan.expect,
         claim=claim,
+        limit=plan.fail_over,
         sentences=tuple(sentences_of(plan, verdict, rows, guards, seen)),
         next=advice_of(plan, verdict, job, finished(events)),
         effect=number(verdict.effect),

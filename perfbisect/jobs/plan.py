@@ -13,6 +13,7 @@ from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.errors import UsageError
+from perfbisect.jobs.check_plan import CheckPlan
 from perfbisect.jobs.compare_plan import ComparePlan
 from perfbisect.jobs.setting import Data, Setting
 from perfbisect.store.events import Event
@@ -133,9 +134,19 @@ class BisectPlan(Data):
         )
 
 
-JobPlan = RunPlan | BisectPlan | ComparePlan
+JobPlan = RunPlan | BisectPlan | ComparePlan | CheckPlan
 
-__all__ = ["Aside", "BisectPlan", "ComparePlan", "Extras", "JobPlan", "Position", "RunPlan", "Setting"]
+__all__ = [
+    "Aside",
+    "BisectPlan",
+    "CheckPlan",
+    "ComparePlan",
+    "Extras",
+    "JobPlan",
+    "Position",
+    "RunPlan",
+    "Setting",
+]
 
 
 def cell_data(cell: Cell) -> dict[str, Any]:
@@ -171,7 +182,7 @@ def plan_of(events: tuple[Event, ...]) -> JobPlan:
         raise UsageError(
             "the journal has no plan: the job ended before anything began", next_step="start a new job"
         )
-    kinds: dict[str, type[RunPlan | ComparePlan | BisectPlan]] = {"run": RunPlan, "compare": ComparePlan}
+    kinds: dict[str, type[JobPlan]] = {"run": RunPlan, "compare": ComparePlan, "check": CheckPlan}
     kind = kinds.get(str(data.get("verb")), BisectPlan)
     try:
         return kind.model_validate_json(json.dumps(data))

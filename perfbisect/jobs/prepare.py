@@ -79,7 +79,7 @@ def make_plan(
     """
     extras = extras or Extras()
     builder.prepare(history.changes)
-    positions, suspects = _positions(history.changes, builder, _differing(cell, history, deploy))
+    positions, suspects = _positions(history.changes, builder, differing(cell, history.changes, deploy))
     names = ("good", "bad") if extras.find == "regression" else ("bad", "good")
     for position, end in zip((positions[0], positions[-1]), names, strict=True):
         if position.skip:
@@ -154,14 +154,14 @@ def _positions(
     return tuple(positions), tuple(suspects)
 
 
-def _differing(cell: Cell, history: History, deploy: DeployText | None) -> frozenset[str]:
-    """Changes at which the deploy YAML, taken from the change, is not what it was one change before."""
+def differing(cell: Cell, changes: Sequence[Change], deploy: DeployText | None) -> frozenset[str]:
+    """Ids of changes whose deploy YAML, taken from the change, is not what it was one change before."""
     source = cell.deploy_yaml
     if source is None or source.origin is None or source.path is None or deploy is None:
         return frozenset()
-    texts = [deploy(change.id, source.path) for change in history.changes]
+    texts = [deploy(change.source, source.path) if change.kind == "commit" else None for change in changes]
     return frozenset(
         change.id
-        for change, here, before in zip(history.changes[1:], texts[1:], texts[:-1], strict=True)
+        for change, here, before in zip(changes[1:], texts[1:], texts[:-1], strict=True)
         if here != before
     )

@@ -25,6 +25,18 @@ WORDS = {
 }
 IMPORTED = "imported launches, shown and planned with; no part of the verdict or its interval:"
 CLAIMS = {"holds": "HOLDS", "refuted": "REFUTED", "inconclusive": "INCONCLUSIVE"}
+LIMITS = {"holds": "PASSED", "refuted": "FAILED", "inconclusive": "INCONCLUSIVE"}
+
+
+def limit_sentence(document: CompareDocument) -> str:
+    """What a check under a limit says of it."""
+    limit = percent(document.limit or 0.0, False)
+    if document.claim == "refuted" and document.word != document.headline:
+        return f"A guard moved for the worse: that decides, whatever the limit of {limit}."
+    return {
+        "holds": f"{document.b.name} is not worse than {document.a.name} by more than {limit}.",
+        "refuted": f"{document.b.name} is worse than {document.a.name} by more than {limit}.",
+    }.get(str(document.claim), f"Whether {document.b.name} is worse by more than {limit} is not told yet.")
 
 
 def plan_lines(plan: ComparePlanDocument) -> list[str]:
@@ -50,8 +62,11 @@ def plan_lines(plan: ComparePlanDocument) -> list[str]:
 
 def compare_lines(document: CompareDocument) -> list[str]:
     """The verdict, what it rests on, and every metric that both sides report."""
-    head = WORDS[document.word] + ("" if document.word == document.headline else " (by a guard)")
-    out = [head, *(f"  {line(text, 400)}" for text in document.sentences), ""]
+    guard = "" if document.word == document.headline else " (by a guard)"
+    head = [WORDS[document.word] + guard]
+    if document.limit is not None:
+        head = [LIMITS[document.claim or "inconclusive"] + guard, f"  {limit_sentence(document)}"]
+    out = [*head, *(f"  {line(text, 400)}" for text in document.sentences), ""]
     rows = [
         (
             ("*" if row.headline else "!" if row.guard else " ") + " " + row.name,

@@ -1,0 +1,218 @@
+"""From what was typed of a check to its verdict: against a revision, a baseline, values, or two ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from perfbisect.cli import changes, finish
+from perfbisect.cli.check_level import level_plan, measured, planned_level, save
+from perfbisect.cli.contest import TypedContest, contest, planned
+from perfbisect.cli.ending import hand_out
+from perfbisect.cli.options import Measuring
+from perfbisect.cli.output import emit
+from perfbisect.cli.place import Place
+from perfbisect.cli.settle import settle
+from perfbisect.cli.wiring import new_job, refuse_another, the_cell
+from perfbisect.errors import (
+    EXIT_OK,
+    BuildError,
+    PerfbisectError,
+    ServerError,
+    UntestableError,
+    UsageError,
+)
+from perfbisect.jobs.check import Level
+from perfbisect.jobs.compare import NothingDiffersError, SideRefusedError
+from perfbisect.jobs.fold import launches
+from perfbisect.jobs.plan import ComparePlan, plan_of
+from perfbisect.jobs.prepare import metric_of
+from perfbisect.jobs.recorded import Recorded
+from perfbisect.jobs.recordings import read_recorded, recorded_by
+from perfbisect.jobs.views import cell_document, change_document, metric_document
+from perfbisect.render.check_documents import CheckedDocument
+from perfbisect.render.check_lines import check_plan_lines, checked_lines, checked_of
+from perfbisect.render.compare_lines import plan_lines
+from perfbisect.render.documents import MinutesDocument
+from perfbisect.store.jobs import Job
+from perfbisect.store.journal import read
+from perfbisect.system.git_bisect import under_test
+
+MOST = 20
+"""Launches of the commit, at most."""
+SAVED = 8
+"""Launches of a baseline."""
+
+How = Literal["rev", "baseline", "values", "ends", "save"]
+
+
+@dataclass(frozen=True)
+class TypedCheck:
+    """The options of ``perfbisect check`` as they were typed; ``fail_over`` is a share."""
+
+    cell: str | None
+    at: str | None
+    against: str | None
+    fail_over: float | None
+    baseline: str | None
+    save_baseline: Path | None
+    good_value: float | None
+    bad_value: float | None
+    git_bisect: bool
+    launches: int | None
+    budget: float | None
+    seed: int
+    dry_run: bool
+
+    @property
+    def how(self) -> How:
+        """What the commit is held against.
+
+        :raises UsageError: nothing, several things, or something of which a part is missing.
+        """
+        asked: list[How] = []
+        asked += ["baseline" if self.against == "baseline" else "rev"] if self.against else []
+        asked += ["values"] if self.good_value is not None or self.bad_value is not None else []
+        asked += ["save"] if self.save_baseline else []
+        if not asked and self.git_bisect:
+            asked = ["ends"]
+        if len(asked) != 1:
+            raise UsageError(
+                "a check holds a commit against one thing: --against REV, --against baseline, or "
+                "--good-value and --bad-value; --save-baseline measures one",
+                next_step="perfbisect check CELL --against REV --fail-over 5%",
+            )
+        how = asked[0]
+        if (self.baseline is not None) != (how == "baseline"):
+            raise UsageError(
+                "--against baseline and --baseline FILE|JOB go together",
+                next_step="perfbisect check CELL --save-baseline FILE writes one; status lists jobs",
+            )
+        if (self.fail_over is not None) != (how in ("rev", "baseline")):
+            raise UsageError(
+                "--against and --fail-over go together: by how much may the commit be worse?",
+                next_step="--against REV --fail-over 5%",
+            )
+        if how == "values" and (self.good_value is None or self.bad_value is None):
+            raise UsageError("--good-value and --bad-value go together: the line is in their middle")
+        return how
+
+
+def decide(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
+    """Measures and hands out the verdict, or the plan; returns the exit code.
+
+    :raises UntestableError: of a step of git's bisection: the commit cannot be built or served.
+    """
+    how = typed.how
+    at = typed.at or (under_test(here.needed_repository()).id if typed.git_bisect else "HEAD")
+    typed = replace(typed, at=at)
+    if measuring.as_in is not None:
+        refuse_another(the_cell(here, typed.cell, None), measuring.as_in)
+    if how == "rev":
+        return _against_rev(here, typed, measuring)
+    if how == "save":
+        return save(here, typed, measuring, launches=typed.launches or SAVED)
+    level = _level(here, typed, measuring, how)
+    job = new_job(here) if not typed.dry_run else None
+    try:
+        asked = level_plan(here, typed, measuring, level, launches=typed.launches or MOST)
+        if job is None:
+            shown = planned_level(asked)
+            emit(shown, check_plan_lines(shown), as_json=measuring.as_json)
+            return EXIT_OK
+        document = measured(here, asked, measuring, job)
+    except (BuildError, ServerError) as error:
+        raise _untestable(error, typed, job) from error
+    return hand_out(document, checked_lines(document), finish.exit_code(document), measuring, job)
+
+
+def _against_rev(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
+    asked_of = TypedContest(
+        typed.cell, typed.against, str(typed.at), None, max(1, (typed.launches or MOST) // 2), typed.budget,
+        typed.seed, measuring.env, measuring.client, measuring.metric, measuring.variant,
+        measuring.constraints, measuring.exclude_newer, fail_over=typed.fail_over,
+    )  # fmt: skip
+    job: Job | None = None
+    try:
+        asked = contest(here, asked_of)
+        if typed.dry_run:
+            shown = planned(asked)
+            emit(shown, plan_lines(shown), as_json=measuring.as_json)
+            return EXIT_OK
+        job = new_job(here)
+        compared = settle(here, asked, measuring, job)
+    except NothingDiffersError as error:
+        nothing = _nothing(here, typed, measuring, error)
+        emit(nothing, checked_lines(nothing), as_json=measuring.as_json)
+        return EXIT_OK
+    except (BuildError, ServerError) as error:
+        raise _untestable(error, typed, job) from error
+    document = checked_of(compared)
+    return hand_out(document, checked_lines(document), finish.exit_code(document), measuring, job)
+
+
+def _level(here: Place, typed: TypedCheck, measuring: Measuring, how: How) -> Level:
+    if how == "values":
+        assert typed.good_value is not None and typed.bad_value is not None
+        return Level(values=(typed.good_value, typed.bad_value))
+    if how == "ends":
+        from perfbisect.cli.check_ends import ends
+
+        return Level(ends=ends(here, typed, measuring))
+    return Level(baseline=_baseline(here, str(typed.baseline)), fail_over=typed.fail_over or 0.0)
+
+
+def _baseline(here: Place, name: str) -> Recorded:
+    """A file, else a job. :raises UsageError: neither, or one without a level."""
+    path = Path(name).expanduser()
+    return (
+        read_recorded(path) if path.is_file() or path.suffix == ".json" else recorded_by(here.jobs.find(name))
+    )
+
+
+def _nothing(here: Place, typed: TypedCheck, measuring: Measuring, error: UsageError) -> CheckedDocument:
+    """The check of a commit that changes nothing that runs: there is nothing to measure."""
+    cell = the_cell(here, typed.cell, measuring.variant)
+    metric = metric_of(cell, here.setting("metric", measuring.metric))
+    change = changes.the_change(here, str(typed.at))
+    return CheckedDocument(
+        job="",
+        finished=True,
+        word="passed",
+        how="rev",
+        limit=typed.fail_over or 0.0,
+        sentences=(f"{error.message}: nothing that runs differs, and nothing was measured.",),
+        next=f"git show --stat {change.short}",
+        effect=0.0,
+        low=None,
+        high=None,
+        value=None,
+        line=None,
+        change=change_document(change),
+        metric=metric_document(metric),
+        cell=cell_document(cell, metric),
+        minutes=MinutesDocument(total=0.0, budget=0.0, lost=0.0, by_phase={}),
+        folder="",
+    )
+
+
+def _untestable(error: PerfbisectError, typed: TypedCheck, job: Job | None) -> PerfbisectError:
+    """The error as it is, or as the skip that it is to git: where the checked commit itself is at fault."""
+    if typed.git_bisect and (
+        (isinstance(error, SideRefusedError) and error.side == "b") or (job and _at_fault(job))
+    ):
+        return UntestableError(error.message, where=error.where, next_step="git bisect goes on without it")
+    return error
+
+
+def _at_fault(job: Job) -> bool:
+    """True if the job ended with a failure of the commit that is checked, and of no other."""
+    if not job.journal.exists():
+        return False
+    events = read(job.journal).events
+    seen = launches(events)
+    if not seen:
+        return False
+    last = max(seen, key=lambda launch: launch.ended)
+    return last.refused and last.position == (1 if isinstance(plan_of(events), ComparePlan) else 0)

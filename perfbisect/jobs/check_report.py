@@ -1,0 +1,231 @@
+"""The document of a check against a known level, from its journal alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from perfbisect.core import level as core
+from perfbisect.core.cell import Cell
+from perfbisect.core.metric import MetricRef
+from perfbisect.errors import UsageError
+from perfbisect.jobs.check_plan import CheckPlan
+from perfbisect.jobs.compare_rows import number
+from perfbisect.jobs.fold import Launch, launches
+from perfbisect.jobs.guards import watched
+from perfbisect.jobs.plan import cell_of, plan_of
+from perfbisect.jobs.recorded import Recorded, dependencies_differ
+from perfbisect.jobs.saved import saved
+from perfbisect.jobs.sides import in_turn
+from perfbisect.jobs.views import (
+    cell_document,
+    change_document,
+    commands_document,
+    launch_document,
+    metric_document,
+    minutes_document,
+    versions,
+)
+from perfbisect.render.check_documents import (
+    CheckedDocument,
+    CheckWord,
+    GuardLevelDocument,
+    RecordedDocument,
+)
+from perfbisect.render.numbers import minutes, percent, with_unit
+from perfbisect.store.events import Event
+from perfbisect.store.jobs import Job, finished
+
+_WORDS: dict[core.Word, CheckWord] = {"beyond": "failed", "within": "passed", "inconclusive": "inconclusive"}
+
+
+def told_of(plan: CheckPlan, made: Sequence[Launch]) -> core.Told:
+    """What the launches say of the metric. :raises KeyError: one does not report it."""
+    return core.judge(plan.line, _levels(plan.ref, made), plan.launches)
+
+
+def guards_told(plan: CheckPlan, cell: Cell, made: Sequence[Launch]) -> Iterator[tuple[MetricRef, core.Told]]:
+    """What the launches say of each guard, where a baseline has it and every launch reports it."""
+    if plan.how != "baseline":
+        return
+    for guard in watched(cell):
+        try:
+            line = plan.guard_line(guard)
+            if line is not None:
+                yield guard, core.judge(line, _levels(guard, made), plan.launches)
+        except (KeyError, ValueError):
+            continue
+
+
+def check_document(job: Job, events: Sequence[Event]) -> CheckedDocument:
+    """What is known of a check. :raises UsageError: the journal holds none that can be read."""
+    plan = plan_of(tuple(events))
+    if not isinstance(plan, CheckPlan):
+        raise UsageError(f"job {job.id} is no check", next_step=f"perfbisect report {job.id}")
+    seen, cell, scale = launches(events), cell_of(plan), core.Scale.of(plan.ref.metric)
+    made = in_turn(seen)
+    told, guards = told_of(plan, made), tuple(guards_told(plan, cell, made))
+    moved = any(guard.word == "beyond" for _, guard in guards)
+    room = scale.worse_by(plan.fail_over)
+    effect, *ends = (scale.effect(x + room) for x in (told.over, told.low, told.high))
+    low, high = sorted(ends)
+    word: CheckWord = "failed" if moved else _WORDS[told.word]
+    attempts = [x.attempt for x in made if x.attempt is not None]
+    return CheckedDocument(
+        job=job.id,
+        finished=finished(events),
+        word=word,
+        how=plan.how,
+        limit=plan.fail_over,
+        sentences=tuple(_sentences(plan, cell, made, seen, told, guards)),
+        next=_next(plan, job, word, finished(events)),
+        effect=number(effect),
+        low=number(low),
+        high=number(high),
+        value=_value(plan, made),
+        line=scale.value(plan.line.at),
+        change=change_document(plan.change),
+        metric=metric_document(plan.ref),
+        cell=cell_document(cell, plan.ref),
+        recorded=recorded_documents(plan),
+        guards=tuple(_guard(guard, one, made) for guard, one in guards),
+        launches=tuple(launch_document(x, plan.change, plan.ref) for x in seen),
+        minutes=minutes_document(seen, plan.budget, saved(events, seen)),
+        reproduce=commands_document(cell, plan.setting, plan.change, attempts[-1] if attempts else None),
+        versions=versions(plan.setting, seen),
+        told=plan.told,
+        folder=str(job.path),
+    )
+
+
+def recorded_documents(plan: CheckPlan) -> tuple[RecordedDocument, ...]:
+    """The levels that a check rests on."""
+    return tuple(recorded_document(one, plan.ref) for one in plan.recorded)
+
+
+def recorded_document(one: Recorded, metric: MetricRef) -> RecordedDocument:
+    """A recorded level as documents have it."""
+    scale = core.Scale.of(metric.metric)
+    levels = [scale.level(values) for values in one.values(metric)]
+    return RecordedDocument(
+        job=one.job,
+        change=change_document(one.change),
+        days=one.days,
+        launches=len(levels),
+        value=scale.value(median(levels)),
+    )
+
+
+def _levels(metric: MetricRef, made: Sequence[Launch]) -> list[float]:
+    scale = core.Scale.of(metric.metric)
+    return [scale.level(launch.attempt.values(metric)) for launch in made if launch.attempt is not None]
+
+
+def _value(plan: CheckPlan, made: Sequence[Launch]) -> float | None:
+    levels = _levels(plan.ref, made)
+    return core.Scale.of(plan.ref.metric).value(median(levels)) if levels else None
+
+
+def _guard(guard: MetricRef, told: core.Told, made: Sequence[Launch]) -> GuardLevelDocument:
+    levels = _levels(guard, made)
+    return GuardLevelDocument(
+        name=str(guard),
+        display=metric_document(guard).display,
+        unit=guard.metric.unit,
+        word=told.word,
+        value=core.Scale.of(guard.metric).value(median(levels)) if levels else None,
+    )
+
+
+def _sentences(
+    plan: CheckPlan,
+    cell: Cell,
+    made: Sequence[Launch],
+    seen: Sequence[Launch],
+    told: core.Told,
+    guards: Sequence[tuple[MetricRef, core.Told]],
+) -> Iterator[str]:
+    scale, unit = core.Scale.of(plan.ref.metric), plan.ref.metric.unit
+    display = metric_document(plan.ref).display
+    if math.isnan(told.over):
+        yield f"{plan.change.short}: nothing is told before {core.STEP} launches."
+        return
+    value = with_unit(_value(plan, made), unit)
+    room = scale.worse_by(plan.fail_over)
+    effect, *ends = (scale.effect(x + room) for x in (told.over, told.low, told.high))
+    low, high = sorted(ends)
+    span = f"{percent(effect)} (95 % interval {percent(low)} to {percent(high)})"
+    if plan.how == "baseline":
+        base = plan.recorded[0]
+        says = {
+            "beyond": f"worse by more than {percent(plan.fail_over, False)}",
+            "within": f"not worse by more than {percent(plan.fail_over, False)}",
+            "inconclusive": f"worse by more than {percent(plan.fail_over, False)} or not: it is not told yet",
+        }[told.word]
+        yield (
+            f"{plan.change.short} against the baseline {base.change.short} ({len(base.attempts)} launches of "
+            f"{base.days}, job {base.job}): {display} is {says}, {span}."
+        )
+        yield (
+            "The machine as it was then cannot be measured again: what drifted since is part of this "
+            "difference; --against REV launches both in turn."
+        )
+        other = dependencies_differ(base, plan.setting)
+        if other:
+            yield f"{other[0].upper()}{other[1:]}: they are part of this difference too."
+        yield from _of_guards(cell, told, guards)
+    else:
+        side = {"beyond": "on the bad side", "within": "on the good side", "inconclusive": "on neither side"}
+        yield (
+            f"{plan.change.short}: {display} is {value}, {span} against the line at "
+            f"{with_unit(scale.value(plan.line.at), unit)} between {_ends(plan)}: {side[told.word]} of it."
+        )
+    if told.word == "inconclusive":
+        yield _cost(told, seen)
+    count = sum(launch.end == "finished" for launch in seen)
+    yield f"{count} launches, {minutes(sum(launch.minutes for launch in seen))}."
+
+
+def _ends(plan: CheckPlan) -> str:
+    unit = plan.ref.metric.unit
+    if plan.values is not None:
+        return f"{with_unit(plan.values[0], unit)} and {with_unit(plan.values[1], unit)}"
+    return " and ".join(
+        f"{word} {one.change.short} at {with_unit(recorded_document(one, plan.ref).value, unit)}"
+        for word, one in zip(("good", "bad"), plan.recorded, strict=True)
+    )
+
+
+def _of_guards(cell: Cell, told: core.Told, guards: Sequence[tuple[MetricRef, core.Told]]) -> Iterator[str]:
+    words = {str(guard): one.word for guard, one in guards}
+    for guard in watched(cell):
+        word = words.get(str(guard))
+        display = metric_document(guard).display
+        if word is None:
+            yield f"Guard {guard} is not in the baseline or was not reported: it guards nothing."
+        elif word == "beyond":
+            yield f"Guard {display} moved for the worse: that decides."
+        elif word == "inconclusive" and told.word == "within":
+            yield f"Guard {display} is not told yet: it neither backs nor breaks this."
+
+
+def _cost(told: core.Told, seen: Sequence[Launch]) -> str:
+    if told.needed is None:
+        return "No number of launches would settle it against so few recorded ones: record more of them."
+    each = [launch.minutes for launch in seen if launch.end == "finished"]
+    more = max(core.STEP, told.needed - told.launches)
+    cost = f", {minutes(more * median(each))}" if each else ""
+    return f"About {more} further launches would settle it{cost}."
+
+
+def _next(plan: CheckPlan, job: Job, word: CheckWord, ended: bool) -> str:
+    if not ended:
+        return f"perfbisect resume {job.id}"
+    if word == "inconclusive":
+        return f"perfbisect check ... --launches {2 * plan.launches}"
+    if word == "failed" and plan.how == "baseline":
+        good, bad = plan.recorded[0].change.short, plan.change.short
+        env = plan.setting.environment
+        return f"perfbisect bisect {plan.cell['name']} --good {good} --bad {bad} --env {env}"
+    return f"perfbisect report {job.id}"

@@ -1,0 +1,125 @@
+"""``git bisect run perfbisect check``: what git hears, and a whole bisection by git itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from perfbisect.cli import check_ends
+from perfbisect.cli.app import run
+from perfbisect.cli.git_step import heard
+from tests.fakes.history import ENGINE, PretendHistory, make_history
+from tests.jobs.test_kill9 import CELL
+
+STEP = ["check", "cell", "--git-bisect"]
+PACE = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(0, 0), (3, 1), (125, 125), (1, 128), (2, 128), (4, 128), (5, 128), (130, 128)]
+)
+def test_nothing_but_a_verdict_is_good_or_bad(code: int, told: int) -> None:
+    assert heard(STEP, code) == told
+    assert heard(["check", "cell"], code) == code
+    assert heard(["bisect", "cell", "--git-bisect"], code) == code
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--dry-run"], "--dry-run measures nothing"),
+        (["--detach"], "--detach measures nothing"),
+        (["--save-baseline=x.json"], "--save-baseline=x.json measures nothing"),
+        (["-h"], "-h measures nothing"),
+        (["--no-such-option"], "No such option"),
+        (["--against", "main"], "--against and --fail-over go together"),
+        ([], "no git bisect is under way"),
+    ],
+)
+def test_git_stops_where_there_is_no_answer(
+    more: list[str],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    history = make_history(tmp_path / "repo", commits=2, slow=None)
+    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
+    here = ["--repo", str(history.path), "--env", f"overlay:{sys.executable},base=any"]
+    assert run(["check", str(CELL), "--git-bisect", *here, *more]) == 128
+    assert why in capsys.readouterr().err
+
+
+def git(
+    history: PretendHistory, *arguments: str, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Git as a user has it, in the repository."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    if folder is not None:
+        environment |= {
+            "PERFBISECT_STATE": str(folder / "state"),
+            "PERFBISECT_CACHE": str(folder / "cache"),
+            "PERFBISECT_LOCKS": str(folder / "locks"),
+            "PERFBISECT_BACKOFF": "0.1,0.1",
+            "PERFBISECT_LIMITS": "off",
+            "OMP_NUM_THREADS": "1",
+        }
+    return subprocess.run(
+        ["git", *arguments], cwd=history.path, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def step(*more: str) -> tuple[str, ...]:
+    """What git runs for every commit."""
+    return (
+        *(sys.executable, "-c", "from perfbisect.cli import main; main()"),
+        *("check", str(CELL), "--git-bisect", "--env", f"overlay:{sys.executable},base=any"),
+        *("--client", f"existing:{sys.executable},path={ENGINE}", "--quiet", *more),
+    )
+
+
+def test_git_finds_the_commit_and_skips_the_broken_one(tmp_path: Path) -> None:
+    """Its own two ends are measured by the first step, and found again by the others."""
+    history = make_history(tmp_path / "repo", commits=6, slow=4, factor=2.0, broken=2, pace=PACE)
+    started = git(history, "bisect", "start", history.bad, history.good)
+    assert started.returncode == 0, started.stderr
+    done = git(history, "bisect", "run", *step(), folder=tmp_path)
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    assert f"{history.culprit} is the first bad commit" in told
+    log = git(history, "bisect", "log").stdout
+    assert f"git bisect skip {history.commits[2]}" in log
+    assert f"git bisect good {history.commits[3]}" in log
+    assert git(history, "status", "--porcelain").stdout == ""
+    jobs = sorted((tmp_path / "state" / "jobs").iterdir())
+    plans = [(job / "journal.jsonl").read_text().partition("\n")[0] for job in jobs]
+    assert ['"verb":"compare"' in plan.replace(" ", "") for plan in plans] == [
+        True,
+        *[False] * (len(jobs) - 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "why"), [("same", "not worse than its good end"), ("inconclusive", "cannot be told apart yet")]
+)
+def test_ends_that_do_not_differ_stop_git(
+    word: str,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    history = make_history(tmp_path / "repo", commits=4, slow=None)
+    git(history, "bisect", "start", history.bad, history.good)
+    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
+    told = SimpleNamespace(headline=word, sentences=("they are what they are.",))
+    monkeypatch.setattr(check_ends, "settle", lambda *_: told)
+    assert run([*step()[3:], "--repo", str(history.path)]) == 128
+    assert why in capsys.readouterr().err
