@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from perfbisect.errors import MachineError
@@ -22,7 +23,8 @@ def write_whole(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         staging.replace(path)
     except OSError as error:
-        staging.unlink(missing_ok=True)
+        with suppress(OSError):
+            staging.unlink()
         raise MachineError(
             f"the file cannot be written: {error.strerror or error}",
             where=path,

@@ -17,7 +17,7 @@ def test_a_file_with_its_folders_as_it_was_given(tmp_path: Path) -> None:
     assert path.read_bytes() == b"one\r\ntwo\n"
     write_whole(path, "three")
     assert path.read_text() == "three"
-    assert os.listdir(path.parent) == ["file.csv"]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
         write_whole(path, "new")
     assert caught.value.where == str(path)
     assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
