@@ -85,6 +85,7 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(PY) -m scripts.gen_cli_docs
+	$(PY) -m scripts.gen_schemas
 
 lock: $(STAMP)
 	$(LOCK) --upgrade pyproject.toml -o requirements/runtime.txt

@@ -22,7 +22,11 @@ there = {
 setup(
     packages=[*find_packages(include=["perfbisect", "perfbisect.*"]), *there],
     package_dir=there,
-    package_data={"perfbisect.render": ["templates/*"], "perfbisect.config": ["*.yaml"]}
+    package_data={
+        "perfbisect.render": ["templates/*"],
+        "perfbisect.config": ["*.yaml"],
+        "perfbisect.cli": ["schemas/*"],
+    }
     | {
         name: sorted(
             path.relative_to(ROOT / folder).as_posix()

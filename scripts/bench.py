@@ -199,7 +199,7 @@ def share(count: int, real: str | None) -> Cost:
         )  # fmt: skip
         job = Jobs(Path(folder)).new(BEGAN, "be4c")
         with job.held():
-            begin(job, plan, tools)
+            begin(job, plan, tools.clock)
             document = run(job, tools)
         wall = sum(launch.minutes for launch in document.launches) * 60
     ours, start_up, runs = (marks.spent[name] for name in ("ours", "start", "runs"))
@@ -260,7 +260,7 @@ def bisected(folder: Path, positions: int) -> tuple[Job, BisectPlan]:
     job = Jobs(folder).new(BEGAN, "be4c")
     tools = watch.tools(world)
     with job.held():
-        begin(job, plan, tools)
+        begin(job, plan, tools.clock)
         bisect(job, tools)
     return job, plan
 

@@ -91,7 +91,7 @@ def bisect(prepared: Prepared, folder: Path) -> tuple[int, Path]:
     command = [
         *(str(Path(sys.executable).with_name("perfbisect")), "bisect", *prepared.arguments),
         *("--repo", str(prepared.repository), "--good", prepared.good, "--bad", prepared.bad),
-        *("--budget", "60m", "--json"),
+        *("--budget", "60m", "--json", "--full"),
     ]
     say(" ".join(["perfbisect", *command[1:]]))
     environment = os.environ | {"PERFBISECT_STATE": str(folder / "state"), "PERFBISECT_CACHE": str(CACHE)}

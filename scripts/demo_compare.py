@@ -84,7 +84,7 @@ def compare(case: Case, repository: Path, cell: Path, folder: Path, base: str) -
     command = [
         *(str(Path(sys.executable).with_name("perfbisect")), "compare", str(cell)),
         *("--repo", str(repository), "--a", case.a, "--b", case.b, "--blocks", str(case.blocks)),
-        *("--env", f"overlay:{PACKAGE}=={VERSION},base={base}", "--exclude-newer", DAY, "--json"),
+        *("--env", f"overlay:{PACKAGE}=={VERSION},base={base}", "--exclude-newer", DAY, "--json", "--full"),
     ]
     say(f"{case.name}: {' '.join(['perfbisect', *command[1:]])}")
     environment = os.environ | {"PERFBISECT_STATE": str(folder / "state"), "PERFBISECT_CACHE": str(CACHE)}

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = [
         *(str(Path(sys.executable).with_name("perfbisect")), "bisect", CELL, "--releases", PACKAGE),
         *("--good", options.good, "--bad", options.bad, "--budget", options.budget),
-        *("--exclude-newer", DAY, "--json"),
+        *("--exclude-newer", DAY, "--json", "--full"),
     ]
     say(" ".join(["perfbisect", *command[1:]]))
     environment = os.environ | {"PERFBISECT_STATE": str(folder / "state"), "PERFBISECT_CACHE": str(CACHE)}

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count = write(folder / "nightlies", commits, typed.seed)
     print(f"{NIGHTS} nights of {len(SERVERS)} servers: {count} results in {folder / 'nightlies'}", flush=True)
     perfbisect(folder, "ingest", str(folder / "nightlies"), "--zone", "UTC")
-    told = json.loads(perfbisect(folder, "detect", "--json"))
+    told = json.loads(perfbisect(folder, "detect", "--json", "--full"))
     found = [compare(plant, told["alerts"]) for plant in PLANTS]
     wrong = unplanted(found, told["alerts"])
     for one in found:

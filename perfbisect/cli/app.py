@@ -17,10 +17,12 @@ from perfbisect.cli import versions
 from perfbisect.cli.bisect import bisect
 from perfbisect.cli.cells import cells
 from perfbisect.cli.changes_show import changes_group
+from perfbisect.cli.check import check
 from perfbisect.cli.compare import compare
 from perfbisect.cli.dashboard import dashboard
 from perfbisect.cli.doctor import doctor
 from perfbisect.cli.env import env
+from perfbisect.cli.git_step import heard, refuse_no_answer
 from perfbisect.cli.init import init
 from perfbisect.cli.jobs import report, status, stop
 from perfbisect.cli.resume import resume
@@ -29,7 +31,14 @@ from perfbisect.cli.schema import schema
 from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
 from perfbisect.cli.verify import verify
-from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USAGE, Interrupted, PerfbisectError
+from perfbisect.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OURS,
+    EXIT_USAGE,
+    Interrupted,
+    PerfbisectError,
+    UsageError,
+)
 
 
 @click.group(
@@ -62,6 +71,7 @@ for verb in (
     run_verb,
     compare,
     verify,
+    check,
     bisect,
     resume,
     status,
@@ -82,13 +92,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
     typed = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in typed
     try:
+    return heard(typed, _run(typed))
+
+
+def _run(typed: list[str]) -> int:
         code = app.main(args=typed, prog_name="perfbisect", standalone_mode=False)
         return code if isinstance(code, int) else 0
+        refuse_no_answer(typed)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as error:
         return _usage(error, as_json)
     except PerfbisectError as error:
+        return _tell(error, as_json)
+    except UsageError as error:
+        if error.next_step is None and error.where is None:
+            error.next_step = f"{_command(typed)} -h"
         return _tell(error, as_json)
     except (KeyboardInterrupt, click.Abort):
         return _tell(Interrupted("interrupted"), as_json)
@@ -101,6 +120,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _usage(error: click.ClickException, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
+def _command(typed: Sequence[str]) -> str:
+    """The verb that was typed, whole: ``perfbisect track detect``."""
+    path: list[str] = ["perfbisect"]
+    command: click.Command = app
+    for word in typed:
+        if isinstance(command, click.Group) and word in command.commands:
+            path.append(word)
+            command = command.commands[word]
+    return " ".join(path)
+
+
     command = context.command_path if context else "perfbisect"
     told = PerfbisectError(error.format_message(), next_step=f"{command} -h")
     told.exit_code = EXIT_USAGE
@@ -110,6 +140,7 @@ def _usage(error: click.ClickException, as_json: bool) -> int:
 def _tell(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
     from perfbisect.render.console import error_lines
     from perfbisect.render.documents import ErrorDocument
+    from perfbisect.cli.output import show
 
     if as_json:
         document = ErrorDocument(
@@ -117,12 +148,11 @@ def _tell(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
             kind=kind or type(error).__name__,
             exit_code=error.exit_code,
             where=error.where,
-            next=error.next_step,
+            next=error.next,
         )
         click.echo(document.text())
     else:
-        for text in error_lines(error.message, error.where, error.next_step):
-            click.echo(text, err=True)
+        show(error_lines(error.message, error.where, error.next), err=True)
     return EXIT_INTERRUPTED if isinstance(error, Interrupted) else error.exit_code
 
 

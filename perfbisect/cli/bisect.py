@@ -70,10 +70,11 @@ def bisect(
     """
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.desk import at_work
+    from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place_of
     from perfbisect.cli.question import Typed, question
-    from perfbisect.cli.verbs import carry_out, lines_of
+    from perfbisect.cli.verbs import beginning, carry_out, lines_of
     from perfbisect.jobs.plan import Extras
     from perfbisect.render.console import command_lines, plan_lines
     from perfbisect.render.notices import Planned
@@ -92,11 +93,11 @@ def bisect(
         Typed(cell, good, bad, releases, versions, budget, seed, weights, extras, measuring),
     )
     if dry_run:
-        emit(asked.shown, [*plan_lines(asked.shown), *command_lines(asked.shown)], as_json=measuring.as_json)
+        told = [*plan_lines(asked.shown), *command_lines(asked.shown)]
+        emit(asked.shown, told, as_json=measuring.as_json, full=measuring.full)
         return 0
     job = wiring.new_job(here)
-    with at_work(job, asked.slots, measuring) as desk:
+    with at_work(job, asked.slots, measuring, begin=beginning(job, asked.plan)) as desk:
         desk.sink(Planned(job.id, asked.shown))
         document = carry_out(here, desk, asked.plan, asked.builder)
-    emit(document, lines_of(document), as_json=measuring.as_json)
-    return finish.exit_code(document)
+    return hand_out(document, lines_of(document), finish.exit_code(document), measuring, job)

@@ -40,13 +40,19 @@ def change_of(place: Place, text: ChangeText) -> Change:
     for sha in text.reverts:
         made = reverted(repository, change, repository.resolve(sha))
         if isinstance(made, Conflict):
-            raise UsageError(f"{sha} cannot be taken out of {text.base}: {made.reason}")
+            raise UsageError(
+                f"{sha} cannot be taken out of {text.base}: {made.reason}",
+                next_step=f"by hand on a branch, then name that: git -C {repository.path} revert {sha}",
+            )
         change = made
     for name in text.patches:
         try:
             content = Path(name).expanduser().read_bytes()
         except OSError as error:
-            raise UsageError(f"the patch {name} cannot be read: {error.strerror or error}") from None
+            raise UsageError(
+                f"the patch {name} cannot be read: {error.strerror or error}",
+                next_step="+patch:FILE takes a path from the current folder",
+            ) from None
         made = patched(repository, change, content, Path(name).name)
         if isinstance(made, Conflict):
             raise UsageError(

@@ -14,6 +14,7 @@ from perfbisect.config.claims import Claim, load_claim
 from perfbisect.config.yaml_lines import load
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import parse_metric
+from perfbisect.core.nearest import hint
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.executors.fetch import from_hub, not_here
 from perfbisect.render.compare_documents import CompareDocument, VerifyDocument
@@ -30,8 +31,11 @@ def find_claim(name: str) -> tuple[Path, Claim]:
     if not path.is_file():
         path = cells_folder() / "claims" / f"{name.removesuffix('.yaml')}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
-        raise UsageError(f"no claim {name!r}: neither a file nor one of: {known}")
+        known = sorted(file.stem for file in path.parent.glob("*.yaml"))
+        raise UsageError(
+            f"no claim {name!r}{hint(name, known)}; it is neither a file nor one of: {', '.join(known)}",
+            next_step="perfbisect verify with the path of a claim's file, or with one of these names",
+        )
     return path, load_claim(path)
 
 

@@ -61,11 +61,13 @@ def compare(
     """
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
+    from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place_of
-    from perfbisect.cli.settle import settle
+    from perfbisect.cli.settle import settle, settle_all
     from perfbisect.cli.sweep import rungs, swept
     from perfbisect.errors import UsageError
+    from perfbisect.render.compare_documents import CompareDocument, SweepDocument
     from perfbisect.render.compare_lines import compare_lines, plan_lines, sweep_lines
 
     here = place_of(measuring)
@@ -78,12 +80,15 @@ def compare(
     asked = [contest(here, replace(typed, cell=name)) for name in names]
     if dry_run:
         shown = planned_all(asked)
-        emit(shown, plan_lines(shown), as_json=measuring.as_json)
+        emit(shown, plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
         return 0
-    told = [settle(here, one, measuring) for one in asked]
     if not sweep:
-        emit(told[0], compare_lines(told[0]), as_json=measuring.as_json)
-        return finish.exit_code(told[0])
-    document = swept(told)
-    emit(document, sweep_lines(document), as_json=measuring.as_json)
-    return max(finish.exit_code(one) for one in told)
+        job = wiring.new_job(here)
+        document = settle(here, asked[0], measuring, job)
+        return hand_out(document, compare_lines(document), finish.exit_code(document), measuring, job)
+
+    def conclude(told: list[CompareDocument]) -> tuple[SweepDocument, int]:
+        return swept(told), max(finish.exit_code(one) for one in told)
+
+    whole, code, first = settle_all(here, asked, measuring, conclude)
+    return hand_out(whole, sweep_lines(whole), code, measuring, first)

@@ -13,8 +13,10 @@ from pathlib import Path
 from types import FrameType
 
 from perfbisect.cli import wiring
+from perfbisect.cli.detach import hand_over
+from perfbisect.cli.ending import remembered
 from perfbisect.cli.options import Working
-from perfbisect.cli.output import say
+from perfbisect.cli.output import say, teller
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.environments import Builder, Environment
@@ -107,28 +109,42 @@ def refuse_other_parts(job: str, seen: Sequence[Launch], slots: Sequence[Slot], 
 
 
 @contextlib.contextmanager
-def at_work(job: Job, slots: tuple[Slot, ...], working: Working) -> Iterator[Desk]:
+def at_work(
+    job: Job,
+    slots: tuple[Slot, ...],
+    working: Working,
+    *,
+    begin: Callable[[], None] = lambda: None,
+    held: bool = False,
+) -> Iterator[Desk]:
     """Works on a job: nobody else does, nobody else on this host uses the slots, and Ctrl-C ends it in order.
+
+    ``begin`` writes the job's plan: once it has the slots, or before it waits for them, so that who waits can
+    be seen, stopped and resumed. ``held``: this process has the job already.
 
     :raises MachineError: somebody else works on the job or uses a slot; it is said who.
     :raises Interrupted: everything that was started has been stopped.
     """
-    with (
-        _interruptible(job),
-        job.held(),
-        lease(
+    with contextlib.nullcontext() if held else job.held(), remembered(job), _interruptible(job):
+        if working.wait:
+            begin()
+            hand_over(job)
+        with lease(
             *slots,
             folder=lock_folder(dict(os.environ)),
             holder=Holder(job=job.id),
             wait=60 * (working.wait or 0.0),
-            told=say,
+            told=teller(working),
             asked=lambda: job.stop_asked,
-        ) as held,
-        _watching(working) as sink,
-    ):
-        for died in held.died:
-            sink(Told(f"{died} ended without letting go of its slot: what it started may still run there"))
-        yield Desk(job, held, sink)
+        ) as had:
+            if not working.wait:
+                begin()
+                hand_over(job)
+            with _watching(working) as sink:
+                for died in had.died:
+                    told = f"{died} ended without letting go of its slot: what it started may still run there"
+                    sink(Told(told))
+                yield Desk(job, had, sink)
 
 
 def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
@@ -161,7 +177,9 @@ def _ahead(builder: Builder, slots: tuple[Slot, ...], job: Job) -> SpareCores | 
 
 
 def _watching(working: Working) -> contextlib.AbstractContextManager[Sink]:
-    """Who is told what happens: a live view where a person looks, a line for every event elsewhere."""
+    """Who is told what happens: a live view where a person looks, else a line for every event, or nobody."""
+    if working.quiet:
+        return contextlib.nullcontext(lambda _: None)
     if working.as_json or working.verbose or not sys.stderr.isatty():
         return contextlib.nullcontext(Lines(say, verbose=working.verbose))
     from rich.console import Console

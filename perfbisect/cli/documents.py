@@ -14,6 +14,8 @@ from perfbisect.cli.cell_documents import (
     DifferenceDocument,
 )
 from perfbisect.cli.init_documents import InitDocument
+from perfbisect.cli.job_documents import DetachedDocument, JobsDocument, StatusDocument, StopDocument
+from perfbisect.render.check_documents import BaselineDocument, CheckedDocument, CheckPlanDocument
 from perfbisect.render.compare_documents import (
     CompareDocument,
     ComparePlanDocument,
@@ -22,11 +24,9 @@ from perfbisect.render.compare_documents import (
 )
 from perfbisect.render.detect_documents import TrackDetectDocument, TrackReportDocument, TrackStateDocument
 from perfbisect.render.documents import (
-    BeliefDocument,
     CellDocument,
     Document,
     ErrorDocument,
-    LaunchDocument,
     PlanDocument,
     ReportDocument,
     RunDocument,
@@ -92,51 +92,6 @@ class CellsDiffDocument(Document):
     right: str
     comparable: bool
     differences: tuple[DifferenceDocument, ...]
-
-
-class StatusDocument(Document):
-    """A job: how far it is, who works on it, what is believed."""
-
-    schema_: Literal["perfbisect.status/1"] = Field(default="perfbisect.status/1", alias="schema")
-    job: str
-    verb: str
-    state: Literal["running", "unfinished", "finished"]
-    pid: int | None
-    outcome: str
-    """``unfinished``, or the word with which it ended."""
-    cell: str
-    metric: str
-    minutes: float
-    budget: float
-    launches: tuple[LaunchDocument, ...]
-    beliefs: BeliefDocument | None
-    folder: str
-
-
-class JobLineDocument(Document):
-    """A job in a list."""
-
-    job: str
-    state: Literal["running", "unfinished", "finished", "broken"]
-    verb: str
-    cell: str
-    launches: int
-
-
-class JobsDocument(Document):
-    """``perfbisect status`` where no job is unfinished."""
-
-    schema_: Literal["perfbisect.jobs/1"] = Field(default="perfbisect.jobs/1", alias="schema")
-    jobs: tuple[JobLineDocument, ...]
-
-
-class StopDocument(Document):
-    """``perfbisect stop``."""
-
-    schema_: Literal["perfbisect.stop/1"] = Field(default="perfbisect.stop/1", alias="schema")
-    job: str
-    asked: bool
-    pid: int | None
 
 
 class EnvironmentDocument(Document):
@@ -251,12 +206,20 @@ class SkillInstallDocument(Document):
 
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "init": (InitDocument,),
-    "bisect": (ReportDocument, PlanDocument),
-    "resume": (ReportDocument, RunDocument, CompareDocument),
-    "report": (ReportDocument, RunDocument, CompareDocument),
-    "compare": (CompareDocument, ComparePlanDocument, SweepDocument),
-    "verify": (VerifyDocument, ComparePlanDocument),
-    "run": (RunDocument,),
+class SchemasDocument(Document):
+    """``perfbisect schema``: a verb -> the documents that its ``--json`` prints."""
+
+    schema_: Literal["perfbisect.schemas/1"] = Field(default="perfbisect.schemas/1", alias="schema")
+    verbs: dict[str, tuple[str, ...]]
+
+
+    "bisect": (ReportDocument, PlanDocument, DetachedDocument),
+    "resume": (ReportDocument, RunDocument, CompareDocument, DetachedDocument, CheckedDocument),
+    "report": (ReportDocument, RunDocument, CompareDocument, CheckedDocument),
+    "check": (CheckedDocument, CheckPlanDocument, ComparePlanDocument, BaselineDocument, DetachedDocument),
+    "compare": (CompareDocument, ComparePlanDocument, SweepDocument, DetachedDocument),
+    "verify": (VerifyDocument, ComparePlanDocument, DetachedDocument),
+    "run": (RunDocument, DetachedDocument),
     "status": (StatusDocument, JobsDocument),
     "stop": (StopDocument,),
     "cells list": (CellsDocument,),
@@ -277,7 +240,7 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "track detect": (TrackDetectDocument,),
     "track suspects": (TrackSuspectsDocument,),
     "track report": (TrackReportDocument,),
-    "track repro": (CompareDocument, ComparePlanDocument),
+    "track repro": (CompareDocument, ComparePlanDocument, DetachedDocument),
     "track ack": (TrackStateDocument,),
     "track close": (TrackStateDocument,),
     "track reopen": (TrackStateDocument,),
@@ -287,3 +250,4 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "error": (ErrorDocument,),
 }
 """A verb -> what its ``--json`` prints."""
+    "schema": (SchemasDocument,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,13 +20,17 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 class Working:
     """What a verb that works on a job was told of where jobs are and of what is shown meanwhile.
 
-    ``wait``: minutes to wait for whoever uses a device or core.
+    ``wait``: minutes to wait for whoever uses a device or core; ``full``: the documents with all that is in
+    their lists.
     """
 
     repo: Path | None = None
     state: Path | None = None
     wait: float | None = None
     verbose: bool = False
+    quiet: bool = False
+    detach: bool = False
+    full: bool = False
     as_json: bool = False
 
 
@@ -79,7 +84,15 @@ machine = click.option(
 wait = click.option(
     "--wait", type=Minutes(), help="Wait so long for devices or cores that somebody uses.  [default: not]"
 )
+timeout = click.option("--timeout", type=Minutes(), help="Wait no longer than this.  [default: for ever]")
 verbose = click.option("-v", "--verbose", is_flag=True, help="Tell every phase of every launch.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Tell nothing but the result, and errors.")
+detach = click.option(
+    "--detach", is_flag=True, help="Go on without this shell, and return once the job has begun."
+)
+full = click.option(
+    "--full", is_flag=True, help="With --json: all of every list, not its first or last items."
+)
 
 
 def workers(function: _Function) -> _Function:
@@ -100,33 +113,43 @@ as_in = click.option(
 )
 
 
+_told = (detach, verbose, quiet, full, as_json)
+
+
 def working(function: _Function) -> _Function:
     """The options of verbs that work on a job; the function gets them as ``working``, a :class:`Working`."""
-    return _gathered(function, "working", Working, (wait, repo, state, verbose, as_json))
+    return _gathered(function, "working", Working, (wait, repo, state, *_told))
 
 
 def measuring(function: _Function) -> _Function:
     """The options of verbs that measure; the function gets them as ``measuring``, a :class:`Measuring`."""
     asked = (repo, state, env, client, metric, variant, as_in, constraints, exclude_newer, machine)
-    return _gathered(function, "measuring", Measuring, (*asked, wait, verbose, as_json))
+    return _gathered(function, "measuring", Measuring, (*asked, wait, *_told))
 
 
 def measuring_a_claim(function: _Function) -> _Function:
     """Those of a verb whose file says the metric and the variants: :func:`measuring` without them."""
     asked = (repo, state, env, client, constraints, exclude_newer, machine)
-    return _gathered(function, "measuring", Measuring, (*asked, wait, verbose, as_json))
+    return _gathered(function, "measuring", Measuring, (*asked, wait, *_told))
 
 
 def _gathered(
     function: _Function, name: str, kind: type[Working], options: tuple[Callable[[Any], Any], ...]
 ) -> _Function:
-    """Hands over the options that are fields of ``kind`` as one value, and the others as they are."""
+    """Hands over the options that are fields of ``kind`` as one value, and the others as they are.
+
+    What is to go on without its shell is left to a process of its own, unless nothing is to be started.
+    """
     own = {field.name for field in fields(kind)}
 
     @functools.wraps(function)
     def call(**typed: Any) -> Any:
-        mine = {key: typed.pop(key) for key in own & typed.keys()}
-        return function(**typed, **{name: kind(**mine)})
+        value = kind(**{key: typed.pop(key) for key in own & typed.keys()})
+        if value.detach and not typed.get("dry_run"):
+            from perfbisect.cli.detach import leave
+
+            return leave(value, sys.argv[1:])
+        return function(**typed, **{name: value})
 
     for option in reversed(options):
         call = option(call)

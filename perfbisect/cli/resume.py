@@ -37,9 +37,9 @@ def resume(
     """
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.desk import at_work, refuse_other_parts, slots_for
-    from perfbisect.cli.output import emit
+    from perfbisect.cli.ending import hand_out
     from perfbisect.cli.place import place
-    from perfbisect.cli.verbs import go_on, lines_of
+    from perfbisect.cli.verbs import carry_out, lines_of
     from perfbisect.jobs.bisect import amend
     from perfbisect.jobs.fold import launches
     from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
@@ -56,10 +56,9 @@ def resume(
     refuse_other_parts(job.id, launches(events), slots, plan.setting.machine)
     builder = wiring.builder_of(here, plan.setting)
     with at_work(job, slots, working) as desk:
-        plain = desk.tools(builder, None, plan.setting)
         if budget is not None or metric is not None or confirm_revert:
             judged = metric_of(cell, metric) if metric is not None else None
+            plain = desk.tools(builder, None, plan.setting)
             amend(job, plain, budget=budget, metric=judged, confirm_revert=confirm_revert)
-        document = go_on(here, desk, plan, builder, plain)
-    emit(document, lines_of(document), as_json=working.as_json)
-    return finish.exit_code(document)
+        document = carry_out(here, desk, plan, builder)
+    return hand_out(document, lines_of(document), finish.exit_code(document), working, job)

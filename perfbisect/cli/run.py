@@ -30,9 +30,10 @@ def run(
     """
     from perfbisect.cli import changes, finish, ranges, wiring
     from perfbisect.cli.desk import at_work, slots_for
-    from perfbisect.cli.output import emit, say
+    from perfbisect.cli.ending import hand_out
+    from perfbisect.cli.output import teller
     from perfbisect.cli.place import place_of
-    from perfbisect.cli.verbs import carry_out, lines_of
+    from perfbisect.cli.verbs import beginning, carry_out, lines_of
     from perfbisect.jobs.prepare import metric_of
     from perfbisect.jobs.run import make_run_plan
     from perfbisect.jobs.views import cell_document
@@ -64,6 +65,7 @@ def run(
         told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
     )
     job = wiring.new_job(here)
+    say = teller(measuring)
     for text in (
         "Cell",
         *cell_lines(cell_document(the_cell, judged)),
@@ -71,7 +73,6 @@ def run(
         f"job {job.id}",
     ):
         say(text)
-    with at_work(job, slots, measuring) as desk:
+    with at_work(job, slots, measuring, begin=beginning(job, plan)) as desk:
         document = carry_out(here, desk, plan, builder)
-    emit(document, lines_of(document), as_json=measuring.as_json)
-    return finish.exit_code(document)
+    return hand_out(document, lines_of(document), finish.exit_code(document), measuring, job)

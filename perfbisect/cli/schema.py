@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import click
 
+from perfbisect.cli import options
+
 
 @click.command(short_help="JSON Schemas of documents and cells.")
-@click.argument("verb", nargs=-1, required=True, metavar="VERB|cell")
-@click.option("--json", "as_json", is_flag=True, help="Accepted like everywhere; a schema is JSON anyway.")
+@click.argument("verb", nargs=-1, metavar="[VERB|cell]")
+@options.as_json
 def schema(verb: tuple[str, ...], as_json: bool) -> int:
-    """The JSON Schema of what VERB prints with --json, or of a cell file.
+    """The JSON Schema of what VERB prints with --json, or of a cell file. Without VERB: which there are.
+
+    The number behind a document's name grows where a reader of the one before would go wrong; what is new
+    beside the old does not.
 
     \b
     Examples:
+      perfbisect schema
       perfbisect schema bisect
-      perfbisect schema cells validate
+      perfbisect schema track detect
       perfbisect schema cell
     """
     import json
 
-    from pydantic.json_schema import models_json_schema
-
-    from perfbisect.cli.documents import VERBS
-    from perfbisect.config.schema import cell_schema
+    from perfbisect.cli import schemas
+    from perfbisect.core.nearest import hint
     from perfbisect.errors import UsageError
 
-    del as_json
-    name = " ".join(verb)
-    if name == "cell":
-        click.echo(json.dumps(cell_schema(), indent=2))
+    verbs = schemas.verbs()
+    if not verb:
+        if as_json:
+            click.echo(json.dumps({"schema": schemas.LISTED, "verbs": verbs}, indent=2))
+            return 0
+        width = max(map(len, verbs))
+        for name, documents in verbs.items():
+            click.echo(f"{name:<{width}}  {', '.join(documents)}")
         return 0
-    if name not in VERBS:
-        raise UsageError(f"no schema of {name!r}; there are: cell, {', '.join(sorted(VERBS))}")
-    models = VERBS[name]
-    top, definitions = models_json_schema([(model, "serialization") for model in models])
-    references = [top[(model, "serialization")] for model in models]
-    document = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"perfbisect {name} --json",
-    }
-    click.echo(json.dumps(document | {"anyOf": references} | definitions, indent=2))
+    name = " ".join(verb)
+    if name != "cell" and name not in verbs:
+        known = ["cell", *verbs]
+        raise UsageError(
+            f"no schema of {name!r}{hint(name, known)}; there are: {', '.join(known)}",
+            next_step="perfbisect schema",
+        )
+    document = schemas.cell_file() if name == "cell" else schemas.of_verb(name)
+    click.echo(json.dumps(document, indent=2))
     return 0

@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Final, Literal
 
-from perfbisect.cli.documents import JobLineDocument, StatusDocument
+from perfbisect.cli import finish
+from perfbisect.cli.job_documents import (
+    EndedLaunchDocument,
+    ExpectedEventDocument,
+    JobLineDocument,
+    LeadingDocument,
+    RunningLaunchDocument,
+    StatusDocument,
+)
 from perfbisect.core.metric import parse_metric
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.again import with_metric
+from perfbisect.jobs.check_report import check_document
 from perfbisect.jobs.compare_report import compare_document
-from perfbisect.jobs.plan import BisectPlan, ComparePlan, plan_of
+from perfbisect.jobs.plan import BisectPlan, CheckPlan, ComparePlan, plan_of
 from perfbisect.jobs.report import report
 from perfbisect.jobs.run import run_document
+from perfbisect.render.check_documents import CheckedDocument
 from perfbisect.render.compare_documents import CompareDocument
-from perfbisect.render.console import status_line
-from perfbisect.render.documents import ReportDocument, RunDocument
-from perfbisect.render.numbers import minutes, probability
+from perfbisect.render.console import error_lines
+from perfbisect.render.documents import (
+    ErrorDocument,
+    LaunchDocument,
+    MetricDocument,
+    ReportDocument,
+    RunDocument,
+)
+from perfbisect.render.numbers import minutes, probability, with_unit
+from perfbisect.render.safe import line
+from perfbisect.store.ending import Ending, read_ending
 from perfbisect.store.jobs import Job, finished
 from perfbisect.store.journal import read
 
+_NEWEST: Final = 8
+"""Launches that are told."""
+_LEADING: Final = 5
+_TOLD: Final = 0.005
+"""A change less likely than this does not lead."""
+
 State = Literal["running", "unfinished", "finished"]
-Verb = Literal["bisect", "run", "compare"]
+Verb = Literal["bisect", "run", "compare", "check"]
 
 
-def document_of(job: Job, metric: str | None = None) -> ReportDocument | RunDocument | CompareDocument:
+def document_of(job: Job, metric: str | None = None) -> finish.JobDocument:
     """The document of a job, whatever its verb; of a bisection also as if another metric had been asked for.
 
     :raises UsageError: its journal cannot be read, or has nothing of that metric.
@@ -36,38 +63,138 @@ def document_of(job: Job, metric: str | None = None) -> ReportDocument | RunDocu
         return report(job, events)
     if isinstance(plan, ComparePlan):
         return compare_document(job, events)
+    if isinstance(plan, CheckPlan):
+        return check_document(job, events)
     return run_document(job, events)
 
 
-def status_document(job: Job) -> StatusDocument:
-    """How far a job is. :raises UsageError: its journal cannot be read."""
-    document = document_of(job)
+def status_document(job: Job, now: datetime) -> StatusDocument:
+    """How far a job is at a moment. :raises UsageError: its journal cannot be read."""
     holder = job.holder
-    state: State = "running" if holder else "finished" if finished(read(job.journal).events) else "unfinished"
+    events = read(job.journal).events
+    document, ending = document_of(job), None if holder else read_ending(job.path)
+    state: State = "running" if holder else "finished" if finished(events) else "unfinished"
     verb, outcome, metric = _state_of(document)
+    code = ending.exit_code if ending else finish.exit_code(document) if state == "finished" else None
+    whole = next((path for path in (job.result, job.document) if path.exists()), None)
+    running = [launch for launch in document.launches if holder and launch.outcome == "running"]
     return StatusDocument(
         job=job.id,
         verb=verb,
         state=state,
         pid=holder.pid if holder else None,
         outcome=outcome,
+        exit_code=code,
+        error=_error(ending),
         cell=document.cell.name,
-        metric=metric,
+        metric=metric.name,
+        unit=metric.unit,
+        began=events[0].time,
+        now=now.isoformat(timespec="seconds"),
         minutes=document.minutes.total,
         budget=document.minutes.budget,
-        launches=document.launches,
-        beliefs=document.beliefs if isinstance(document, ReportDocument) else None,
+        launched=len(document.launches),
+        last=_ended(document.launches)[-_NEWEST:],
+        running=tuple(_running(job, launch) for launch in running),
+        expected=_expected(document.launches, running) if holder else None,
+        leading=_leading(document) if isinstance(document, ReportDocument) else (),
         folder=str(job.path),
+        log=str(job.log) if job.log.exists() else None,
+        report=str(job.report) if job.report.exists() else None,
+        result=str(whole) if whole else None,
+        next=_next(job, state, ending, document),
     )
 
 
-def _state_of(document: ReportDocument | RunDocument | CompareDocument) -> tuple[Verb, str, str]:
+def _state_of(document: finish.JobDocument) -> tuple[Verb, str, MetricDocument]:
     """The verb of a job, how it ended so far, and its metric."""
     if isinstance(document, ReportDocument):
-        return "bisect", document.outcome, document.metric.name
+        return "bisect", document.outcome, document.metric
     if isinstance(document, CompareDocument):
-        return "compare", document.word if document.finished else "unfinished", document.metric.name
-    return "run", "measured" if document.finished else "unfinished", document.headline.name
+        return "compare", document.word if document.finished else "unfinished", document.metric
+    if isinstance(document, CheckedDocument):
+        return "check", document.word if document.finished else "unfinished", document.metric
+    return "run", "measured" if document.finished else "unfinished", document.headline
+
+
+def _error(ending: Ending | None) -> ErrorDocument | None:
+    if ending is None or not ending.error:
+        return None
+    return ErrorDocument(
+        error=ending.error,
+        kind=ending.kind,
+        exit_code=ending.exit_code,
+        where=ending.where,
+        next=ending.next_step,
+    )
+
+
+def _ended(launches: Sequence[LaunchDocument]) -> tuple[EndedLaunchDocument, ...]:
+    return tuple(
+        EndedLaunchDocument(
+            number=launch.number,
+            change=launch.change.short,
+            purpose=launch.purpose,
+            outcome=launch.outcome,
+            value=launch.value,
+            minutes=launch.minutes,
+            reason=launch.reason,
+        )
+        for launch in launches
+        if launch.outcome != "running"
+    )
+
+
+def _running(job: Job, launch: LaunchDocument) -> RunningLaunchDocument:
+    logs = [(path.stat().st_mtime, str(path)) for path in (job.path / launch.folder).glob("*.log")]
+    return RunningLaunchDocument(
+        number=launch.number,
+        change=launch.change.short,
+        subject=launch.change.subject,
+        purpose=launch.purpose,
+        why=launch.why,
+        slot=launch.slot,
+        since=launch.started_at,
+        log=max(logs)[1] if logs else None,
+    )
+
+
+def _expected(launches: Sequence[LaunchDocument], running: Sequence[LaunchDocument]) -> ExpectedEventDocument:
+    """The end of the launch that began first, as long after that as the newest launches took."""
+    if not running:
+        return ExpectedEventDocument(event="the next launch begins, or the job ends", at=None)
+    first = min(running, key=lambda launch: launch.started_at)
+    took = [launch.minutes for launch in launches if launch.outcome == "measured"][-_NEWEST:]
+    end = datetime.fromisoformat(first.started_at) + timedelta(minutes=median(took)) if took else None
+    return ExpectedEventDocument(
+        event=f"launch {first.number} ends", at=end.isoformat(timespec="seconds") if end else None
+    )
+
+
+def _leading(document: ReportDocument) -> tuple[LeadingDocument, ...]:
+    """The likeliest positions, likeliest first."""
+    p = document.beliefs.by_position if document.beliefs else ()
+    best = sorted(range(len(p)), key=lambda index: -p[index])[:_LEADING]
+    changes = {position.index: position.changes[0] for position in document.history}
+    return tuple(
+        LeadingDocument(
+            position=index,
+            change=changes[index].short,
+            subject=changes[index].subject,
+            probability=p[index],
+        )
+        for index in best
+        if index in changes and p[index] >= _TOLD
+    )
+
+
+def _next(job: Job, state: State, ending: Ending | None, document: finish.JobDocument) -> str:
+    if state == "running":
+        return f"perfbisect status {job.id} --wait"
+    if state == "unfinished":
+        return (ending.next_step if ending else None) or f"perfbisect resume {job.id}"
+    told = "" if isinstance(document, RunDocument) else document.next
+    return told or f"perfbisect report {job.id}"
 
 
 def status_lines(document: StatusDocument) -> list[str]:
@@ -76,23 +203,35 @@ def status_lines(document: StatusDocument) -> list[str]:
     spent = minutes(document.minutes) + (f" of {minutes(document.budget)}" if document.budget else "")
     out = [
         f"{document.job}: {document.state}{by}, {document.outcome}",
-        f"  {document.verb} of {document.cell}, {document.metric}: "
-        f"{len(document.launches)} launches, {spent}",
+        f"  {document.verb} of {document.cell}, {document.metric}: {document.launched} launches, {spent}",
     ]
-    out += [status_line(launch, "") for launch in document.launches]
-    if document.beliefs and document.state != "finished":
-        held = probability(document.beliefs.leading_probability)
-        places = ", ".join(map(str, document.beliefs.leading[:5]))
-        out.append(f"  leading: position {places} with probability {held}")
-    if document.state == "unfinished":
-        out.append(f"  next: perfbisect resume {document.job}")
-    return out
+    if document.launched > len(document.last) + len(document.running):
+        out.append(f"  ... {document.launched - len(document.last) - len(document.running)} before these")
+    for ended in document.last:
+        told = with_unit(ended.value, document.unit)
+        if ended.value is None:
+            told = f"{ended.outcome} after {minutes(ended.minutes)}: {line(ended.reason)}"
+        out.append(f"  #{ended.number} {ended.change} {ended.purpose:<7} {told}")
+    for now in document.running:
+        out.append(f"  #{now.number} {now.change} {now.purpose:<7} under way since {now.since}")
+        out += [f"     log: {now.log}"] if now.log else []
+    if document.expected and document.expected.at:
+        out.append(f"  expected: {document.expected.event} at {document.expected.at}")
+    if document.leading and document.state != "finished":
+        out.append(
+            "  leading: "
+            + ", ".join(f"{one.change} {probability(one.probability)}" for one in document.leading)
+        )
+    if document.error and document.state != "finished":
+        out += [f"  {text}" for text in error_lines(document.error.error, document.error.where, None)]
+    out += [f"  log:  {document.log}"] if document.log else []
+    return [*out, f"  next: {line(document.next, 1000)}"]
 
 
-def job_line(job: Job) -> JobLineDocument:
+def job_line(job: Job, now: datetime) -> JobLineDocument:
     """A job in a list; one that cannot be read is told as broken."""
     try:
-        document = status_document(job)
+        document = status_document(job, now)
     except PerfbisectError:
         return JobLineDocument(job=job.id, state="broken", verb="", cell="", launches=0)
     return JobLineDocument(
@@ -100,5 +239,5 @@ def job_line(job: Job) -> JobLineDocument:
         state=document.state,
         verb=document.verb,
         cell=document.cell,
-        launches=len(document.launches),
+        launches=document.launched,
     )

@@ -29,8 +29,11 @@ Mark = Literal["open", "acknowledged", "closed"]
 )
 @click.option("--all", "everything", is_flag=True, help="Tell in full what was told before, too.")
 @options.state
+@options.full
 @options.as_json
-def detect(since: datetime | None, fdr: float, everything: bool, state: Path | None, as_json: bool) -> int:
+def detect(
+    since: datetime | None, fdr: float, everything: bool, state: Path | None, full: bool, as_json: bool
+) -> int:
     """Judge every series in the store: what changed, since when, by how much, of what shape and cause.
 
     Medians and single numbers are judged together; means and percentiles by themselves. What was told before
@@ -53,7 +56,7 @@ def detect(since: datetime | None, fdr: float, everything: bool, state: Path | N
     day = f"{since:%Y-%m-%d}" if since else ""
     with SeriesStore.of(place(state=state).state) as store:
         document = judge(store, load_suspect_table(), now=stamp(now()), since=day, fdr=fdr)
-    emit(document, detect_lines(document, everything=everything), as_json=as_json)
+    emit(document, detect_lines(document, everything=everything), as_json=as_json, full=full)
     return 0
 
 

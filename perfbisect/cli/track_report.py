@@ -21,8 +21,9 @@ from perfbisect.cli.track_suspects import FDR
 )
 @FDR
 @options.state
+@options.full
 @options.as_json
-def report(form: str, fdr: float, state: Path | None, as_json: bool) -> int:
+def report(form: str, fdr: float, state: Path | None, full: bool, as_json: bool) -> int:
     """What is at another level than before on the last night, and the events of all nights, with evidence.
 
     Nothing is written down: only `track detect` tells.
@@ -43,5 +44,6 @@ def report(form: str, fdr: float, state: Path | None, as_json: bool) -> int:
     with SeriesStore.of(place(state=state).state) as store:
         document = nightly(store, look(store, load_suspect_table(), fdr), fdr=fdr)
     shown = nightly_html if form == "html" else nightly_markdown
-    emit(document, [shown(document).rstrip("\n")], as_json=as_json or form == "json")
+    written = form == "json"
+    emit(document, [shown(document).rstrip("\n")], as_json=as_json or written, full=full or written)
     return 0

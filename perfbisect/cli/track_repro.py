@@ -44,7 +44,8 @@ def repro(
     """
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
-    from perfbisect.cli.output import emit, say
+    from perfbisect.cli.ending import hand_out
+    from perfbisect.cli.output import emit, teller
     from perfbisect.cli.place import place_of
     from perfbisect.cli.settle import settle
     from perfbisect.config.suspect_table import load_suspect_table
@@ -77,9 +78,10 @@ def repro(
     told = f"alert {found.alert.id}: {series.metric} of {series.cell} became {direction} there; does it here?"
     if dry_run:
         shown = planned_all([asked])
-        emit(shown, (line(told, 400), "", *plan_lines(shown)), as_json=measuring.as_json)
+        told_first = (line(told, 400), "", *plan_lines(shown))
+        emit(shown, told_first, as_json=measuring.as_json, full=measuring.full)
         return 0
-    say(line(told, 400))
-    document = settle(here, asked, measuring)
-    emit(document, compare_lines(document), as_json=measuring.as_json)
-    return finish.exit_code(document)
+    teller(measuring)(line(told, 400))
+    job = wiring.new_job(here)
+    document = settle(here, asked, measuring, job)
+    return hand_out(document, compare_lines(document), finish.exit_code(document), measuring, job)

@@ -43,10 +43,12 @@ def verify(
     """
     from perfbisect.cli.claims import cells_of, find_claim, verified
     from perfbisect.cli.contest import TypedContest, contest, planned_all
+    from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place_of
-    from perfbisect.cli.settle import settle
+    from perfbisect.cli.settle import settle_all
     from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
+    from perfbisect.render.compare_documents import CompareDocument, VerifyDocument
     from perfbisect.render.compare_lines import plan_lines, verify_lines
 
     here, (path, found) = place_of(measuring), find_claim(claim)
@@ -62,9 +64,12 @@ def verify(
     asked = [contest(here, typed(cell)) for cell in cells_of(here, path, found)]
     if dry_run:
         shown = planned_all(asked)
-        emit(shown, plan_lines(shown), as_json=measuring.as_json)
+        emit(shown, plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
         return 0
-    told = [settle(here, one, measuring) for one in asked]
-    document = verified(found, told)
-    emit(document, verify_lines(document), as_json=measuring.as_json)
-    return {"holds": EXIT_OK, "refuted": EXIT_REGRESSION}.get(document.word, EXIT_INCONCLUSIVE)
+
+    def conclude(told: list[CompareDocument]) -> tuple[VerifyDocument, int]:
+        whole = verified(found, told)
+        return whole, {"holds": EXIT_OK, "refuted": EXIT_REGRESSION}.get(whole.word, EXIT_INCONCLUSIVE)
+
+    document, code, first = settle_all(here, asked, measuring, conclude)
+    return hand_out(document, verify_lines(document), code, measuring, first)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.cell_parts import LOCAL, DeployYaml
 from perfbisect.core.expand import LadderError, Rung, expand
 from perfbisect.core.metric import parse_metric
+from perfbisect.core.nearest import hint, nearest
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.families import FAMILIES, Endpoint
 from perfbisect.resources import cells_folder
@@ -110,9 +110,12 @@ def load_cells(path_or_name: str | Path, *, read_at: ReadAt | None = None) -> tu
             continue
         cells.append(_cell(document, rung, full, read_at))
     if not cells:
+        has = [f"{name}{rung.suffix}" for rung in rungs]
+        near = nearest(f"{name}@{wanted}", has, 0.0)
         raise UsageError(
-            f"{path} has no cell {wanted}; it has: {', '.join(f'{name}{rung.suffix}' for rung in rungs)}",
+            f"{path} has no cell {wanted}; it has: {', '.join(has)}",
             where=path,
+            next_step=f"for example: {near[0]}" if near else None,
         )
     return tuple(cells)
 
@@ -131,10 +134,8 @@ def _find(path_or_name: str | Path) -> tuple[Path, str]:
     if "/" in text or text.endswith(_SUFFIXES):
         raise UsageError(f"there is no cell file {text}", next_step="perfbisect cells list")
     names = [known.name for known in list_cells()]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-    hint = f"; nearest: {', '.join(near)}" if near else ""
     raise UsageError(
-        f"there is no cell named {text!r}{hint}; known: {', '.join(names) or 'none'}",
+        f"there is no cell named {text!r}{hint(name, names, 0.4)}; known: {', '.join(names) or 'none'}",
         next_step="perfbisect cells list",
     )
 

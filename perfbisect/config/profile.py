@@ -12,6 +12,7 @@ from perfbisect import resources
 from perfbisect.config.validation import located
 from perfbisect.config.yaml_lines import load
 from perfbisect.core.fields import Words
+from perfbisect.core.nearest import hint
 from perfbisect.errors import UsageError
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -165,7 +166,8 @@ def machine_path(name: str) -> Path:
     if path.is_file():
         return path.absolute()
     raise UsageError(
-        f"no machine {name!r}: neither a file nor one of {', '.join(machine_names())}",
+        f"no machine {name!r}{hint(name, machine_names())}; it is neither a file nor one of "
+        f"{', '.join(machine_names())}",
         next_step="--machine NAME, or the path of a machine file (docs/machine.md)",
     )
 

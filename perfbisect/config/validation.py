@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from perfbisect.config.yaml_lines import Located, Place
+from perfbisect.core.nearest import hint
 from perfbisect.errors import LocatedError
 
 _WORDS = {
@@ -91,9 +91,7 @@ def _message(
 
 def unknown_key(name: str, keys: list[str]) -> tuple[str, str]:
     """Message and what is allowed for a key that nobody knows: the nearest names first."""
-    near = difflib.get_close_matches(name, keys, n=3, cutoff=0.6)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"unknown key{hint}", ", ".join(sorted(keys))
+    return f"unknown key{hint(name, keys, 0.6)}", ", ".join(sorted(keys))
 
 
 def keys_of(model: type[BaseModel] | None) -> list[str]:

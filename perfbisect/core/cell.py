@@ -33,6 +33,7 @@ from perfbisect.core.fields import (
     Words,
 )
 from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.core.nearest import hint
 from perfbisect.core.options import merge_options
 from perfbisect.errors import UsageError
 
@@ -236,8 +237,10 @@ def apply_variant(cell: Cell, name: str) -> Cell:
     :raises UsageError: no such variant, or a cell that has one applied already.
     """
     if name not in cell.variants:
+        near = hint(name, cell.variants)
         raise UsageError(
-            f"cell {cell.name} has no variant {name!r}; it has: {', '.join(cell.variants) or 'none'}"
+            f"cell {cell.name} has no variant {name!r}{near}; it has: {', '.join(cell.variants) or 'none'}",
+            next_step="perfbisect cells show CELL tells what a cell is; without a variant it is served as it is",
         )
     if cell.variant:
         raise UsageError(

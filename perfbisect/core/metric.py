@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from perfbisect.core.nearest import hint, nearest
 from perfbisect.errors import UsageError
 
 Direction = Literal["lower", "higher"]
@@ -189,11 +189,16 @@ def parse_metric(text: str) -> MetricRef:
     found = _REFERENCE.match(text.strip())
     name = found["name"] if found else text.strip().split(":")[0]
     if found is None or not (name in METRICS or name.startswith(STAGE)):
-        near = difflib.get_close_matches(name, METRICS, n=3, cutoff=0.5)
-        hint = f"; nearest: {', '.join(near)}" if near else ""
+        near = nearest(name, METRICS)
         known = f"{', '.join(METRICS)}, with :median, :mean or :pNN"
-        raise UsageError(f"unknown metric {text!r}{hint}; known: {known}")
+        raise UsageError(
+            f"unknown metric {text!r}{hint(name, METRICS)}; known: {known}",
+            next_step=f"--metric {near[0]}" if near else "--metric with one of the names that are known",
+        )
     metric, statistic = row(name), found["statistic"] or ""
     if statistic and not metric.per_request:
-        raise UsageError(f"metric {name!r} is one number a run and has no {statistic!r}; ask for {name!r}")
+        raise UsageError(
+            f"metric {name!r} is one number a run and has no {statistic!r}; ask for {name!r}",
+            next_step=f"--metric {name}",
+        )
     return MetricRef(name, statistic or ("median" if metric.per_request else ""))

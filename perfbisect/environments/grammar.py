@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfbisect.core.nearest import hint
 from perfbisect.errors import UsageError
 
 _MODULE = "import name of the engine"
@@ -106,9 +106,7 @@ def parse_spec(text: str) -> Spec:
         name, _, rest = name.partition(",")
         rest = f",{rest}" if rest else ""
     if name not in OPTIONS:
-        near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.5)
-        hint = f"; nearest: {near[0]}" if near else ""
-        raise bad(text, f"unknown kind of environment {name!r}{hint}", f"known: {', '.join(OPTIONS)}")
+        raise bad(text, f"unknown kind of environment {name!r}{hint(name, OPTIONS)}", f"known: {', '.join(OPTIONS)}")
     argument, *words = rest.split(",")
     if name in _FREE:
         free = [word for word in words if word.strip().partition("=")[0] not in OPTIONS[name]]
@@ -120,10 +118,9 @@ def parse_spec(text: str) -> Spec:
     for word in words:
         key, equals, value = word.strip().partition("=")
         if key not in OPTIONS[name]:
-            near = difflib.get_close_matches(key, OPTIONS[name], n=1, cutoff=0.5)
-            hint = f"; nearest: {near[0]}" if near else ""
+            near = hint(key, OPTIONS[name])
             allowed = ", ".join(f"{known}= ({meaning})" for known, meaning in OPTIONS[name].items())
-            raise bad(text, f"unknown key {key!r} of {name!r}{hint}", f"allowed: {allowed}")
+            raise bad(text, f"unknown key {key!r} of {name!r}{near}", f"allowed: {allowed}")
         if not equals or not value.strip():
             raise bad(text, f"key {key!r} has no value", f"write {key}=VALUE: {OPTIONS[name][key]}")
         if key in options:

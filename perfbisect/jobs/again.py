@@ -10,6 +10,7 @@ from statistics import median
 from perfbisect.core import bisect as core
 from perfbisect.core.attempt import key
 from perfbisect.core.metric import MetricRef
+from perfbisect.core.nearest import hint
 from perfbisect.errors import UsageError
 from perfbisect.jobs.fold import SEARCHING, Launch, launches, project
 from perfbisect.jobs.plan import BisectPlan, plan_of
@@ -44,7 +45,10 @@ def with_metric(job: Job, events: Sequence[Event], metric: MetricRef) -> ReportD
     """
     plan = plan_of(tuple(events))
     if not isinstance(plan, BisectPlan):
-        raise UsageError(f"job {job.id} is no bisection: its report has every metric")
+        raise UsageError(
+            f"job {job.id} is no bisection: its report has every metric",
+            next_step=f"perfbisect report {job.id}",
+        )
     seen = launches(events)
     check_reported(seen, metric)
     asked = plan.model_copy(update={"metric": str(metric)})
@@ -72,12 +76,17 @@ def check_reported(seen: Sequence[Launch], metric: MetricRef) -> None:
     named."""
     attempts = [x.attempt for x in seen if x.end == "finished" and x.attempt and x.purpose in SEARCHING]
     if not attempts:
-        raise UsageError("nothing has been measured yet: there is nothing to ask another metric of")
+        raise UsageError(
+            "nothing has been measured yet: there is nothing to ask another metric of",
+            next_step="perfbisect resume measures",
+        )
     common = set.intersection(*({name for run in a.runs for name in run.values} for a in attempts))
     if key(metric) not in common:
         raise UsageError(
-            f"the launches do not report {key(metric)}; all report: {', '.join(sorted(common))}",
+            f"the launches do not report {key(metric)}{hint(key(metric), common)}; "
+            f"all report: {', '.join(sorted(common))}",
             where=attempts[0].folder,
+            next_step="--metric with one of these",
         )
 
 

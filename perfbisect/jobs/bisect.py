@@ -26,14 +26,15 @@ from perfbisect.jobs.words import as_asked
 from perfbisect.jobs.work import Ahead, Order, Tools, clear_up
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.notices import Ended
+from perfbisect.store.events import Clock
 from perfbisect.store.jobs import Job, finished
 from perfbisect.store.journal import Journal
 from perfbisect.system.slots import Slot
 
 
-def begin(job: Job, plan: JobPlan, tools: Tools) -> None:
+def begin(job: Job, plan: JobPlan, clock: Clock) -> None:
     """Writes the plan into the job's journal: from here on the job can be resumed."""
-    with Journal(job.journal, clock=tools.clock) as journal:
+    with Journal(job.journal, clock=clock) as journal:
         journal.append("plan", plan.model_dump(mode="json"))
 
 
@@ -54,7 +55,10 @@ def amend(
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = plan_of(journal.events)
         if not isinstance(plan, BisectPlan):
-            raise UsageError(f"job {job.id} is no bisection: it has no budget and no other question")
+            raise UsageError(
+                f"job {job.id} is no bisection: it has no budget and no other question",
+                next_step=f"perfbisect resume {job.id}, without options",
+            )
         changed: dict[str, object] = {}
         if metric is not None and str(metric) != plan.metric:
             check_reported(launches(journal.events), metric)
@@ -65,11 +69,13 @@ def amend(
         if budget is not None:
             if outcome is not None and outcome.word != "out of budget" and not changed:
                 raise UsageError(
-                    f"job {job.id} has its verdict, {outcome.word!r}: more minutes would change nothing"
+                    f"job {job.id} has its verdict, {outcome.word!r}: more minutes would change nothing",
+                    next_step=f"perfbisect report {job.id}",
                 )
             if budget <= plan.budget:
                 raise UsageError(
-                    f"the budget was {plan.budget:.0f} minutes already, and {budget:.0f} are no more"
+                    f"the budget was {plan.budget:.0f} minutes already, and {budget:.0f} are no more",
+                    next_step=f"--budget with more than {plan.budget:.0f}m",
                 )
             changed["budget"] = budget
         if changed:

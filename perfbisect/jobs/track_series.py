@@ -46,10 +46,8 @@ def known_cells(store: SeriesStore, cells: Sequence[str]) -> tuple[str, ...]:
             name for name in have if name.startswith(cell) and name[len(cell) :][:1] in tuple("/@-")
         ]
         if not exact:
-            near = difflib.get_close_matches(cell, have, n=3, cutoff=0.3)
-            hint = f"; nearest: {', '.join(near)}" if near else ""
             raise UsageError(
-                f"no cell {cell!r} among the {len(have)} in the store{hint}",
+                f"no cell {cell!r} among the {len(have)} in the store{hint(cell, have, 0.3)}",
                 next_step="perfbisect track trend, without a cell, lists them",
             )
         found += exact

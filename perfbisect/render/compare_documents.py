@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,6 +13,7 @@ from perfbisect.render.documents import (
     CommandsDocument,
     Document,
     LaunchDocument,
+    LongDocument,
     MetricDocument,
     MinutesDocument,
 )
@@ -75,9 +77,10 @@ class SingleRunDocument(Document):
     high: float
 
 
-class CompareDocument(Document):
+class CompareDocument(LongDocument):
     """How a comparison ended, or how far it is."""
 
+    shown: ClassVar[Mapping[str, int]] = {"launches": -4}
     schema_: Literal["perfbisect.compare/1"] = Field(default="perfbisect.compare/1", alias="schema")
     job: str
     finished: bool
@@ -87,6 +90,8 @@ class CompareDocument(Document):
     expected: str = ""
     claim: Settled | None = None
     """Whether what was claimed (``expected``) holds; a guard that moved for the worse refutes it."""
+    limit: float | None = None
+    """Of a check: by which share B may be worse; ``claim`` says whether it is not."""
     sentences: tuple[str, ...]
     next: str
     effect: float | None
@@ -155,6 +160,9 @@ class VerifyDocument(Document):
     word: Settled
     cells: tuple[CompareDocument, ...]
 
+    def brief(self) -> VerifyDocument:
+        return self.model_copy(update={"cells": tuple(cell.brief() for cell in self.cells)})
+
 
 class SweepDocument(Document):
     """``perfbisect compare --sweep``: one comparison a load, and its signature in words."""
@@ -162,3 +170,6 @@ class SweepDocument(Document):
     schema_: Literal["perfbisect.sweep/1"] = Field(default="perfbisect.sweep/1", alias="schema")
     signature: str
     cells: tuple[CompareDocument, ...]
+
+    def brief(self) -> SweepDocument:
+        return self.model_copy(update={"cells": tuple(cell.brief() for cell in self.cells)})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.render.documents import Document
+from perfbisect.render.documents import Document, LongDocument
 from perfbisect.render.site_documents import AlertDocument, Cause, Shape, State
 
 
@@ -96,10 +97,11 @@ class GoneDocument(Document):
     seen: str
 
 
-class TrackDetectDocument(Document):
+class TrackDetectDocument(LongDocument):
     """``perfbisect track detect``. ``until``: the last night of the store; ``since``: the night from which on
     changes are told, empty for all."""
 
+    shown: ClassVar[Mapping[str, int]] = {"alerts": 12, "listed": 5, "gone": 12, "boundaries": 12}
     schema_: Literal["perfbisect.track-detect/1"] = Field(default="perfbisect.track-detect/1", alias="schema")
     fdr: float
     since: str
@@ -110,6 +112,18 @@ class TrackDetectDocument(Document):
     boundaries: tuple[ElsewhereDocument, ...]
     gone: tuple[GoneDocument, ...]
     census: CensusDocument
+
+    def brief(self) -> TrackDetectDocument:
+        """The alerts that are new, then those that are open and newest; of the census no single series."""
+        alerts = sorted(self.alerts, key=lambda alert: alert.first, reverse=True)
+        alerts.sort(key=lambda alert: (not alert.new, alert.state != "open"))
+        brief = self.model_copy(update={"alerts": tuple(alerts)})
+        brief = LongDocument.brief(brief)
+        if not self.census.series:
+            return brief
+        left = {**brief.left_out, "census.series": len(self.census.series)}
+        census = self.census.model_copy(update={"series": ()})
+        return brief.model_copy(update={"census": census, "left_out": left})
 
 
 class TrackStateDocument(Document):
@@ -159,3 +173,6 @@ class TrackReportDocument(Document):
     rows: tuple[ReportRowDocument, ...]
     quiet: int
     detect: TrackDetectDocument
+
+    def brief(self) -> TrackReportDocument:
+        return self.model_copy(update={"detect": self.detect.brief()})

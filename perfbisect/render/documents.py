@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+_Self = TypeVar("_Self", bound="Document")
+_Long = TypeVar("_Long", bound="LongDocument")
 
 Ending = Literal["found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"]
 
@@ -12,11 +16,41 @@ Ending = Literal["found", "not reproduced", "too small", "out of budget", "incon
 class Document(BaseModel):
     """A part of a document; every field is there, whatever its value."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        serialize_by_alias=True,
+        json_schema_serialization_defaults_required=True,
+    )
 
     def text(self) -> str:
         """The document as indented JSON."""
         return self.model_dump_json(indent=2, by_alias=True)
+
+    def brief(self: _Self) -> _Self:
+        """The document as a program that acts on it needs it: see :class:`LongDocument`."""
+        return self
+
+
+class LongDocument(Document):
+    """A document with lists that grow with the work: a brief one has the ends of them, and says so."""
+
+    shown: ClassVar[Mapping[str, int]] = {}
+    """List -> how many of its items are in the brief document: the first, or, below zero, the last."""
+    left_out: dict[str, int] = Field(default_factory=dict)
+    """List -> how many of its items are not here; ``--full`` brings them."""
+
+    def brief(self: _Long) -> _Long:
+        """With as much of its lists as ``shown`` says, and ``left_out`` for the rest."""
+        kept: dict[str, object] = {}
+        left: dict[str, int] = {}
+        for name, most in self.shown.items():
+            items = getattr(self, name)
+            if len(items) > abs(most):
+                kept[name] = items[:most] if most >= 0 else items[most:]
+                left[name] = len(items) - abs(most)
+        return self.model_copy(update={**kept, "left_out": {**self.left_out, **left}})
 
 
 class ChangeDocument(Document):
@@ -87,9 +121,10 @@ class ExpectedDocument(Document):
     """Which noise is assumed, in words."""
 
 
-class PlanDocument(Document):
+class PlanDocument(LongDocument):
     """What will be done: ``perfbisect bisect --dry-run``."""
 
+    shown: ClassVar[Mapping[str, int]] = {"positions": 0, "skips": 10}
     schema_: Literal["perfbisect.plan/1"] = Field(default="perfbisect.plan/1", alias="schema")
     cell: CellDocument
     metric: MetricDocument
@@ -193,7 +228,7 @@ class StepDocument(Document):
     confirmed: EffectDocument
 
 
-class JobDocument(Document):
+class JobDocument(LongDocument):
     """What the documents of all jobs that measure have in common."""
 
     schema_: str = Field(alias="schema")
@@ -212,6 +247,14 @@ class JobDocument(Document):
 class ReportDocument(JobDocument):
     """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
 
+    shown: ClassVar[Mapping[str, int]] = {
+        "launches": -4,
+        "history": 0,
+        "skips": 10,
+        "merged": 0,
+        "not_tested": 5,
+        "cherry_picks": 10,
+    }
     schema_: Literal["perfbisect.report/1"] = Field(default="perfbisect.report/1", alias="schema")
     outcome: Ending
     sentences: tuple[str, ...]
@@ -247,6 +290,15 @@ class ReportDocument(JobDocument):
     cherry_picks: tuple[ChangeDocument, ...] = ()
     """Changes that only the good end's own branch has, where the step is between it and the merge base."""
 
+    def brief(self) -> ReportDocument:
+        """Without the probability of every position: those that lead are named."""
+        brief = super().brief()
+        if brief.beliefs is None or not brief.beliefs.by_position:
+            return brief
+        left = {**brief.left_out, "beliefs.by_position": len(brief.beliefs.by_position)}
+        beliefs = brief.beliefs.model_copy(update={"by_position": ()})
+        return brief.model_copy(update={"beliefs": beliefs, "left_out": left})
+
 
 class RunMetricDocument(Document):
     """One metric over the launches: per launch the mean of its runs."""
@@ -265,6 +317,7 @@ class RunMetricDocument(Document):
 class RunDocument(JobDocument):
     """What ``perfbisect run`` measured."""
 
+    shown: ClassVar[Mapping[str, int]] = {"launches": -8}
     schema_: Literal["perfbisect.run/1"] = Field(default="perfbisect.run/1", alias="schema")
     finished: bool
     change: ChangeDocument

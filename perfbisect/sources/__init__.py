@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from perfbisect.core.nearest import hint
 from perfbisect.core.point import Build
 from perfbisect.errors import UsageError
 
@@ -108,7 +109,10 @@ def source_of(argument: str, named: str | None = None) -> Source:
     """
     if named is not None:
         if named not in SOURCES:
-            raise UsageError(f"no source {named!r}; there are: {', '.join(SOURCES)}")
+            raise UsageError(
+                f"no source {named!r}{hint(named, SOURCES)}; there are: {', '.join(SOURCES)}",
+                next_step="leave --from out: the place itself says which it is",
+            )
         if not SOURCES[named].takes(argument):
             raise UsageError(
                 f"{argument} is no {named}: {SOURCES[named].what}", next_step="leave --from out, or mend it"

@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
+from perfbisect.core.nearest import hint
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.store.ending import clear_ending
 from perfbisect.store.events import Event
 from perfbisect.store.journal import read
 
@@ -33,9 +35,11 @@ class Holder:
 
     @property
     def alive(self) -> bool:
-        """True if this very process lives: the pid alone may be somebody else's by now."""
+        """True if this very process lives: the pid may be somebody else's by now, or wait to be reaped."""
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.created) < _SAME_MOMENT
+            process = psutil.Process(self.pid)
+            ended = process.status() == psutil.STATUS_ZOMBIE
+            return not ended and abs(process.create_time() - self.created) < _SAME_MOMENT
         except psutil.Error:
             return False
 
@@ -65,6 +69,16 @@ class Job:
     @property
     def document(self) -> Path:
         return self.path / "report.json"
+
+    @property
+    def result(self) -> Path:
+        """What the verb handed out, where that is more than this job's report."""
+        return self.path / "result.json"
+
+    @property
+    def log(self) -> Path:
+        """What a detached process wrote."""
+        return self.path / "detached.log"
 
     @property
     def finished(self) -> bool:
@@ -105,6 +119,7 @@ class Job:
         """
         with _held(self.path, self.id, f"job {self.id}"):
             self.clear_stop()
+            clear_ending(self.path)
             yield
 
 
@@ -157,10 +172,15 @@ class Jobs:
         if len(near) == 1:
             return near[0]
         if near:
-            raise UsageError(f"{identity!r} names several jobs: {_ids(near)}")
+            raise UsageError(
+                f"{identity!r} names several jobs: {_ids(near)}",
+                where=self.folder,
+                next_step="more letters of the id",
+            )
         known = self.all()
         raise UsageError(
-            f"no job {identity!r}; " + (f"there are: {_ids(known[-10:])}" if known else "there is none"),
+            f"no job {identity!r}{hint(identity, [job.id for job in known])}; "
+            + (f"there are: {_ids(known[-10:])}" if known else "there is none"),
             where=self.folder,
             next_step="perfbisect status",
         )
@@ -216,7 +236,9 @@ def _held(folder: Path, job: str, what: str) -> Iterator[None]:
             next_step=f"wait for it, or: perfbisect stop {holder.job if holder else job}",
         ) from None
     except OSError as error:
-        raise MachineError(f"{what} cannot be locked: {error}", where=folder) from error
+        raise MachineError(
+            f"{what} cannot be locked: {error}", where=folder, next_step="--state with a folder on a local disk"
+        ) from error
     try:
         me = psutil.Process()
         staging = record.with_suffix(".new")

@@ -6,7 +6,6 @@ Everything is asked of git's objects, so a dirty work tree is of no consequence.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import subprocess
@@ -17,6 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from perfbisect.core.change import Change
+from perfbisect.core.nearest import hint
 from perfbisect.errors import MachineError, RevisionError
 
 _FORMAT = "--format=%H%x00%P%x00%ct%x00%an%x00%s"
@@ -276,15 +276,14 @@ class Repository:
         if kind in ("blob", "tree"):
             return RevisionError(f"revision {name!r} is a {kind}, not a commit", next_step=self.look())
         names = self.text("for-each-ref", "--format=%(refname:short)", errors="replace").splitlines()
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-        hint = f"; nearest: {', '.join(near)}" if near else ""
+        near = hint(name, names, 0.6)
         if self.is_shallow():
             return RevisionError(
-                f"revision {name!r} does not exist in {self.path}, a shallow clone: history ends early{hint}",
+                f"revision {name!r} does not exist in {self.path}, a shallow clone: history ends early{near}",
                 next_step=f"git -C {self.path} fetch --unshallow --tags",
             )
         return RevisionError(
-            f"revision {name!r} does not exist in {self.path}{hint}",
+            f"revision {name!r} does not exist in {self.path}{near}",
             next_step=f"git -C {self.path} fetch --all --tags",
         )
 

@@ -49,7 +49,10 @@ def between(package: str, versions: Sequence[str], good: str, bad: str) -> Histo
     for end, name in ((first, "good"), (last, "bad")):
         if end not in known:
             near = ", ".join(str(v) for v in known[-12:])
-            raise RevisionError(f"--{name} {end} is no release of {package}; there are: {near}")
+            raise RevisionError(
+                f"--{name} {end} is no release of {package}; there are: {near}",
+                next_step=f"--{name} with one of these; --versions names others",
+            )
     if first == last:
         raise RevisionError(
             f"good and bad are the same release, {first}", next_step="name two different ones"

@@ -45,7 +45,7 @@ def test_a_release_beside_main_and_the_reverted_end(tmp_path: Path, history: Pre
     """The good end is no ancestor of the bad one; the culprit is taken out of the bad end and measured."""
     before = everything(history.path)
     bench = Bench(tmp_path, history)
-    arguments = ("--good", "v1", "--bad", "main", "--confirm-revert", "--json")
+    arguments = ("--good", "v1", "--bad", "main", "--confirm-revert", "--json", "--full")
     process = bench.bisect(*arguments)
     out, told = process.communicate(timeout=180)
     assert process.returncode == 3, told

@@ -46,7 +46,7 @@ def new_job(tmp_path: Path) -> Callable[[BisectPlan, Watch, World], Job]:
 
     def make(plan: BisectPlan, watch: Watch, world: World) -> Job:
         job = Jobs(tmp_path).new(clock(), "abcd")
-        begin(job, plan, watch.tools(world))
+        begin(job, plan, watch.tools(world).clock)
         return job
 
     return make

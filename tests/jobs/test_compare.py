@@ -53,7 +53,7 @@ def plan_of(**changed: Any) -> ComparePlan:
 
 def measured(job: Job, world: World, watch: Watch | None = None, **changed: Any) -> CompareDocument:
     tools = (watch or Watch()).tools(world)
-    begin(job, plan_of(**changed), tools)
+    begin(job, plan_of(**changed), tools.clock)
     with job.held():
         return compare(job, tools)
 

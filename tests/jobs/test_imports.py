@@ -62,7 +62,7 @@ def earlier(tmp_path: Path) -> Measured:
             "runs": 1,
         }
         tools = Watch().tools(world or World(CHANGES, 1, factor=1.1, tau=0.01, seed=7 + position))
-        begin(job, make_run_plan(**asked | changed), tools)
+        begin(job, make_run_plan(**asked | changed), tools.clock)
         with job.held():
             run(job, tools)
         return job
@@ -72,7 +72,7 @@ def earlier(tmp_path: Path) -> Measured:
 
 def compared(folder: Path, plan: ComparePlan, found: tuple[Imported, ...], world: World) -> Job:
     job, tools = Jobs(folder).new(Clock()(), "cccc"), Watch().tools(world)
-    begin(job, plan, tools)
+    begin(job, plan, tools.clock)
     take_in(job, found, Clock())
     with job.held():
         compare(job, tools)

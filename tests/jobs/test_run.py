@@ -33,7 +33,7 @@ def plan(
 
 def job_of(tmp_path: Path, made: RunPlan, watch: Watch, world: World) -> Job:
     job = Jobs(tmp_path).new(Clock()(), "abcd")
-    begin(job, made, watch.tools(world))
+    begin(job, made, watch.tools(world).clock)
     return job
 
 

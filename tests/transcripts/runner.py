@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -75,6 +76,14 @@ def matches(wanted: list[str], shown: str) -> bool:
     )
 
 
+def says_what_comes_next(out: str, err: str) -> bool:
+    """True unless an error leaves its reader alone: each has a next step, in its JSON and for people."""
+    if '"schema": "perfbisect.error/' in out:
+        return bool(json.loads(out)["next"])
+    errors = re.split(r"^error: ", err, flags=re.MULTILINE)[1:]
+    return all(re.search(r"^  next:  \S", error, re.MULTILINE) for error in errors)
+
+
 def play(steps: list[Step], folder: Path, names: Mapping[str, str], patch: pytest.MonkeyPatch) -> None:
     """Types every step in a folder and compares. :raises AssertionError: something else came."""
 
@@ -102,6 +111,7 @@ def play(steps: list[Step], folder: Path, names: Mapping[str, str], patch: pytes
             code = run(arguments)
         told = f"line {step.line}: {step.typed}\nexit {code}\n1: {out.getvalue()}\n2: {err.getvalue()}"
         assert code == step.code, told
+        assert says_what_comes_next(out.getvalue(), err.getvalue()), told
         for wanted, shown in ((step.out, out.getvalue()), (step.err, err.getvalue())):
             if wanted:
                 assert matches([filled(line) for line in wanted], shown), told

@@ -11,7 +11,7 @@ from tests.environments.tiny import write_wheel
 from tests.fakes import checkouts
 from tests.fakes.history import ENGINE, make_history
 from tests.nightlies import make_nightlies
-from tests.transcripts.runner import FOLDER, matches, parse, play
+from tests.transcripts.runner import FOLDER, matches, parse, play, says_what_comes_next
 
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
 
@@ -75,6 +75,22 @@ def test_there_are_transcripts() -> None:
 )
 def test_the_player_sees_a_difference(wanted: list[str], shown: str, good: bool) -> None:
     assert matches(wanted, shown) is good
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "good"),
+    [
+        ("", "", True),
+        ("a\n", "#1 launched\n", True),
+        ("", "error: no cell\n  where: x\n  next:  perfbisect cells list\n", True),
+        ("", "error: no cell\n  where: x\n", False),
+        ("", "error: no cell\n  next:  \n", False),
+        ('{"schema": "perfbisect.error/1", "next": "perfbisect -h"}', "", True),
+        ('{"schema": "perfbisect.error/1", "next": null}', "", False),
+    ],
+)
+def test_the_player_sees_an_error_that_leaves_its_reader_alone(out: str, err: str, good: bool) -> None:
+    assert says_what_comes_next(out, err) is good
 
 
 def test_a_line_that_means_nothing_is_an_error() -> None:

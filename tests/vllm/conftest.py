@@ -64,7 +64,7 @@ def perfbisect(tmp_path: Path, history: demo_history.Demo) -> Callable[..., Answ
 
     def call(verb: str, *arguments: str) -> Answer:
         command = [
-            *(str(Path(sys.executable).with_name("perfbisect")), verb, CELL, "--json"),
+            *(str(Path(sys.executable).with_name("perfbisect")), verb, CELL, "--json", "--full"),
             *("--repo", str(history.path), "--state", str(tmp_path / "state")),
             *("--env", f"overlay:{RELEASE},base={history.commits[0]}", "--exclude-newer", DAY),
             *arguments,
