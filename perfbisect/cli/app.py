@@ -25,6 +25,7 @@ from perfbisect.cli.env import env
 from perfbisect.cli.git_step import heard, refuse_no_answer
 from perfbisect.cli.init import init
 from perfbisect.cli.jobs import report, status, stop
+from perfbisect.cli.nightly import nightly
 from perfbisect.cli.resume import resume
 from perfbisect.cli.run import run as run_verb
 from perfbisect.cli.schema import schema
@@ -77,6 +78,7 @@ for verb in (
     status,
     stop,
     report,
+    nightly,
     track,
     dashboard,
     env,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -17,7 +18,15 @@ _SUFFIXES = (".yaml", ".yml")
 _FOLDER = "cells"
 
 
-def cells_of(file: NightlyFile, *, read_at: ReadAt | None = None) -> tuple[Cell, ...]:
+@dataclass(frozen=True)
+class FoundCell:
+    """A cell, and what names it alone: ``FILE``, or ``FILE@c4-n40`` of a ladder."""
+
+    cell: Cell
+    source: str
+
+
+def cells_of(file: NightlyFile, *, read_at: ReadAt | None = None) -> tuple[FoundCell, ...]:
     """The cells of a nightly in the order in which the file names them, each once.
 
     Names are those of ``cells/`` beside the file, of ``./cells`` and of the shipped cells, in that order. A
@@ -26,15 +35,17 @@ def cells_of(file: NightlyFile, *, read_at: ReadAt | None = None) -> tuple[Cell,
     :raises LocatedError: nothing of that name (the nearest are named), two cells of one name, launches for a
         cell that there is not; or a cell file is wrong.
     """
-    known, found = _known(file), dict[str, Cell]()
+    known, found = _known(file), dict[str, FoundCell]()
     for index, entry in enumerate(file.nightly.cells):
         paths = list(_paths(file, entry, known))
         if not paths:
             raise _nothing(file, index, entry, known)
         for path in paths:
-            for cell in load_cells(path, read_at=read_at):
-                other = found.setdefault(cell.name, cell)
-                if other.digest != cell.digest:
+            cells = load_cells(path, read_at=read_at)
+            for cell in cells:
+                rung = cell.name.rpartition("@")[2] if len(cells) > 1 else ""
+                other = found.setdefault(cell.name, FoundCell(cell, f"{path}@{rung}" if rung else path))
+                if other.cell.digest != cell.digest:
                     raise file.wrong(("cells", index), f"two cells are named {cell.name}")
     for glob in file.nightly.launches_of:
         if not any(fnmatchcase(name, glob) for name in found):

@@ -78,8 +78,10 @@ def make_run_plan(
     )
 
 
-def run(job: Job, tools: Tools) -> RunDocument:
+def run(job: Job, tools: Tools, *, until: int | None = None) -> RunDocument:
     """Goes on with a run, new or resumed, until all its launches are measured. Hold the job meanwhile.
+
+    ``until``: stop, unfinished, as soon as so many are.
 
     :raises BuildError, ServerError: the change cannot be built or served.
     :raises ClientError, MachineError: they failed too often; the job can be resumed.
@@ -93,8 +95,10 @@ def run(job: Job, tools: Tools) -> RunDocument:
             clear_up(job, journal, tools)
             cell = cell_of(plan)
             with Crew(job, journal, tools, cell) as crew:
-                one_by_one(job, journal, tools, crew, _Launches(plan, cell))
-            journal.append("verdict", {"word": "measured"})
+                course = _Launches(plan, cell, plan.launches if until is None else min(until, plan.launches))
+                one_by_one(job, journal, tools, crew, course)
+            if course.most == plan.launches:
+                journal.append("verdict", {"word": "measured"})
         document = run_document(job, journal.events)
     tools.sink(Ended(document))
     return document
@@ -106,11 +110,12 @@ class _Launches:
 
     plan: RunPlan
     served: Cell
+    most: int
     advice: str = "read the log; another --at or --env may do"
 
     def next(self, seen: Sequence[Launch]) -> Order | str:
         done = sum(x.end == "finished" for x in seen)
-        if done >= self.plan.launches:
+        if done >= self.most:
             return ""
         why = f"launch {done + 1} of {self.plan.launches}"
         return Order(0, self.plan.change, "run", self.plan.runs, why)

@@ -106,6 +106,12 @@ def detect(
     """
     seen = look(store, table, fdr)
     document = detect_document(seen, store, since=since, fdr=fdr)
+    remember(store, seen, document, now)
+    return document
+
+
+def remember(store: SeriesStore, seen: Seen, document: TrackDetectDocument, now: str) -> None:
+    """Writes down what is told; of what was told before, its first telling and its state stay."""
     told = {one.id: one for one in document.alerts}
     rows = [
         Told(
@@ -117,7 +123,6 @@ def detect(
     ]  # fmt: skip
     with store.transaction():
         store.alerts.keep(rows, now)
-    return document
 
 
 def detect_document(seen: Seen, store: SeriesStore, *, since: str, fdr: float) -> TrackDetectDocument:

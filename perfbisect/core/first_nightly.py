@@ -1,0 +1,97 @@
+"""The first ``nightly.yaml`` of a repository: what was seen of it, with every key and what it is for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FirstNightly:
+    """What is known. ``repository``: as the file names it; ``saw``: what was looked at; ``cell``: empty where
+    no shipped cell can be measured here; ``settings``: keys that ``perfbisect.yaml`` does not say, of which
+    one without a value is left for the user; ``day``: today."""
+
+    name: str
+    repository: str
+    branch: str
+    cell: str
+    settings: Mapping[str, str]
+    saw: tuple[tuple[str, str], ...]
+    day: str
+
+
+def first_nightly(known: FirstNightly) -> str:
+    """The text of the file."""
+    return "\n".join(_lines(known)) + "\n"
+
+
+def _lines(known: FirstNightly) -> Iterator[str]:
+    width = max(len(what) for what, _ in known.saw)
+    yield "# What is measured every night: perfbisect nightly THIS_FILE; docs/nightly.md has the rules."
+    yield "# Written by `perfbisect nightly --init`, which saw:"
+    yield from (f"#   {what:<{width}}  {found}" for what, found in known.saw)
+    yield "# Paths are relative to this file. What perfbisect.yaml says there need not stand here."
+    yield ""
+    yield f"name: {known.name}"
+    yield f"repository: {_text(known.repository)}"
+    yield f"branch: {_text(known.branch)}   # its head is measured; nothing is fetched: do that before"
+    yield ""
+    yield "# Cells by name, by pattern of names, or as files: perfbisect cells list shows the names."
+    if known.cell:
+        yield f"cells: [{known.cell}]"
+    else:
+        yield "# No shipped cell can be measured on this machine: name your own."
+        yield "cells: [my_cell.yaml]"
+    yield ""
+    yield from _settings(known)
+    yield from _REST.format(day=known.day).splitlines()
+
+
+def _settings(known: FirstNightly) -> Iterator[str]:
+    yield "# How a commit gets an environment, by which client it is measured, on which kind of machine."
+    for key, value in known.settings.items():
+        yield f"{key}: {_text(value)}" if value else f"# {key}: ...   # to be said: it is not known here"
+    yield ""
+
+
+def _text(value: str) -> str:
+    """As YAML writes it: quoted as JSON is."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+_REST = """\
+# Dependencies as they were on this day: else a change between two nights may be one of theirs.
+exclude_newer: "{day}"
+
+budget: 6h          # of a night, bisections included; the shortest cells that fit are measured
+launches: 2         # fresh server starts a cell, at least two
+runs: 1             # runs in each of them
+# launches_of: {{"slow_*": 4}}   # more, for cells whose launches differ much
+suite: false        # true: cells of one server share its launches; as_nightly: in the order above
+
+alerts:
+  fdr: 0.05                      # share of false alarms among the series that are alarmed, at most
+  causes: [product, unknown]     # which are findings; the others are listed
+  # smallest: 3%                 # less is no finding
+  # since: "{day}"             # changes of earlier nights are not told
+
+bisect:
+  when: new         # never: alerts only
+  budget: 3h        # of one bisection, within what the night has left
+  most: 2           # so many a night
+  # smallest: 5%    # less is not worth it
+
+# Written every night:
+# report: nightly/report                       # folder of nightly.md and nightly.html
+# dashboard: {{folder: nightly/site}}            # the static site
+# publish: nightly/kanban                      # results in the kanban's own format
+# exports: {{csv: nightly/results.csv, benchmark: nightly/benchmark.json}}
+
+# Who is told. The address of a webhook is a secret: only the name of its variable stands here.
+tell:
+  job_summary: true              # where GITHUB_STEP_SUMMARY is set
+  # markdown: nightly/night.md   # for an issue or a comment
+  # webhook: {{url: NIGHTLY_WEBHOOK, format: slack}}
+"""

@@ -1,0 +1,270 @@
+"""A night: measured, read, bisected, told. Starting it again is starting the same loop: what ended is over.
+
+Its journal holds the plan, the job of each cell, what failed and what came of each step; the launches stand
+in the jobs' own journals. So a night that was killed at any point goes on where it was.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from perfbisect.core import night as core
+from perfbisect.core.night_worth import Rules
+from perfbisect.errors import EXIT_OURS, BuildError, Interrupted, MachineError, PerfbisectError
+from perfbisect.jobs.nightly_document import alerts_of, night_document
+from perfbisect.jobs.nightly_hands import CellJob, Done, Hands, Scene, Step
+from perfbisect.jobs.nightly_plan import NightPlan, night_plan_of, setting_name
+from perfbisect.jobs.nightly_prepare import prepare
+from perfbisect.jobs.nightly_read import bring_in, judge, write_down
+from perfbisect.jobs.nightly_search import Bench, cases, postponed, settle
+from perfbisect.jobs.nightly_state import NightState, Tally, spent, state_of, tallies
+from perfbisect.jobs.nightly_steps import reading_steps
+from perfbisect.jobs.track_detect import Seen, look
+from perfbisect.jobs.track_report import report
+from perfbisect.jobs.work import clear_up
+from perfbisect.render.nightly_documents import NightAlertDocument, NightlyDocument
+from perfbisect.render.notices import Told
+from perfbisect.store.events import stamp
+from perfbisect.store.jobs import Job
+from perfbisect.store.journal import Journal
+from perfbisect.store.nights import Night
+from perfbisect.store.series import SeriesStore
+from perfbisect.system.whole_file import write_whole
+
+GOES_ON = timedelta(hours=12)
+"""So long after it began a night that was cut short is still tonight's: it goes on with its own commit."""
+
+_MACHINE = 2
+"""Cells in a row that the machine fails, after which no other is tried."""
+
+
+def nightly(scene: Scene, hands: Hands) -> NightlyDocument:
+    """One night, new or cut short, to its end.
+
+    :raises MachineError: another process is at work on this nightly; or the disk.
+    :raises Interrupted: Ctrl-C or a stop; started again it goes on.
+    """
+    nights, now = scene.nights, hands.clock()
+    with nights.held(now):
+        before = nights.all()
+        last = before[-1] if before else None
+        if last is None or _left(scene, hands, last, now):
+            last = nights.new(now, scene.commit.id)
+        else:
+            before = before[:-1]
+        with Journal(last.journal, clock=hands.clock) as journal:
+            if not journal.events:
+                plan = prepare(scene, before, now, hands)
+                journal.append("plan", plan.model_dump(mode="json"))
+            return _Night(scene, hands, last, before, journal).run()
+
+
+def _left(scene: Scene, hands: Hands, last: Night, now: datetime) -> bool:
+    """True if the last night is over, or was cut short so long ago that it is given up."""
+    events = last.events()
+    if not events:
+        return False
+    state = state_of(events)
+    if state.over:
+        return True
+    if now - datetime.fromisoformat(events[0].time) < GOES_ON:
+        return False
+    with Journal(last.journal, clock=hands.clock) as journal:
+        for identity in (*state.jobs.values(), *state.searches.values()):
+            _clear(scene.jobs.folder / identity, hands)
+        plan = night_plan_of(events)
+        verdict = _verdict(plan, tallies(plan, state, scene.jobs))
+        journal.append("verdict", {"word": "given up", **verdict})
+    return True
+
+
+def _clear(path: Path, hands: Hands) -> None:
+    """Ends what a killed process left of a job, which stays as it is and can be resumed."""
+    job = Job(path)
+    if job.journal.exists() and not job.finished:
+        with job.held(), Journal(job.journal, clock=hands.clock) as journal:
+            clear_up(job, journal, hands)
+
+
+def _verdict(plan: NightPlan, done: Mapping[str, Tally]) -> dict[str, object]:
+    """What later nights want to know of this one."""
+    each = {one.digest: done[one.name].each for one in plan.wanted}
+    return {
+        "setting": setting_name(plan.setting),
+        "measured": [one.digest for one in plan.wanted if len(done[one.name].measured) >= one.launches],
+        "each": {digest: minutes for digest, minutes in each.items() if minutes is not None},
+    }
+
+
+class _Night:
+    """The loop of a night."""
+
+    def __init__(
+        self, scene: Scene, hands: Hands, night: Night, before: Sequence[Night], journal: Journal
+    ) -> None:
+        self.scene, self.hands, self.night, self.before, self.journal = scene, hands, night, before, journal
+        self.plan = night_plan_of(journal.events)
+        self.rules = scene.file.nightly
+
+    @property
+    def state(self) -> NightState:
+        return state_of(self.journal.events)
+
+    def run(self) -> NightlyDocument:
+        self._measure()
+        with SeriesStore.of(self.scene.state) as store:
+            self._step("ingest", partial(self._ingest, store))
+            seen = self._read(store)
+            if seen is not None:
+                for step in reading_steps(self.scene, store, seen, self.night, self.hands.clock):
+                    self._step(step.name, partial(self._run, step))
+        for step in self.hands.steps:
+            self._step(step.name, partial(self._run, step))
+        document = self.document(ended=stamp(self.hands.clock()))
+        write_whole(self.night.document, document.text() + "\n")
+        done = _verdict(self.plan, tallies(self.plan, self.state, self.scene.jobs))
+        self.journal.append("verdict", {"word": "over", "exit_code": document.exit_code, **done})
+        return document
+
+    def _run(self, step: Step) -> Done:
+        return step.run(self.document())
+
+    def document(self, ended: str = "") -> NightlyDocument:
+        """The night as it stands."""
+        return night_document(self.scene, self.plan, self.journal.events, self.night, ended=ended)
+
+    def _measure(self) -> None:
+        plan, order, machine = self.plan, self.plan.order, 0
+        while True:
+            state = self.state
+            done = tallies(plan, state, self.scene.jobs)
+            counts = {name: len(one.measured) for name, one in done.items()}
+            each = {name: one.each for name, one in done.items() if one.each is not None}
+            used = spent(plan, state, self.scene.jobs)
+            sitting = core.next_sitting(order, plan.sets(each), counts, state.failed, used, plan.budget)
+            if sitting is None:
+                return
+            left = sum(one.launches - counts[one.name] for one in plan.wanted if one.name not in state.failed)
+            cells = ", ".join(sitting.cells)
+            self.hands.sink(Told(f"{cells}: launch {sitting.launch}; {left} launches are left tonight"))
+            jobs = [CellJob(plan.cell(name), self._job(name)) for name in sitting.cells]
+            failures = self.hands.measure(plan, jobs, sitting.launch)
+            for name, error in failures.items():
+                self._failed(name, error)
+            after = tallies(plan, self.state, self.scene.jobs)
+            if not failures and all(len(after[name].measured) == counts[name] for name in sitting.cells):
+                raise PerfbisectError(f"a launch of {cells} neither measured nor failed")
+            machine = machine + 1 if any(isinstance(e, MachineError) for e in failures.values()) else 0
+            first = next(iter(failures.values()), None)
+            if isinstance(first, BuildError) or machine >= _MACHINE:
+                self._all_fail(first, after)
+
+    def _job(self, name: str) -> Job:
+        """The job of a cell: that which the journal names, or a new one, told first."""
+        identity = self.state.jobs.get(name)
+        if identity is None:
+            identity = self.hands.new_job().id
+            self.journal.append("job", {"cell": name, "job": identity})
+        return Job(self.scene.jobs.folder / identity)
+
+    def _failed(self, name: str, error: PerfbisectError, reason: str = "") -> None:
+        told = {"cell": name, "reason": reason or error.message, "log": error.where or "", **_code(error)}
+        self.journal.append("cell", told)
+        self.hands.sink(Told(f"{name}: failed: {told['reason']}"))
+
+    def _all_fail(self, error: PerfbisectError | None, done: Mapping[str, Tally]) -> None:
+        """What no cell can do, every one is spared: the commit cannot be built, or the machine is ill."""
+        if error is None:
+            return
+        for one in self.plan.wanted:
+            if one.name not in self.state.failed and len(done[one.name].measured) < one.launches:
+                self._failed(one.name, error, f"not tried, since another cell failed so: {error.message}")
+
+    def _ingest(self, store: SeriesStore) -> Done:
+        """Those of the night before once more: it may have been given up, and its jobs resumed by hand."""
+        states = [state_of(one.events()) for one in self.before[-1:]] + [self.state]
+        jobs = [Job(self.scene.jobs.folder / name) for state in states for name in state.jobs.values()]
+        return Done(bring_in(store, jobs))
+
+    def _read(self, store: SeriesStore) -> Seen | None:
+        """What changed, told and looked into; None where the series cannot be read."""
+        table, rules = self.scene.table, self.rules.alerts
+        found: list[Seen] = []
+
+        def detect() -> Done:
+            seen, alerts = judge(store, table, rules)
+            found.append(seen)
+            rows = report(store, seen, fdr=rules.fdr).rows
+            data = {
+                "alerts": [one.model_dump(mode="json") for one in alerts],
+                "rows": [one.model_dump(mode="json") for one in rows],
+            }
+            counted = Counter(one.change for one in alerts)
+            return Done(", ".join(f"{n} {change}" for change, n in counted.items()) or "no alerts", data=data)
+
+        if not store.cells():
+            return None
+        self._step("detect", detect)
+        alerts = alerts_of(self.state)
+        if alerts is None:
+            return None
+        seen = found[0] if found else look(store, table, rules.fdr)
+        now = stamp(self.hands.clock())
+        self._step("alerts", lambda: Done(write_down(store, seen, alerts, rules, now)))
+        self._step("search", partial(self._search, store, seen, alerts))
+        return seen
+
+    def _search(self, store: SeriesStore, seen: Seen, alerts: Sequence[NightAlertDocument]) -> Done:
+        rules = self.rules.bisect
+        states = {one.id: one.state for one in store.alerts.all()}
+        among = cases(
+            seen,
+            alerts,
+            postponed(self.before),
+            states,
+            self.plan,
+            Rules(wanted=rules.when == "new", least=rules.least, tails=rules.tails),
+        )
+        bench = Bench(self.scene, self.hands, self.plan, self.journal, store, seen, self.night.path)
+        settle(bench, tuple(among))
+        return Done(f"{len(self.state.settled)} events looked into")
+
+    def _step(self, name: str, work: Callable[[], Done]) -> None:
+        """A step that was done is not done again; one that fails is told, and those behind it still run.
+
+        :raises Interrupted: Ctrl-C or a stop.
+        """
+        if self.state.steps.get(name, {}).get("state") == "done":
+            return
+        try:
+            done = work()
+        except Interrupted:
+            raise
+        except PerfbisectError as error:
+            told = {"told": error.message, "where": error.where or "", **_code(error)}
+        except Exception as error:
+            told = {"told": f"a mistake of perfbisect itself: {error!r}", "where": self._traceback(name)}
+            told |= {"next": "report it, with that file", "exit_code": EXIT_OURS}
+        else:
+            files = {kind: str(path) for kind, path in done.files.items()}
+            told = {"told": done.told, "files": files, **done.data}
+            self.journal.append("step", {"name": name, "state": "done", **told})
+            return
+        self.journal.append("step", {"name": name, "state": "failed", **told})
+        self.hands.sink(Told(f"{name} failed: {told['told']}"))
+
+    def _traceback(self, name: str) -> str:
+        path = self.night.path / f"{name}.log"
+        with suppress(OSError):
+            path.write_text(traceback.format_exc(), encoding="utf-8")
+        return str(path)
+
+
+def _code(error: PerfbisectError) -> dict[str, object]:
+    return {"next": error.next_step or "", "exit_code": error.exit_code}

@@ -1,0 +1,125 @@
+"""What a night works with: everything that touches the machine, the repository or a service is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from perfbisect.config.nightly import NightlyFile
+from perfbisect.config.nightly_cells import FoundCell
+from perfbisect.core.cell import Cell
+from perfbisect.core.change import Change
+from perfbisect.core.suspect_table import Table
+from perfbisect.errors import PerfbisectError
+from perfbisect.jobs.nightly_plan import CellPlan, NightPlan, Together
+from perfbisect.jobs.setting import Setting
+from perfbisect.jobs.work import StopLeftovers
+from perfbisect.render.documents import ReportDocument
+from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.render.notices import Sink
+from perfbisect.store.events import Clock
+from perfbisect.store.jobs import Job, Jobs
+from perfbisect.store.nights import Nights
+from perfbisect.system.git import Repository
+
+
+@dataclass(frozen=True)
+class CellJob:
+    """A cell of the night, and the job that keeps its launches."""
+
+    plan: CellPlan
+    job: Job
+
+
+class Measure(Protocol):
+    """One launch of some cells: it goes on with their jobs, new or cut short, until each has ``launch`` of
+    them."""
+
+    def __call__(
+        self, night: NightPlan, cells: Sequence[CellJob], launch: int
+    ) -> Mapping[str, PerfbisectError]:
+        """The cells that failed, with why. :raises Interrupted: Ctrl-C or a stop."""
+        ...
+
+
+@dataclass(frozen=True)
+class Window:
+    """A bisection that is worth it: of which cell and metric, between which commits, with which prior."""
+
+    cell: CellPlan
+    metric: str
+    good: str
+    bad: str
+    weights: Path
+
+
+class Search(Protocol):
+    """A bisection that can begin."""
+
+    @property
+    def least(self) -> float:
+        """Minutes that it takes at least."""
+        ...
+
+    def __call__(self, job: Job) -> ReportDocument:
+        """Goes on with the job, new or cut short, until its verdict. Raises what a bisection raises."""
+        ...
+
+
+Prepare = Callable[[NightPlan, Window, float], Search]
+"""(night, window, minutes) -> the search. Raises what the plan of a bisection raises."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a step did: in words, the files that it wrote, by kind, and what the journal keeps besides."""
+
+    told: str = ""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the night after it was judged. ``run`` may raise: the steps behind it still run."""
+
+    name: str
+    run: Callable[[NightlyDocument], Done]
+
+
+@dataclass(frozen=True)
+class Hands:
+    """See above. ``guess``: minutes of a launch of a cell that was never measured."""
+
+    clock: Clock
+    sink: Sink
+    new_job: Callable[[], Job]
+    measure: Measure
+    prepare: Prepare
+    stop_leftovers: StopLeftovers
+    steps: Sequence[Step]
+    together: Together
+    guess: Callable[[Cell], float]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where a night takes place, and what it is about."""
+
+    file: NightlyFile
+    state: Path
+    repository: Repository
+    commit: Change
+    cells: tuple[FoundCell, ...]
+    setting: Setting
+    table: Table
+
+    @property
+    def nights(self) -> Nights:
+        return Nights(self.state, self.file.nightly.name)
+
+    @property
+    def jobs(self) -> Jobs:
+        return Jobs(self.state)

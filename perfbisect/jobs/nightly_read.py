@@ -1,0 +1,109 @@
+"""What a night reads out of the series: its points come in, changes are judged, alerts open and close."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from perfbisect.config.nightly import AlertRules
+from perfbisect.core.alert import Alert, way
+from perfbisect.core.suspect_table import Table
+from perfbisect.jobs.track_detect import Seen, alert_document, detect_document, look, remember
+from perfbisect.jobs.track_ingest import ingest
+from perfbisect.render.nightly_documents import AlertChange, NightAlertDocument
+from perfbisect.sources import Asked
+from perfbisect.store.jobs import Job
+from perfbisect.store.series import SeriesStore
+
+BY_RULE = "by rule: "
+"""How the reason begins of what a nightly said of an alert: people's word it never changes."""
+
+_OVER = f"{BY_RULE}the series is back where it was"
+_AGAIN = f"{BY_RULE}the series is not where it was, after all"
+
+
+def bring_in(store: SeriesStore, jobs: Iterable[Job]) -> str:
+    """The launches of these jobs as points of the store; what came, in words.
+
+    :raises LocatedError: a journal that was changed.
+    :raises MachineError: the store.
+    """
+    paths = [str(job.path) for job in jobs if job.journal.exists()]
+    done = ingest(store, paths, Asked(), source="journals") if paths else None
+    if done is None:
+        return "nothing was measured"
+    lost = sum(done.rejected.values())
+    return f"{done.points} points" + (f", {lost} launches without a measurement" if lost else "")
+
+
+def judge(store: SeriesStore, table: Table, rules: AlertRules) -> tuple[Seen, tuple[NightAlertDocument, ...]]:
+    """What the series show, and what the night does to their alerts; nothing is written.
+
+    :raises UsageError: the store has no points.
+    """
+    seen = look(store, table, rules.fdr)
+    told = {one.id for one in detect_document(seen, store, since=rules.since, fdr=rules.fdr).alerts}
+    found = (_change(one, rules) for one in seen.alerts if one.id in told)
+    return seen, tuple(one for one in found if one is not None)
+
+
+def write_down(
+    store: SeriesStore, seen: Seen, alerts: Sequence[NightAlertDocument], rules: AlertRules, now: str
+) -> str:
+    """Writes down what was judged; where, in words. Safe to do twice, also after people said something in
+    between."""
+    remember(store, seen, detect_document(seen, store, since=rules.since, fdr=rules.fdr), now)
+    states = {one.id: one for one in store.alerts.all()}
+    with store.transaction():
+        for one in alerts:
+            known = states.get(one.id)
+            if known is None:
+                continue
+            if one.change == "closed" and known.state == "open":
+                store.alerts.mark(one.id, "closed", one.why)
+            elif one.change == "reopened" and known.state == "closed" and known.why.startswith(BY_RULE):
+                store.alerts.mark(one.id, "open", one.why)
+    return f"written down in {store.path.name}"
+
+
+def _change(alert: Alert, rules: AlertRules) -> NightAlertDocument | None:
+    """What the night does to an alert; None for one that is settled and stays so."""
+    by_rule = alert.state == "closed" and alert.why.startswith(BY_RULE)
+    if alert.new and not alert.recovered:
+        return _told(alert, rules, "opened")
+    if by_rule and not alert.recovered:
+        return _told(alert, rules, "reopened", state="open", why=_AGAIN)
+    if alert.state == "closed":
+        return None  # People's word, or over since an earlier night.
+    if alert.recovered and alert.state == "open":
+        return _told(alert, rules, "closed", state="closed", why=_OVER)
+    return _told(alert, rules, "updated")
+
+
+def _told(alert: Alert, rules: AlertRules, change: AlertChange, **other: Any) -> NightAlertDocument:
+    document, worse = alert_document(alert), way(alert.finding) > 0
+    counts = (
+        alert.cause.word in rules.causes
+        and abs(document.effect) >= rules.least
+        and (worse or rules.improvements)
+        and not alert.recovered
+    )
+    known: Mapping[str, Any] = {
+        "id": alert.id,
+        "event": alert.event,
+        "change": change,
+        "state": alert.state,
+        "cell": document.cell,
+        "metric": document.metric,
+        "shape": document.shape,
+        "cause": document.cause,
+        "effect": document.effect,
+        "first": document.first,
+        "nights": document.nights,
+        "worse": worse,
+        "recovered": alert.recovered,
+        "counts": counts,
+        "why": alert.why,
+        "evidence": document.evidence,
+    }
+    return NightAlertDocument.model_validate({**known, **other})

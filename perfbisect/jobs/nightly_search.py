@@ -1,0 +1,208 @@
+"""Which commit is behind what the night found: named without measuring, bisected, or left, each by a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfbisect.core.alert import Alert
+from perfbisect.core.night_worth import Rules, State, named, no_time, not_worth
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, Interrupted, PerfbisectError
+from perfbisect.jobs.nightly_hands import Hands, Scene, Window
+from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
+from perfbisect.jobs.nightly_state import NightState, spent, state_of
+from perfbisect.jobs.track_detect import Seen
+from perfbisect.jobs.track_suspects import Ranked, ranked, track_suspects
+from perfbisect.render.documents import ChangeDocument
+from perfbisect.render.nightly_documents import NightAlertDocument, NightBisectionDocument, Settled
+from perfbisect.render.notices import Told
+from perfbisect.store.jobs import Job
+from perfbisect.store.journal import Journal
+from perfbisect.store.nights import Night
+from perfbisect.store.series import SeriesStore
+
+_NIGHTS_BACK = 30
+"""Nights after which a bisection that was put off is forgotten."""
+
+_LEAST = 1.0
+"""Minutes below which a bisection is not even planned."""
+
+_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An event that the night looks into, by the alert that stands for it. ``cell``: of ours that measures
+    it, None where there is none."""
+
+    alert: Alert
+    cell: CellPlan | None
+    against: str
+    """Why it is not worth it; empty where it is."""
+
+
+def postponed(nights: Sequence[Night]) -> tuple[str, ...]:
+    """Alerts whose bisection these nights put off and none of them settled later."""
+    left: dict[str, str] = {}
+    for one in nights[-_NIGHTS_BACK:]:
+        for found in state_of(one.events()).settled.values():
+            left.pop(str(found["event"]), None)
+            if found["state"] == "postponed":
+                left[str(found["event"])] = str(found["alert"])
+    return tuple(left.values())
+
+
+def cases(
+    seen: Seen,
+    told: Sequence[NightAlertDocument],
+    earlier: Iterable[str],
+    states: Mapping[str, State],
+    plan: NightPlan,
+    rules: Rules,
+) -> Iterator[Case]:
+    """The events of the alerts that tonight opened and of those that were put off, each once: by an alert
+    that is worth it and that a cell of ours measures, of the cell's headline before any other, the largest
+    first."""
+    opened = {one.id: one for one in told if one.change in ("opened", "reopened")}
+    names, events = {*opened, *earlier}, dict[str, list[Case]]()
+    for alert in seen.alerts:
+        if alert.id in names:
+            against = not_worth(alert, states.get(alert.id, "open"), rules)
+            if alert.id in opened and not opened[alert.id].counts:
+                against = against or "the rules of the configuration make it no finding"
+            cell = _cell(alert, plan)
+            against = against or ("" if cell else "no cell of this nightly measures it")
+            events.setdefault(alert.event, []).append(Case(alert, cell, against))
+    for found in events.values():
+        yield min(found, key=_last)
+
+
+def _cell(alert: Alert, plan: NightPlan) -> CellPlan | None:
+    digest = alert.finding.series.points[-1].workload.digest
+    return next((one for one in plan.cells if digest and one.digest == digest), None)
+
+
+def _last(case: Case) -> tuple[bool, bool, float, str]:
+    finding = case.alert.finding
+    headline = case.cell is not None and case.cell.metric == finding.series.metric
+    return bool(case.against), not headline, -abs(finding.shift), case.alert.id
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What looking into a night's cases needs."""
+
+    scene: Scene
+    hands: Hands
+    plan: NightPlan
+    journal: Journal
+    store: SeriesStore
+    seen: Seen
+    folder: Path
+
+    @property
+    def state(self) -> NightState:
+        return state_of(self.journal.events)
+
+    def left(self) -> float:
+        """Minutes of the night's budget that are left."""
+        return self.plan.budget - spent(self.plan, self.state, self.scene.jobs)
+
+
+def settle(bench: Bench, among: Sequence[Case]) -> None:
+    """Looks into every case that the night has not settled yet; what came of each is in the journal.
+
+    :raises Interrupted: Ctrl-C or a stop.
+    """
+    for case in among:
+        if case.alert.event in bench.state.settled:
+            continue
+        found = _settled(bench, case)
+        bench.journal.append("step", {"name": "bisect", "bisection": found.model_dump(mode="json")})
+        bench.hands.sink(Told(f"{found.event}: {found.state}: {found.why}"))
+
+
+def _settled(bench: Bench, case: Case) -> NightBisectionDocument:
+    if case.against or case.cell is None:
+        return _document(case, "not worth it", case.against)
+    try:
+        found = ranked(bench.store, bench.seen, case.alert, bench.scene.repository, bench.scene.table)
+        top, attributed = found.ranking.suspects[0], found.ranking.attributed
+        state, why = named(len(found.ranking.suspects), attributed.words if attributed else "")
+        if state:
+            commit = top.commit
+            culprit = ChangeDocument(
+                id=commit.sha, short=commit.sha[:12], subject=commit.subject, date=commit.date
+            )
+            return _document(case, state, why, found, culprit=culprit, probability=top.p)
+        return _bisected(bench, case, case.cell, found)
+    except Interrupted:
+        raise
+    except PerfbisectError as error:
+        where = f" ({error.where})" if error.where else ""
+        job = bench.state.searches.get(case.alert.event, "")
+        return _document(case, "failed", f"{error.message}{where}", job=job, exit_code=error.exit_code)
+
+
+def _bisected(bench: Bench, case: Case, cell: CellPlan, found: Ranked) -> NightBisectionDocument:
+    event, rules, state = case.alert.event, bench.scene.file.nightly.bisect, bench.state
+    window = Window(cell, case.alert.finding.series.metric, found.good, found.bad, _weights(bench, found))
+    identity = state.searches.get(event)
+    if identity is None:
+        budget = min(rules.minutes, bench.left())
+        late = no_time(budget, _LEAST) or _enough(rules.most, len(state.searches))
+        search = None if late else bench.hands.prepare(bench.plan, window, budget)
+        late = late if search is None else no_time(budget, search.least)
+        if search is None or late:
+            return _document(case, "postponed", late, found)
+        identity = bench.hands.new_job().id
+        bench.journal.append("job", {"event": event, "alert": case.alert.id, "job": identity})
+    else:
+        budget = rules.minutes
+        search = bench.hands.prepare(bench.plan, window, budget)
+    job = Job(bench.scene.jobs.folder / identity)
+    report = search(job)
+    return _document(
+        case,
+        "measured",
+        f"bisected: {report.outcome}",
+        found,
+        job=job.id,
+        outcome=report.outcome,
+        culprit=report.culprit,
+        probability=report.probability,
+        sentences=report.sentences,
+        minutes=report.minutes.total,
+        budget=report.minutes.budget,
+        report=str(job.report),
+        exit_code=_CODES.get(report.outcome, EXIT_INCONCLUSIVE),
+    )
+
+
+def _enough(most: int, begun: int) -> str:
+    return "" if begun < most else f"at most {most} bisections a night"
+
+
+def _weights(bench: Bench, found: Ranked) -> Path:
+    path = bench.folder / "suspects" / f"{found.alert.id}.yaml"
+    track_suspects(found, top=1, repo=bench.plan.setting.repository, cell="", weights=path)
+    return path
+
+
+def _document(
+    case: Case, state: Settled, why: str, found: Ranked | None = None, **more: object
+) -> NightBisectionDocument:
+    series = case.alert.finding.series
+    known: dict[str, object] = {
+        "event": case.alert.event,
+        "alert": case.alert.id,
+        "cell": case.cell.name if case.cell else series.cell,
+        "metric": series.metric,
+        "state": state,
+        "why": why,
+        "exit_code": EXIT_INCONCLUSIVE if state == "postponed" else EXIT_OK,
+    }
+    if found is not None:
+        known |= {"good": found.good, "bad": found.bad, "commits": len(found.ranking.suspects)}
+    return NightBisectionDocument.model_validate({**known, **more})

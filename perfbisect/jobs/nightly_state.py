@@ -1,0 +1,105 @@
+"""The journal of a night, folded: its whole state, so that starting it again goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median
+from typing import Any
+
+from perfbisect.core.attempt import key
+from perfbisect.jobs.fold import Launch, launches
+from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
+from perfbisect.jobs.views import mean_value
+from perfbisect.store.events import Event
+from perfbisect.store.jobs import Job, Jobs
+from perfbisect.store.journal import read
+
+
+@dataclass(frozen=True)
+class NightState:
+    """What a night's journal says. ``jobs``: the job of each cell; ``searches``: that of each event that is
+    bisected; ``failed``: the cells that failed, with why; ``steps``: what came of each step that ended, by
+    its name; of the step ``bisect`` by its event in ``settled``."""
+
+    jobs: Mapping[str, str] = field(default_factory=dict)
+    searches: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settled: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    over: bool = False
+
+
+def state_of(events: Sequence[Event]) -> NightState:
+    """The fold of a night's events."""
+    jobs: dict[str, str] = {}
+    searches: dict[str, str] = {}
+    failed: dict[str, Mapping[str, Any]] = {}
+    steps: dict[str, Mapping[str, Any]] = {}
+    settled: dict[str, Mapping[str, Any]] = {}
+    over = False
+    for event in events:
+        data = event.data
+        if event.kind == "job" and "cell" in data:
+            jobs[str(data["cell"])] = str(data["job"])
+        elif event.kind == "job":
+            searches[str(data["event"])] = str(data["job"])
+        elif event.kind == "cell":
+            failed[str(data["cell"])] = data
+        elif event.kind == "step" and data["name"] == "bisect":
+            settled[str(data["bisection"]["event"])] = data["bisection"]
+        elif event.kind == "step":
+            steps[str(data["name"])] = data
+        over = over or event.kind == "verdict"
+    return NightState(jobs, searches, failed, steps, settled, over)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What the job of a cell holds. ``minutes``: of all its launches, those that were lost with them."""
+
+    launches: tuple[Launch, ...] = ()
+
+    @property
+    def measured(self) -> tuple[Launch, ...]:
+        return tuple(x for x in self.launches if x.end == "finished" and x.attempt is not None)
+
+    @property
+    def minutes(self) -> float:
+        return sum(launch.minutes for launch in self.launches)
+
+    @property
+    def each(self) -> float | None:
+        """Minutes of a launch that measured; None while there is none."""
+        found = [launch.minutes for launch in self.measured]
+        return mean(found) if found else None
+
+    def value(self, cell: CellPlan) -> float | None:
+        """The median over the launches of the cell's headline; None where none reports it."""
+        found = [mean_value(x.attempt, key(cell.ref)) for x in self.measured if x.attempt is not None]
+        values = [value for value in found if value is not None]
+        return median(values) if values else None
+
+    def told(self) -> tuple[str, str]:
+        """The version of the engine and the class of the machine, of the last launch that measured."""
+        last = self.measured[-1].attempt if self.measured else None
+        return ("", "") if last is None else (last.provenance.engine_version, last.provenance.machine_class)
+
+
+def tally(jobs: Jobs, identity: str | None) -> Tally:
+    """The launches of a job; none where it has not begun. :raises LocatedError: its journal was changed."""
+    if identity is None:
+        return Tally()
+    job = Job(jobs.folder / identity)
+    return Tally(launches(read(job.journal).events) if job.journal.exists() else ())
+
+
+def tallies(plan: NightPlan, state: NightState, jobs: Jobs) -> dict[str, Tally]:
+    """Of each cell that is measured."""
+    return {one.name: tally(jobs, state.jobs.get(one.name)) for one in plan.wanted}
+
+
+def spent(plan: NightPlan, state: NightState, jobs: Jobs) -> float:
+    """Minutes of the night's launches, those of its bisections with them."""
+    cells = sum(one.minutes for one in tallies(plan, state, jobs).values())
+    return cells + sum(tally(jobs, identity).minutes for identity in state.searches.values())

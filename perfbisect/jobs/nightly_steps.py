@@ -1,0 +1,53 @@
+"""The steps of a night that show what its series say: the report and the site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfbisect.core.point import stamp
+from perfbisect.jobs.nightly_hands import Done, Scene, Step
+from perfbisect.jobs.track_detect import Seen
+from perfbisect.jobs.track_report import report
+from perfbisect.jobs.track_site import bisections, site
+from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.render.nightly_report import nightly_html, nightly_markdown
+from perfbisect.render.site import build
+from perfbisect.store.events import Clock
+from perfbisect.store.nights import Night
+from perfbisect.store.series import SeriesStore
+from perfbisect.system.whole_file import write_whole
+
+
+def reading_steps(scene: Scene, store: SeriesStore, seen: Seen, night: Night, clock: Clock) -> Iterator[Step]:
+    """The report, and the site where the configuration asks for one."""
+    rules = scene.file.nightly
+
+    def reported(_: NightlyDocument) -> Done:
+        document = report(store, seen, fdr=rules.alerts.fdr)
+        folder = scene.file.path(rules.report) or night.path
+        page, text = folder / "nightly.html", folder / "nightly.md"
+        write_whole(text, nightly_markdown(document))
+        write_whole(page, nightly_html(document))
+        return Done(f"{len(document.rows)} series at another level", {"report": text, "page": page})
+
+    def shown(_: NightlyDocument) -> Done:
+        asked = rules.dashboard
+        assert asked is not None
+        document = site(
+            store,
+            seen,
+            scene.table,
+            title=asked.title,
+            made=stamp(clock()),
+            repository=scene.repository,
+            reports=bisections(scene.jobs.all()),
+            commit_url=asked.commit_url,
+        )
+        folder = scene.file.path(asked.folder)
+        assert folder is not None
+        made = build(document, folder)
+        return Done(f"{len(document.cells)} cells, {len(document.alerts)} alerts", {"dashboard": made.index})
+
+    yield Step("report", reported)
+    if rules.dashboard is not None:
+        yield Step("dashboard", shown)
