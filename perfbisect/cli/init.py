@@ -40,6 +40,7 @@ def init(repo: Path | None, force: bool, dry_run: bool, as_json: bool) -> int:
     from perfbisect.render.safe import line
     from perfbisect.system.first_look import look
     from perfbisect.system.git import Repository
+    from perfbisect.system.whole_file import write_whole
 
     repository = Repository.open(repo or Path.cwd())
     seen = look(repository, os.environ)
@@ -54,7 +55,7 @@ def init(repo: Path | None, force: bool, dry_run: bool, as_json: bool) -> int:
     state = "new" if before is None else "replaced" if difference else "same"
     written = state != "same" and not dry_run
     if written:
-        _write(file, content)
+        write_whole(file, content)
     document = InitDocument(
         file=str(file),
         state=state,
@@ -116,15 +117,3 @@ def _says_otherwise(file: Path, difference: tuple[str, ...], repo: Path | None) 
         file=file,
         next_step=f"keep it, or write over it: {again}",
     )
-
-
-def _write(file: Path, content: str) -> None:
-    """All of it or nothing. :raises UsageError: the folder cannot be written."""
-    from perfbisect.errors import UsageError
-
-    staging = file.with_name(f".{file.name}.new")
-    try:
-        staging.write_text(content, encoding="utf-8")
-        staging.replace(file)
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror or error}") from error

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perfbisect.cli.place import Place
+from perfbisect.config.settings import FILE
 from perfbisect.core.bisect import Costs
 from perfbisect.core.change import History
 from perfbisect.core.durations import parse_minutes
@@ -53,8 +54,9 @@ def costs(environment: str) -> Costs:
 
 
 def told(place: Place, setting: Setting) -> tuple[str, ...]:
-    """What a reader must know of the repository."""
-    if setting.repository and place.repository is not None and place.repository.is_dirty():
+    """What a reader must know of the repository; ``perfbisect.yaml`` in it is ours and no change."""
+    ours = (".", f":(exclude,top){FILE}")
+    if setting.repository and place.repository is not None and place.repository.is_dirty(*ours):
         return ("the work tree has uncommitted changes: they are not measured and not touched",)
     return ()
 

@@ -113,7 +113,8 @@ def _more() -> list[str]:
 
 def _saw(seen: Seen) -> tuple[tuple[str, str], ...]:
     newest = seen.releases[0] if seen.releases else ""
-    release = f"{newest}, the newest release tag that is not younger than HEAD" if newest else "no tag of one"
+    release = f"{newest}, the newest release tag" if newest else "no release tag"
+    release += " that is not younger than HEAD"
     rows = [("engine", f"{ENGINES[seen.engine]}: {seen.evidence}"), ("release", release)]
     if seen.engine == "vllm_omni":
         rows.append(("pin", f"{seen.pins.text} ({DOCKERFILE})" if seen.pins else f"none: no {DOCKERFILE}"))
@@ -158,7 +159,7 @@ def _overlaid(seen: Seen) -> Choice:
         )
     else:
         why.append(
-            "- no release tag is here: git fetch --tags, then perfbisect init --force, saves much time;"
+            "- no release tag up to HEAD is here: git fetch --tags, then init --force, saves much time;"
         )
     specs.append(f"wheel:{INDEX}")
     why.append("- the wheel that vLLM's index has for each commit of its main branch;")

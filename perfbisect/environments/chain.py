@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,13 +67,11 @@ class ChainBuilder:
         return builder is not None and builder.cached(change)
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        rows = self._told(change)
-        if all(why is not None for _, why in rows):
+        if self.chosen(change) is None:
             for builder in self._willing(change):
                 self.cabinet.forget_failure(builder.key(change))
-            rows = self._told(change)
         passed: list[str] = []
-        for builder, why in rows:
+        for builder, why in self._told(change):
             if why is None:
                 try:
                     made = builder.ensure(change, log=log, timeout=timeout)
@@ -117,11 +115,11 @@ class ChainBuilder:
     def _willing(self, change: Change) -> list[Builder]:
         return [builder for builder in self.builders if builder.refuses(change) is None]
 
-    def _told(self, change: Change) -> list[tuple[Builder, str | None]]:
-        """Each builder, and why it is passed over; None if it is not."""
-        rows: list[tuple[Builder, str | None]] = []
+    def _told(self, change: Change) -> Iterator[tuple[Builder, str | None]]:
+        """Each builder, and why it is passed over; None if it is not.
+
+        The later ones are asked only if need be: an index is not asked for what an overlay builds.
+        """
         for builder in self.builders:
             refusal = builder.refuses(change)
-            why = refusal.reason if refusal else self.cabinet.failure(builder.key(change))
-            rows.append((builder, why))
-        return rows
+            yield builder, refusal.reason if refusal else self.cabinet.failure(builder.key(change))

