@@ -71,8 +71,8 @@ for verb in (
     changes_group,
     run_verb,
     compare,
-    verify,
     check,
+    verify,
     bisect,
     resume,
     status,
@@ -92,24 +92,24 @@ for verb in (
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; every outcome is an exit code (DESIGN rule 12)."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in typed
-    try:
     return heard(typed, _run(typed))
 
 
 def _run(typed: list[str]) -> int:
+    as_json = "--json" in typed
+    try:
+        refuse_no_answer(typed)
         code = app.main(args=typed, prog_name="perfbisect", standalone_mode=False)
         return code if isinstance(code, int) else 0
-        refuse_no_answer(typed)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as error:
         return _usage(error, as_json)
-    except PerfbisectError as error:
-        return _tell(error, as_json)
     except UsageError as error:
         if error.next_step is None and error.where is None:
             error.next_step = f"{_command(typed)} -h"
+        return _tell(error, as_json)
+    except PerfbisectError as error:
         return _tell(error, as_json)
     except (KeyboardInterrupt, click.Abort):
         return _tell(Interrupted("interrupted"), as_json)
@@ -120,8 +120,6 @@ def _run(typed: list[str]) -> int:
         return _unexpected(as_json)
 
 
-def _usage(error: click.ClickException, as_json: bool) -> int:
-    context = getattr(error, "ctx", None)
 def _command(typed: Sequence[str]) -> str:
     """The verb that was typed, whole: ``perfbisect track detect``."""
     path: list[str] = ["perfbisect"]
@@ -133,6 +131,8 @@ def _command(typed: Sequence[str]) -> str:
     return " ".join(path)
 
 
+def _usage(error: click.ClickException, as_json: bool) -> int:
+    context = getattr(error, "ctx", None)
     command = context.command_path if context else "perfbisect"
     told = PerfbisectError(error.format_message(), next_step=f"{command} -h")
     told.exit_code = EXIT_USAGE
@@ -140,9 +140,9 @@ def _command(typed: Sequence[str]) -> str:
 
 
 def _tell(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
+    from perfbisect.cli.output import show
     from perfbisect.render.console import error_lines
     from perfbisect.render.documents import ErrorDocument
-    from perfbisect.cli.output import show
 
     if as_json:
         document = ErrorDocument(
