@@ -31,6 +31,7 @@ from perfbisect.render.documents import (
     ReportDocument,
     RunDocument,
 )
+from perfbisect.render.nightly_documents import NightlyDocument, NightlyInitDocument
 from perfbisect.render.suspects import TrackSuspectsDocument
 from perfbisect.render.track_documents import (
     TrackIngestDocument,
@@ -234,6 +235,7 @@ class SchemasDocument(Document):
     "env build": (EnvBuildDocument,),
     "env gc": (EnvGcDocument,),
     "doctor": (DoctorDocument,),
+    "nightly": (NightlyDocument, NightlyInitDocument),
     "track ingest": (TrackIngestDocument,),
     "track trend": (TrackTrendDocument,),
     "track rebaseline": (TrackRebaselineDocument,),

@@ -6,33 +6,19 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
-
-from pydantic import Field
 
 from perfbisect.config.nightly import FILE
 from perfbisect.config.settings import load_settings
 from perfbisect.core.first_nightly import FirstNightly, first_nightly
 from perfbisect.core.first_settings import first_settings
 from perfbisect.errors import RevisionError, UsageError
-from perfbisect.render.documents import Document
+from perfbisect.render.nightly_documents import NightlyInitDocument
 from perfbisect.system.clock import now
 from perfbisect.system.first_look import look
 from perfbisect.system.git import Repository
 from perfbisect.system.whole_file import write_whole
 
 _KEYS = {"env": "environment", "client": "client", "machine": "machine"}
-
-
-class NightlyInitDocument(Document):
-    """``perfbisect nightly --init``: the file that was written."""
-
-    schema_: Literal["perfbisect.nightly-init/1"] = Field(default="perfbisect.nightly-init/1", alias="schema")
-    file: str
-    repository: str
-    branch: str
-    content: str
-    next: str
 
 
 def write_first(config: Path | None) -> NightlyInitDocument:

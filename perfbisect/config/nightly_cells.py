@@ -67,23 +67,23 @@ def _known(file: NightlyFile) -> dict[str, Path]:
 
 def _paths(file: NightlyFile, entry: str, known: dict[str, Path]) -> Iterator[str]:
     bare, at, rung = entry.rpartition("@")
-    stem = bare if at else entry
+    stem, rung = (bare, f"@{rung}") if at else (entry, "")
     folder = file.file.parent
     if "/" in stem or stem.endswith(_SUFFIXES):
         path = Path(stem).expanduser()
         if _MAGIC & set(stem):
             yield from map(str, sorted(x for x in folder.glob(stem) if x.is_file()))
         elif (folder / path).is_file():
-            yield f"{folder / path}{at}{rung}"
+            yield f"{folder / path}{rung}"
         return
     if not _MAGIC & set(entry):
         if stem in known:
-            yield f"{known[stem]}{at}{rung}"
+            yield f"{known[stem]}{rung}"
         return
     for name in sorted(known):
         if fnmatchcase(name, entry):
             yield str(known[name])
-        elif at and fnmatchcase(name, stem):
+        elif rung and fnmatchcase(name, stem):
             for cell in load_cells(known[name]):
                 if fnmatchcase(cell.name, entry):
                     yield f"{known[name]}@{cell.name.rpartition('@')[2]}"

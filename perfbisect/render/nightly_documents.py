@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from perfbisect.render.detect_documents import ReportRowDocument
-from perfbisect.render.documents import ChangeDocument, Document, Ending
+from perfbisect.render.documents import ChangeDocument, Document, Ending, LongDocument
 from perfbisect.render.site_documents import Cause, Shape, State
 
 CellState = Literal["planned", "measured", "skipped", "failed", "not reached"]
@@ -108,7 +109,7 @@ class NightStepDocument(Document):
     next: str = ""
 
 
-class NightlyDocument(Document):
+class NightlyDocument(LongDocument):
     """``perfbisect nightly``: how a night ended, or with ``--dry-run`` what it would do.
 
     ``night`` names it (its folder in the state folder), ``name`` the nightly. ``began`` and ``ended``: ISO
@@ -120,6 +121,7 @@ class NightlyDocument(Document):
     that comes next.
     """
 
+    shown: ClassVar[Mapping[str, int]] = {"alerts": 20, "bisections": 20, "rows": 20}
     schema_: Literal["perfbisect.nightly/1"] = Field(default="perfbisect.nightly/1", alias="schema")
     name: str
     night: str
@@ -148,3 +150,14 @@ class NightlyDocument(Document):
     exit_code: int
     next: str
     folder: str
+
+
+class NightlyInitDocument(Document):
+    """``perfbisect nightly --init``: the file that was written."""
+
+    schema_: Literal["perfbisect.nightly-init/1"] = Field(default="perfbisect.nightly-init/1", alias="schema")
+    file: str
+    repository: str
+    branch: str
+    content: str
+    next: str

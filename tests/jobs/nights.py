@@ -1,0 +1,202 @@
+"""Nights over a stand-in for the machine: a repository of which two commits come every day, and its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from perfbisect.config.nightly import NightlyFile, load_nightly
+from perfbisect.config.nightly_cells import FoundCell
+from perfbisect.config.suspect_table import load_suspect_table
+from perfbisect.core.attempt import Attempt
+from perfbisect.core.cell import Cell
+from perfbisect.core.change import Change
+from perfbisect.errors import Interrupted, PerfbisectError
+from perfbisect.executors import AttemptRequest, Sink, Started
+from perfbisect.jobs.bisect import begin, bisect
+from perfbisect.jobs.nightly import nightly
+from perfbisect.jobs.nightly_hands import CellJob, Hands, Scene, Search, Step, Window
+from perfbisect.jobs.nightly_plan import NightPlan
+from perfbisect.jobs.nightly_prepare import alone
+from perfbisect.jobs.plan import Setting
+from perfbisect.jobs.prepare import make_plan, metric_of
+from perfbisect.jobs.run import make_run_plan, run
+from perfbisect.render.documents import ReportDocument
+from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.store.attempts import write_attempt
+from perfbisect.store.jobs import Job, Jobs
+from perfbisect.store.journal import read
+from perfbisect.system.git import Repository
+from perfbisect.system.git_history import history
+from tests.fakes.gitwriter import HistoryWriter
+from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
+
+DAYS = 14
+EACH = 2
+"""Commits of a day."""
+
+SETTING = Setting(environment="fake:it", exclude_newer="2026-01-01")
+CONFIG = """\
+name: n
+cells: [a]
+budget: {budget}
+exclude_newer: "2026-01-01"
+"""
+
+
+def make_repository(path: Path) -> tuple[str, ...]:
+    """A history of which commit ``day * EACH + EACH - 1`` is the head of a day; returns its commits."""
+    writer = HistoryWriter(path)
+    for number in range(DAYS * EACH):
+        writer.commit(f"Change {number}", {f"vllm/file{number % 5}.py": b"x\n" * (number + 1)})
+    return writer.finish(checkout=False)
+
+
+@dataclass
+class Nightworld(World):
+    """Launches of a day, at its time; ``of``: a factor by cell and position."""
+
+    moment: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    of: Callable[[str, int], float] = lambda *_: 1.0
+
+    def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
+        position = next(i for i, c in enumerate(self.changes) if c.id == request.change.id)
+        self.pace = lambda _: self.of(request.cell.name, position)
+        attempt = super().run(request, started=started, sink=sink)
+        attempt = replace(attempt, started_at=self.moment.isoformat())
+        write_attempt(request.folder, attempt)
+        return attempt
+
+
+@dataclass
+class Place:
+    """A state folder, a repository and a machine on which night after night is run."""
+
+    folder: Path
+    commits: tuple[str, ...]
+    repository: Repository
+    world: Nightworld
+    cells: tuple[Cell, ...]
+    text: str = CONFIG.format(budget="10h")
+    watch: Watch = field(default_factory=Watch)
+    steps: Sequence[Step] = ()
+    searched: list[Window] = field(default_factory=list)
+    least: float = 5.0
+    _jobs: int = 0
+
+    @property
+    def jobs(self) -> Jobs:
+        return Jobs(self.folder / "state")
+
+    @property
+    def file(self) -> NightlyFile:
+        path = self.folder / "nightly.yaml"
+        path.write_text(self.text)
+        return load_nightly(path)
+
+    def scene(self, day: int) -> Scene:
+        commit = self.repository.resolve(self.commits[day * EACH + EACH - 1])
+        cells = tuple(FoundCell(one, one.name) for one in self.cells)
+        return Scene(
+            self.file, self.folder / "state", self.repository, commit, cells, SETTING, load_suspect_table()
+        )
+
+    def night(self, day: int, *, date: int | None = None) -> NightlyDocument:
+        """The night of a day: its head is measured, on that date or another."""
+        self.world.moment = datetime(2026, 1, 1, 2, tzinfo=timezone.utc) + timedelta(
+            days=day if date is None else date
+        )
+        return nightly(self.scene(day), self.hands())
+
+    def hands(self) -> Hands:
+        return Hands(
+            clock=Clock(self.world.moment),
+            sink=self.watch.notices.append,
+            new_job=self._new_job,
+            measure=self._measure,
+            prepare=self._prepare,
+            stop_leftovers=self.watch.stop_leftovers,
+            steps=self.steps,
+            together=alone,
+            guess=lambda _: 5.0,
+        )
+
+    def _new_job(self) -> Job:
+        self._jobs += 1
+        return self.jobs.new(self.world.moment, f"{self._jobs:04d}")
+
+    def _measure(
+        self, night: NightPlan, cells: Sequence[CellJob], launch: int
+    ) -> Mapping[str, PerfbisectError]:
+        failed: dict[str, PerfbisectError] = {}
+        for one in cells:
+            try:
+                self._launched(night, one, launch)
+            except Interrupted:
+                raise
+            except PerfbisectError as error:
+                failed[one.plan.name] = error
+        return failed
+
+    def _launched(self, night: NightPlan, one: CellJob, launch: int) -> None:
+        served, tools = one.plan.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
+        if not one.job.journal.exists():
+            plan = make_run_plan(
+                cell=served, change=night.commit, builder=FakeBuilder(), metric=metric_of(served, None),
+                setting=night.setting, launches=one.plan.launches, runs=one.plan.runs,
+            )  # fmt: skip
+            begin(one.job, plan, tools.clock)
+        with one.job.held():
+            run(one.job, tools, until=launch)
+
+    def _prepare(self, night: NightPlan, window: Window, minutes: float) -> Search:
+        self.searched.append(window)
+        return _Searching(self, night, window, minutes)
+
+    def launches(self) -> list[tuple[str, str, str]]:
+        """What every launch that measured was of: cell, change, purpose."""
+        found = []
+        for job in self.jobs.all():
+            events = read(job.journal).events
+            name = events[0].data["cell"]["name"]
+            ended = [event.data["attempt"] for event in events if event.kind == "finished"]
+            found += [(name, attempt["change_id"], attempt["purpose"]) for attempt in ended]
+        return found
+
+
+@dataclass(frozen=True)
+class _Searching:
+    place: Place
+    night: NightPlan
+    window: Window
+    minutes: float
+
+    @property
+    def least(self) -> float:
+        return self.place.least
+
+    def __call__(self, job: Job) -> ReportDocument:
+        served, place = self.window.cell.load(), self.place
+        tools = place.watch.tools(place.world, clock=Clock(place.world.moment))
+        if not job.journal.exists():
+            line, _ = history(place.repository, self.window.good, self.window.bad)
+            plan = make_plan(
+                cell=served, history=line, builder=FakeBuilder(),
+                metric=metric_of(served, self.window.metric), setting=self.night.setting, budget=self.minutes,
+            )  # fmt: skip
+            begin(job, plan, tools.clock)
+        with job.held():
+            return bisect(job, tools)
+
+
+def make_place(folder: Path, commits: tuple[str, ...], repository: Path, **changed: Any) -> Place:
+    """A place without noise to speak of; ``names``: its cells, of one to so many requests at once."""
+    opened = Repository.open(repository)
+    names = changed.pop("names", ("a", "b", "c"))
+    cells = tuple(cell(name=name, max_concurrency=i) for i, name in enumerate(names, 1))
+    changes: tuple[Change, ...] = tuple(opened.resolve(sha) for sha in commits)
+    world = Nightworld(changes, None, sigma=0.004, tau=0.004)
+    return Place(folder, commits, opened, world, cells, **changed)
