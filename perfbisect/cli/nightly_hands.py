@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from perfbisect.cli.options import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.cli.question import Question, Typed, question
 from perfbisect.core.cell import Cell
+from perfbisect.environments import Builder
 from perfbisect.errors import Interrupted, PerfbisectError, UsageError
 from perfbisect.jobs.nightly_hands import CellJob, Search, Window
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
@@ -44,21 +45,10 @@ class Alone:
         return failed
 
     def _launched(self, night: NightPlan, one: CellJob, launch: int) -> None:
-        job, cell, setting = one.job, one.plan.load(), night.setting
-        slots = slots_for(cell, 1, setting.machine)
+        job, setting = one.job, night.setting
+        slots = slots_for(one.plan.load(), 1, setting.machine)
         builder = wiring.builder_of(self.here, setting)
-        begun = begun_plan(job)
-        plan = begun or make_run_plan(
-            cell=cell,
-            change=night.commit,
-            builder=builder,
-            metric=metric_of(cell, one.plan.metric),
-            setting=setting,
-            launches=one.plan.launches,
-            runs=one.plan.runs,
-            told=ranges.told_of_slots(slots),
-        )
-        begin = verbs.beginning(job, plan) if begun is None else _nothing
+        begin = beginning(night, one, builder, ranges.told_of_slots(slots))
         with at_work(job, slots, self.measuring, begin=begin) as desk:
             limit = desk.tools(builder, None, setting).limits.build
             client = wiring.client_environment(
@@ -66,6 +56,28 @@ class Alone:
             )
             document = run(job, desk.tools(builder, client, setting), until=launch)
             finish.write_report(job, document)
+
+
+def beginning(night: NightPlan, one: CellJob, builder: Builder, told: Sequence[str]) -> Callable[[], None]:
+    """What writes the plan of a cell's job; nothing where it has one.
+
+    :raises UsageError: the cell cannot be measured so.
+    :raises BuildError: the commit cannot be built.
+    """
+    if begun_plan(one.job) is not None:
+        return _nothing
+    cell = one.plan.load()
+    plan = make_run_plan(
+        cell=cell,
+        change=night.commit,
+        builder=builder,
+        metric=metric_of(cell, one.plan.metric),
+        setting=night.setting,
+        launches=one.plan.launches,
+        runs=one.plan.runs,
+        told=told,
+    )
+    return verbs.beginning(one.job, plan)
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from perfbisect.cli import finish, ranges, verbs, wiring
+from perfbisect.cli import finish, ranges, wiring
 from perfbisect.cli.desk import at_work, slots_for
-from perfbisect.cli.nightly_hands import Alone, begun_plan
+from perfbisect.cli.nightly_hands import Alone, beginning
 from perfbisect.cli.options import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.core.cell import Cell
-from perfbisect.environments import Builder
 from perfbisect.errors import Interrupted, PerfbisectError
 from perfbisect.families.suite import suites
 from perfbisect.jobs.nightly_hands import CellJob
 from perfbisect.jobs.nightly_plan import NightPlan
-from perfbisect.jobs.prepare import metric_of
-from perfbisect.jobs.run import make_run_plan
 from perfbisect.jobs.suite import suite
-from perfbisect.system.slots import Slot
 
 
 def together(cells: Sequence[Cell]) -> tuple[tuple[str, ...], ...]:
@@ -54,7 +50,8 @@ class Suites:
         setting, first = night.setting, cells[0]
         slots = slots_for(first.plan.load(), 1, setting.machine)
         builder = wiring.builder_of(self.here, setting)
-        begins = [self._begin(night, group, one, builder, slots) for one in cells]
+        told = ranges.told_of_slots(slots)
+        begins = [beginning(night, one, builder, (*told, _shared(one, group))) for one in cells]
         with ExitStack() as stack:
             for one, begin in zip(cells[1:], begins[1:], strict=True):
                 stack.enter_context(one.job.held())
@@ -71,26 +68,7 @@ class Suites:
         failed = {outcome.job.id: outcome.error for outcome in outcomes}
         return {one.plan.name: error for one in cells if (error := failed[one.job.id]) is not None}
 
-    def _begin(
-        self, night: NightPlan, group: Sequence[str], one: CellJob, builder: Builder, slots: tuple[Slot, ...]
-    ) -> Callable[[], None]:
-        """What writes the plan of a cell's job; nothing where it has one.
 
-        :raises UsageError: the cell cannot be measured so.
-        :raises BuildError: the commit cannot be built.
-        """
-        if begun_plan(one.job) is not None:
-            return lambda: None
-        cell = one.plan.load()
-        others = ", ".join(name for name in group if name != one.plan.name)
-        plan = make_run_plan(
-            cell=cell,
-            change=night.commit,
-            builder=builder,
-            metric=metric_of(cell, one.plan.metric),
-            setting=night.setting,
-            launches=one.plan.launches,
-            runs=one.plan.runs,
-            told=(*ranges.told_of_slots(slots), f"starts of its server are shared with {others}"),
-        )
-        return verbs.beginning(one.job, plan)
+def _shared(one: CellJob, group: Sequence[str]) -> str:
+    others = ", ".join(name for name in group if name != one.plan.name)
+    return f"the starts of its server are shared with {others}"

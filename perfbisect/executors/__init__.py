@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -50,6 +50,14 @@ class AttemptRequest:
     """The part of the machine it runs on, leased by whoever asks; None: the whole of it."""
     measured_before: bool = False
     """Another launch of this change measured under this cell: it fits into the memory of a free device."""
+    suite: str = ""
+    """Digest of the server, where cells share its launches (``families/suite.py``)."""
+
+
+Turn = Callable[[], AttemptRequest]
+"""Asked for an attempt when its turn on a shared server has come."""
+
+Shared = Generator[tuple[Attempt, bool], None, None]
 
 
 class Started(Protocol):
@@ -68,3 +76,13 @@ class Executor(Protocol):
     """Runs attempts. A failure comes back as an Attempt with it; only Interrupted and ours are raised."""
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt: ...
+
+    def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
+        """Attempts of several cells on one server, one after the other; close it to end the server.
+
+        The requests are of one change, token and slot, of cells of one server. Each attempt comes once it
+        has ended, with whether another turn follows: only then is the next request asked for. Caches are
+        emptied between the turns; where the engine turns out not to do that, those that are left get no
+        turn. What fails in one turn is that turn's, but with the server all fail that were to come.
+        """
+        ...

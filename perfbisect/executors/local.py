@@ -1,32 +1,28 @@
-"""An attempt on this machine: build, serve, warm, measure, stop; nothing of it stays behind."""
+"""Attempts on this machine: build, serve, warm, measure, stop; nothing of them stays behind."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from perfbisect.clients import CLIENTS, Client
 from perfbisect.core.attempt import Attempt
 from perfbisect.environments import Builder, Environment
-from perfbisect.errors import Interrupted, ServerError, UsageError
-from perfbisect.executors import AttemptRequest, Sink, Started, faults, likeness, provenance
+from perfbisect.errors import Interrupted, ServerError
+from perfbisect.executors import AttemptRequest, Shared, Sink, Started, Turn, faults, likeness, provenance
 from perfbisect.executors.bench import Bench, measure
 from perfbisect.executors.engines import check_stages, engine_of, lay, with_arguments
-from perfbisect.executors.fetch import data_from_hub
-from perfbisect.executors.preparing import Preparation
-from perfbisect.executors.record import Record
+from perfbisect.executors.preparing import Preparation, Prepared, named
+from perfbisect.executors.record import Record, Turns
 from perfbisect.executors.running import Runner
 from perfbisect.executors.serving import serving
 from perfbisect.executors.surroundings import Surroundings, wait_until_free
-from perfbisect.families import FAMILIES, Endpoint, Family
+from perfbisect.families import FAMILIES, Endpoint, Family, ServerCommand
 from perfbisect.families.engine_log import engine_facts
 from perfbisect.store.attempts import write_attempt
-from perfbisect.system import environ, logs, machine, ports
+from perfbisect.system import environ, logs, ports
 from perfbisect.system.proc import Asked, never
 from perfbisect.system.profile import CUDA, Profile
 from perfbisect.system.sampled import UNJUDGED
@@ -36,6 +32,9 @@ from perfbisect.system.slots import Slot
 
 WARM_SEED_OFFSET = 1_000_003
 """The discarded run's prompts are others than those of any measured run."""
+
+_OF_THE_SERVER = ("model_name", "server", "torch")
+"""Facts that are the same for all attempts of one server."""
 
 
 def _shell() -> dict[str, str]:
@@ -71,103 +70,165 @@ class LocalExecutor:
         :raises Interrupted: Ctrl-C or a stop; nothing lives, and the attempt has no end.
         :raises UsageError: the cell asks for what its family or client cannot do.
         """
-        record = Record(
-            request,
-            request.token or secrets.token_hex(16),
-            faults.Judge(machine.oom_kills(), request.measured_before),
-            log=request.folder,
-        )
-        try:
-            return self._attempt(record, started, sink)
-        except KeyboardInterrupt:
-            raise Interrupted(f"attempt {request.id} was interrupted in phase {record.phase}") from None
+        ((attempt, _),) = self.share((lambda: request,), started=started, sink=sink)
+        return attempt
 
-    def _attempt(self, record: Record, started: Started, sink: Sink) -> Attempt:
-        folder, slot = record.request.folder, self._prepare.slot(record.request)
+    def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
+        """See :class:`perfbisect.executors.Executor`; raises what :meth:`run` does."""
+        at = Turns(turns)
         try:
-            self._measure(record, slot, started, sink)
+            for _ in self._taken(at, started, sink):
+                yield self._made(at.record, sink), True
+                at.next()
+            yield self._made(at.record, sink), False
+        except KeyboardInterrupt:
+            request, phase = at.record.request, at.record.phase
+            raise Interrupted(f"attempt {request.id} was interrupted in phase {phase}") from None
+
+    def _taken(self, at: Turns, started: Started, sink: Sink) -> Iterator[None]:
+        """Takes turn after turn; halts where one has ended and another follows."""
+        try:
+            ready = self._ready(at.record, sink)
+            while ready is None and at.more and at.record.environment is not None:
+                yield
+                ready = self._ready(at.record, sink)
+            if ready is not None:
+                yield from self._served(at, ready, started, sink)
         except faults.RAISED as error:
-            record.fail(error)
+            at.record.fail(error)
+        failed = at.record
+        while failed.failure is not None and at.more:
+            yield
+            at.record.follow(failed.failure, failed.request.cell.name)
+
+    def _made(self, record: Record, sink: Sink) -> Attempt:
         made = record.made(
             self.shell,
-            slot,
+            self._prepare.slot(record.request),
             pinned=self.client_environment is not None,
             profile=self.profile,
         )
+        folder = record.request.folder
         try:
             write_attempt(folder, made)
         except OSError as error:
             sink("warning", {"text": f"{folder}: attempt.json is not written: {error.strerror}"})
         return made
 
-    def _measure(self, record: Record, slot: Slot, started: Started, sink: Sink) -> None:
-        request = record.request
-        cell, limits = request.cell, request.limits
-        family: Family = _named(FAMILIES, cell.family, "family")
-        client: Client = _named(CLIENTS, cell.client.name, "client")
-        request.folder.mkdir(parents=True, exist_ok=True)
-        machine.check_room(request.folder)
-        with record.timed("build", request.folder / "build.log"):
-            environment = self.builder.ensure(request.change, log=record.log, timeout=limits.build)
-            record.environment, record.cold = environment, provenance.is_cold(environment)
-        offline = self._prepare.fetch(record, environment, sink)
-        with record.timed("build"):
-            runner = self._prepare.runner(record, client, {} if data_from_hub(cell) else offline, slot)
-        sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
-        if self.asked():
-            raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
+    def _ready(self, record: Record, sink: Sink) -> Prepared | None:
+        """What an attempt needs before its server starts; None where it fails by that."""
+        try:
+            return self._prepare.all(record, self.builder, sink)
+        except faults.RAISED as error:
+            record.fail(error)
+            return None
 
+    def _command(
+        self, request: AttemptRequest, environment: Environment, endpoint: Endpoint, slot: Slot
+    ) -> ServerCommand:
+        """What serves the attempt's cell, and how its server is probed."""
+        cell = request.cell
+        family: Family = named(FAMILIES, cell.family, "family")
+        engine = engine_of(cell, request.change, environment)
+        check_stages(cell, slot, self.profile.platform, root=engine.root)
+        return family.server(with_arguments(cell, self.profile.serve_args), endpoint, engine)
+
+    def _served(self, at: Turns, ready: Prepared, started: Started, sink: Sink) -> Iterator[None]:
+        """Starts the server, measures turn after turn; a failure that is not the server's is the turn's."""
+        record, profile, smi = at.record, self.profile, self.profile.smi()
+        request, environment, slot = record.request, ready.environment, self._prepare.slot(record.request)
         record.phase, record.log = "launch", request.folder / "server.log"
         record.log.unlink(missing_ok=True)
         endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")
-        profile, smi = self.profile, self.profile.smi()
-        served = with_arguments(cell, profile.serve_args)
-        engine = engine_of(cell, request.change, environment)
-        check_stages(cell, slot, profile.platform, root=engine.root)
-        command = family.server(served, endpoint, engine)
+        command = self._command(request, environment, endpoint, slot)
         lay(command.files, request.folder)
         before = profile.before(len(slot.devices), slot.env)
         argv = (*before, str(environment.interpreter), *command.args)
         env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, offline, profile.env, command.env, slot.env
-        )
+            self.shell, environment.interpreter, environment.env, ready.offline, profile.env, command.env,
+            slot.env,
+        )  # fmt: skip
         record.facts |= {"model_name": endpoint.model_name, "server": provenance.command_facts(argv, env)}
-        launched = time.monotonic()
-        wait_until_free(slot, served.serve_args, timeout=limits.memory, asked=self.asked, sink=sink, smi=smi)
+        launched: float | None = time.monotonic()
+        wait_until_free(
+            slot,
+            with_arguments(request.cell, profile.serve_args).serve_args,
+            timeout=request.limits.memory,
+            asked=self.asked,
+            sink=sink,
+            smi=smi,
+        )
         self._prepare.ask_torch(record, environment, env, slot)
-        with (
-            serving(
-                record,
-                argv,
-                env,
-                endpoint,
-                started=started,
-                sink=sink,
-                lost=profile.lease.lost if before else (),
-            ) as owned,
-            self._client(record, runner),
-        ):
-            server = Server(owned, endpoint, command)
+        common = {name: record.facts[name] for name in _OF_THE_SERVER if name in record.facts}
+        with serving(
+            lambda: at.record,
+            argv,
+            env,
+            endpoint,
+            started=started,
+            sink=sink,
+            lost=profile.lease.lost if before else (),
+        ) as owned:
+            first = server = Server(owned, endpoint, command)
             around = Surroundings(slot, self.limits, owned.living, smi)
-            bench = Bench(
-                client, cell, runner, server, around, request.folder,
-                {"attempt": request.id, "change": request.change.id}, limits.bench, record.judge, self.asked,
-            )  # fmt: skip
-            record.facts["client"] = provenance.command_facts(
-                bench.argv(cell, "1", cell.seed + 1), runner.env
-            )
+            turn: Prepared | None = ready
+            while True:
+                try:
+                    if turn is not None:
+                        self._measure(at.record, turn, server, around, env, sink, launched)
+                except faults.RAISED as error:
+                    if not at.more or isinstance(error, ports.SharedPortError) or first.trouble():
+                        raise
+                    at.record.fail(error, owned)
+                if at.more and (why := first.reset_caches()):
+                    at.close()
+                    sink("warning", {"text": f"the server is not shared with the next cell: {why}"})
+                if not at.more:
+                    return
+                yield
+                launched = None
+                at.record.facts |= common
+                turn = self._ready(at.record, sink)
+                if turn is not None:
+                    server = replace(
+                        first, command=self._command(at.record.request, environment, endpoint, slot)
+                    )
+
+    def _measure(
+        self,
+        record: Record,
+        ready: Prepared,
+        server: Server,
+        around: Surroundings,
+        env: Mapping[str, str],
+        sink: Sink,
+        launched: float | None,
+    ) -> None:
+        """A turn: the cell's own first request, the discarded run, the measured ones.
+
+        ``launched``: when the server was started, which is waited for; None: it is there.
+        """
+        request, log = record.request, server.owned.log
+        cell, limits, runner = request.cell, request.limits, ready.runner
+        bench = Bench(
+            ready.client, cell, runner, server, around, request.folder,
+            {"attempt": request.id, "change": request.change.id}, limits.bench, record.judge, self.asked,
+        )  # fmt: skip
+        record.facts["client"] = provenance.command_facts(bench.argv(cell, "1", cell.seed + 1), runner.env)
+        with self._client(record, runner):
             with around.unmeasured():
-                server.wait_named(cell.ready_timeout if limits.ready is None else limits.ready, self.asked)
-                record.seconds["launch"] = time.monotonic() - launched
-                with record.timed("first_request"):
+                if launched is not None:
+                    server.wait_named(
+                        cell.ready_timeout if limits.ready is None else limits.ready, self.asked
+                    )
+                    record.seconds["launch"] = time.monotonic() - launched
+                with record.timed("first_request", log):
                     server.first_answer(limits.first_request, self.asked)
-            record.facts["engine_log"] = engine_facts(logs.head_of(owned.log))
-            sink(
-                "ready",
-                {"seconds": record.seconds["launch"], "first_request": record.seconds["first_request"]},
-            )
+            record.facts["engine_log"] = engine_facts(logs.head_of(log))
+            took = record.seconds.get("launch", 0.0)
+            sink("ready", {"seconds": took, "first_request": record.seconds["first_request"]})
             with record.timed("warm", bench.log("warm")):
-                self._prepare.ready(record, client, runner)
+                self._prepare.ready(record, ready.client, runner)
                 warm = bench.run("warm", 0, cell.seed + WARM_SEED_OFFSET)
             record.facts["warm"] = {"values": dict(warm.values), "warnings": warm.warnings}
             sink("warm", {"seconds": record.seconds["warm"]})
@@ -190,9 +251,3 @@ class LocalExecutor:
                 runner.end()
             except ServerError as error:
                 record.fail(error)
-
-
-def _named(known: Mapping[str, Any], name: str, what: str) -> Any:
-    if name not in known:
-        raise UsageError(f"no {what} {name!r}; known: {', '.join(known)}")
-    return known[name]

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from perfbisect.clients import Client
-from perfbisect.environments import Environment
+from perfbisect.clients import CLIENTS, Client
+from perfbisect.environments import Builder, Environment
+from perfbisect.errors import Interrupted, UsageError
 from perfbisect.executors import AttemptRequest, Sink, provenance
-from perfbisect.executors.fetch import OFFLINE_WORDS, from_hub
+from perfbisect.executors.fetch import OFFLINE_WORDS, data_from_hub, from_hub
 from perfbisect.executors.fetch import fetch as bring
 from perfbisect.executors.provenance import Instrument
 from perfbisect.executors.record import Record
@@ -20,6 +21,16 @@ from perfbisect.system import environ, machine
 from perfbisect.system.proc import Asked
 from perfbisect.system.profile import CUDA, Profile
 from perfbisect.system.slots import Slot
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an attempt has before its server starts. ``offline``: the variables that keep all offline."""
+
+    environment: Environment
+    offline: Mapping[str, str]
+    client: Client
+    runner: Runner
 
 
 @dataclass
@@ -47,6 +58,27 @@ class Preparation:
         if not request.cell.gpus:
             return Slot("", env=self.profile.none_of(visible))
         return Slot("", tuple(gpu.uuid for gpu in visible))
+
+    def all(self, record: Record, builder: Builder, sink: Sink) -> Prepared:
+        """The attempt's environment, what it needs of a hub, its client.
+
+        :raises PerfbisectError: one of them fails; the record has the environment if there is one.
+        """
+        request = record.request
+        client: Client = named(CLIENTS, request.cell.client.name, "client")
+        request.folder.mkdir(parents=True, exist_ok=True)
+        machine.check_room(request.folder)
+        with record.timed("build", request.folder / "build.log"):
+            environment = builder.ensure(request.change, log=record.log, timeout=request.limits.build)
+            record.environment, record.cold = environment, provenance.is_cold(environment)
+        offline = self.fetch(record, environment, sink)
+        with record.timed("build"):
+            own = {} if data_from_hub(request.cell) else offline
+            runner = self.runner(record, client, own, self.slot(request))
+        sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
+        if self.asked():
+            raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
+        return Prepared(environment, offline, client, runner)
 
     def fetch(self, record: Record, environment: Environment, sink: Sink) -> Mapping[str, str]:
         """Brings what the cell needs from a hub, once; returns the variables that keep all offline."""
@@ -117,3 +149,10 @@ class Preparation:
         if runner.plain and record.environment is not None:
             key = (self.client_environment or record.environment).key
             self._plain[key, client.name] = runner.plain
+
+
+def named(known: Mapping[str, Any], name: str, what: str) -> Any:
+    """A family or a client by its name. :raises UsageError: there is none of it; the known ones are told."""
+    if name not in known:
+        raise UsageError(f"no {what} {name!r}; known: {', '.join(known)}")
+    return known[name]

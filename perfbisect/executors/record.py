@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import Any
 from perfbisect.core.attempt import Attempt, Failure, Phase, Provenance, RunResult
 from perfbisect.environments import Environment
 from perfbisect.errors import PerfbisectError, ServerError
-from perfbisect.executors import AttemptRequest, faults, provenance
+from perfbisect.executors import AttemptRequest, Turn, faults, provenance
 from perfbisect.executors.provenance import Instrument
 from perfbisect.store.attempts import plain
-from perfbisect.system import clock, logs, ports
+from perfbisect.system import clock, logs, machine, ports
 from perfbisect.system.proc import Owned
 from perfbisect.system.profile import CUDA, Profile
 from perfbisect.system.slots import Slot, machine_of
@@ -73,6 +74,12 @@ class Record:
         if isinstance(error, PerfbisectError) and error.next_step:
             self.facts["next_step"] = error.next_step
 
+    def follow(self, failure: Failure, cell: str) -> None:
+        """Fails with the server, which failed when it served that cell."""
+        self.phase = "build" if failure.phase == "build" else "launch"
+        reason = f"the server that it shares failed with cell {cell}: {failure.reason}"
+        self.failure = replace(failure, phase=self.phase, reason=reason)
+
     def made(self, shell: Mapping[str, str], slot: Slot, *, pinned: bool, profile: Profile = CUDA) -> Attempt:
         """The attempt as it is now, on its slot. ``pinned``: the client is the same for all changes."""
         request, environment, instrument = self.request, self.environment, self.instrument
@@ -113,3 +120,36 @@ class Record:
         """The client is run in another way than usual: that is another instrument."""
         if self.instrument is not None:
             self.instrument = replace(self.instrument, forced_plain=True)
+
+
+class Turns:
+    """The attempts that one server serves in turn; ``record`` is of the present one."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._turns, self._place, self._last = turns, -1, len(turns) - 1
+        self._before: list[str] = []
+        self._first = ""
+        self.next()
+
+    @property
+    def more(self) -> bool:
+        """True if another turn follows."""
+        return self._place < self._last
+
+    def next(self) -> None:
+        """The next turn begins."""
+        self._place += 1
+        request = self._turns[self._place]()
+        token = request.token or secrets.token_hex(16)
+        judge = faults.Judge(machine.oom_kills(), request.measured_before)
+        self.record = Record(request, token, judge, log=request.folder)
+        if request.suite:
+            self._first = self._first or request.id
+            self.record.facts["launch"] = {
+                "id": self._first, "suite": request.suite, "place": self._place + 1, "after": [*self._before],
+            }  # fmt: skip
+            self._before.append(request.cell.name)
+
+    def close(self) -> None:
+        """No other turn follows."""
+        self._last = self._place

@@ -1,9 +1,10 @@
-"""The server of one attempt: started with its token, ended on every way out, its port free afterwards."""
+"""The server of one attempt, or of several: started with their token, ended on every way out, its port free
+afterwards."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from perfbisect.errors import MachineError, PerfbisectError, ServerError
@@ -20,7 +21,7 @@ _LEASE_PATIENCE = 3.0
 
 @contextmanager
 def serving(
-    record: Record,
+    present: Callable[[], Record],
     argv: tuple[str, ...],
     env: Mapping[str, str],
     endpoint: Endpoint,
@@ -29,11 +30,13 @@ def serving(
     sink: Sink,
     lost: tuple[int, ...] = (),
 ) -> Iterator[Owned]:
-    """The server's processes. A failure inside becomes the record's, once; nothing is raised for it.
+    """The server's processes. A failure inside becomes the present record's, once; nothing is raised for it.
 
+    ``present``: the record of the attempt that is under way, of those that the server serves in turn.
     ``lost``: exit codes by which a command in front of the server's says that it has lost the machine.
     """
-    request, port = record.request, endpoint.port
+    record, port = present(), endpoint.port
+    request = record.request
     cores = request.slot.server_cores if request.slot else ()
     try:
         owned = proc.spawn(argv, env=env, cwd=request.folder, log=record.log, token=record.token, cores=cores)
@@ -45,9 +48,9 @@ def serving(
             )
             yield owned
         except faults.RAISED as error:
-            record.fail(_of_lease(error, owned, lost), owned)
+            present().fail(_of_lease(error, owned, lost), owned)
         finally:
-            _stop(record, owned, port, sink)
+            _stop(present(), owned, port, sink)
     finally:
         proc.stop_leftovers(record.token, 0, 0.0, grace=0.0)
 
