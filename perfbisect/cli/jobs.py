@@ -44,7 +44,7 @@ def status(
     jobs = place(repo=repo, state=state).jobs
     if job_id is None and not jobs.unfinished():
         listed = JobsDocument(jobs=tuple(job_line(job, wiring.now()) for job in jobs.all()))
-        lines = [f"{x.job}  {x.state:<10} {x.verb:<7} {x.cell}  {x.launches} launches" for x in listed.jobs]
+        lines = [f"{x.job}  {x.state:<10} {x.verb:<6} {x.cell}  {x.launches} launches" for x in listed.jobs]
         emit(listed, lines or [f"no jobs in {jobs.state}"], as_json=as_json)
         return 0
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("status")

@@ -151,6 +151,7 @@ def _gathered(
             return leave(value, sys.argv[1:])
         return function(**typed, **{name: value})
 
+    made: Any = call
     for option in reversed(options):
-        call = option(call)
-    return cast(_Function, call)
+        made = option(made)
+    return cast(_Function, made)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from perfbisect.render.documents import Document
 
 
+UNDONE = "next: the same command without --dry-run"
+"""The last line of what a dry run shows."""
+
+
 def say(text: str) -> None:
     """A line for a person, on standard error."""
     click.echo(text, err=True)

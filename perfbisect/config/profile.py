@@ -166,8 +166,8 @@ def machine_path(name: str) -> Path:
     if path.is_file():
         return path.absolute()
     raise UsageError(
-        f"no machine {name!r}{hint(name, machine_names())}; it is neither a file nor one of "
-        f"{', '.join(machine_names())}",
+        f"no machine {name!r}: neither a file nor one of {', '.join(machine_names())}"
+        f"{hint(name, machine_names())}",
         next_step="--machine NAME, or the path of a machine file (docs/machine.md)",
     )
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from perfbisect.config.yaml_lines import Located, Place
-from perfbisect.core.nearest import hint
+from perfbisect.core.nearest import nearest
 from perfbisect.errors import LocatedError
 
 _WORDS = {
@@ -91,7 +91,9 @@ def _message(
 
 def unknown_key(name: str, keys: list[str]) -> tuple[str, str]:
     """Message and what is allowed for a key that nobody knows: the nearest names first."""
-    return f"unknown key{hint(name, keys, 0.6)}", ", ".join(sorted(keys))
+    near = nearest(name, keys, 0.6)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"unknown key{meant}", ", ".join(sorted(keys))
 
 
 def keys_of(model: type[BaseModel] | None) -> list[str]:

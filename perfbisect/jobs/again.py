@@ -82,9 +82,9 @@ def check_reported(seen: Sequence[Launch], metric: MetricRef) -> None:
         )
     common = set.intersection(*({name for run in a.runs for name in run.values} for a in attempts))
     if key(metric) not in common:
+        near = hint(metric.name, {name.partition(":")[0] for name in common})
         raise UsageError(
-            f"the launches do not report {key(metric)}{hint(key(metric), common)}; "
-            f"all report: {', '.join(sorted(common))}",
+            f"the launches do not report {key(metric)}{near}; all report: {', '.join(sorted(common))}",
             where=attempts[0].folder,
             next_step="--metric with one of these",
         )

@@ -121,7 +121,11 @@ def single_run_line(one: SingleRunDocument) -> str:
 
 def sweep_lines(document: SweepDocument) -> list[str]:
     """One line a load, and the signature."""
-    return [*_cell_lines(document.cells), f"signature: {line(document.signature)}"]
+    return [
+        *_cell_lines(document.cells),
+        f"signature: {line(document.signature)}",
+        *_reports(document.cells),
+    ]
 
 
 def verify_lines(document: VerifyDocument) -> list[str]:
@@ -132,7 +136,14 @@ def verify_lines(document: VerifyDocument) -> list[str]:
         f"  source: {line(document.source, 400)}",
         f"  claimed: {line(document.metric)} {line(document.expected)}",
         *(f"  {text}" for text in _cell_lines(document.cells)),
+        *_reports(document.cells),
     ]
+
+
+def _reports(cells: Sequence[CompareDocument]) -> list[str]:
+    """How each cell is read further, those that differ before the others."""
+    first = sorted(cells, key=lambda one: one.word == "same")
+    return [f"  next: perfbisect report {one.job}  ({line(one.cell.name)})" for one in first]
 
 
 def _cell_lines(cells: Sequence[CompareDocument]) -> list[str]:

@@ -161,7 +161,12 @@ def run_lines(document: RunDocument) -> list[str]:
         within = f"  within a launch {percent(metric.within, False)}" if metric.within is not None else ""
         out.append(f"  {metric.name:<{width}}  {with_unit(metric.median, metric.unit)}{across}{within}")
     phases = ", ".join(f"{name} {spent * 60:.1f} s" for name, spent in document.minutes.by_phase.items())
-    return [*out, f"  phases: {phases}", f"  folder: {document.folder}"]
+    told = [
+        f"  phases: {phases}",
+        f"  folder: {document.folder}",
+        f"  next:   perfbisect report {document.job}",
+    ]
+    return [*out, *told]
 
 
 def status_line(launch: LaunchDocument, unit: str) -> str:

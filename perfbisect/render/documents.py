@@ -36,6 +36,8 @@ class Document(BaseModel):
 class LongDocument(Document):
     """A document with lists that grow with the work: a brief one has the ends of them, and says so."""
 
+    schema_: str = Field(alias="schema")
+
     shown: ClassVar[Mapping[str, int]] = {}
     """List -> how many of its items are in the brief document: the first, or, below zero, the last."""
     left_out: dict[str, int] = Field(default_factory=dict)
@@ -231,7 +233,6 @@ class StepDocument(Document):
 class JobDocument(LongDocument):
     """What the documents of all jobs that measure have in common."""
 
-    schema_: str = Field(alias="schema")
     job: str
     cell: CellDocument
     environment: str

@@ -49,6 +49,11 @@ def ingest_lines(document: TrackIngestDocument) -> Iterator[str]:
         yield f"  {document.builds_not_of_main} builds are not of main"
     if document.builds_of_unknown_branch:
         yield f"  {document.builds_of_unknown_branch} builds do not say their branch: not known to be of main"
+    yield (
+        "next: perfbisect track detect"
+        if document.cells
+        else "next: perfbisect track ingest of another place"
+    )
 
 
 def trend_lines(document: TrackTrendDocument) -> Iterator[str]:

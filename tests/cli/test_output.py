@@ -12,6 +12,7 @@ from typing import cast
 import click
 import pytest
 from click.testing import CliRunner
+from pydantic import Field
 
 from perfbisect.cli import options
 from perfbisect.cli.app import run
@@ -65,6 +66,7 @@ def test_quiet_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 class Series(LongDocument):
     shown = {"first": 2, "last": -2, "short": 9}  # noqa: RUF012 - as the documents have it
+    schema_: str = Field(default="series/1", alias="schema")
     first: tuple[int, ...] = tuple(range(5))
     last: tuple[int, ...] = tuple(range(5))
     short: tuple[int, ...] = (1,)
@@ -73,6 +75,7 @@ class Series(LongDocument):
 def test_a_brief_document_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
     emit(Series(), (), as_json=True)
     assert json.loads(capsys.readouterr().out) == {
+        "schema": "series/1",
         "left_out": {"first": 3, "last": 3},
         "first": [0, 1],
         "last": [3, 4],

@@ -164,7 +164,8 @@ def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
     document = swept([as_load(told, load, word) for load, word in words])
     assert document.signature == "c1 same, c8 to c64 regression"
     lines = sweep_lines(document)
-    assert len(lines) == 4 and lines[-1] == "signature: c1 same, c8 to c64 regression"
+    assert len(lines) == 7 and lines[3] == "signature: c1 same, c8 to c64 regression"
+    assert ["c8-n64" in line or "c64-n512" in line for line in lines[4:]] == [True, True, False]
 
 
 def test_a_sweep_has_the_loads_of_its_file(here: Place) -> None:
