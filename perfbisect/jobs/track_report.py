@@ -34,6 +34,7 @@ def report(store: SeriesStore, seen: Seen, *, fdr: float) -> TrackReportDocument
         night=seen.until,
         build=newest.build.name,
         commit=newest.build.commit,
+        engine=str(newest.covariates.get("engine") or ""),
         rows=tuple(sorted(rows, key=_order)),
         quiet=max(0, judged - len(alarmed)),
         detect=detect_document(seen, store, since="", fdr=fdr),

@@ -163,13 +163,14 @@ class ReportRowDocument(Document):
 
 
 class TrackReportDocument(Document):
-    """``perfbisect track report``: the nightly's table, and the events behind it. ``quiet``: series that were
-    judged and show nothing."""
+    """``perfbisect track report``: the nightly's table, and the events behind it. ``engine``: its version,
+    empty where the last night does not say it. ``quiet``: series that were judged and show nothing."""
 
     schema_: Literal["perfbisect.track-report/1"] = Field(default="perfbisect.track-report/1", alias="schema")
     night: str
     build: str
     commit: str
+    engine: str = ""
     rows: tuple[ReportRowDocument, ...]
     quiet: int
     detect: TrackDetectDocument

