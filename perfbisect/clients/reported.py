@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfbisect.clients.omni_bench_result import stages
+from perfbisect.clients.published import PublishedRun, published_run
 from perfbisect.clients.reading import CELL, count, number
 from perfbisect.core.metric import METRICS, per_unit
 from perfbisect.core.point import Fate
@@ -55,6 +56,8 @@ class Reading:
     lengths: str = ""
     only_text: bool = False
     digest: str = ""
+    published: PublishedRun | None = None
+    """The run of ours that it is."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,7 @@ def _served(document: Mapping[str, Any]) -> Reading | Refused:
         lengths=_lengths(document),
         only_text=backend.endswith("-omni") and backend != SPEECH and not spoken,
         digest=str(document.get(CELL) or ""),
+        published=published_run(document, found.values),
     )
 
 
@@ -202,6 +206,7 @@ def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> Reading 
         began=str(record.get("timestamp") or ""),
         test=str(record.get("test_name") or "").removeprefix("test_"),
         setting=str(asked.get("name") or asked.get("task") or ""),
+        published=published_run(record, found.values),
     )
 
 
@@ -283,6 +288,7 @@ def _common(
         "prompts": prompts,
         "keys": _digest(sorted(document)),
         "converted": list(converted),
+        "engine": str(document.get("engine_version") or ""),
     }
 
 

@@ -143,12 +143,15 @@ COVARIATES: Mapping[str, str] = {
     "audio_duration": "seconds of sound of an answer, the median",
     "max_concurrent_requests": "most requests at once",
     "warmups": "requests that were sent before and not counted",
+    "client": "the load generator: its declared era, else its digest",
     "keys": "digest of the names in the result: another one is another instrument",
     "server": "digest of the serve arguments, where the result has them",
+    "suite": "digest of the server, where its starts are shared with other cells",
     "converted": "names that were in another unit, and are converted",
     "baseline": "what the nightly compared with, as the file has it",
     "host": "where it ran",
     "hardware": "the device, as the source calls it",
+    "engine": "version of the engine",
     "job": "the job of the build that measured it",
 }
 """What may stand beside a point's values, and what it is: what is not known is left out.

@@ -2,6 +2,7 @@
 
 Launches of a bisection or a comparison are no nights: they measure commits of one day on another, so their
 jobs are left aside. An attempt knows more than a result from elsewhere: its digest, commit and machine.
+A run that lost requests is no measurement of its load, here as everywhere.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from perfbisect.core.point import Build, Point, Rejection, Workload, known, mome
 from perfbisect.errors import UsageError
 from perfbisect.sources import Asked, Batch, Listed
 from perfbisect.store.attempts import from_dict
-from perfbisect.store.events import Event
 from perfbisect.store.jobs import JOURNAL
 from perfbisect.store.journal import read
 
@@ -45,17 +46,12 @@ class Journals:
         root, found = Path(argument).expanduser().absolute(), False
         for path in _journals(root):
             seen = path.stat()
-            events = read(path).events
-            plan = next((event for event in reversed(events) if event.kind == "plan"), None)
-            if plan is None or plan.data.get("verb") != "run" or plan.time[:10] < asked.since:
+            told = run_in(path)
+            if told is None or told.build.fixed[:10] < asked.since:
                 continue
             found = True
-            change = plan.data["change"]
-            commit = str(change["id"]).partition("+")[0] if change.get("kind") == "commit" else ""
-            build = Build("journal", PIPELINE, path.parent.name, commit=commit, fixed=plan.time)
-            texts = partial(_texts, json.dumps(_document(events, plan)))
-            file = Listed(JOURNAL, str(path), seen.st_size, str(seen.st_mtime_ns), texts)
-            yield Batch(build, (file,))
+            texts = partial(_texts, json.dumps(told.document))
+            yield Batch(told.build, (Listed(JOURNAL, str(path), seen.st_size, str(seen.st_mtime_ns), texts),))
         if not found:
             raise UsageError(
                 f"no job of `perfbisect run` in {root}: others measure old commits and are no nights",
@@ -79,17 +75,44 @@ def _journals(root: Path) -> Iterator[Path]:
                 return
 
 
-def _document(events: tuple[Event, ...], plan: Event) -> dict[str, Any]:
-    attempts = [event.data["attempt"] for event in events if event.kind in ("finished", "failed")]
-    gone = {event.data["attempt"]: event.data["reason"] for event in events if event.kind == "voided"}
-    cell = plan.data["cell"]
-    return {
+@dataclass(frozen=True)
+class Told:
+    """What the journal of a ``run`` tells: its build, its cell as data, and the document of its attempts."""
+
+    build: Build
+    cell: Mapping[str, Any]
+    document: Mapping[str, Any]
+
+
+def run_in(path: Path) -> Told | None:
+    """What a journal tells; None: it is of no ``run``. :raises LocatedError: it was changed."""
+    events = read(path).events
+    plan = next((event for event in reversed(events) if event.kind == "plan"), None)
+    if plan is None or plan.data.get("verb") != "run":
+        return None
+    cell, change = plan.data["cell"], plan.data["change"]
+    commit = str(change["id"]).partition("+")[0] if change.get("kind") == "commit" else ""
+    document = {
         "schema": "perfbisect.attempts/1",
         "cell": cell["name"],
         "model": cell.get("model", ""),
-        "voided": gone,
-        "attempts": attempts,
+        "prompts": cell.get("num_prompts"),
+        "voided": {event.data["attempt"]: event.data["reason"] for event in events if event.kind == "voided"},
+        "attempts": [event.data["attempt"] for event in events if event.kind in ("finished", "failed")],
     }
+    build = Build("journal", PIPELINE, path.parent.name, commit=commit, fixed=plan.time)
+    return Told(build, cell, document)
+
+
+def measured(told: Told) -> Iterator[Attempt]:
+    """The launches that were measured and stand, whether or not they lost requests."""
+    for record in told.document["attempts"]:
+        try:
+            attempt = from_dict(record)
+        except ValueError:
+            continue
+        if attempt.runs and attempt.failure is None and attempt.id not in told.document["voided"]:
+            yield attempt
 
 
 def points_of(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | Rejection]:
@@ -102,28 +125,30 @@ def points_of(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[P
             yield Rejection(build, "broken", str(error), raw, record, str(document["cell"]))
             continue
         reason = voided.get(attempt.id) or (attempt.failure.reason if attempt.failure else "")
+        lost = _lost(attempt, document.get("prompts"))
         if reason or not attempt.runs:
             yield Rejection(build, "unmeasured", reason or "no run ended", raw, record, str(document["cell"]))
+        elif lost:
+            yield Rejection(build, "failed", lost, raw, record, str(document["cell"]))
         else:
-            yield _point(build, document, attempt, raw, record)
+            place = attempt.folder or raw
+            yield point_of(build, str(document["cell"]), str(document["model"]), attempt, place, record)
 
 
-def _point(build: Build, document: Mapping[str, Any], attempt: Attempt, raw: str, record: int) -> Point:
+def point_of(build: Build, cell: str, model: str, attempt: Attempt, raw: str, record: int) -> Point:
+    """The point of a launch that was measured: of its runs what all of them report."""
     began = moment(attempt.started_at)
     names = set.intersection(*(set(run.values) for run in attempt.runs))
     facts = attempt.runs[-1].facts
     completed = facts.get("completed") or 0
     machine = attempt.provenance.facts.get("machine") or {}
+    shared = attempt.provenance.facts.get("launch") or {}
     return Point(
         build=build,
-        workload=Workload(
-            test=str(document["cell"]),
-            model=str(document["model"]),
-            digest=attempt.provenance.cell_digest,
-        ),
+        workload=Workload(test=cell, model=model, digest=attempt.provenance.cell_digest),
         began=stamp(began),
         ended=stamp(began),
-        values={name: _mean(attempt, name) for name in sorted(names)},
+        values={name: _mean(attempt, name) for name in sorted(names) if not name.endswith(":std")},
         covariates=known(
             {
                 "duration": sum(run.seconds for run in attempt.runs),
@@ -132,15 +157,28 @@ def _point(build: Build, document: Mapping[str, Any], attempt: Attempt, raw: str
                 "input_tokens": _each(facts.get("input_tokens"), completed),
                 "output_tokens": _each(facts.get("output_tokens"), completed),
                 "max_concurrent_requests": facts.get("max_concurrent_requests"),
-                "keys": attempt.provenance.client_digest[:12],
+                "client": attempt.provenance.client_era or attempt.provenance.client_digest,
                 "host": str(machine.get("host", "")),
                 "hardware": attempt.provenance.machine_class,
+                "engine": attempt.provenance.engine_version,
+                "suite": shared.get("suite"),
             }
         ),
-        start=attempt.id,
-        raw=attempt.folder or raw,
+        start=str(shared.get("id") or attempt.id),
+        raw=raw,
         record=record,
     )
+
+
+def _lost(attempt: Attempt, prompts: object) -> str:
+    """Which requests a run lost, in words; empty where all were answered or nothing says how many were."""
+    for run in attempt.runs:
+        completed, failed = run.facts.get("completed"), run.facts.get("failed") or 0
+        if failed:
+            return f"{failed} of {(completed or 0) + failed} requests failed"
+        if isinstance(prompts, int) and isinstance(completed, int) and completed != prompts:
+            return f"{completed} requests completed where {prompts} were asked for"
+    return ""
 
 
 def _mean(attempt: Attempt, name: str) -> float:

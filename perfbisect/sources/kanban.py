@@ -2,11 +2,12 @@
 
 ``data/buildkite_nightly_raw/BUILD/...`` holds the artifacts of a build of the pipeline as they were; the
 older layout ``data/results/NAME/`` holds the same files without the build. Neither says commit or branch.
-The agents' clocks are in UTC.
+The agents' clocks are in UTC. What we publish lies in the first layout too, and says whose build it is.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from pathlib import Path
 from perfbisect.core.point import Build
 from perfbisect.errors import UsageError
 from perfbisect.sources import Asked, Batch, Listed
-from perfbisect.sources.files import below, listed
+from perfbisect.sources.files import below, listed, text_of
+from perfbisect.sources.published import build_in
 
 PIPELINE = "vllm/vllm-omni"
 """Whose builds are counted: Buildkite's names of organisation and pipeline."""
@@ -83,7 +85,15 @@ def _builds(raw: Path) -> Iterator[tuple[Build, tuple[Listed, ...]]]:
     for folder in numbers:
         files = _results(below(folder))
         if files:
-            yield Build("kanban", PIPELINE, folder.name), files
+            yield _ours(files[0]) or Build("kanban", PIPELINE, folder.name), files
+
+
+def _ours(file: Listed) -> Build | None:
+    """The build of a folder that we published: its first result says it."""
+    try:
+        return build_in(json.loads(text_of(Path(file.place))))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _number(folder: Path) -> tuple[int, str]:

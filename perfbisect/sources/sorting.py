@@ -17,7 +17,7 @@ from perfbisect.core.admission import admit
 from perfbisect.core.point import Build, Point, Rejection, Workload, known, moment, stamp
 from perfbisect.core.sighting import SEVEN, Sighting, of_command, of_result_name
 from perfbisect.errors import UsageError
-from perfbisect.sources import journals, kanban
+from perfbisect.sources import journals, kanban, published
 
 _PLAIN = "%Y%m%d-%H%M%S"
 _TAIL = re.compile(
@@ -49,10 +49,16 @@ def sort_build(build: Build, files: Sequence[File]) -> tuple[tuple[Point, ...], 
     """Everything of one build, each in its place."""
     points: list[Point] = []
     rejected: list[Rejection] = []
+    parts: list[published.Part] = []
     for file in files:
         for found in _results(build, file):
             if isinstance(found, Rejection):
                 rejected.append(found)
+            elif isinstance(found, published.Part):
+                if file.twin:
+                    rejected.append(found.rejected(build, "twin", f"the same file as {file.twin}"))
+                else:
+                    parts.append(found)
             elif file.twin:
                 reason = f"the same file as {file.twin}"
                 rejected.append(
@@ -60,6 +66,11 @@ def sort_build(build: Build, files: Sequence[File]) -> tuple[tuple[Point, ...], 
                 )
             else:
                 points.append(found)
+    for launch in published.launches(build, parts, {point.start for point in points}):
+        if isinstance(launch, Rejection):
+            rejected.append(launch)
+        else:
+            points.append(launch)
     admitted, more = admit(points)
     night = min((point.began for point in points), default="")[:10]
     return admitted, tuple(replace(r, night=night or r.night or build.fixed[:10]) for r in (*rejected, *more))
@@ -101,7 +112,7 @@ def when(text: str, zone: tzinfo | None) -> datetime:
     return found.replace(tzinfo=zone)
 
 
-def _results(build: Build, file: File) -> Iterator[Point | Rejection]:
+def _results(build: Build, file: File) -> Iterator[Point | Rejection | published.Part]:
     try:
         document = read_document(file.text)
     except ValueError as error:
@@ -118,7 +129,10 @@ def _results(build: Build, file: File) -> Iterator[Point | Rejection]:
     for record, found in enumerate(readings(document)):
         try:
             if isinstance(found, Refused):
-                yield _rejection(build, found, file, record)
+                yield _rejection(build, found, file, record, document)
+            elif found.published is not None:
+                moment(found.published.origin.began)
+                yield published.Part(found.published, file.place, record)
             else:
                 yield _point(build, file, found, record)
         except (ValueError, ArithmeticError) as error:
@@ -152,14 +166,16 @@ def _point(build: Build, file: File, found: Reading, record: int) -> Point:
     )
 
 
-def _rejection(build: Build, found: Refused, file: File, record: int) -> Rejection:
-    """With the cell and the night that the file's name says; of a name that says none they are empty."""
+def _rejection(build: Build, found: Refused, file: File, record: int, document: object) -> Rejection:
+    """With the cell and the night that the result or the file's name says; else they are empty."""
+    told = document[record] if isinstance(document, list) and document else document
+    cell, night = published.cell_and_night(told)
     sight = _sight(file.name.rsplit("/", 1)[-1])
-    began = when(sight.time, file.zone or timezone.utc) if sight.time else None
-    return Rejection(
-        build, found.fate, found.reason, file.place, record,
-        cell=_named(sight) if sight.fields else "", night=stamp(began)[:10] if began else "",
-    )  # fmt: skip
+    if not night and sight.time:
+        night = stamp(when(sight.time, file.zone or timezone.utc))[:10]
+    if not cell and sight.fields:
+        cell = _named(sight)
+    return Rejection(build, found.fate, found.reason, file.place, record, cell=cell, night=night)
 
 
 def _named(sight: Sighting) -> str:
