@@ -34,7 +34,9 @@ from perfbisect.render.documents import (
 from perfbisect.render.nightly_documents import NightlyDocument, NightlyInitDocument
 from perfbisect.render.suspects import TrackSuspectsDocument
 from perfbisect.render.track_documents import (
+    TrackExportDocument,
     TrackIngestDocument,
+    TrackPublishDocument,
     TrackRebaselineDocument,
     TrackTrendDocument,
 )
@@ -205,8 +207,6 @@ class SkillInstallDocument(Document):
     files: tuple[str, ...]
 
 
-VERBS: dict[str, tuple[type[BaseModel], ...]] = {
-    "init": (InitDocument,),
 class SchemasDocument(Document):
     """``perfbisect schema``: a verb -> the documents that its ``--json`` prints."""
 
@@ -214,6 +214,8 @@ class SchemasDocument(Document):
     verbs: dict[str, tuple[str, ...]]
 
 
+VERBS: dict[str, tuple[type[BaseModel], ...]] = {
+    "init": (InitDocument,),
     "bisect": (ReportDocument, PlanDocument, DetachedDocument),
     "resume": (ReportDocument, RunDocument, CompareDocument, DetachedDocument, CheckedDocument),
     "report": (ReportDocument, RunDocument, CompareDocument, CheckedDocument),
@@ -246,10 +248,12 @@ class SchemasDocument(Document):
     "track ack": (TrackStateDocument,),
     "track close": (TrackStateDocument,),
     "track reopen": (TrackStateDocument,),
+    "track export": (TrackExportDocument,),
+    "track publish": (TrackPublishDocument,),
     "dashboard build": (DashboardDocument,),
     "dashboard open": (DashboardOpenDocument,),
     "skill install": (SkillInstallDocument,),
+    "schema": (SchemasDocument,),
     "error": (ErrorDocument,),
 }
 """A verb -> what its ``--json`` prints."""
-    "schema": (SchemasDocument,),

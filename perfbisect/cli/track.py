@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from perfbisect.cli.track_detect import ack, close, detect, reopen
+from perfbisect.cli.track_export import export, publish
 from perfbisect.cli.track_ingest import ingest
 from perfbisect.cli.track_rebaseline import rebaseline
 from perfbisect.cli.track_report import report
@@ -23,5 +24,8 @@ def track() -> None:
     """
 
 
-for verb in (ingest, trend, detect, suspects, report, repro, ack, close, reopen, rebaseline):
+for verb in (
+    *(ingest, trend, detect, suspects, report, repro, ack, close, reopen, rebaseline),
+    *(export, publish),
+):
     track.add_command(verb)

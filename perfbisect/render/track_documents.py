@@ -105,3 +105,27 @@ class TrackRebaselineDocument(Document):
     first: str
     last: str
     rows: tuple[BaselineDocument, ...]
+
+
+class TrackExportDocument(Document):
+    """``perfbisect track export`` into files, by what they are; ``points``: those that were read."""
+
+    schema_: Literal["perfbisect.track-export/1"] = Field(default="perfbisect.track-export/1", alias="schema")
+    format: str
+    files: dict[str, str]
+    points: int
+    cells: int
+
+
+class TrackPublishDocument(Document):
+    """``perfbisect track publish``. ``launches`` stand in the folder now; ``left_out`` do not, and why."""
+
+    schema_: Literal["perfbisect.track-publish/1"] = Field(
+        default="perfbisect.track-publish/1", alias="schema"
+    )
+    folder: str
+    launches: int
+    written: tuple[str, ...]
+    unchanged: int
+    removed: tuple[str, ...]
+    left_out: tuple[str, ...]

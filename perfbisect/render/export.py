@@ -1,0 +1,130 @@
+"""The points of series as others read them: a table in CSV, and the JSON of github-action-benchmark."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.core.point import Point
+from perfbisect.errors import UsageError
+from perfbisect.render.safe import line
+
+COLUMNS = (
+    *("night", "began", "cell", "model", "metric", "value", "unit", "better", "build", "pipeline", "branch"),
+    *("commit", "engine", "hardware", "host", "launch", "completed", "input_tokens", "output_tokens"),
+    *("digest", "url"),
+)
+"""Of the CSV: a row is one metric of one point."""
+
+_FORMULA = ("=", "+", "-", "@")
+"""How a cell begins that a spreadsheet would work out (OWASP, CSV injection)."""
+
+_LONGEST = 1000
+"""Characters of a cell of text."""
+
+_TONIGHT = timedelta(hours=24)
+
+
+def csv_text(points: Iterable[Point], metric: str = "") -> str:
+    """The points as rows, one for each metric that the table knows; ``metric``: that one alone.
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe; it is always of one line.
+    """
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(COLUMNS)
+    for point in points:
+        for ref, value in _values(point, metric):
+            table.writerow([_cell(x) for x in _row(point, ref, value)])
+    return out.getvalue()
+
+
+@dataclass(frozen=True)
+class Benchmarks:
+    """Entries for github-action-benchmark: for its tool ``customSmallerIsBetter``, and for
+    ``customBiggerIsBetter``."""
+
+    smaller: tuple[dict[str, Any], ...]
+    bigger: tuple[dict[str, Any], ...]
+
+
+def benchmarks(points: Sequence[Point], metric: str = "") -> Benchmarks:
+    """The newest night, an entry for each cell and metric: the median of the night's launches.
+
+    The action keeps the history itself and compares each entry with the last of its name, so cells that were
+    not measured in the 24 hours before the newest point are left out. Without ``metric`` medians and single
+    numbers, none of the guards: a percentile of one night moves by more than its threshold by itself.
+    """
+    newest = max((point.moment for point in points), default=None)
+    smaller: list[dict[str, Any]] = []
+    bigger: list[dict[str, Any]] = []
+    ordered = sorted(points, key=lambda p: (p.cell, p.began, p.raw, p.record))
+    for cell, group in groupby(ordered, key=lambda p: p.cell):
+        of = list(group)
+        if newest is None or newest - of[-1].moment > _TONIGHT:
+            continue
+        tonight = [p for p in of if p.night == of[-1].night and p.build.commit == of[-1].build.commit]
+        for ref in dict.fromkeys(ref for point in tonight for ref, _ in _values(point, metric)):
+            if metric or _typical(ref):
+                (smaller if ref.metric.direction == "lower" else bigger).append(_entry(cell, ref, tonight))
+    return Benchmarks(tuple(smaller), tuple(bigger))
+
+
+def _typical(ref: MetricRef) -> bool:
+    return ref.statistic in ("", "median") and not ref.metric.guard
+
+
+def _entry(cell: str, ref: MetricRef, tonight: Sequence[Point]) -> dict[str, Any]:
+    last = tonight[-1]
+    values = [value for point in tonight for found, value in _values(point, str(ref)) if found == ref]
+    entry: dict[str, Any] = {
+        "name": line(f"{cell} {ref}"),
+        "unit": ref.metric.unit,
+        "value": median(values),
+    }
+    if len(values) > 1:
+        entry["range"] = f"± {(max(values) - min(values)) / 2:.4g}"
+    told = {
+        "night": last.night,
+        "commit": last.build.commit,
+        "engine": last.covariates.get("engine"),
+        "hardware": last.covariates.get("hardware"),
+        "launches": len(values),
+    }
+    entry["extra"] = "\n".join(f"{name}: {line(str(value))}" for name, value in told.items() if value)
+    return entry
+
+
+def _values(point: Point, metric: str) -> Iterator[tuple[MetricRef, float]]:
+    wanted = parse_metric(metric) if metric else None
+    for name in sorted(point.values):
+        try:
+            ref = parse_metric(name)
+        except UsageError:
+            continue
+        if wanted is None or ref == wanted:
+            yield ref, point.values[name]
+
+
+def _row(point: Point, ref: MetricRef, value: float) -> tuple[object, ...]:
+    build, facts = point.build, point.covariates
+    return (
+        point.night, point.began, point.cell, point.workload.model, str(ref), value, ref.metric.unit,
+        ref.metric.direction, build.name, build.pipeline, build.branch, build.commit, facts.get("engine"),
+        facts.get("hardware"), facts.get("host"), point.start, facts.get("completed"),
+        facts.get("input_tokens"), facts.get("output_tokens"), point.workload.digest, build.url,
+    )  # fmt: skip
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    shown = line(value, _LONGEST)
+    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
