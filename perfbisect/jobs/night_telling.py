@@ -1,0 +1,105 @@
+"""What a night leaves for others, and whom it tells: the steps that the configuration asks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from perfbisect.config.nightly import Webhook
+from perfbisect.jobs.nightly_hands import Done, Scene, Step
+from perfbisect.jobs.publish import publish
+from perfbisect.jobs.track_export import export_files, points_for_export
+from perfbisect.render.night_markdown import LARGEST, cut, night_markdown
+from perfbisect.render.night_messages import json_message, slack_message
+from perfbisect.render.night_words import NOTHING, summary
+from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.store.jobs import Job
+from perfbisect.store.series import SeriesStore
+from perfbisect.system import job_summary, webhook
+from perfbisect.system.whole_file import write_whole
+
+
+def telling_steps(
+    scene: Scene,
+    variables: Mapping[str, str],
+    *,
+    wait: Callable[[float], None] = time.sleep,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Step]:
+    """Publishing, exports, Markdown, the summary of the job, the webhook: those that are asked for.
+
+    ``variables``: the process environment, in which addresses and tokens stand.
+    """
+    rules, tell = scene.file.nightly, scene.file.nightly.tell
+    folder = scene.file.path(rules.publish)
+    if folder is not None:
+        yield Step("publish", lambda document: _published(scene, folder, document))
+    if rules.exports.csv or rules.exports.benchmark:
+        yield Step("exports", lambda _: _exported(scene))
+    path = scene.file.path(tell.markdown)
+    if path is not None:
+        yield Step("markdown", lambda document: _written(path, document))
+    page = job_summary.summary_file(variables) if tell.job_summary else None
+    if page is not None:
+        yield Step("job summary", lambda document: _summed_up(page, document))
+    hook = tell.webhook
+    if hook is not None:
+        yield Step("webhook", lambda document: _sent(hook, document, variables, wait, say))
+
+
+def job_link(variables: Mapping[str, str]) -> str:
+    """Where the CI shows the job that runs this; empty outside those that are known."""
+    if url := variables.get("BUILDKITE_BUILD_URL", ""):
+        return url
+    server, repository, run = (
+        variables.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")
+    )
+    return f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
+
+
+def _published(scene: Scene, folder: Path, document: NightlyDocument) -> Done:
+    jobs = [Job(scene.jobs.folder / cell.job) for cell in document.cells if cell.job]
+    done = publish(folder, [job for job in jobs if job.journal.exists()])
+    told = f"{done.launches} launches, {len(done.written)} new files"
+    return Done(told + "".join(f"; left out: {why}" for why in done.left_out), {"published": folder})
+
+
+def _exported(scene: Scene) -> Done:
+    asked, files = scene.file.nightly.exports, dict[str, Path]()
+    with SeriesStore.of(scene.state) as store:
+        points = points_for_export(store)
+    if (path := scene.file.path(asked.csv)) is not None:
+        files |= export_files(points, "csv", path)
+    if (path := scene.file.path(asked.benchmark)) is not None:
+        found = export_files(points, "github-action-benchmark", path)
+        files |= {f"benchmark {name}": file for name, file in found.items()}
+    return Done(f"{len(points)} points", files)
+
+
+def _written(path: Path, document: NightlyDocument) -> Done:
+    write_whole(path, cut(night_markdown(document), LARGEST))
+    return Done("", {"markdown": path})
+
+
+def _summed_up(path: Path, document: NightlyDocument) -> Done:
+    room = job_summary.room(path)
+    if room < job_summary.LEAST:
+        return Done("left out: earlier steps have filled it")
+    job_summary.append(path, cut(night_markdown(document), room, size=bytes))
+    return Done("appended")
+
+
+def _sent(
+    hook: Webhook,
+    document: NightlyDocument,
+    variables: Mapping[str, str],
+    wait: Callable[[float], None],
+    say: Callable[[str], None],
+) -> Done:
+    if hook.when == "findings" and not document.exit_code and summary(document) == NOTHING:
+        return Done("left out: there is nothing to tell")
+    to = webhook.target(hook.url, variables)
+    made = slack_message if hook.format == "slack" else json_message
+    webhook.send(to, made(document, link=job_link(variables)), wait=wait, say=say)
+    return Done(f"told {to.shown}")
