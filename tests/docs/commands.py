@@ -29,8 +29,9 @@ _AFTER = {">", ">>", "2>", "|", "||", "&&", "&", ";"}
 
 @dataclass(frozen=True)
 class Command:
-    """A command at a place. ``words`` without the program; ``fenced``: of a block, so it stands there whole.
+    """A command at a place. ``words`` without the program.
 
+    ``fenced``: of a block, so it stands there whole, unless it is one of several in a line (``ack|close``).
     ``elided``: dots stand for words that are left out.
     """
 
@@ -102,8 +103,9 @@ def _commands(row: str, file: str, at: int, *, fenced: bool) -> Iterator[Command
     bare = [word.strip("[]").removesuffix("...") if fenced else word for word in words]
     kept = [word for word in bare if word not in ("", "...", "…")]
     ways = [word.split("|") if _CHOICE.match(word) else [word] for word in kept]
+    whole = fenced and all(len(way) == 1 for way in ways)
     for chosen in itertools.product(*ways):
-        yield Command(found["program"], chosen, file, at, fenced, elided)
+        yield Command(found["program"], chosen, file, at, whole, elided)
 
 
 def leaf_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], click.Command, list[str]]:

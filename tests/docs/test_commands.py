@@ -55,8 +55,8 @@ def test_what_is_found_in_a_text() -> None:
     found = list(in_text(TEXT, "x.md"))
     assert [(command.line, command.text, command.fenced, command.elided) for command in found] == [
         (5, "perfbisect bisect c --good a --bad b --workers 2", True, False),
-        (7, "perfbisect track ack ALERT", True, False),
-        (7, "perfbisect track close ALERT", True, False),
+        (7, "perfbisect track ack ALERT", False, False),
+        (7, "perfbisect track close ALERT", False, False),
         (8, "perfbisect status --json", True, True),
         (10, "perfbisect track trend CELL", True, False),
         (1, "perfbisect bisect --find fix", False, False),

@@ -90,9 +90,10 @@ def test_the_second_half_ends_with_the_slow_commit(tmp_path: Path, monkeypatch: 
         assert code in (0, 3, 4), f"{line.text}: exit {code}\n{reader.told[-3000:]}"
     told = {text.split()[1] for text, code in reader.codes.items() if code == 3}
     assert "bisect" in told
-    slow = run_git(tmp_path / "pretend", "log", "--format=%H", "--grep=Batch the bookkeeping").strip()
+    made = tmp_path / "build" / "pretend"
+    slow = run_git(made, "log", "--format=%H", "--grep=Batch the bookkeeping").strip()
     assert reader.culprit and slow.startswith(reader.culprit)
-    assert run_git(tmp_path / "pretend", "status", "--porcelain") == ""
+    assert run_git(made, "status", "--porcelain") == ""
 
 
 def test_what_pretends_is_written_once_and_says_the_answer_when_asked(
