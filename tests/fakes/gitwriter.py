@@ -18,14 +18,15 @@ class HistoryWriter:
     A commit is a mapping of what changes in it: path -> content, or None where a file goes away.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, first: int = FIRST_SECOND) -> None:
         self.path = path
+        self.first = first
         self._stream: list[bytes] = []
         self._count = 0
 
     def commit(self, message: str, changes: Mapping[str, bytes | None]) -> int:
         """Add a commit on top; returns its position, from 0."""
-        stamp = FIRST_SECOND + 3600 * self._count
+        stamp = self.first + 3600 * self._count
         text = message.encode(errors="surrogateescape")
         self._count += 1
         self._stream.append(
