@@ -119,7 +119,7 @@ def decide(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
         asked = level_plan(here, typed, measuring, level, launches=typed.launches or MOST)
         if job is None:
             shown = planned_level(asked)
-            emit(shown, check_plan_lines(shown), as_json=measuring.as_json)
+            emit(shown, check_plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
             return EXIT_OK
         document = measured(here, asked, measuring, job)
     except (BuildError, ServerError) as error:
@@ -128,23 +128,23 @@ def decide(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
 
 
 def _against_rev(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
+    blocks = max(1, (typed.launches or MOST) // 2)
     asked_of = TypedContest(
-        typed.cell, typed.against, str(typed.at), None, max(1, (typed.launches or MOST) // 2), typed.budget,
-        typed.seed, measuring.env, measuring.client, measuring.metric, measuring.variant,
-        measuring.constraints, measuring.exclude_newer, fail_over=typed.fail_over,
+        typed.cell, typed.against, str(typed.at), None, blocks, typed.budget, typed.seed, measuring,
+        fail_over=typed.fail_over,
     )  # fmt: skip
     job: Job | None = None
     try:
         asked = contest(here, asked_of)
         if typed.dry_run:
             shown = planned(asked)
-            emit(shown, plan_lines(shown), as_json=measuring.as_json)
+            emit(shown, plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
             return EXIT_OK
         job = new_job(here)
         compared = settle(here, asked, measuring, job)
     except NothingDiffersError as error:
         nothing = _nothing(here, typed, measuring, error)
-        emit(nothing, checked_lines(nothing), as_json=measuring.as_json)
+        emit(nothing, checked_lines(nothing), as_json=measuring.as_json, full=measuring.full)
         return EXIT_OK
     except (BuildError, ServerError) as error:
         raise _untestable(error, typed, job) from error
@@ -159,7 +159,7 @@ def _level(here: Place, typed: TypedCheck, measuring: Measuring, how: How) -> Le
     if how == "ends":
         from perfbisect.cli.check_ends import ends
 
-        return Level(ends=ends(here, typed, measuring))
+        return Level(ends=ends(here, typed, measuring, launches=typed.launches or MOST))
     return Level(baseline=_baseline(here, str(typed.baseline)), fail_over=typed.fail_over or 0.0)
 
 

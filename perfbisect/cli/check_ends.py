@@ -10,6 +10,7 @@ from perfbisect.cli.contest import Contest, TypedContest, contest
 from perfbisect.cli.options import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.cli.settle import settle
+from perfbisect.core.compare import BLOCK
 from perfbisect.errors import MachineError, PerfbisectError, UsageError
 from perfbisect.jobs.compare_report import compare_document
 from perfbisect.jobs.plan import ComparePlan, plan_of
@@ -22,13 +23,13 @@ from perfbisect.system.git_bisect import bisect_ends
 if TYPE_CHECKING:
     from perfbisect.cli.check_asked import TypedCheck
 
-BLOCKS = 10
 DAY = timedelta(days=1)
 """Ends that were measured longer ago are measured again: a machine drifts."""
 
 
-def ends(here: Place, typed: TypedCheck, measuring: Measuring) -> tuple[Recorded, Recorded]:
-    """The good and the bad end as they were measured, by an earlier step or by this one.
+def ends(here: Place, typed: TypedCheck, measuring: Measuring, *, launches: int) -> tuple[Recorded, Recorded]:
+    """The good and the bad end as they were measured: by an earlier step, or by this one, with so many
+    launches of both together at most.
 
     :raises UsageError: no bisection is under way, or its ends do not differ: there is nothing to look for.
     :raises MachineError: the budget did not tell whether they do.
@@ -37,11 +38,16 @@ def ends(here: Place, typed: TypedCheck, measuring: Measuring) -> tuple[Recorded
     asked = contest(
         here,
         TypedContest(
-            typed.cell, found.good.id, found.bad.id, None, BLOCKS, typed.budget, typed.seed, measuring.env,
-            measuring.client, measuring.metric, measuring.variant, measuring.constraints,
-            measuring.exclude_newer,
+            typed.cell,
+            found.good.id,
+            found.bad.id,
+            None,
+            max(1, launches // BLOCK),
+            typed.budget,
+            typed.seed,
+            measuring,
         ),
-    )  # fmt: skip
+    )
     known = _known(here, asked)
     job = known or wiring.new_job(here)
     document = (

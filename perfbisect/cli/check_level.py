@@ -88,7 +88,9 @@ def measured(here: Place, asked: LevelCheck, measuring: Measuring, job: Job) -> 
     plan, say = asked.plan, teller(measuring)
 
     def known(client: Environment | None) -> None:
-        for one in plan.recorded if client is not None else ():
+        if client is None:
+            return
+        for one in plan.recorded:
             plain = one.provenance.client_digest.endswith(PLAIN)
             refuse_other_place(one, client=client_here(asked.cell, client, job, plain=plain))
 
@@ -163,7 +165,7 @@ def save(here: Place, typed: TypedCheck, measuring: Measuring, *, launches: int)
         told=plan.told,
     )
     if typed.dry_run:
-        emit(shown, check_plan_lines(shown), as_json=measuring.as_json)
+        emit(shown, check_plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
         return EXIT_OK
     job, say = wiring.new_job(here), teller(measuring)
     with at_work(job, slots, measuring, begin=beginning(job, plan)) as desk:

@@ -45,6 +45,8 @@ class TypedContest:
     """Guards besides the cell's own, which the client reports."""
     imports: tuple[str, ...] = ()
     """Earlier jobs of the sides."""
+    fail_over: float | None = None
+    """Of a check: the share by which B may be worse."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         min_effect=None if typed.min_effect is None else typed.min_effect / 100,
         expect=typed.expect,
         watch=typed.watch,
+        fail_over=typed.fail_over,
+        deploy=ranges.deploy(here),
         told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
     )
     imported = imports.chosen(here, typed.imports, plan, slots[0])

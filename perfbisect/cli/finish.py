@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, MachineError
+from perfbisect.render.check_documents import CheckedDocument
+from perfbisect.render.check_lines import checked_markdown, checked_of
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_report import compare_markdown
 from perfbisect.render.documents import ReportDocument, RunDocument
@@ -13,7 +15,7 @@ from perfbisect.render.html_report import html
 from perfbisect.render.report import markdown, run_markdown
 from perfbisect.store.jobs import Job
 
-JobDocument = ReportDocument | RunDocument | CompareDocument
+JobDocument = ReportDocument | RunDocument | CompareDocument | CheckedDocument
 """What a job that measures hands out."""
 
 
@@ -21,6 +23,8 @@ def text_of(document: JobDocument) -> str:
     """The report in Markdown."""
     if isinstance(document, ReportDocument):
         return markdown(document)
+    if isinstance(document, CheckedDocument):
+        return checked_markdown(document)
     return compare_markdown(document) if isinstance(document, CompareDocument) else run_markdown(document)
 
 
@@ -44,10 +48,14 @@ def write_report(job: Job, document: JobDocument) -> None:
 
 
 def exit_code(document: JobDocument) -> int:
-    """0 done, not reproduced, no regression; 3 a culprit is named, a regression; 4 it is not settled."""
+    """0 done, not reproduced, passed; 3 a culprit is named, a regression, failed; 4 it is not settled."""
     if isinstance(document, RunDocument):
         return EXIT_OK
+    if isinstance(document, CheckedDocument):
+        return {"passed": EXIT_OK, "failed": EXIT_REGRESSION}.get(document.word, EXIT_INCONCLUSIVE)
     if isinstance(document, CompareDocument):
+        if document.limit is not None:
+            return exit_code(checked_of(document))
         words = {"regression": EXIT_REGRESSION, "inconclusive": EXIT_INCONCLUSIVE}
         return words.get(document.word, EXIT_OK)
     return {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}.get(document.outcome, EXIT_INCONCLUSIVE)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +14,7 @@ from perfbisect.render.documents import (
     CommandsDocument,
     Document,
     LaunchDocument,
+    LongDocument,
     MetricDocument,
     MinutesDocument,
 )
@@ -41,7 +43,7 @@ class GuardLevelDocument(Document):
     value: float | None
 
 
-class CheckedDocument(Document):
+class CheckedDocument(LongDocument):
     """How a check ended, or how far it is.
 
     ``effect`` with its 95 % interval is the change against what it was held against: B / A - 1, of shares
@@ -49,6 +51,7 @@ class CheckedDocument(Document):
     worse. ``comparison``: of a check against a revision, all of it; ``launches`` are then in there.
     """
 
+    shown: ClassVar[Mapping[str, int]] = {"launches": -4}
     schema_: Literal["perfbisect.check/1"] = Field(default="perfbisect.check/1", alias="schema")
     job: str
     finished: bool
@@ -76,6 +79,11 @@ class CheckedDocument(Document):
     told: tuple[str, ...] = ()
     folder: str
     comparison: CompareDocument | None = None
+
+    def brief(self) -> CheckedDocument:
+        short = super().brief()
+        whole = self.comparison
+        return short if whole is None else short.model_copy(update={"comparison": whole.brief()})
 
 
 class CheckPlanDocument(Document):

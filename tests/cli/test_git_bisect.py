@@ -17,7 +17,7 @@ from tests.fakes.history import ENGINE, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL
 
 STEP = ["check", "cell", "--git-bisect"]
-PACE = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
+PACE = {"STEP_MS": 2.0, "LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def step(*more: str) -> tuple[str, ...]:
 
 def test_git_finds_the_commit_and_skips_the_broken_one(tmp_path: Path) -> None:
     """Its own two ends are measured by the first step, and found again by the others."""
-    history = make_history(tmp_path / "repo", commits=6, slow=4, factor=2.0, broken=2, pace=PACE)
+    history = make_history(tmp_path / "repo", commits=6, slow=4, factor=3.0, broken=2, pace=PACE)
     started = git(history, "bisect", "start", history.bad, history.good)
     assert started.returncode == 0, started.stderr
-    done = git(history, "bisect", "run", *step(), folder=tmp_path)
+    done = git(history, "bisect", "run", *step("--launches", "4"), folder=tmp_path)
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     assert f"{history.culprit} is the first bad commit" in told

@@ -100,14 +100,15 @@ def test_off_the_line_it_takes_the_right_side() -> None:
 
 
 def test_a_far_launch_does_not_turn_it() -> None:
-    line = above([0.0, 0.01, -0.01, 0.005, -0.005, 0.3], 0.05)
+    line = above([0.0, 0.01, -0.01, 0.005, -0.005, 0.3], 0.1)
     assert judge(line, [0.001, -0.004, 0.006, 0.002, -0.003, 0.25], 12).word == "within"
 
 
 def test_two_values_make_an_exact_line() -> None:
     exact = Line(math.log(17.0))
     assert judge(exact, [math.log(x) for x in (14.1, 14.0)], 12).word == "within"
-    assert judge(exact, [math.log(x) for x in (20.3, 20.1)], 12).word == "beyond"
+    assert judge(exact, [math.log(x) for x in (24.3, 24.1)], 12).word == "beyond"
+    assert judge(exact, [math.log(x) for x in (17.3, 16.9)], 12).word == "inconclusive"
 
 
 def test_before_the_first_look_nothing_is_said() -> None:
