@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from perfbisect.config import stage_configs
 from perfbisect.config.specifications import Source, kebab, kind
+from perfbisect.config.stages import placed, read_deploy
 
 _KEYS = (
     *("model", "serve_args", "extra_cli_args", "stage_overrides", "use_omni", "trust_remote_code"),
@@ -23,6 +25,9 @@ _ENVIRONMENT = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
 
 _STAGED = 2
 """Devices of the nightly's machine, on which a server of stages runs where nothing says which it takes."""
+
+_PLATFORM = "cuda"
+"""The kind of machine that the specifications are of."""
 
 _PARALLEL = (
     *("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "cfg-parallel-size"),
@@ -42,7 +47,7 @@ def serving(source: Source, place: str, server: Mapping[str, Any], *, staged: bo
     above = f"{place}.server_params"
     source.unknown(above, params, _KEYS)
     options = _options(source, above, params)
-    text, devices = _pinned(source, above, params, options.pop("deploy-config-inline", None))
+    text = _pinned(source, above, params, options.pop("deploy-config-inline", None))
     deploy = options.pop("deploy-config", None)
     out: dict[str, object] = {}
     if text is not None:
@@ -53,8 +58,8 @@ def serving(source: Source, place: str, server: Mapping[str, Any], *, staged: bo
         out["stage_overrides"] = params["stage_overrides"]
     if options:
         out["serve_args"] = options
-    devices += _overridden(params.get("stage_overrides"))
-    return {**out, "env": dict(_ENVIRONMENT), "gpus": _gpus(server, devices, options, staged=staged)}
+    named = _named(text, params.get("stage_overrides"))
+    return {**out, "env": dict(_ENVIRONMENT), "gpus": _gpus(server, named, options, staged=staged)}
 
 
 def _options(source: Source, above: str, params: Mapping[str, Any]) -> dict[str, object]:
@@ -87,23 +92,22 @@ def _from_tokens(source: Source, above: str, tokens: Sequence[object]) -> dict[s
     return options
 
 
-def _pinned(
-    source: Source, above: str, params: Mapping[str, Any], inline: object
-) -> tuple[str | None, tuple[int, ...]]:
-    """The text of a deploy YAML that stands in the specification or beside it, and the devices it names.
+def _pinned(source: Source, above: str, params: Mapping[str, Any], inline: object) -> str | None:
+    """The text of a deploy YAML that stands in the specification or beside it.
 
     What stands beside it is carried as text: other commits have it otherwise, or not at all.
     """
     name = params.get("stage_config_name")
     if inline is None and name is None:
-        return None, ()
+        return None
     field = "stage_config_name" if inline is None else "serve_args.deploy-config-inline"
     try:
         text = _stage_config(source, above, params) if inline is None else _content(inline)
-        return text, stage_configs.stage_devices(text)
+        stage_configs.check(text)
     except ValueError as error:
         told = f"{name} {error}" if inline is None else str(error)
         raise source.wrong(f"{above}.{field}", told, "a deploy YAML with stages") from None
+    return text
 
 
 def _content(inline: object) -> str:
@@ -127,22 +131,21 @@ def _stage_config(source: Source, above: str, params: Mapping[str, Any]) -> str:
     return stage_configs.changed(text, update or {}, delete or {}) if update or delete else text
 
 
-def _overridden(overrides: object) -> tuple[int, ...]:
-    """The devices that stage overrides name."""
-    stages = overrides.values() if isinstance(overrides, Mapping) else ()
-    named = (stage.get("devices") for stage in stages if isinstance(stage, Mapping))
-    return tuple(number for devices in named for number in stage_configs.numbers(devices))
+def _named(text: str | None, overrides: object) -> int:
+    """How many devices there must be for those that the stages name; 0 where they name none."""
+    document = None if text is None else read_deploy(text, Path("deploy.yaml"))
+    changed = overrides if isinstance(overrides, Mapping) else {}
+    found = placed([document] if document else [], changed, _PLATFORM)
+    return max((stage.needs for stage in found), default=0)
 
 
-def _gpus(
-    server: Mapping[str, Any], devices: tuple[int, ...], options: Mapping[str, object], *, staged: bool
-) -> int:
+def _gpus(server: Mapping[str, Any], named: int, options: Mapping[str, object], *, staged: bool) -> int:
     """As many devices as the specification's mark says, else as the stages name, else as its parallel sizes
     multiply to."""
     if cards := _cards(server.get("mark")):
         return cards
-    if devices:
-        return max(devices) + 1
+    if named:
+        return named
     sizes = [size for name in _PARALLEL if isinstance(size := options.get(name), int)]
     return max(math.prod(sizes), _STAGED if staged else 1)
 

@@ -36,23 +36,9 @@ def changed(text: str, update: object, delete: object) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
-def stage_devices(text: str) -> tuple[int, ...]:
-    """The devices that the stages of a deploy YAML name, counted from 0; those of other platforms left out.
-
-    :raises ValueError: the text is no mapping.
-    """
-    return tuple(number for stage in _stages(_loaded(text)) for number in numbers(_devices(stage)))
-
-
-def numbers(devices: object) -> tuple[int, ...]:
-    """``"0,1"``, ``1`` or ``[0, 1]`` as numbers; what is no number is left out."""
-    words = devices if isinstance(devices, list) else str(devices).split(",")
-    return tuple(int(word) for word in map(str, words) if word.strip().isdecimal())
-
-
-def _devices(stage: Mapping[str, Any]) -> object:
-    runtime = stage.get("runtime")
-    return runtime.get("devices") if isinstance(runtime, Mapping) else stage.get("devices")
+def check(text: str) -> None:
+    """:raises ValueError: the text is no deploy YAML: no YAML, or no mapping."""
+    _loaded(text)
 
 
 def _loaded(text: str) -> dict[str, Any]:
