@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from perfbisect.core.lineages import kind_of
 from perfbisect.core.metric import parse_metric
 from perfbisect.core.point import Point, Workload, moment, stamp
 from perfbisect.core.reported_series import CellSeries
@@ -59,11 +60,11 @@ def cell_document(
     places = {key: place for place, (key, _) in enumerate(points)}
     last = points[-1][1]
     return SiteCellDocument(
-        name=last.cell,
+        name=series[0].cell,
         family=family_of(last),
         model=last.workload.model,
         load=load_of(last.workload),
-        machine=str(last.covariates.get("hardware") or ""),
+        machine=next((kind for _, point in reversed(points) if (kind := kind_of(point))), ""),
         headline=_headline(series),
         digest=last.workload.digest,
         rows=_rows(last.workload),

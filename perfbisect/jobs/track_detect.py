@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from perfbisect.core.alert import Alert, Known, alerts_of
 from perfbisect.core.finding import Family, Finding, judge, without_told
 from perfbisect.core.finding_cause import Cells, causes_of
-from perfbisect.core.reported_series import CellSeries, day_number, gather, night_of, nightly
+from perfbisect.core.reported_series import CellSeries, day_number, night_of, nightly
 from perfbisect.core.series_joint import Event
 from perfbisect.core.series_many import FDR, Census
 from perfbisect.core.suspect_table import Table
 from perfbisect.errors import UsageError
-from perfbisect.jobs.track_series import eras_of
+from perfbisect.jobs.track_series import by_lineage, gathered
 from perfbisect.render.detect_documents import (
     CensusDocument,
     DetectedDocument,
@@ -92,8 +91,8 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
         )
     away = {point.build.key for point in points if point.build.of_main is False}
     found: list[CellSeries] = []
-    for _, group in groupby(mine, key=lambda point: point.cell):
-        found += [nightly(one) for one in gather(tuple(group), eras_of)]
+    for name, own in by_lineage(mine):
+        found += [nightly(one) for one in gathered(name, own)]
     return tuple(found), len(away)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 from perfbisect.clients.reported import key_of
 from perfbisect.core.baseline import DAYS, propose
 from perfbisect.core.metric import parse_metric
 from perfbisect.core.point import Point
-from perfbisect.core.reported_series import CellSeries, day_number, gather, night_of
-from perfbisect.jobs.track_series import eras_of, known_cells
+from perfbisect.core.reported_series import CellSeries, day_number, night_of
+from perfbisect.jobs.track_series import gathered, points_of
 from perfbisect.jobs.track_trend import last_nights
 from perfbisect.render.track_documents import BaselineDocument, TrackRebaselineDocument
 from perfbisect.store.series import SeriesStore
@@ -44,21 +43,21 @@ def rebaseline(
 
     :raises UsageError: a cell without points.
     """
-    points = store.points(known_cells(store, cells))
-    last = until or max(point.night for point in points)
+    found = tuple(points_of(store, cells))
+    last = until or max(point.night for _, points in found for point in points)
     rows: list[BaselineDocument] = []
-    for _, group in groupby(points, key=lambda point: point.cell):
-        rows += _rows([p for p in group if p.night <= last], last, days, skipped or {})
+    for cell, points in found:
+        rows += _rows(cell, [p for p in points if p.night <= last], last, days, skipped or {})
     first = night_of(day_number(last) - days + 1)
     return TrackRebaselineDocument(first=first, last=last, rows=tuple(rows))
 
 
 def _rows(
-    points: Sequence[Point], last: str, days: int, skipped: Mapping[tuple[str, str], str]
+    cell: str, points: Sequence[Point], last: str, days: int, skipped: Mapping[tuple[str, str], str]
 ) -> Iterator[BaselineDocument]:
     if not points:
         return
-    series = {s.metric: s for s in gather(points, eras_of)}
+    series = {s.metric: s for s in gathered(cell, points)}
     old = _baselines(points[-1])
     for name in old or USUAL:
         ours = key_of(name)
@@ -66,7 +65,7 @@ def _rows(
         if ours is None or found is None:
             if old:
                 yield BaselineDocument(
-                    cell=points[-1].cell, name=name, old=old[name], mean=None, new=old[name], change=None,
+                    cell=cell, name=name, old=old[name], mean=None, new=old[name], change=None,
                     n=0, status="kept", why="the cell does not report it",
                 )  # fmt: skip
             continue

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
 from perfbisect.clients.eras import DIFFUSION, NIGHTLY, OMNI
 from perfbisect.core.era import Era
+from perfbisect.core.lineages import cell_of, lineages
+from perfbisect.core.nearest import hint
 from perfbisect.core.point import Build, Point, moment
 from perfbisect.core.reported_series import CellSeries, gather
 from perfbisect.core.window import LEAD, Line, Window, ordered, window
@@ -21,15 +23,45 @@ from perfbisect.system.git import Repository
 def series_of(
     store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "", since: str = ""
 ) -> Iterator[CellSeries]:
-    """Every series, by cell; of each cell medians and single numbers first, then means, then percentiles.
+    """Every series, by lineage; of each medians and single numbers first, then means, then percentiles.
 
     ``cells``: these alone; ``metric``: this one alone (``ttft:p99``); ``since``: from this night on.
 
     :raises UsageError: a cell without points (the nearest are named), a metric that there is not.
     """
-    points = store.points(known_cells(store, cells), since=since)
+    for name, own in points_of(store, cells, since=since):
+        yield from gathered(name, own, metric=metric)
+
+
+def points_of(
+    store: SeriesStore, cells: Sequence[str] = (), *, since: str = ""
+) -> Iterator[tuple[str, tuple[Point, ...]]]:
+    """The points of every lineage of these cells (none named: of all); a lineage may be named itself.
+
+    :raises UsageError: as :func:`known_cells`; or a lineage that there is not.
+    """
+    have = set(store.cells())
+    named = {cell for cell in cells if cell not in have and cell_of(cell) in have}
+    whole = known_cells(store, [cell for cell in cells if cell not in named])
+    there: list[str] = []
+    for name, own in by_lineage(store.points((*whole, *map(cell_of, named)), since=since)):
+        there.append(name)
+        if not named or name in named or own[0].cell in whole:
+            yield name, own
+    missing = sorted(named - set(there))
+    if missing:
+        raise UsageError(f"no series of {missing[0]!r}; there are: {', '.join(there)}")
+
+
+def by_lineage(points: Iterable[Point]) -> Iterator[tuple[str, tuple[Point, ...]]]:
+    """Points by cell, then by kind of machine, with the name of each lineage."""
     for _, group in groupby(points, key=lambda point: point.cell):
-        yield from gather(tuple(group), eras_of, metric=metric)
+        yield from lineages(tuple(group))
+
+
+def gathered(name: str, points: Sequence[Point], *, metric: str = "") -> tuple[CellSeries, ...]:
+    """The series of a lineage under its name. Raises what :func:`gather` raises."""
+    return tuple(replace(one, cell=name) for one in gather(points, eras_of, metric=metric))
 
 
 def known_cells(store: SeriesStore, cells: Sequence[str]) -> tuple[str, ...]:

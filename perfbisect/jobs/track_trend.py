@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from perfbisect.core.metric import Metric, parse_metric
 from perfbisect.core.point import Point, Rejection
-from perfbisect.core.reported_series import CellSeries, day_number, gather
+from perfbisect.core.reported_series import CellSeries, day_number
 from perfbisect.errors import UsageError
-from perfbisect.jobs.track_series import eras_of, known_cells
+from perfbisect.jobs.track_series import gathered, points_of
 from perfbisect.jobs.views import metric_document
 from perfbisect.render.track_documents import (
     CellLineDocument,
@@ -39,15 +39,12 @@ def trend(
     """
     if metric:
         parse_metric(metric)
-    named = known_cells(store, cells)
-    by_cell: dict[str, list[Point]] = {}
-    for point in store.points(named, since=since):
-        by_cell.setdefault(point.cell, []).append(point)
+    by_cell = dict(points_of(store, cells, since=since))
     if not by_cell:
         raise UsageError(f"no point since {since}", next_step="leave --since out")
     chosen: list[CellSeries] = []
-    for points in by_cell.values():
-        chosen += _chosen(gather(points, eras_of), metric)
+    for name, points in by_cell.items():
+        chosen += _chosen(gathered(name, points), metric)
     if not chosen:
         who = "none of these cells" if len(by_cell) > 1 else f"no point of {next(iter(by_cell))}"
         raise UsageError(
@@ -58,7 +55,7 @@ def trend(
     if not cells:
         lines = tuple(_line(series, marks(series)) for series in chosen)
         return TrackTrendDocument(tables=(), cells=lines, unknown_branch=len(unknown))
-    gone = store.rejections(named, since=since)
+    gone = store.rejections([points[0].cell for points in by_cell.values()], since=since)
     tables = tuple(
         _table(series, by_cell[series.cell], [r for r in gone if r.cell == series.cell], marks(series))
         for series in chosen
@@ -76,7 +73,7 @@ def _chosen(found: Sequence[CellSeries], metric: str) -> Sequence[CellSeries]:
 
 
 def _reported(by_cell: Mapping[str, Sequence[Point]]) -> list[str]:
-    return sorted({series.metric for points in by_cell.values() for series in gather(points, eras_of)})
+    return sorted({one.metric for name, points in by_cell.items() for one in gathered(name, points)})
 
 
 def _line(series: CellSeries, marks: Mapping[int, str]) -> CellLineDocument:

@@ -1,0 +1,34 @@
+"""Two kinds of machines are two series."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfbisect.core.lineages import cell_of, lineages
+from perfbisect.core.point import Point
+from tests.core.made_series import cell, noise
+
+
+def made(*kinds: str) -> list[Point]:
+    (series,) = cell({"e2el:median": noise(7, len(kinds))})
+    return [
+        replace(point, covariates={**point.covariates, "hardware": kind} if kind else {})
+        for point, kind in zip(series.points, kinds, strict=True)
+    ]
+
+
+def test_one_kind_is_one_lineage_also_where_some_do_not_say() -> None:
+    points = made("", "H100", "", "H100")
+    assert list(lineages(points)) == [(points[0].cell, tuple(points))]
+    assert [name for name, _ in lineages(made("", ""))] == [points[0].cell]
+    assert list(lineages([])) == []
+
+
+def test_the_first_kind_keeps_the_name_and_what_does_not_say() -> None:
+    points = made("", "H100", "A100", "H100", "A100")
+    found = dict(lineages(points[::-1]))
+    name = points[0].cell
+    assert list(found) == [name, f"{name} on A100"]
+    assert found[name] == (points[0], points[1], points[3])
+    assert found[f"{name} on A100"] == (points[2], points[4])
+    assert {cell_of(one) for one in found} == {name}

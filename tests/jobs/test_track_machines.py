@@ -1,0 +1,78 @@
+"""Nights of several kinds of machines: each kind is a series of its own, wherever series are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfbisect.config.suspect_table import load_suspect_table
+from perfbisect.core.point import Point
+from perfbisect.errors import UsageError
+from perfbisect.jobs.track_detect import detect, look
+from perfbisect.jobs.track_rebaseline import rebaseline
+from perfbisect.jobs.track_series import series_of
+from perfbisect.jobs.track_site import site
+from perfbisect.jobs.track_trend import trend
+from perfbisect.store.series import SeriesStore
+from tests.jobs.test_track_detect import keep, points
+
+TABLE = load_suspect_table()
+CELL = "omni/random@c4-n40"
+OTHER = f"{CELL} on A100"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SeriesStore]:
+    with SeriesStore.of(tmp_path) as opened:
+        yield opened
+
+
+def on(kind: str, found: list[Point]) -> list[Point]:
+    return [
+        replace(
+            point,
+            covariates={**point.covariates, "hardware": kind},
+            build=replace(point.build, name=f"{kind}-{point.build.name}"),
+            start=f"{kind} {point.start}",
+        )
+        for point in found
+    ]
+
+
+def test_nights_in_turn_on_two_machines_are_no_change(store: SeriesStore) -> None:
+    """The second kind takes twice as long, and runs every second night from the eighth on."""
+    slow = [replace(p, values={name: 2 * value for name, value in p.values.items()}) for p in points()[9::2]]
+    keep(store, *on("H100", points()[:9] + points()[10::2]), *on("A100", slow))
+    assert {one.cell for one in series_of(store)} == {CELL, OTHER}
+    assert detect(store, TABLE, now="t").alerts == ()
+    document = site(store, look(store, TABLE), TABLE, title="t", made="2026-01-01T00:00:00Z")
+    assert {(one.name, one.machine) for one in document.cells} == {(CELL, "H100"), (OTHER, "A100")}
+
+
+def test_a_step_on_one_machine_is_told_of_it_alone(store: SeriesStore) -> None:
+    keep(store, *on("H100", points()), *on("A100", points(at=20, factor=1.4)))
+    (alert,) = detect(store, TABLE, now="t").alerts
+    assert (alert.cell, alert.shape) == (OTHER, "step")
+
+
+def test_a_series_of_one_machine_can_be_named(store: SeriesStore) -> None:
+    keep(store, *on("H100", points(n=9)), *on("A100", points(n=7)))
+    assert {one.cell for one in series_of(store, [OTHER])} == {OTHER}
+    assert {one.cell for one in series_of(store, [CELL])} == {CELL, OTHER}
+    (table,) = trend(store, [OTHER]).tables
+    assert (table.cell, len(table.rows)) == (OTHER, 7)
+    assert {line.cell for line in trend(store, []).cells} == {CELL, OTHER}
+    with pytest.raises(UsageError, match=r"no series of '.* on B200'; there are: .*, .* on A100"):
+        trend(store, [f"{CELL} on B200"])
+
+
+def test_a_baseline_is_of_one_machine(store: SeriesStore) -> None:
+    told = {"median_e2el_ms": 100.0}
+    fast = [replace(p, covariates={**p.covariates, "baseline": told}) for p in points(n=9)]
+    slow = [replace(p, values={name: 2 * value for name, value in p.values.items()}) for p in fast]
+    keep(store, *on("H100", fast), *on("A100", slow))
+    rows = {row.cell: row.mean for row in rebaseline(store).rows}
+    assert rows[OTHER] == pytest.approx(2 * rows[CELL])
