@@ -53,12 +53,8 @@ def nightly(
     if init:
         from perfbisect.cli.nightly_init import write_first
 
-        document = write_first(config)
-        emit(
-            document,
-            [f"{document.file}: read it, mend what is marked", f"next: {document.next}"],
-            as_json=as_json,
-        )
+        first = write_first(config)
+        emit(first, [f"wrote {first.file}: read it before", f"next: {first.next}"], as_json=as_json)
         return 0
     if config is None:
         raise UsageError("no CONFIG was named", next_step="perfbisect nightly --init writes nightly.yaml")

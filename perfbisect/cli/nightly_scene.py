@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import signal
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from types import FrameType
 
 from perfbisect.cli import ranges, wiring
 from perfbisect.cli.nightly_hands import Alone, Searches
+from perfbisect.cli.nightly_suite import Suites, together
 from perfbisect.cli.options import Measuring
 from perfbisect.cli.output import teller
 from perfbisect.cli.place import Place, place
@@ -20,15 +22,16 @@ from perfbisect.config.nightly_cells import cells_of
 from perfbisect.config.suspect_table import load_suspect_table
 from perfbisect.core.cell import Cell
 from perfbisect.errors import Interrupted
-from perfbisect.jobs.nightly import nightly
-from perfbisect.jobs.nightly_document import dry_document
+from perfbisect.jobs.night_telling import telling_steps
+from perfbisect.jobs.nightly import foreseen, nightly
 from perfbisect.jobs.nightly_hands import Hands, Scene
-from perfbisect.jobs.nightly_prepare import alone, prepare
 from perfbisect.render.console import Console as Lines
 from perfbisect.render.nightly_documents import NightlyDocument
-from perfbisect.store.events import stamp
 from perfbisect.system.clock import now
 from perfbisect.system.proc import stop_leftovers
+
+_WAIT = 60.0
+"""Minutes that a launch waits for devices and cores which somebody uses, at most."""
 
 
 def dress(config: Path, working: Measuring) -> tuple[Scene, Hands]:
@@ -44,7 +47,7 @@ def dress(config: Path, working: Measuring) -> tuple[Scene, Hands]:
         repo=file.path(rules.repository) or file.file.absolute().parent,
         state=working.state or file.path(rules.state),
         machine=_machine(file),
-        wait=rules.minutes,
+        wait=min(rules.minutes, _WAIT),
     )
     here = place(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
     repository = here.needed_repository()
@@ -72,11 +75,11 @@ def dress(config: Path, working: Measuring) -> tuple[Scene, Hands]:
         clock=now,
         sink=Lines(tell, verbose=working.verbose),
         new_job=lambda: wiring.new_job(here),
-        measure=Alone(here, measuring),
+        measure=Suites(here, measuring) if rules.suite else Alone(here, measuring),
         prepare=Searches(here, measuring),
         stop_leftovers=stop_leftovers,
-        steps=(),
-        together=alone,
+        steps=tuple(telling_steps(scene, os.environ, say=tell)),
+        together=together,
         guess=guess,
     )
     return scene, hands
@@ -88,8 +91,7 @@ def go(scene: Scene, hands: Hands, *, dry_run: bool) -> NightlyDocument:
     :raises Interrupted: everything that was started is stopped; started again it goes on.
     """
     if dry_run:
-        moment = hands.clock()
-        return dry_document(scene, prepare(scene, scene.nights.all(), moment, hands), stamp(moment))
+        return foreseen(scene, hands)
     with _interruptible(scene):
         return nightly(scene, hands)
 

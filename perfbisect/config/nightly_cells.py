@@ -60,15 +60,15 @@ def launches_of(file: NightlyFile, cell: str) -> int:
 
 
 def _known(file: NightlyFile) -> dict[str, Path]:
-    beside = file.file.parent / _FOLDER
+    beside = file.file.absolute().parent / _FOLDER
     own = {path.stem: path for suffix in _SUFFIXES for path in sorted(beside.glob(f"*{suffix}"))}
-    return {one.name: one.path for one in list_cells()} | own
+    return {one.name: one.path.absolute() for one in list_cells()} | own
 
 
 def _paths(file: NightlyFile, entry: str, known: dict[str, Path]) -> Iterator[str]:
     bare, at, rung = entry.rpartition("@")
     stem, rung = (bare, f"@{rung}") if at else (entry, "")
-    folder = file.file.parent
+    folder = file.file.absolute().parent
     if "/" in stem or stem.endswith(_SUFFIXES):
         path = Path(stem).expanduser()
         if _MAGIC & set(stem):

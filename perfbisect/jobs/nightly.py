@@ -17,7 +17,7 @@ from pathlib import Path
 from perfbisect.core import night as core
 from perfbisect.core.night_worth import Rules
 from perfbisect.errors import EXIT_OURS, BuildError, Interrupted, MachineError, PerfbisectError
-from perfbisect.jobs.nightly_document import alerts_of, night_document
+from perfbisect.jobs.nightly_document import alerts_of, dry_document, night_document
 from perfbisect.jobs.nightly_hands import CellJob, Done, Hands, Scene, Step
 from perfbisect.jobs.nightly_plan import NightPlan, night_plan_of, setting_name
 from perfbisect.jobs.nightly_prepare import prepare
@@ -53,35 +53,48 @@ def nightly(scene: Scene, hands: Hands) -> NightlyDocument:
     nights, now = scene.nights, hands.clock()
     with nights.held(now):
         before = nights.all()
-        last = before[-1] if before else None
-        if last is None or _left(scene, hands, last, now):
-            last = nights.new(now, scene.commit.id)
-        else:
+        tonight = _open(before, now)
+        if tonight is not None:
             before = before[:-1]
-        with Journal(last.journal, clock=hands.clock) as journal:
+        elif before:
+            _give_up(scene, hands, before[-1])
+        tonight = tonight or nights.new(now, scene.commit.id)
+        with Journal(tonight.journal, clock=hands.clock) as journal:
             if not journal.events:
                 plan = prepare(scene, before, now, hands)
                 journal.append("plan", plan.model_dump(mode="json"))
-            return _Night(scene, hands, last, before, journal).run()
+            return _Night(scene, hands, tonight, before, journal).run()
 
 
-def _left(scene: Scene, hands: Hands, last: Night, now: datetime) -> bool:
-    """True if the last night is over, or was cut short so long ago that it is given up."""
-    events = last.events()
+def foreseen(scene: Scene, hands: Hands) -> NightlyDocument:
+    """What a night that began now would do; nothing is started or written."""
+    before, now = scene.nights.all(), hands.clock()
+    cut = _open(before, now)
+    if cut is None:
+        return dry_document(scene, prepare(scene, before, now, hands), stamp(now))
+    told = f"night {cut.id} was cut short: it goes on, with its own commit and what is left of its minutes"
+    return dry_document(scene, night_plan_of(cut.events()), stamp(now), told)
+
+
+def _open(nights: Sequence[Night], now: datetime) -> Night | None:
+    """The last night, if it was cut short and is still tonight's."""
+    events = nights[-1].events() if nights else ()
     if not events:
-        return False
-    state = state_of(events)
-    if state.over:
-        return True
-    if now - datetime.fromisoformat(events[0].time) < GOES_ON:
-        return False
-    with Journal(last.journal, clock=hands.clock) as journal:
+        return None
+    recent = now - datetime.fromisoformat(events[0].time) < GOES_ON
+    return nights[-1] if recent and not state_of(events).over else None
+
+
+def _give_up(scene: Scene, hands: Hands, night: Night) -> None:
+    """A night that was cut short too long ago: what it left is ended, what it measured is kept."""
+    with Journal(night.journal, clock=hands.clock) as journal:
+        state = state_of(journal.events)
+        if state.over or not journal.events:
+            return
         for identity in (*state.jobs.values(), *state.searches.values()):
             _clear(scene.jobs.folder / identity, hands)
-        plan = night_plan_of(events)
-        verdict = _verdict(plan, tallies(plan, state, scene.jobs))
-        journal.append("verdict", {"word": "given up", **verdict})
-    return True
+        plan = night_plan_of(journal.events)
+        journal.append("verdict", {"word": "given up", **_verdict(plan, tallies(plan, state, scene.jobs))})
 
 
 def _clear(path: Path, hands: Hands) -> None:
@@ -97,7 +110,7 @@ def _verdict(plan: NightPlan, done: Mapping[str, Tally]) -> dict[str, object]:
     each = {one.digest: done[one.name].each for one in plan.wanted}
     return {
         "setting": setting_name(plan.setting),
-        "measured": [one.digest for one in plan.wanted if len(done[one.name].measured) >= one.launches],
+        "measured": {one.digest: len(done[one.name].measured) for one in plan.wanted},
         "each": {digest: minutes for digest, minutes in each.items() if minutes is not None},
     }
 

@@ -62,12 +62,13 @@ def night_document(
     )
 
 
-def dry_document(scene: Scene, plan: NightPlan, now: str) -> NightlyDocument:
-    """What a night that began now would do."""
+def dry_document(scene: Scene, plan: NightPlan, now: str, note: str = "") -> NightlyDocument:
+    """What a night with this plan would do. ``note``: what a reader must know besides."""
     taken = _taken(plan)
     cells = tuple(_planned(one, taken) for one in plan.cells)
+    head = _head(scene, plan)
     return NightlyDocument(
-        **_head(scene, plan),
+        **{**head, "told": (*head["told"], *filter(None, [note]))},
         night="",
         dry_run=True,
         began=now,

@@ -118,24 +118,26 @@ class Past:
     def __init__(self, nights: Sequence[Night], same_commit: Sequence[Night]) -> None:
         """:raises UsageError: a night's journal cannot be read."""
         self._each: dict[str, list[float]] = {}
-        self._measured: dict[tuple[str, str], str] = {}
+        self._measured: dict[tuple[str, str], tuple[int, str]] = {}
         for one in nights[-_NIGHTS_BACK:]:
             for data in _verdicts(one):
                 for digest, minutes in data.get("each", {}).items():
                     self._each.setdefault(digest, []).append(float(minutes))
         for one in same_commit:
             for data in _verdicts(one):
-                for digest in data.get("measured", ()):
-                    self._measured[digest, str(data.get("setting"))] = one.id
+                for digest, launches in data.get("measured", {}).items():
+                    key = digest, str(data.get("setting"))
+                    self._measured[key] = max(self._measured.get(key, (0, "")), (int(launches), one.id))
 
     def each(self, digest: str) -> tuple[float, str] | None:
         """Minutes of a launch, and from what that is known; None for a cell that was never measured."""
         found = self._each.get(digest)
         return None if not found else (median(found), f"from {len(found)} earlier nights")
 
-    def measured(self, digest: str, setting: str) -> str:
-        """The night that measured a cell at this commit in this setting; empty: none."""
-        return self._measured.get((digest, setting), "")
+    def measured(self, digest: str, setting: str, launches: int) -> str:
+        """The night that measured a cell at this commit in this setting so many times; empty: none."""
+        most, night = self._measured.get((digest, setting), (0, ""))
+        return night if most >= launches else ""
 
 
 def setting_name(setting: Setting) -> str:

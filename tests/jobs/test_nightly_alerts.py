@@ -1,0 +1,166 @@
+"""What nights make of what they find: alerts that open and close by rule, and which of them are bisected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfbisect.jobs.track_state import mark
+from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.store.series import SeriesStore
+from tests.jobs.nights import CONFIG, EACH, Place, make_place, make_repository
+from tests.jobs.world import PowerCut
+
+SLOW = 8
+"""The first night that is slow."""
+
+SHOWN = SLOW
+"""The night on which that is told: of so large a step the first that shows it."""
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
+    path = tmp_path_factory.mktemp("nights") / "repo"
+    return path, make_repository(path)
+
+
+@pytest.fixture
+def place(tmp_path: Path, repository: tuple[Path, tuple[str, ...]]) -> Place:
+    path, commits = repository
+    return make_place(tmp_path, commits, path, names=("a", "b"))
+
+
+def slow(place: Place, factor: float = 1.4, until: int = 99) -> None:
+    """Cell a is slower from the first commit of the night on that is :data:`SLOW`, until another night."""
+
+    def of(name: str, position: int) -> float:
+        return factor if name == "a" and SLOW * EACH <= position < until * EACH else 1.0
+
+    place.world.of = of
+
+
+def nights(place: Place, first: int, last: int) -> list[NightlyDocument]:
+    return [place.night(day) for day in range(first, last + 1)]
+
+
+def test_a_regression_opens_an_alert_is_bisected_once_and_known_after(place: Place) -> None:
+    slow(place)
+    quiet = nights(place, 0, SHOWN - 1)
+    assert {one.exit_code for one in quiet} == {0}
+    assert not any(one.alerts for one in quiet)
+    night = place.night(SHOWN)
+    assert night.exit_code == 3
+    opened = [one for one in night.alerts if one.change == "opened" and one.counts]
+    assert {(one.cell, one.worse) for one in opened} == {("a", True)}
+    assert {one.cause for one in opened} <= {"product", "unknown"}, "of one cell it is not known which"
+    (one,) = [one for one in night.bisections if one.state == "measured"]
+    assert one.outcome == "found"
+    assert one.culprit is not None
+    assert one.culprit.id == place.commits[SLOW * EACH]
+    assert (one.good, one.bad) == (place.commits[SLOW * EACH - 1], place.commits[SLOW * EACH + EACH - 1])
+    assert place.searched[0].weights.is_file()
+    assert night.next == f"perfbisect report {one.job}"
+    assert [row.test for row in night.rows if row.metric == "tpot"] == ["a"]
+    after = place.night(SHOWN + 1)
+    assert {alert.change for alert in after.alerts} == {"updated"}
+    assert (after.exit_code, after.bisections, len(place.searched)) == (0, (), 1)
+
+
+def test_a_bisection_that_is_killed_goes_on(place: Place) -> None:
+    slow(place)
+    nights(place, 0, SHOWN - 1)
+    before = len(place.world.requests)
+    place.world.fault = lambda n, _: PowerCut() if n == before + 4 + 3 else None
+    with pytest.raises(PowerCut):
+        place.night(SHOWN)
+    place.world.fault = lambda *_: None
+    night = place.night(SHOWN)
+    assert night.exit_code == 3
+    assert {one.change for one in night.alerts if one.counts} == {"opened"}, "it is not lost as told before"
+    (one,) = [one for one in night.bisections if one.state == "measured"]
+    assert one.culprit is not None
+    assert one.culprit.id == place.commits[SLOW * EACH]
+    searches = [job for job in place.jobs.all() if (job.path / "journal.jsonl").read_text().count('"bisect"')]
+    assert len(searches) == 1
+
+
+def test_what_the_night_has_no_minutes_for_the_next_one_does(place: Place) -> None:
+    slow(place)
+    nights(place, 0, SHOWN - 1)
+    place.least = 10_000.0
+    night = place.night(SHOWN)
+    states = {one.state: one.why for one in night.bisections}
+    assert "takes 10000 at least" in states["postponed"]
+    assert night.exit_code == 3
+    place.least = 1.0
+    later = place.night(SHOWN + 1)
+    (one,) = [one for one in later.bisections if one.state == "measured"]
+    assert one.culprit is not None
+    assert one.culprit.id == place.commits[SLOW * EACH]
+    assert later.exit_code == 3
+
+
+def test_the_instrument_blames_nobody(place: Place) -> None:
+    nights(place, 0, SLOW - 1)
+    place.world.client_digest = "another client"
+    place.world.of = lambda *_: 1.3
+    found = nights(place, SLOW, SHOWN + 1)
+    assert {one.exit_code for one in found} == {0}
+    told = [alert for one in found for alert in one.alerts if alert.change == "opened"]
+    assert {alert.cause for alert in told} <= {"instrument"}
+    assert not any(alert.counts for alert in told)
+    assert not place.searched
+    assert {one.state for night in found for one in night.bisections} <= {"not worth it"}
+
+
+@pytest.mark.parametrize(
+    ("lasted", "why"),
+    [
+        (5, "by rule: the series is back where it was"),
+        (3, f"by rule: it is not found any more in the nights up to 2026-01-{SLOW + 6:02}"),
+    ],
+)
+def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int, why: str) -> None:
+    slow(place, until=SLOW + lasted)
+    place.text += "bisect: {when: never}\n"
+    found = nights(place, 0, SLOW + lasted + 3)
+    told = [
+        (alert.change, alert.why)
+        for one in found
+        for alert in one.alerts
+        if alert.metric == "tpot" and alert.worse
+    ]
+    changes = [change for change, _ in told]
+    assert changes.count("opened") == 1
+    assert changes.count("closed") == 1
+    assert changes.index("opened") < changes.index("closed")
+    assert changes[-1] == "closed", "and is not told again"
+    assert told[-1][1] == why
+    said = {one.why for night in found for one in night.bisections}
+    assert said == {"the configuration says bisect: {when: never}"}
+    assert [one.exit_code for one in found].count(3) == 1
+
+
+def test_people_have_the_last_word(place: Place) -> None:
+    slow(place)
+    place.text += "bisect: {when: never}\n"
+    nights(place, 0, SHOWN)
+    with SeriesStore.of(place.folder / "state") as store:
+        for one in store.alerts.all():
+            mark(store, one.id, "closed", "we want it so")
+    later = place.night(SHOWN + 1)
+    assert later.alerts == ()
+    with SeriesStore.of(place.folder / "state") as store:
+        assert {(one.state, one.why) for one in store.alerts.all()} == {("closed", "we want it so")}
+
+
+def test_what_the_rules_leave_out_is_listed(place: Place) -> None:
+    slow(place)
+    place.text += "alerts: {smallest: 90%}\n"
+    night = nights(place, 0, SHOWN)[-1]
+    assert [one.change for one in night.alerts].count("opened")
+    assert not any(one.counts for one in night.alerts)
+    assert night.exit_code == 0
+    assert {one.state for one in night.bisections} == {"not worth it"}
+    assert place.text.startswith(CONFIG.format(budget="10h"))
