@@ -21,6 +21,7 @@ from perfbisect.store.attempts import read_attempt, to_dict
 from perfbisect.store.events import Clock
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import Journal
+from perfbisect.system import clock
 from perfbisect.system.slots import Slot
 
 BACKOFF = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -194,6 +195,6 @@ def clear_up(job: Job, journal: Journal, tools: Clearing) -> None:
 
 def _minutes(open_launch: Launch, folder: Path) -> float:
     """How long it ran at least: from its start to the last thing it wrote."""
-    began = datetime.fromisoformat(open_launch.started_at).timestamp()
-    wrote = [path.stat().st_mtime for path in folder.rglob("*") if path.is_file()]
-    return max(0.0, max(wrote, default=began) - began) / 60
+    began = datetime.fromisoformat(open_launch.started_at)
+    wrote = [clock.moment(path.stat().st_mtime) for path in folder.rglob("*") if path.is_file()]
+    return max(0.0, (max(wrote, default=began) - began).total_seconds()) / 60

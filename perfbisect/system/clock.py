@@ -25,7 +25,12 @@ def now(environment: Mapping[str, str] = os.environ) -> datetime:
 
     :raises UsageError: ``PERFBISECT_NOW`` is no time with its zone.
     """
-    here = datetime.now(timezone.utc)
+    return moment(time.time(), environment)
+
+
+def moment(seconds: float, environment: Mapping[str, str] = os.environ) -> datetime:
+    """A time of the machine (since 1970, such as a file's) as :func:`now` tells it. Raises what that does."""
+    here = datetime.fromtimestamp(seconds, timezone.utc)
     told = environment.get(VARIABLE)
     if not told:
         return here

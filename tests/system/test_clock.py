@@ -40,6 +40,13 @@ def test_a_rehearsal_begins_when_it_is_told_and_time_goes_on() -> None:
     assert now({"PERFBISECT_NOW": "2026-01-05T02:00:00Z"}) >= told
 
 
+def test_what_was_written_a_while_ago_was_a_while_ago_in_a_rehearsal_too() -> None:
+    rehearsal = {"PERFBISECT_NOW": "2026-01-05T02:00:00Z"}
+    ago = now(rehearsal) - clock.moment(time.time() - 3600, rehearsal)
+    assert ago.total_seconds() == pytest.approx(3600, abs=5)
+    assert clock.moment(86_400.0, {}) == datetime(1970, 1, 2, tzinfo=timezone.utc)
+
+
 @pytest.mark.parametrize("told", ["soon", "2026-01-05", "2026-01-05T02:00:00"])
 def test_a_time_without_its_zone_is_none(told: str) -> None:
     with pytest.raises(UsageError, match="no time with its zone"):
