@@ -5,6 +5,7 @@
 #   make demo-releases  real releases of vLLM on CPU, bisected: whatever is found (about an hour)
 #   make demo-compare   comparisons on the real vLLM whose answers are known                     (about an hour)
 #   make demo-track     a store and a site of generated nightlies, what was found beside what was planted (minutes)
+#   make demo-nightly   ten nights of a nightly with what goes wrong in ten nights, planted; what was found   (minutes)
 #   make test        the tests that need no vLLM                                                (minutes)
 #   make test-vllm   the tests with the real vLLM                                               (under 30 minutes)
 #   make test-browser  the dashboard in a real browser, which is installed where it is missing (minutes)
@@ -24,7 +25,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track test test-browser test-vllm check bench docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly test test-browser test-vllm check bench docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -59,6 +60,9 @@ demo-releases: $(STAMP)
 
 demo-track: $(STAMP)
 	$(PY) -m scripts.demo_track $(ARGS)
+
+demo-nightly: $(STAMP)
+	$(PY) -m scripts.demo_nightly $(ARGS)
 
 test: $(STAMP)
 	$(PY) -m pytest -m "not vllm and not browser" -n auto --maxprocesses=4 --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
