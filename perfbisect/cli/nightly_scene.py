@@ -21,6 +21,7 @@ from perfbisect.config.nightly import NightlyFile, load_nightly
 from perfbisect.config.nightly_cells import cells_of
 from perfbisect.config.suspect_table import load_suspect_table
 from perfbisect.core.cell import Cell
+from perfbisect.environments.grammar import absolute_spec
 from perfbisect.errors import Interrupted
 from perfbisect.jobs.night_telling import telling_steps
 from perfbisect.jobs.nightly import foreseen, nightly
@@ -59,7 +60,7 @@ def dress(config: Path, working: Measuring) -> tuple[Scene, Hands]:
     setting = wiring.the_setting(
         here,
         environment=_environment(here, file),
-        client=rules.client,
+        client=_spec(file, rules.client),
         constraints=file.path(rules.constraints),
         exclude_newer=rules.exclude_newer,
     )
@@ -103,8 +104,13 @@ def _machine(file: NightlyFile) -> str | None:
     return str(beside) if beside is not None and beside.is_file() else named
 
 
+def _spec(file: NightlyFile, text: str | None) -> str | None:
+    """A specification of the file, whose paths are relative to it."""
+    return None if text is None else absolute_spec(text, file.file.absolute().parent)
+
+
 def _environment(here: Place, file: NightlyFile) -> str:
-    found = here.setting("env", file.nightly.environment)
+    found = here.setting("env", _spec(file, file.nightly.environment))
     if found is None:
         raise file.wrong(
             ("environment",),

@@ -84,7 +84,7 @@ bisect:
   # smallest: 5%    # less is not worth it
 
 # Written every night:
-# report: nightly/report                       # folder of nightly.md and nightly.html
+# report: nightly/report                       # folder of night.md, nightly.md and nightly.html
 # dashboard: {{folder: nightly/site}}            # the static site
 # publish: nightly/kanban                      # results in the kanban's own format
 # exports: {{csv: nightly/results.csv, benchmark: nightly/benchmark.json}}

@@ -131,10 +131,11 @@ def parse_spec(text: str) -> Spec:
     return Spec(text.strip(), name, argument.strip(), options)
 
 
-def absolute_spec(text: str) -> str:
+def absolute_spec(text: str, folder: Path = Path()) -> str:
     """A specification that means the same from every folder: paths that begin with ``.`` or ``~`` made whole.
 
-    Text that is no specification comes back as it is: whoever makes the builder says what is wrong with it.
+    ``folder``: to which they are relative; the current one, where none is said. Text that is no specification
+    comes back as it is: whoever makes the builder says what is wrong with it.
     """
     pieces: list[str] = []
     name = ""
@@ -144,10 +145,10 @@ def absolute_spec(text: str) -> str:
         if builder in OPTIONS:
             name = builder
             program, space, rest = argument.partition(" ") if name in _FREE else (argument, "", "")
-            whole = program if name in _BARE else _whole(program)
+            whole = program if name in _BARE else _whole(program, folder)
             pieces.append(f"{builder}{colon}{whole}{space}{rest}")
         elif key == "path" and name == "existing":
-            pieces.append(f"{key}{equals}{_whole(value)}")
+            pieces.append(f"{key}{equals}{_whole(value, folder)}")
         else:
             pieces.append(word)
     return ",".join(pieces)
@@ -158,5 +159,5 @@ def bad(text: str, problem: str, allowed: str) -> UsageError:
     return UsageError(f"environment {text!r}: {problem}", next_step=allowed)
 
 
-def _whole(path: str) -> str:
-    return str(Path(path).expanduser().absolute()) if path.startswith((".", "~")) else path
+def _whole(path: str, folder: Path) -> str:
+    return str((folder / Path(path).expanduser()).absolute()) if path.startswith((".", "~")) else path

@@ -9,6 +9,7 @@ from perfbisect.jobs.nightly_hands import Done, Scene, Step
 from perfbisect.jobs.track_detect import Seen
 from perfbisect.jobs.track_report import report
 from perfbisect.jobs.track_site import bisections, site
+from perfbisect.render.night_markdown import night_markdown
 from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.render.nightly_report import nightly_html, nightly_markdown
 from perfbisect.render.site import build
@@ -22,13 +23,18 @@ def reading_steps(scene: Scene, store: SeriesStore, seen: Seen, night: Night, cl
     """The report, and the site where the configuration asks for one."""
     rules = scene.file.nightly
 
-    def reported(_: NightlyDocument) -> Done:
+    def reported(tonight: NightlyDocument) -> Done:
         document = report(store, seen, fdr=rules.alerts.fdr)
         folder = scene.file.path(rules.report) or night.path
-        page, text = folder / "nightly.html", folder / "nightly.md"
-        write_whole(text, nightly_markdown(document))
-        write_whole(page, nightly_html(document))
-        return Done(f"{len(document.rows)} series at another level", {"report": text, "page": page})
+        files = {
+            "night": (folder / "night.md", night_markdown(tonight)),
+            "report": (folder / "nightly.md", nightly_markdown(document)),
+            "page": (folder / "nightly.html", nightly_html(document)),
+        }
+        for path, text in files.values():
+            write_whole(path, text)
+        told = f"{len(document.rows)} series at another level"
+        return Done(told, {kind: path for kind, (path, _) in files.items()})
 
     def shown(_: NightlyDocument) -> Done:
         asked = rules.dashboard

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,9 +73,9 @@ class Scene:
         return found
 
 
-def until(process: subprocess.Popen[str], true: object, seconds: float = 60.0) -> None:
+def until(process: subprocess.Popen[str], true: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
+    while not true():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
@@ -82,24 +83,20 @@ def until(process: subprocess.Popen[str], true: object, seconds: float = 60.0) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_killed_with_9_at_two_places_it_goes_on_and_the_second_is_told_who_works(tmp_path: Path) -> None:
+def test_killed_with_9_it_goes_on_and_a_second_one_is_told_who_works(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     process = scene.start()
     until(process, lambda: sum(scene.measured().values()) >= 1)
     second = scene.start()
     output, _ = second.communicate(timeout=60)
-    told = json.loads(output)
     assert second.returncode == 5
-    assert f"nightly n is at work already: process {process.pid}, since 2026-01-05T02:00:" in told["error"]
+    told = f"nightly n is at work already: process {process.pid}, since 2026-01-05T02:00:"
+    assert told in json.loads(output)["error"]
     process.send_signal(signal.SIGKILL)
     process.communicate()
     process = scene.start()
-    until(process, lambda: sum(scene.measured().values()) >= 3)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    process = scene.start()
-    output, told_lines = process.communicate(timeout=120)
-    assert process.returncode == 0, told_lines
+    output, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
     document = NightlyDocument.model_validate_json(output)
     assert {one.name: (one.state, one.launches) for one in document.cells} == {
         "quick": ("measured", 2),
@@ -110,8 +107,6 @@ def test_killed_with_9_at_two_places_it_goes_on_and_the_second_is_told_who_works
     assert night.id == document.night
     assert document.began.startswith("2026-01-05T02:0")
     assert [event.kind for event in night.events()].count("verdict") == 1
-    output, _ = scene.start().communicate(timeout=60)
-    assert {one["state"] for one in json.loads(output)["cells"]} == {"skipped"}
 
 
 @pytest.fixture

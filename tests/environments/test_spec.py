@@ -140,3 +140,5 @@ def test_mistakes_in_a_chain_name_the_part() -> None:
 def test_paths_are_made_whole(text: str, absolute: str) -> None:
     told = {"here": Path.cwd(), "home": Path.home()}
     assert absolute_spec(text.format(**told)) == absolute.format(**told)
+    there = told | {"here": "/srv"}
+    assert absolute_spec(text.format(**there), Path("/srv")) == absolute.format(**there)

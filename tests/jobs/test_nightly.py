@@ -62,6 +62,7 @@ def test_a_night_measures_each_cell_twice_in_launches_far_apart(place: Place) ->
     assert NightlyDocument.model_validate_json(again.read_text()) == document
     report = Path(document.files["report"])
     assert "Nightly of 2026-01-01" in report.read_text()
+    assert "## Nightly n of 2026-01-01" in Path(document.files["night"]).read_text()
 
 
 def test_what_was_measured_at_this_commit_is_left_out(place: Place) -> None:
