@@ -88,7 +88,9 @@ timeout = click.option("--timeout", type=Minutes(), help="Wait no longer than th
 verbose = click.option("-v", "--verbose", is_flag=True, help="Tell every phase of every launch.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Tell nothing but the result, and errors.")
 detach = click.option(
-    "--detach", is_flag=True, help="Go on without this shell, and return once the job has begun."
+    "--detach",
+    is_flag=True,
+    help="Go on without this shell; return once the job has begun. `status --wait` follows it.",
 )
 full = click.option(
     "--full", is_flag=True, help="With --json: all of every list, not its first or last items."

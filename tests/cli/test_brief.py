@@ -1,0 +1,46 @@
+"""How large the documents are that a program reads while it waits for a bisection of many commits."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from perfbisect.cli.state import status_document
+from perfbisect.jobs.expect import learnt_noise
+from perfbisect.jobs.planned import plan_document
+from perfbisect.render.documents import PlanDocument, ReportDocument
+from perfbisect.store.jobs import Job
+from tests.jobs.conftest import MakePlan, new_job, plan_for
+from tests.jobs.test_bisect import NewJob, verdict
+from tests.jobs.world import Watch, World, history
+
+__all__ = ["new_job", "plan_for"]
+
+SMALL = 20_000
+COMMITS, SLOW = 200, 140
+
+
+@pytest.fixture
+def done(plan_for: MakePlan, new_job: NewJob) -> tuple[Job, PlanDocument, ReportDocument]:
+    world, watch = World(history(COMMITS).changes, slow=SLOW, factor=1.1), Watch()
+    plan = plan_for(world)
+    job = new_job(plan, watch, world)
+    return job, plan_document(plan, learnt_noise((), plan.ref)), verdict(job, watch, world)
+
+
+def test_a_bisection_of_many_commits_is_told_briefly(done: tuple[Job, PlanDocument, ReportDocument]) -> None:
+    job, plan, report = done
+    assert report.outcome == "found"
+    for whole in (plan, report):
+        assert len(whole.brief().text()) < SMALL < len(whole.text())
+    brief = report.brief()
+    assert brief.left_out["history"] == brief.left_out["beliefs.by_position"] == COMMITS
+    assert len(brief.launches) + brief.left_out["launches"] == len(report.launches)
+    assert brief.launches == report.launches[-len(brief.launches) :]
+    decided = {"left_out", "launches", "history", "merged", "not_tested", "beliefs"}
+    assert brief.model_dump(exclude=decided) == report.model_dump(exclude=decided)
+    status = status_document(job, datetime.now(timezone.utc))
+    assert len(status.text()) < SMALL / 4
+    assert (status.launched, status.outcome, status.exit_code) == (len(report.launches), "found", 3)
+    assert status.leading[0].change == (report.culprit.short if report.culprit else "")
