@@ -75,22 +75,29 @@ def play(told: Transcript, names: Mapping[str, str], patch: pytest.MonkeyPatch) 
     """Types every step in the current folder. :raises AssertionError: something else came back."""
     known = {**names, "SKILL": str(SKILL)}
     known["REPORT"] = filled(told.report, known)
-    for step in told.steps:
-        for name, text in step.files.items():
-            path = Path(filled(name, known))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(filled(text, known), encoding="utf-8")
-        words = [filled(word, known) for word in shlex.split(step.type)]
-        code, out, err = typed(words, patch)
-        shown = f"{step.why}\n{step.type}\nexit {code}\n1: {out[-6000:]}\n2: {err[-3000:]}"
-        assert code == step.code, shown
-        assert [words for words in step.says if filled(words, known) not in out + err] == [], shown
-        if step.shows or step.keep:
-            document = json.loads(out)
-            for path, wanted in step.shows.items():
-                found = at(document, path)
-                assert agrees(found, filled(wanted, known)), f"{path}: {found!r}, not {wanted!r}\n{shown}"
-            known |= {name: str(at(document, path)) for name, path in step.keep.items()}
+    try:
+        for step in told.steps:
+            known |= played(step, known, patch)
+    finally:
+        if "JOB" in known:  # one that was left to itself must not outlive its test
+            run(["stop", known["JOB"], "--wait"])
+
+
+def played(step: Step, known: Mapping[str, str], patch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Types a step; returns the values that it keeps. :raises AssertionError: something else came back."""
+    for name, text in step.files.items():
+        path = Path(filled(name, known))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(filled(text, known), encoding="utf-8")
+    code, out, err = typed([filled(word, known) for word in shlex.split(step.type)], patch)
+    shown = f"{step.why}\n{step.type}\nexit {code}\n1: {out[-6000:]}\n2: {err[-3000:]}"
+    assert code == step.code, shown
+    assert [words for words in step.says if filled(words, known) not in out + err] == [], shown
+    document = json.loads(out) if step.shows or step.keep else {}
+    for where, wanted in step.shows.items():
+        found = at(document, where)
+        assert agrees(found, filled(wanted, known)), f"{where}: {found!r}, not {wanted!r}\n{shown}"
+    return {name: str(at(document, where)) for name, where in step.keep.items()}
 
 
 def typed(words: list[str], patch: pytest.MonkeyPatch) -> tuple[int, str, str]:
