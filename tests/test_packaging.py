@@ -96,6 +96,8 @@ def test_they_hold_what_is_shipped_and_nothing_of_the_tests(sdist: Path, wheel: 
         "render/templates/report.html.jinja",
     ):
         assert f"perfbisect/{part}" in names
+    listed = call("git", "ls-files", "perfbisect", folder=ROOT).split()
+    assert {name for name in listed if (ROOT / name).is_file()} - names == set()
     assert any(name.endswith("licenses/LICENSE") for name in names)
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "perfbisect").rglob("*.py")}
     assert modules - names == set()
