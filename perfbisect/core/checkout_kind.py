@@ -12,8 +12,8 @@ ENGINES = {"vllm_omni": "vLLM-Omni", "vllm": "vLLM"}
 PYPROJECT, SETUP = "pyproject.toml", "setup.py"
 
 _TABLE = re.compile(r"^\[(?P<table>[^\[\]]+)\]\s*(?:#.*)?$")
-_NAME = re.compile(r"""^name\s*=\s*["'](?P<name>[^"']+)["']""")
-_SETUP_NAME = re.compile(r"""\bname\s*=\s*["'](?P<name>[^"']+)["']""")
+_NAME = re.compile(r"""^name\s*=\s*["'](?P<name>[A-Za-z0-9._-]+)["']""")
+_SETUP_NAME = re.compile(r"""\bname\s*=\s*["'](?P<name>[A-Za-z0-9._-]+)["']""")
 _PLUGIN = re.compile(r"\bvllm\.(?:platform|general)_plugins\b")
 
 _Finder = Callable[[str], tuple[str, int]]

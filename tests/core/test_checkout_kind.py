@@ -30,6 +30,7 @@ def test_packages_decide(packages: list[str], engine: str | None) -> None:
         (None, 'setup(\n    name="vllm-omni",\n)', Project("setup.py", "vllm-omni", 2)),
         ("[project]\ndynamic = ['name']\n", "setup(name='x')", Project("setup.py", "x", 1)),
         ("[tool.ruff]\n", None, Project("pyproject.toml")),
+        (None, 'setup(name="x\nmachine: evil")', Project("setup.py")),
         (None, None, Project()),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import re
 import sys
@@ -14,9 +15,13 @@ from perfbisect.cli.app import run
 from scripts import pretend
 from tests.docs.tutorial import Line, half
 from tests.fakes.gitwriter import run_git
+from tests.fakes.history import make_history
 
 FEW = ("--commits", "8")
 """Fewer than the reader's, which are found as well and take longer."""
+
+CALM = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
+"""Noise in which no search goes wrong by chance."""
 
 PLANNED = {"compare"}
 """What is only planned here: tests/transcripts measure it on the same engine."""
@@ -83,6 +88,7 @@ def test_the_second_half_ends_with_the_slow_commit(tmp_path: Path, monkeypatch: 
     for name in ("PERFBISECT_STATE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(pretend, "make_history", functools.partial(make_history, pace=CALM))
     reader = Reader(tmp_path, monkeypatch)
     for line in half(1):
         reader.types(line)
