@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from perfbisect.core.fields import Words
 from perfbisect.core.globs import MODEL, glob_pattern
+from perfbisect.core.lineages import cell_of
 from perfbisect.core.suspect_facts import CauseWord
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -148,12 +149,13 @@ class Table(BaseModel):
         return next((part for part in reversed(self.parts) if part.match(path)), None)
 
     def traits_of(self, name: str) -> frozenset[str]:
-        """What a cell of a nightly runs, by its name: of every row that covers it."""
+        """What a cell of a nightly runs, by its name or a lineage's: of every row that covers it."""
+        cell = cell_of(name)
         return frozenset(
             trait
             for row in self.cells
             for trait in row.traits
-            if any(re.fullmatch(_like(pattern), name) for pattern in row.cells)
+            if any(re.fullmatch(_like(pattern), cell) for pattern in row.cells)
         )
 
 

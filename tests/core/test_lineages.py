@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfbisect.config.suspect_table import load_suspect_table
 from perfbisect.core.lineages import cell_of, lineages
 from perfbisect.core.point import Point
 from tests.core.made_series import cell, noise
@@ -32,3 +33,10 @@ def test_the_first_kind_keeps_the_name_and_what_does_not_say() -> None:
     assert found[name] == (points[0], points[1], points[3])
     assert found[f"{name} on A100"] == (points[2], points[4])
     assert {cell_of(one) for one in found} == {name}
+
+
+def test_a_lineage_runs_what_its_cell_runs() -> None:
+    table = load_suspect_table()
+    cell = "test_qwen3_tts_async_chunk/random@c4-n40"
+    assert table.traits_of(cell)
+    assert table.traits_of(f"{cell} on A100") == table.traits_of(cell)
