@@ -32,9 +32,9 @@ def lines() -> list[str]:
 
 def _documents() -> str:
     """The version that most documents of ``--json`` have, then those that have another."""
-    from perfbisect.cli.documents import VERBS
+    from perfbisect.cli import schemas
 
-    names = {str(model.model_fields["schema_"].default) for models in VERBS.values() for model in models}
+    names = {name for printed in schemas.verbs().values() for name in printed}
     versions = {name.rpartition("/")[0]: name.rpartition("/")[2] for name in names}
     ((usual, _),) = Counter(versions.values()).most_common(1)
     others = sorted(f"{name}/{version}" for name, version in versions.items() if version != usual)
