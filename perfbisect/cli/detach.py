@@ -81,9 +81,9 @@ def hand_over(job: Job) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)
-    with contextlib.suppress(OSError):  # the parent has gone: the job goes on
+    with contextlib.suppress(BrokenPipeError):  # the parent has gone: the job goes on
         os.write(int(number), json.dumps({"folder": str(job.path)}).encode())
-        os.close(int(number))
+    os.close(int(number))
 
 
 def _document(folder: Path, pid: int) -> DetachedDocument:

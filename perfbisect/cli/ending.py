@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from perfbisect.cli.options import Working
 from perfbisect.cli.output import emit
-from perfbisect.errors import EXIT_OURS, PerfbisectError
+from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OURS, MachineError, PerfbisectError
 from perfbisect.render.documents import Document
 from perfbisect.store.ending import Ending, write_ending
 from perfbisect.store.jobs import Job
+from perfbisect.system.whole_file import write_whole
 
 
 def hand_out(document: Document, lines: Iterable[str], code: int, working: Working, job: Job) -> int:
@@ -22,11 +22,11 @@ def hand_out(document: Document, lines: Iterable[str], code: int, working: Worki
 
 
 def keep(job: Job, code: int, result: Document | None = None) -> None:
-    """Keeps the exit code of the verb in a job's folder, and its result where that is of more jobs than one."""
-    with contextlib.suppress(OSError):
+    """Keeps the exit code of a verb in its job's folder, and its result where that is of several jobs."""
+    with contextlib.suppress(MachineError):
         if result is not None:
-            job.result.write_text(result.text() + "\n", encoding="utf-8")
-        write_ending(job.path, Ending(code))
+            write_whole(job.result, result.text() + "\n")
+    _keep(job, Ending(code))
 
 
 @contextlib.contextmanager
@@ -36,13 +36,16 @@ def remembered(job: Job) -> Iterator[None]:
         yield
     except PerfbisectError as error:
         kind = type(error).__name__
-        _keep(job.path, Ending(error.exit_code, error.message, kind, error.where, error.next))
+        _keep(job, Ending(error.exit_code, error.message, kind, error.where, error.next))
+        raise
+    except KeyboardInterrupt:
+        _keep(job, Ending(EXIT_INTERRUPTED, "interrupted", "Interrupted"))
         raise
     except Exception as error:
-        _keep(job.path, Ending(EXIT_OURS, f"a mistake of perfbisect itself: {error!r}", "PerfbisectError"))
+        _keep(job, Ending(EXIT_OURS, f"a mistake of perfbisect itself: {error!r}", "PerfbisectError"))
         raise
 
 
-def _keep(folder: Path, ending: Ending) -> None:
-    with contextlib.suppress(OSError):
-        write_ending(folder, ending)
+def _keep(job: Job, ending: Ending) -> None:
+    with contextlib.suppress(MachineError):  # what was measured is in the journal; this only tells of it
+        write_ending(job.path, ending)

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from perfbisect.system.whole_file import write_whole
+
 FILE = "ended.json"
 
 
@@ -21,10 +23,8 @@ class Ending:
 
 
 def write_ending(folder: Path, ending: Ending) -> None:
-    """Into a job's folder. :raises OSError: the disk."""
-    staging = folder / f".{FILE}.new"
-    staging.write_text(json.dumps(asdict(ending)), encoding="utf-8")
-    staging.replace(folder / FILE)
+    """Into a job's folder. :raises MachineError: the disk."""
+    write_whole(folder / FILE, json.dumps(asdict(ending)))
 
 
 def read_ending(folder: Path) -> Ending | None:
