@@ -32,6 +32,7 @@ def keep(job: Job, code: int, result: Document | None = None) -> None:
 @contextlib.contextmanager
 def remembered(job: Job) -> Iterator[None]:
     """Keeps the error with which the work on a job ends, for ``perfbisect status``."""
+    again = f"perfbisect resume {job.id}"
     try:
         yield
     except PerfbisectError as error:
@@ -39,10 +40,11 @@ def remembered(job: Job) -> Iterator[None]:
         _keep(job, Ending(error.exit_code, error.message, kind, error.where, error.next))
         raise
     except KeyboardInterrupt:
-        _keep(job, Ending(EXIT_INTERRUPTED, "interrupted", "Interrupted"))
+        _keep(job, Ending(EXIT_INTERRUPTED, "interrupted", "Interrupted", next_step=again))
         raise
     except Exception as error:
-        _keep(job, Ending(EXIT_OURS, f"a mistake of perfbisect itself: {error!r}", "PerfbisectError"))
+        message = f"a mistake of perfbisect itself: {error!r}"
+        _keep(job, Ending(EXIT_OURS, message, "PerfbisectError", next_step=f"report it; then: {again}"))
         raise
 
 

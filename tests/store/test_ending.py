@@ -54,3 +54,4 @@ def test_the_error_with_which_the_work_ends_is_kept(
     kept = read_ending(tmp_path)
     assert kept is not None
     assert (kept.exit_code, kept.kind) == (code, kind)
+    assert kept.next_step
