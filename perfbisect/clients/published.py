@@ -83,7 +83,7 @@ class PublishedRun:
 
 
 def origin_of_run(job: str, planned: str, cell: Cell, attempt: Attempt, place: int) -> Origin:
-    """Whose run the one at ``place`` of an attempt is. Standard deviations are in no series."""
+    """Whose run the one at ``place`` of an attempt is."""
     provenance, run = attempt.provenance, attempt.runs[place]
     shared = provenance.facts.get("launch") or {}
     return Origin(
@@ -104,7 +104,7 @@ def origin_of_run(job: str, planned: str, cell: Cell, attempt: Attempt, place: i
         era=provenance.client_era,
         machine=provenance.machine_class,
         host=str((provenance.facts.get("machine") or {}).get("host", "")),
-        metrics=tuple(sorted(name for name in run.values if not name.endswith(":std"))),
+        metrics=tuple(sorted(filter(_in_series, run.values))),
     )
 
 
@@ -270,6 +270,8 @@ def _named(run: RunResult, document: Mapping[str, Any], *, drawn: bool) -> dict[
     found: dict[str, Any] = {}
     for key, value in run.values.items():
         name, _, statistic = key.partition(":")
+        if not _in_series(key):
+            continue
         if name.startswith(STAGE):
             of = f"stage_durations_{STAGE_STATISTICS[statistic]}"
             found.setdefault(of, dict(document.get(of) or {}))[name.removeprefix(STAGE)] = value
@@ -278,6 +280,12 @@ def _named(run: RunResult, document: Mapping[str, Any], *, drawn: bool) -> dict[
         elif name not in _FOLLOW:
             found[name_of(key, drawn=drawn)] = value
     return found
+
+
+def _in_series(key: str) -> bool:
+    """False for standard deviations, and for what a later version knew and this one does not."""
+    name = key.partition(":")[0]
+    return not key.endswith(":std") and (name in METRICS or name.startswith(STAGE))
 
 
 def _completed(run: RunResult) -> int:

@@ -25,7 +25,7 @@ from perfbisect.clients.published import (
 )
 from perfbisect.core.attempt import Attempt
 from perfbisect.core.cell import Cell
-from perfbisect.errors import ClientError
+from perfbisect.errors import ClientError, MachineError
 from perfbisect.sources.files import text_of
 from perfbisect.sources.journals import Told, measured, run_in
 from perfbisect.sources.kanban import RAW
@@ -85,34 +85,41 @@ def _one(folder: Path, job: Job, told: Told) -> Published:
     there = dict(_there(place, job.id))
     written: list[Path] = []
     left_out: list[str] = []
-    kept: dict[_Key, Path] = {}
+    kept: set[_Key] = set()
     launches = 0
     for attempt in measured(told):
+        wanted = {(attempt.id, run + 1): run for run in range(len(attempt.runs))}
         try:
-            contents = list(_contents(job, told, cell, attempt))
+            new = [
+                (run, _content(job, told, cell, attempt, run))
+                for key, run in wanted.items()
+                if key not in there
+            ]
         except (ClientError, ValueError) as error:
             left_out.append(f"{attempt.id}: {error}")
             continue
         launches += 1
-        for run, content in contents:
-            key = (attempt.id, run + 1)
-            if key not in there:
-                path = _free(place, cell, attempt, run)
-                write_whole(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
-                written.append(path)
-            else:
-                kept[key] = there[key]
-    removed = [path for key, path in there.items() if key not in kept]
+        kept |= wanted.keys() & there.keys()
+        for run, content in new:
+            written.append(_free(place, cell, attempt, run))
+            write_whole(written[-1], json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
+    removed = tuple(path for key, path in there.items() if key not in kept)
     for path in removed:
+        _remove(path)
+    return Published(launches, len(kept), tuple(written), removed, tuple(left_out))
+
+
+def _content(job: Job, told: Told, cell: Cell, attempt: Attempt, run: int) -> object:
+    origin = origin_of_run(job.id, told.build.fixed, cell, attempt, run)
+    raw = _raw(job, attempt, run)
+    return result_of_run(cell, attempt, origin, commit=told.build.commit, raw=raw)
+
+
+def _remove(path: Path) -> None:
+    try:
         path.unlink(missing_ok=True)
-    return Published(launches, len(kept), tuple(written), tuple(removed), tuple(left_out))
-
-
-def _contents(job: Job, told: Told, cell: Cell, attempt: Attempt) -> Iterator[tuple[int, object]]:
-    for run in range(len(attempt.runs)):
-        origin = origin_of_run(job.id, told.build.fixed, cell, attempt, run)
-        raw = _raw(job, attempt, run)
-        yield run, result_of_run(cell, attempt, origin, commit=told.build.commit, raw=raw)
+    except OSError as error:
+        raise MachineError(f"a file cannot be taken back: {error.strerror or error}", where=path) from error
 
 
 def _raw(job: Job, attempt: Attempt, run: int) -> Mapping[str, Any]:

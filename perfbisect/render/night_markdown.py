@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfbisect.render.markdown import prose, table
-from perfbisect.render.night_words import alert_words, facts, failures, search_words, summary
+from perfbisect.render.night_words import alert_words, events, facts, failures, headline, search_words
 from perfbisect.render.nightly_documents import NightCellDocument, NightlyDocument
 from perfbisect.render.nightly_report import RULE, house_table
 from perfbisect.render.numbers import with_unit
@@ -23,7 +23,7 @@ _EVIDENCE = 3
 def night_markdown(document: NightlyDocument) -> str:
     """The whole night, the findings first."""
     parts = [
-        f"## Nightly {prose(document.name)} of {document.began[:10]}: {prose(summary(document))}",
+        f"## Nightly {prose(document.name)} of {document.began[:10]}: {prose(headline(document))}",
         table(("", ""), ((name, code(value)) for name, value in facts(document))),
         _findings(document),
         _searches(document),
@@ -62,11 +62,10 @@ def cut(text: str, most: int, *, size: type[str] | type[bytes] = str) -> str:
 
 def _findings(document: NightlyDocument) -> str:
     lines = []
-    for alert in document.alerts:
-        if alert.counts or alert.change in ("closed", "opened", "reopened"):
-            mark = "" if alert.counts else " (no finding by the rules)"
-            lines.append(f"- {prose(alert_words(alert))}{mark}")
-            lines += [f"  - {prose(words)}" for words in alert.evidence[:_EVIDENCE]]
+    for told in events(document):
+        lines.append(f"- {alert_words(told, code)}")
+        if told.first.change != "updated":
+            lines += [f"  - {prose(words)}" for words in told.first.evidence[:_EVIDENCE]]
     return "### What changed\n\n" + "\n".join(lines) if lines else ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfbisect.render.night_words import alert_words, facts, failures, findings, search_words, summary
+from perfbisect.render.night_words import alert_words, events, facts, failures, headline, search_words
 from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.render.safe import line
 
@@ -26,7 +26,7 @@ def json_message(document: NightlyDocument, *, link: str = "") -> dict[str, Any]
         "schema": SCHEMA,
         "nightly": document.name,
         "night": document.night,
-        "text": line(f"{document.name}: {summary(document)}"),
+        "text": line(f"{document.name}: {headline(document)}"),
         "exit_code": document.exit_code,
         "commit": document.commit.id,
         "branch": document.branch,
@@ -56,8 +56,8 @@ def json_message(document: NightlyDocument, *, link: str = "") -> dict[str, Any]
 
 def slack_message(document: NightlyDocument, *, link: str = "") -> dict[str, Any]:
     """The night for people in a channel. ``text`` is what a notification shows."""
-    title = f"{document.name}: {summary(document)}"
-    named = [f"• {alert_words(alert)}" for alert in findings(document)]
+    title = f"{document.name}: {headline(document)}"
+    named = [f"• {alert_words(told)}" for told in events(document) if told.first.counts]
     searched = [f"• {search_words(one)}" for one in document.bisections]
     failed = [f"• {what}: {reason}" for what, reason in failures(document)]
     blocks: list[dict[str, Any]] = [

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from perfbisect.render.detect_lines import size_words
-from perfbisect.render.nightly_documents import NightAlertDocument, NightBisectionDocument, NightlyDocument
+from perfbisect.render.nightly_documents import (
+    AlertChange,
+    NightAlertDocument,
+    NightBisectionDocument,
+    NightlyDocument,
+)
 from perfbisect.render.numbers import probability
 
 NOTHING = "nothing new"
 
+_CHANGES: tuple[AlertChange, ...] = ("opened", "reopened", "closed", "updated")
+
 
 def summary(document: NightlyDocument) -> str:
     """A few words: the findings first, then what failed, else that there is nothing."""
-    opened = [alert for alert in findings(document) if alert.change in ("opened", "reopened")]
+    opened = [one for one in document.alerts if one.counts and one.change in ("opened", "reopened")]
     worse = len({alert.event for alert in opened if alert.worse})
     better = len({alert.event for alert in opened if not alert.worse})
     over = len({alert.event for alert in document.alerts if alert.change == "closed" and alert.worse})
@@ -32,24 +41,53 @@ def summary(document: NightlyDocument) -> str:
     return ", ".join(filter(None, parts)) or NOTHING
 
 
-def findings(document: NightlyDocument) -> list[NightAlertDocument]:
-    """The alerts that are findings by the rules of the configuration: one for each event, as the night tells
-    them."""
-    found: dict[tuple[str, str], NightAlertDocument] = {}
+def headline(document: NightlyDocument) -> str:
+    """The few words, with what earlier nights told and is still there."""
+    still = {alert.event for alert in document.alerts if alert.change == "updated" and alert.counts}
+    more = f"{_count(len(still), 'finding')} of earlier nights still there" if still else ""
+    return "; ".join(filter(None, (summary(document), more)))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a night did to an event: its alerts, the one that stands for it first."""
+
+    alerts: tuple[NightAlertDocument, ...]
+
+    @property
+    def first(self) -> NightAlertDocument:
+        return self.alerts[0]
+
+    @property
+    def others(self) -> str:
+        """How many more there are, in words; empty where this is the only one."""
+        cells = len({alert.cell for alert in self.alerts})
+        more = _count(len(self.alerts) - 1, "more series") if len(self.alerts) > 1 else ""
+        return f"{more}, {cells} cells in all" if more and cells > 1 else more
+
+
+def events(document: NightlyDocument) -> list[Told]:
+    """What the night did to each event: what is new first, findings before others, the largest first."""
+    found: dict[tuple[str, str], list[NightAlertDocument]] = {}
     for alert in document.alerts:
-        key = (alert.event, alert.change)
-        if alert.counts and (key not in found or abs(alert.effect) > abs(found[key].effect)):
-            found[key] = alert
-    return list(found.values())
+        found.setdefault((alert.event, alert.change), []).append(alert)
+    told = [Told(tuple(sorted(alerts, key=_weight))) for alerts in found.values()]
+    return sorted(told, key=lambda one: (_CHANGES.index(one.first.change), _weight(one.first)))
 
 
-def alert_words(alert: NightAlertDocument) -> str:
-    """An alert in one line."""
+def alert_words(told: Told, shown: Callable[[str], str] = str) -> str:
+    """An event in one line. ``shown``: how names of others are set."""
+    alert = told.first
     how = "worse" if alert.worse else "better"
-    recovered = ", recovered" if alert.recovered else ""
+    state = "still there" if alert.change == "updated" else alert.change
+    by_rule = alert.change in ("opened", "reopened") and not alert.counts
+    marks = [
+        f"since {alert.first[:10]}", f"{alert.cause}, {alert.shape}", told.others,
+        "recovered" if alert.recovered else "", "no finding by the rules" if by_rule else "",
+    ]  # fmt: skip
     return (
-        f"{alert.change}: {size_words(alert.effect)} of {alert.metric} in {alert.cell}, {how}, since "
-        f"{alert.first[:10]}: {alert.cause}, {alert.shape}{recovered} ({alert.id})"
+        f"{state}: {size_words(alert.effect)} of {shown(alert.metric)} in {shown(alert.cell)}, {how}; "
+        f"{'; '.join(filter(None, marks))} ({shown(alert.event)})"
     )
 
 
@@ -92,5 +130,9 @@ def facts(document: NightlyDocument) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
+def _weight(alert: NightAlertDocument) -> tuple[bool, bool, float, str]:
+    return not alert.counts, not alert.worse, -abs(math.log1p(max(alert.effect, -0.999999))), alert.id
+
+
 def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {what}{'' if number == 1 or what.endswith('s') else 's'}"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfbisect.render.night_markdown import cut, night_markdown
 from perfbisect.render.night_messages import json_message, slack_message
-from perfbisect.render.night_words import NOTHING, summary
+from perfbisect.render.night_words import NOTHING, headline, summary
 from tests.render.night_made import HOSTILE, alert, night, quiet_night, row, search
 
 HOUSE = (
@@ -62,6 +62,29 @@ def test_the_markdown_of_a_night() -> None:
     assert any("probability 0.97" in line for line in lines)
     assert "Next: `perfbisect report 20260412-013000-ab12`" in lines
     assert text.count("\n  - e") == 2, "the first pieces of evidence"
+    what = "+21.0 % of `tpot` in `text_cpu`, worse; since 2026-04-12; product, step (`20260412-product`)"
+    assert f"- opened: {what}" in lines
+
+
+def test_an_event_is_told_once_by_its_largest_finding() -> None:
+    alerts = (
+        alert(id="1", effect=0.1), alert(id="2", cell="other", effect=0.3),
+        alert(id="3", effect=0.9, counts=False), alert(id="6", event="d", counts=False),
+        alert(id="4", event="b", change="updated", metric="ttft", evidence=("old",)),
+        alert(id="5", event="c", change="closed", recovered=True, counts=False),
+    )  # fmt: skip
+    made = night(alerts=alerts, steps=(), cells=(), bisections=())
+    told = [line for line in night_markdown(made).splitlines() if line.startswith("- ")]
+    how = "worse; since 2026-04-12; product, step"
+    assert told == [
+        f"- opened: +30.0 % of `tpot` in `other`, {how}; 2 more series, 2 cells in all (`20260412-product`)",
+        f"- opened: +21.0 % of `tpot` in `text_cpu`, {how}; no finding by the rules (`d`)",
+        f"- closed: +21.0 % of `tpot` in `text_cpu`, {how}; recovered (`c`)",
+        f"- still there: +21.0 % of `ttft` in `text_cpu`, {how} (`b`)",
+    ]
+    assert "old" not in night_markdown(made), "the evidence was told when it was new"
+    assert headline(made) == "1 regression, 1 regression over; 1 finding of earlier nights still there"
+    assert slack_message(made)["text"] == f"vllm-cpu: {headline(made)}"
 
 
 def test_nothing_of_others_acts_in_the_markdown() -> None:
