@@ -23,6 +23,8 @@ def text_of(document: JobDocument) -> str:
     """The report in Markdown."""
     if isinstance(document, ReportDocument):
         return markdown(document)
+    if isinstance(document, CompareDocument) and document.limit is not None:
+        document = checked_of(document)
     if isinstance(document, CheckedDocument):
         return checked_markdown(document)
     return compare_markdown(document) if isinstance(document, CompareDocument) else run_markdown(document)

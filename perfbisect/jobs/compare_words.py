@@ -39,7 +39,7 @@ def sentences_of(
         return [f"{names}: nothing is told before the first block of four launches is whole."]
     out = [told[verdict.word]]
     out += _of_guards(verdict, rows, guards)
-    if verdict.word == "inconclusive" and verdict.needed:
+    if verdict.word == "inconclusive" and verdict.needed and plan.fail_over is None:
         each = [launch.minutes for launch in seen if launch.end == "finished"]
         more = max(0, verdict.needed * core.BLOCK - verdict.launches)
         cost = f", {minutes(more * median(each))}" if each else ""
@@ -101,6 +101,12 @@ def advice_of(plan: ComparePlan, verdict: core.Verdict, job: Job, ended: bool) -
     """The command that comes next."""
     if not ended:
         return f"perfbisect resume {job.id}"
+    if plan.fail_over is not None and plan.expected is not None:
+        told = plan.expected.settles(verdict.low, verdict.high)
+        if told == "inconclusive":
+            return f"perfbisect check ... --launches {core.BLOCK * plan.blocks}"
+        if told == "holds":
+            return f"perfbisect report {job.id}"
     if verdict.word == "inconclusive":
         return f"perfbisect compare ... --blocks {max(verdict.needed, plan.blocks + 1)}"
     if verdict.word == "regression" and not plan.a.variant and not plan.b.variant:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from perfbisect.render.check_documents import (
@@ -13,7 +12,7 @@ from perfbisect.render.check_documents import (
     RecordedDocument,
 )
 from perfbisect.render.compare_documents import CompareDocument
-from perfbisect.render.compare_lines import compare_lines, limit_sentence
+from perfbisect.render.compare_lines import compare_lines, limit_sentences
 from perfbisect.render.compare_report import compare_markdown
 from perfbisect.render.console import cell_lines
 from perfbisect.render.markdown import (
@@ -46,7 +45,7 @@ def checked_of(document: CompareDocument) -> CheckedDocument:
         word=word,
         how="rev",
         limit=limit,
-        sentences=(limit_sentence(document), *_cost(document, word), *document.sentences),
+        sentences=(*limit_sentences(document), *document.sentences),
         next=document.next,
         effect=document.effect,
         low=document.low,
@@ -108,7 +107,9 @@ def baseline_lines(document: BaselineDocument) -> list[str]:
 def checked_markdown(document: CheckedDocument) -> str:
     """The report of a check."""
     if document.comparison is not None:
-        return compare_markdown(document.comparison)
+        told = "\n".join(f"{prose(text)}  " for text in limit_sentences(document.comparison))
+        _, _, rest = compare_markdown(document.comparison).partition("\n\n")
+        return f"# perfbisect check: {document.word}\n\n{told}\n\n{rest}"
     unit = document.metric.unit
     parts = [
         f"# perfbisect check: {document.word}",
@@ -139,17 +140,3 @@ def _recorded(one: RecordedDocument, unit: str) -> str:
         f"{one.change.short}, {one.launches} launches of {one.days} in job {one.job}, "
         f"{with_unit(one.value, unit)}"
     )
-
-
-def _cost(document: CompareDocument, word: CheckWord) -> Sequence[str]:
-    """What more would cost, where the limit lies within the interval."""
-    effect, low, high = document.effect, document.low, document.high
-    if word != "inconclusive" or effect is None or low is None or high is None or not low < high:
-        return ()
-    limit = document.limit or 0.0
-    at = limit if document.metric.direction == "lower" else -limit
-    made = 2 * document.launches_a_side
-    half, away = max(high - effect, effect - low), max(abs(effect - at), 1e-6)
-    more = max(4, math.ceil(made * ((half / away) ** 2 - 1)))
-    each = document.minutes.total / max(1, len(document.launches))
-    return (f"About {more} further launches would settle it, {minutes(more * each)}.",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from perfbisect.render.compare_documents import (
@@ -28,15 +29,29 @@ CLAIMS = {"holds": "HOLDS", "refuted": "REFUTED", "inconclusive": "INCONCLUSIVE"
 LIMITS = {"holds": "PASSED", "refuted": "FAILED", "inconclusive": "INCONCLUSIVE"}
 
 
-def limit_sentence(document: CompareDocument) -> str:
-    """What a check under a limit says of it."""
+def limit_sentences(document: CompareDocument) -> tuple[str, ...]:
+    """What a check under a limit says of it, and what more would cost where that is not told."""
     limit = percent(document.limit or 0.0, False)
     if document.claim == "refuted" and document.word != document.headline:
-        return f"A guard moved for the worse: that decides, whatever the limit of {limit}."
-    return {
-        "holds": f"{document.b.name} is not worse than {document.a.name} by more than {limit}.",
-        "refuted": f"{document.b.name} is worse than {document.a.name} by more than {limit}.",
-    }.get(str(document.claim), f"Whether {document.b.name} is worse by more than {limit} is not told yet.")
+        return (f"A guard moved for the worse: that decides, whatever the limit of {limit}.",)
+    a, b = document.a.name, document.b.name
+    if document.claim == "holds":
+        return (f"{b} is not worse than {a} by more than {limit}.",)
+    if document.claim == "refuted":
+        return (f"{b} is worse than {a} by more than {limit}.",)
+    return f"Whether {b} is worse than {a} by more than {limit} is not told yet.", *_cost(document)
+
+
+def _cost(document: CompareDocument) -> tuple[str, ...]:
+    """What it would take for the interval to end at the limit, which lies within it."""
+    effect, low, high = document.effect, document.low, document.high
+    if effect is None or low is None or high is None or not low < high:
+        return ()
+    at = (document.limit or 0.0) * (1 if document.metric.direction == "lower" else -1)
+    made, half = 2 * document.launches_a_side, max(high - effect, effect - low)
+    more = max(4, math.ceil(made * ((half / max(abs(effect - at), 1e-6)) ** 2 - 1)))
+    each = document.minutes.total / max(1, len(document.launches))
+    return (f"About {more} further launches would settle it, {minutes(more * each)}.",)
 
 
 def plan_lines(plan: ComparePlanDocument) -> list[str]:
@@ -65,7 +80,8 @@ def compare_lines(document: CompareDocument) -> list[str]:
     guard = "" if document.word == document.headline else " (by a guard)"
     head = [WORDS[document.word] + guard]
     if document.limit is not None:
-        head = [LIMITS[document.claim or "inconclusive"] + guard, f"  {limit_sentence(document)}"]
+        head = [LIMITS[document.claim or "inconclusive"] + guard]
+        head += [f"  {line(text, 400)}" for text in limit_sentences(document)]
     out = [*head, *(f"  {line(text, 400)}" for text in document.sentences), ""]
     rows = [
         (

@@ -283,6 +283,7 @@ def test_against_a_revision(new_job: MakeJob, factor: float, limit: float, word:
     document = checked_of(compared)
     assert document.word == word
     assert document.limit == limit
+    assert checked_markdown(document).startswith(f"# perfbisect check: {word}\n\n010101010101 is ")
     assert checked_lines(document)[0] == word.upper()
     assert document.line == pytest.approx((1 + limit) * next(x for x in compared.metrics if x.headline).left)
 

@@ -18,6 +18,7 @@ from perfbisect.render import site as made
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.site import build
 from perfbisect.render.site_data import cell_payload, curve, event_payload, harmless, overview, page_of
+from perfbisect.render.site_documents import BisectionDocument
 from perfbisect.render.site_weight import events
 from perfbisect.resources import dashboards_folder
 from tests.render.site_world import HARM, METRICS, TTFT, cell, large, series, site
@@ -165,6 +166,21 @@ def test_a_bisection_has_a_page_that_shares_the_plotting_script(folder: Path, ri
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in own]
     assert len(digests) == 1
     assert f"script-src &#39;sha256-{digests[0]}&#39; &#39;self&#39; file:;" in page
+
+
+def test_each_of_several_bisections_has_a_page_of_its_own(tmp_path: Path, rich: ReportDocument) -> None:
+    other = rich.model_copy(update={"job": "20260102-030405-zzzz"})
+    document = site(rich)
+    alert = document.bisections[0].alerts
+    both = (*document.bisections, BisectionDocument(report=other, alerts=alert))
+    build(document.model_copy(update={"bisections": both}), tmp_path / "out")
+    pages = {page_of(one) for one in (rich, other)}
+    assert {name for name in names(tmp_path / "out") if name.startswith("bisections/")} == pages
+    for one in (rich, other):
+        page = (tmp_path / "out" / page_of(one)).read_text()
+        assert (other.job in page) == (one is other), "the launches' own names are those of the first"
+    told = payload(tmp_path / "out" / "data" / "site.js")[1]["bisections"]
+    assert [row["job"] for row in told] == [rich.job, other.job]
 
 
 @pytest.mark.parametrize("job", ["../../x", "a/b", "", ".hidden", "<b>", "20260101-abc"])
