@@ -50,7 +50,7 @@ class PerfbisectError(Exception):
 
     @property
     def next(self) -> str:
-        """What comes next: what was said when it was raised, else what is usual after an error of its kind."""
+        """What comes next: what was said when it was raised, else what is usual after such an error."""
         return self.next_step or self._usual()
 
     def _usual(self) -> str:
@@ -71,7 +71,8 @@ class UsageError(PerfbisectError):
     exit_code = EXIT_USAGE
 
     def _usual(self) -> str:
-        return f"mend {self.where}, then the same command again" if self.where else "mend it: -h says what may be"
+        where = f"mend {self.where}, then the same command again"
+        return where if self.where else "mend it: -h says what may be"
 
 
 class LocatedError(UsageError):

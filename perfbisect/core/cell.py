@@ -240,7 +240,7 @@ def apply_variant(cell: Cell, name: str) -> Cell:
         near = hint(name, cell.variants)
         raise UsageError(
             f"cell {cell.name} has no variant {name!r}{near}; it has: {', '.join(cell.variants) or 'none'}",
-            next_step="perfbisect cells show CELL tells what a cell is; without a variant it is served as it is",
+            next_step="leave the variant out, or add it to the cell: perfbisect cells show CELL",
         )
     if cell.variant:
         raise UsageError(

@@ -106,7 +106,8 @@ def parse_spec(text: str) -> Spec:
         name, _, rest = name.partition(",")
         rest = f",{rest}" if rest else ""
     if name not in OPTIONS:
-        raise bad(text, f"unknown kind of environment {name!r}{hint(name, OPTIONS)}", f"known: {', '.join(OPTIONS)}")
+        unknown = f"unknown kind of environment {name!r}{hint(name, OPTIONS)}"
+        raise bad(text, unknown, f"known: {', '.join(OPTIONS)}")
     argument, *words = rest.split(",")
     if name in _FREE:
         free = [word for word in words if word.strip().partition("=")[0] not in OPTIONS[name]]

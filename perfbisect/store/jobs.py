@@ -237,7 +237,9 @@ def _held(folder: Path, job: str, what: str) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise MachineError(
-            f"{what} cannot be locked: {error}", where=folder, next_step="--state with a folder on a local disk"
+            f"{what} cannot be locked: {error}",
+            where=folder,
+            next_step="--state with a folder on a local disk",
         ) from error
     try:
         me = psutil.Process()

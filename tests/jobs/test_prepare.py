@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.core.change import History
 from perfbisect.core.metric import parse_metric
 from perfbisect.environments import Refusal
 from perfbisect.errors import BuildError, UsageError
