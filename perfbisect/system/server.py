@@ -22,6 +22,9 @@ _EXIT_PATIENCE = 2.0
 _ENDING = 5.0
 """Seconds that a server may take to end after it has stopped to answer."""
 
+_HELD_PATIENCE = 5.0
+"""Seconds in which an engine lets go of the blocks of requests that have ended."""
+
 _ASK_LIMIT = 10.0
 """Seconds for a request that costs the server nothing: its models, its metrics, its health."""
 
@@ -177,16 +180,24 @@ class Server:
         return None
 
     def reset_caches(self) -> str:
-        """Empty the caches between runs. Returns why that is not possible; empty if it was done."""
+        """Empty the caches between runs. Returns why that is not possible; empty if it was done.
+
+        An engine that still holds blocks of the last requests says ``"success": false`` and is asked again.
+        """
         if not self.command.reset_requests:
             return "this engine has no request that empties its caches"
         for request in self.command.reset_requests:
-            try:
-                answer = web.post(self.endpoint.base_url + request.path, request.body, _ASK_LIMIT)
-            except NoAnswerError as error:
-                return f"{request.path}: {error}"
-            if answer.status != 200:
-                return f"{request.path}: {answer}"
+            end, held = time.monotonic() + _HELD_PATIENCE, True
+            while held:
+                try:
+                    answer = web.post(self.endpoint.base_url + request.path, request.body, _ASK_LIMIT)
+                except NoAnswerError as error:
+                    return f"{request.path}: {error}"
+                told = answer.json()
+                held = isinstance(told, dict) and told.get("success") is False
+                if answer.status != 200 or (held and time.monotonic() > end):
+                    return f"{request.path}: {answer}"
+                time.sleep(_TICK if held else 0.0)
         return ""
 
     def prefix_cache(self) -> dict[str, float]:

@@ -24,6 +24,7 @@ import http.server, json, os, socket, sys, time
 port, behaviour = int(sys.argv[1]), json.loads(sys.argv[2])
 print("starting \\x1b[2J\\x1b]0;owned\\x07", flush=True)
 time.sleep(behaviour.get("delay", 0))
+began = time.monotonic()
 if "exit" in behaviour:
     print("ValueError: no such head size", flush=True)
     sys.exit(behaviour["exit"])
@@ -34,6 +35,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def answer(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         reply = behaviour.get(self.path, [404, "not found"])
+        if isinstance(reply, dict):
+            reply = reply["at last"] if time.monotonic() > began + reply["after"] else reply["at first"]
         if reply == "die":
             os._exit(3)
         if reply == "hang":
@@ -262,6 +265,23 @@ def test_caches_are_emptied_or_it_is_told_why_not(make: Make) -> None:
     partly.wait_named(20.0)
     assert partly.reset_caches() == "/reset_mm_cache: 404 Not Found"
     assert "no request" in make(GOOD).reset_caches()
+
+
+def test_an_engine_that_still_holds_blocks_is_asked_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM answers 200 then, and says in the text that nothing was emptied."""
+    held, free = [200, {"success": False}], [200, {"success": True}]
+    reset = RESETS[:1]
+    soon = make(
+        {**GOOD, "/reset_prefix_cache": {"at first": held, "after": 1.0, "at last": free}}, resets=reset
+    )
+    soon.wait_named(20.0)
+    assert soon.reset_caches() == ""
+    monkeypatch.setattr("perfbisect.system.server._HELD_PATIENCE", 0.3)
+    never = make({**GOOD, "/reset_prefix_cache": held}, resets=reset)
+    never.wait_named(20.0)
+    assert never.reset_caches() == '/reset_prefix_cache: 200 {"success": false}'
 
 
 def test_prefix_cache_counters(make: Make) -> None:
