@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from perfbisect.core.cause_facts import Break, Cause, Neighbour
 from perfbisect.core.cause_moves import CountMove, counts_moved, key_changes, labels_moved
 
-INSTRUMENT = ("warmups", "client", "definition")
+INSTRUMENT = ("warmups", "client", "definition", "suite")
 WORKLOAD = ("dataset", "server")
 PLACE = ("host", "hardware")
 

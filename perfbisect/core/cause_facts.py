@@ -10,7 +10,7 @@ from perfbisect.core.suspect_facts import CauseWord
 
 Shape = Literal["step", "drift", "transient"]
 
-LABELS = ("warmups", "client", "definition", "dataset", "server", "host", "hardware", "keys")
+LABELS = ("warmups", "client", "definition", "suite", "dataset", "server", "host", "hardware", "keys")
 """Covariates that are equal or not."""
 
 COUNTS = ("prompts", "completed", "input_tokens", "output_tokens", "audio_duration", "duration")

@@ -133,6 +133,9 @@ class Rejection:
     night: str = ""
 
 
+ALONE = "alone"
+"""The suite of a cell that shares its server's starts with no other."""
+
 COVARIATES: Mapping[str, str] = {
     "duration": "seconds of the run by the clock",
     "completed": "requests that were answered",
@@ -146,7 +149,7 @@ COVARIATES: Mapping[str, str] = {
     "client": "the load generator: its declared era, else its digest",
     "keys": "digest of the names in the result: another one is another instrument",
     "server": "digest of the serve arguments, where the result has them",
-    "suite": "digest of the server, where its starts are shared with other cells",
+    "suite": "digest of the server whose starts other cells share, ``alone`` where none does",
     "converted": "names that were in another unit, and are converted",
     "baseline": "what the nightly compared with, as the file has it",
     "host": "where it ran",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from perfbisect.core.era import Era
 from perfbisect.core.metric import Metric, parse_metric
-from perfbisect.core.point import Point
+from perfbisect.core.point import ALONE, Point
 from perfbisect.errors import UsageError
 
 Part = Literal["typical", "mean", "tail"]
@@ -77,8 +77,8 @@ class CellSeries:
     def group(self) -> str:
         """The kind of server start that measures it, every night the same: one group is one vote."""
         last = self.points[-1]
-        kind = "-text" if last.workload.only_text else ""
-        return f"{last.build.pipeline}/{last.workload.test}{kind}"
+        suite, kind = last.covariates.get("suite", ALONE), "-text" if last.workload.only_text else ""
+        return f"{last.build.pipeline}/{last.workload.test if suite == ALONE else suite}{kind}"
 
     @property
     def builds(self) -> tuple[str, ...]:
@@ -226,6 +226,10 @@ def _hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> t
         warm, warmer = a.get("warmups"), b.get("warmups")
         if warm is not None and warmer is not None and warm != warmer:
             found.append(Boundary(index, "warmups", f"{warmer} requests warm up, {warm} before"))
+        was, now = a.get("suite"), b.get("suite")
+        if was is not None and now is not None and was != now:
+            told = "of its own" if now == ALONE else "that other cells share"
+            found.append(Boundary(index, "server", f"since then it is measured on another server, {told}"))
     return tuple(sorted(found, key=lambda hint: (hint.index, hint.kind)))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.core.attempt import Attempt
-from perfbisect.core.point import Build, Point, Rejection, Workload, known, moment, stamp
+from perfbisect.core.point import ALONE, Build, Point, Rejection, Workload, known, moment, stamp
 from perfbisect.errors import UsageError
 from perfbisect.sources import Asked, Batch, Listed
 from perfbisect.store.attempts import from_dict
@@ -161,7 +161,7 @@ def point_of(build: Build, cell: str, model: str, attempt: Attempt, raw: str, re
                 "host": str(machine.get("host", "")),
                 "hardware": attempt.provenance.machine_class,
                 "engine": attempt.provenance.engine_version,
-                "suite": shared.get("suite"),
+                "suite": shared.get("suite") or ALONE,
             }
         ),
         start=str(shared.get("id") or attempt.id),

@@ -47,7 +47,8 @@ ALL = (
 
 class TestInstrument:
     @pytest.mark.parametrize(
-        ("name", "value"), [("warmups", 4), ("client", "2.0"), ("definition", "mean of ITL")]
+        ("name", "value"),
+        [("warmups", 4), ("client", "2.0"), ("definition", "mean of ITL"), ("suite", "0af3")],
     )
     def test_what_measures_changed(self, name: str, value: object) -> None:
         before = (night(**{name: 1}),) * 8

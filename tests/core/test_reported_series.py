@@ -143,6 +143,21 @@ def test_other_names_and_warm_ups_are_hints() -> None:
     assert [(h.index, h.kind) for h in one(points).hints] == [(1, "keys"), (2, "warmups")]
 
 
+def test_a_server_that_is_shared_from_a_night_on_is_a_hint_and_another_vote() -> None:
+    points = [
+        point(1, {"e2el:median": 1.0}),
+        point(2, {"e2el:median": 1.0}, suite="alone"),
+        point(3, {"e2el:median": 1.0}, suite="0af3"),
+        point(4, {"e2el:median": 1.0}, suite="0af3"),
+        point(5, {"e2el:median": 1.0}, suite="alone"),
+    ]
+    assert [(h.index, h.kind, "share" in h.what) for h in one(points).hints] == [
+        (2, "server", True), (4, "server", False),
+    ]  # fmt: skip
+    assert one(points).boundaries == ()
+    assert [one(points[:count]).group for count in (1, 2, 4, 5)] == ["p/omni", "p/omni", "p/0af3", "p/omni"]
+
+
 def test_one_value_a_night() -> None:
     points = [
         point(1, {"e2el:median": 1.0}, keys="a"),
