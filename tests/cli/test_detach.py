@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from perfbisect.cli.app import run as cli
 from perfbisect.store.jobs import Job, Jobs
 from tests.cli.test_interrupts import Bench
 from tests.fakes.history import ENGINE, PretendHistory, make_history
@@ -27,8 +28,12 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> PretendHistory:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, history: PretendHistory) -> Bench:
-    return Bench(tmp_path, history)
+def bench(tmp_path: Path, history: PretendHistory, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(tmp_path, history)
+    for name in ("PERFBISECT_STATE", "PERFBISECT_CACHE", "PERFBISECT_LOCKS"):
+        monkeypatch.setenv(name, bench.env[name])
+    monkeypatch.chdir(tmp_path)
+    return bench
 
 
 def said(bench: Bench, *typed: str, code: int = 0) -> dict[str, Any]:
@@ -37,6 +42,14 @@ def said(bench: Bench, *typed: str, code: int = 0) -> dict[str, Any]:
     out, told = process.communicate(timeout=100)
     assert process.returncode == code, (out, told)
     document = json.loads(out)
+    assert isinstance(document, dict)
+    return document
+
+
+def asked(capsys: pytest.CaptureFixture[str], *typed: str) -> dict[str, Any]:
+    """The same of a verb that starts nothing, in this process."""
+    assert cli([*typed, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
     assert isinstance(document, dict)
     return document
 
@@ -51,14 +64,16 @@ def run(bench: Bench, *more: str, code: int = 0) -> dict[str, Any]:
     )
 
 
-def test_a_job_goes_on_without_the_shell_that_began_it(bench: Bench) -> None:
+def test_a_job_goes_on_without_the_shell_that_began_it(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     left = run(bench, "--detach")
     assert left["schema"] == "perfbisect.detached/1"
     with contextlib.suppress(ProcessLookupError):  # it has ended already
         assert os.getsid(left["pid"]) == left["pid"], "a hangup of our terminal must not reach it"
     program, *poll = left["poll"].split()
     assert (program, poll[:2]) == ("perfbisect", ["status", left["job"]])
-    status = said(bench, *poll[:-1])
+    status = asked(capsys, *poll[:-1])
     assert (status["state"], status["exit_code"], status["error"]) == ("finished", 0, None)
     assert [launch["outcome"] for launch in status["last"]] == ["measured"]
     assert json.loads(Path(status["result"]).read_text())["job"] == left["job"]
@@ -74,27 +89,29 @@ def test_what_is_wrong_is_told_at_once_and_begins_nothing(bench: Bench) -> None:
     assert Jobs(bench.state).all() == ()
 
 
-def test_a_detached_job_is_watched_and_stopped(bench: Bench) -> None:
+def test_a_detached_job_is_watched_and_stopped(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     left = run(bench, *LONG, "--detach")
-    status = said(bench, "status", "--wait", "--timeout", "0.01m")
+    status = asked(capsys, "status", "--wait", "--timeout", "0.01m")
     assert (status["job"], status["state"], status["pid"]) == (left["job"], "running", left["pid"])
     assert (status["exit_code"], status["log"]) == (None, left["log"])
     assert status["next"] == f"perfbisect status {left['job']} --wait"
-    stopped = said(bench, "stop", left["job"], "--wait")
+    stopped = asked(capsys, "stop", left["job"], "--wait")
     assert (stopped["asked"], stopped["pid"], stopped["ended"]) == (True, left["pid"], True)
     assert not psutil.pid_exists(left["pid"]) or psutil.Process(left["pid"]).status() == psutil.STATUS_ZOMBIE
     assert marked(bench.state) == []
-    status = said(bench, "status", left["job"])
+    status = asked(capsys, "status", left["job"])
     assert (status["state"], status["exit_code"]) == ("unfinished", 130)
     assert (status["error"]["kind"], status["error"]["exit_code"]) == ("Interrupted", 130)
     assert status["next"] == stopped["next"] == f"perfbisect resume {left['job']}"
-    assert said(bench, "stop", left["job"])["asked"] is False
+    assert asked(capsys, "stop", left["job"])["asked"] is False
 
 
-def test_a_killed_one_is_unfinished_and_is_resumed_once(bench: Bench) -> None:
+def test_a_killed_one_is_unfinished_and_is_resumed_once(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     left = run(bench, *LONG, "--detach")
     os.kill(left["pid"], signal.SIGKILL)
-    status = said(bench, "status", left["job"], "--wait")
+    status = asked(capsys, "status", left["job"], "--wait")
     assert (status["state"], status["pid"]) == ("unfinished", None)
     assert (status["exit_code"], status["error"]) == (None, None), "it could not say how it ended"
     assert status["next"] == f"perfbisect resume {left['job']}"
@@ -103,20 +120,22 @@ def test_a_killed_one_is_unfinished_and_is_resumed_once(bench: Bench) -> None:
     refused = said(bench, "resume", left["job"], "--detach", code=5)
     assert refused["kind"] == "MachineError"
     assert f"process {again['pid']}" in refused["error"]
-    assert said(bench, "status", left["job"])["pid"] == again["pid"], "the refusal left it alone"
-    assert said(bench, "stop", left["job"], "--wait")["ended"]
+    assert asked(capsys, "status", left["job"])["pid"] == again["pid"], "the refusal left it alone"
+    assert asked(capsys, "stop", left["job"], "--wait")["ended"]
     assert marked(bench.state) == []
 
 
-def test_a_job_that_waits_for_the_machine_is_seen_and_stopped(bench: Bench) -> None:
+def test_a_job_that_waits_for_the_machine_is_seen_and_stopped(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = run(bench, *LONG, "--detach")
     second = run(bench, "--detach", "--wait", "10m")
     assert second["job"] != first["job"]
-    status = said(bench, "status", second["job"])
+    status = asked(capsys, "status", second["job"])
     assert (status["state"], status["launched"], status["running"]) == ("running", 0, [])
     assert status["expected"]["at"] is None
     for job in (second, first):
-        assert said(bench, "stop", job["job"], "--wait")["ended"]
+        assert asked(capsys, "stop", job["job"], "--wait")["ended"]
     assert "waits: " in Path(second["log"]).read_text()
     assert Job(Path(second["folder"])).finished is False
 
