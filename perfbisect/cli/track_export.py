@@ -57,8 +57,7 @@ def export(
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
     from perfbisect.errors import UsageError
-    from perfbisect.jobs.track_export import export_files, points_for_export
-    from perfbisect.render.export import csv_text
+    from perfbisect.jobs.track_export import export_files, series_for_export, table
     from perfbisect.render.track_documents import TrackExportDocument
     from perfbisect.store.series import SeriesStore
 
@@ -66,18 +65,18 @@ def export(
         what = "--json tells of files" if as_json else f"{form} is two files"
         raise UsageError(f"{what}, and none is named", next_step="add -o FILE")
     with SeriesStore.of(place(state=state).state) as store:
-        points = points_for_export(
+        series = series_for_export(
             store, cells, metric=metric or "", since=f"{since:%Y-%m-%d}" if since else ""
         )
     if out is None:
-        click.echo(csv_text(points, metric or ""), nl=False)
+        click.echo(table(series, metric or ""), nl=False)
         return 0
-    files = export_files(points, cast("Form", form), out, metric=metric or "")
+    files = export_files(series, cast("Form", form), out, metric=metric or "")
     document = TrackExportDocument(
         format=form,
         files={name: str(path) for name, path in files.items()},
-        points=len(points),
-        cells=len({point.cell for point in points}),
+        points=sum(len(points) for _, points in series),
+        cells=len({points[0].cell for _, points in series}),
     )
     lines = [f"{path}: {name}" for name, path in document.files.items()]
     emit(document, [*lines, f"{document.points} points of {document.cells} cells were read"], as_json=as_json)

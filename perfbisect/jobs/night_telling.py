@@ -9,7 +9,7 @@ from pathlib import Path
 from perfbisect.config.nightly import Webhook
 from perfbisect.jobs.nightly_hands import Done, Scene, Step
 from perfbisect.jobs.publish import publish
-from perfbisect.jobs.track_export import export_files, points_for_export
+from perfbisect.jobs.track_export import export_files, series_for_export
 from perfbisect.render.night_markdown import LARGEST, cut, night_markdown
 from perfbisect.render.night_messages import json_message, slack_message
 from perfbisect.render.night_words import NOTHING, summary
@@ -68,13 +68,13 @@ def _published(scene: Scene, folder: Path, document: NightlyDocument) -> Done:
 def _exported(scene: Scene) -> Done:
     asked, files = scene.file.nightly.exports, dict[str, Path]()
     with SeriesStore.of(scene.state) as store:
-        points = points_for_export(store)
+        series = series_for_export(store)
     if (path := scene.file.path(asked.csv)) is not None:
-        files |= export_files(points, "csv", path)
+        files |= export_files(series, "csv", path)
     if (path := scene.file.path(asked.benchmark)) is not None:
-        found = export_files(points, "github-action-benchmark", path)
+        found = export_files(series, "github-action-benchmark", path)
         files |= {f"benchmark {name}": file for name, file in found.items()}
-    return Done(f"{len(points)} points", files)
+    return Done(f"{sum(len(points) for _, points in series)} points", files)
 
 
 def _written(path: Path, document: NightlyDocument) -> Done:

@@ -7,7 +7,6 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import groupby
 from statistics import median
 from typing import Any
 
@@ -30,6 +29,9 @@ _LONGEST = 1000
 """Characters of a cell of text."""
 
 _TONIGHT = timedelta(hours=24)
+
+Lineages = Sequence[tuple[str, Sequence[Point]]]
+"""The points of each cell and kind of machine, with the name that tells them apart."""
 
 
 def csv_text(points: Iterable[Point], metric: str = "") -> str:
@@ -55,25 +57,24 @@ class Benchmarks:
     bigger: tuple[dict[str, Any], ...]
 
 
-def benchmarks(points: Sequence[Point], metric: str = "") -> Benchmarks:
-    """The newest night, an entry for each cell and metric: the median of the night's launches.
+def benchmarks(series: Lineages, metric: str = "") -> Benchmarks:
+    """The newest night, an entry for each lineage and metric: the median of the night's launches.
 
     The action keeps the history itself and compares each entry with the last of its name, so cells that were
     not measured in the 24 hours before the newest point are left out. Without ``metric`` medians and single
     numbers, none of the guards: a percentile of one night moves by more than its threshold by itself.
     """
-    newest = max((point.moment for point in points), default=None)
+    newest = max((point.moment for _, points in series for point in points), default=None)
     smaller: list[dict[str, Any]] = []
     bigger: list[dict[str, Any]] = []
-    ordered = sorted(points, key=lambda p: (p.cell, p.began, p.raw, p.record))
-    for cell, group in groupby(ordered, key=lambda p: p.cell):
-        of = list(group)
+    for name, points in series:
+        of = sorted(points, key=lambda p: (p.began, p.raw, p.record))
         if newest is None or newest - of[-1].moment > _TONIGHT:
             continue
         tonight = [p for p in of if p.night == of[-1].night and p.build.commit == of[-1].build.commit]
         for ref in dict.fromkeys(ref for point in tonight for ref, _ in _values(point, metric)):
             if metric or _typical(ref):
-                (smaller if ref.metric.direction == "lower" else bigger).append(_entry(cell, ref, tonight))
+                (smaller if ref.metric.direction == "lower" else bigger).append(_entry(name, ref, tonight))
     return Benchmarks(tuple(smaller), tuple(bigger))
 
 
@@ -81,11 +82,11 @@ def _typical(ref: MetricRef) -> bool:
     return ref.statistic in ("", "median") and not ref.metric.guard
 
 
-def _entry(cell: str, ref: MetricRef, tonight: Sequence[Point]) -> dict[str, Any]:
+def _entry(series: str, ref: MetricRef, tonight: Sequence[Point]) -> dict[str, Any]:
     last = tonight[-1]
     values = [value for point in tonight for found, value in _values(point, str(ref)) if found == ref]
     entry: dict[str, Any] = {
-        "name": line(f"{cell} {ref}"),
+        "name": line(f"{series} {ref}"),
         "unit": ref.metric.unit,
         "value": median(values),
     }

@@ -33,6 +33,10 @@ def point(
     )
 
 
+def by_cell(*points: Point) -> list[tuple[str, list[Point]]]:
+    return [(cell, [p for p in points if p.cell == cell]) for cell in dict.fromkeys(p.cell for p in points)]
+
+
 def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
@@ -70,12 +74,12 @@ def test_numbers_come_back_as_they_were() -> None:
 
 def test_the_newest_night_for_the_action() -> None:
     found = benchmarks(
-        [
+        by_cell(
             point(11, ttft__median=70.0),
             point(12, ttft__median=80.0, ttft__p99=200.0, output_throughput=10.0, failed=0.0),
             point(12, 20, ttft__median=84.0, output_throughput=12.0, failed=0.0),
             point(10, cell="gone", ttft__median=1.0),
-        ]
+        )
     )
     assert [json.loads(json.dumps(entry)) for entry in found.smaller] == [
         {
@@ -92,26 +96,26 @@ def test_the_newest_night_for_the_action() -> None:
 
 
 def test_a_single_launch_has_no_range() -> None:
-    (entry,) = benchmarks([point(ttft__median=80.0)]).smaller
+    (entry,) = benchmarks(by_cell(point(ttft__median=80.0))).smaller
     assert "range" not in entry
     assert isinstance(entry["value"], float)
 
 
 def test_launches_of_another_commit_of_the_night_are_not_mixed_in() -> None:
     points = [point(12, 1, commit="old", ttft__median=10.0), point(12, 2, commit="new", ttft__median=90.0)]
-    (entry,) = benchmarks(points).smaller
+    (entry,) = benchmarks(by_cell(*points)).smaller
     assert entry["value"] == 90.0
 
 
 @pytest.mark.parametrize(("hour", "cells"), [(23, {"omni", "late"}), (0, {"omni", "late"})])
 def test_a_night_that_passes_midnight_is_one(hour: int, cells: set[str]) -> None:
     late = point(13, 1, cell="late", ttft__median=1.0)
-    found = benchmarks([point(12 if hour else 13, hour, ttft__median=2.0), late])
+    found = benchmarks(by_cell(point(12 if hour else 13, hour, ttft__median=2.0), late))
     assert {entry["name"].partition(" ")[0] for entry in found.smaller} == cells
 
 
 def test_a_named_metric_alone() -> None:
     values: dict[str, Any] = {"ttft__p99": 200.0, "ttft__median": 80.0}
-    (entry,) = benchmarks([point(**values)], "ttft:p99").smaller
-    assert (entry["name"], entry["value"]) == ("omni ttft:p99", 200.0)
+    (entry,) = benchmarks([("omni on H100", [point(**values)])], "ttft:p99").smaller
+    assert (entry["name"], entry["value"]) == ("omni on H100 ttft:p99", 200.0)
     assert benchmarks([]) == benchmarks([], "ttft")
