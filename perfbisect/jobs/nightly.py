@@ -22,7 +22,7 @@ from perfbisect.jobs.nightly_hands import CellJob, Done, Hands, Scene, Step
 from perfbisect.jobs.nightly_plan import NightPlan, night_plan_of, setting_name
 from perfbisect.jobs.nightly_prepare import prepare
 from perfbisect.jobs.nightly_read import bring_in, judge, write_down
-from perfbisect.jobs.nightly_search import Bench, cases, postponed, settle
+from perfbisect.jobs.nightly_search import Bench, cases, earlier, settle
 from perfbisect.jobs.nightly_state import NightState, Tally, spent, state_of, tallies
 from perfbisect.jobs.nightly_steps import reading_steps
 from perfbisect.jobs.track_detect import Seen, look
@@ -239,7 +239,7 @@ class _Night:
         among = cases(
             seen,
             alerts,
-            postponed(self.before),
+            earlier(self.before),
             states,
             self.plan,
             Rules(wanted=rules.when == "new", least=rules.least, tails=rules.tails),

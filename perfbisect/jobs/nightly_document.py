@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from perfbisect.core.night import chosen, worst
+from perfbisect.core.series_many import FDR
 from perfbisect.errors import EXIT_REGRESSION
 from perfbisect.jobs.nightly_hands import Scene
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
@@ -186,14 +187,18 @@ def _next(
     bisections: Sequence[NightBisectionDocument],
 ) -> Iterator[str]:
     """The commands that come next, the most pressing first."""
+    rules, repository = scene.file.nightly, str(scene.repository.path)
+    state_folder = ("--state", str(scene.state)) if rules.state else ()
+    rate = ("--fdr", f"{rules.alerts.fdr:g}") if rules.alerts.fdr != FDR else ()
     for one in bisections:
         if one.culprit is not None and one.job:
-            yield f"perfbisect report {one.job}"
+            yield shlex.join(("perfbisect", "report", one.job, *state_folder))
     for alert in alerts:
         if _found(alert):
-            yield f"perfbisect track suspects {alert.event} --repo {shlex.quote(str(scene.repository.path))}"
+            words = ("perfbisect", "track", "suspects", alert.event, "--repo", repository, *rate)
+            yield shlex.join((*words, *state_folder))
     for data in (*state.failed.values(), *state.steps.values()):
         if data.get("next"):
             yield str(data["next"])
     if plan.cells and not plan.wanted:
-        yield f"git -C {shlex.quote(str(scene.repository.path))} fetch; {plan.branch} has not moved"
+        yield shlex.join(("git", "-C", repository, "fetch"))

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfbisect.core.alert import Alert
 from perfbisect.core.night_worth import Rules, State, named, no_time, not_worth
-from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, Interrupted, PerfbisectError
+from perfbisect.errors import (
+    EXIT_INCONCLUSIVE,
+    EXIT_OK,
+    EXIT_OUTSIDE,
+    EXIT_REGRESSION,
+    Interrupted,
+    PerfbisectError,
+    UsageError,
+)
 from perfbisect.jobs.nightly_hands import Hands, Scene, Window
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
 from perfbisect.jobs.nightly_state import NightState, spent, state_of
@@ -42,21 +50,32 @@ class Case:
     """Why it is not worth it; empty where it is."""
 
 
-def postponed(nights: Sequence[Night]) -> tuple[str, ...]:
-    """Alerts whose bisection these nights put off and none of them settled later."""
-    left: dict[str, str] = {}
+@dataclass(frozen=True)
+class Earlier:
+    """What earlier nights looked into, by the alerts that stood for the events. ``done``: settled, ``left``:
+    put off, or given up for a reason outside."""
+
+    done: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
+
+
+def earlier(nights: Sequence[Night]) -> Earlier:
+    """Of the last of these nights. An event has not the same name every night: its cause may be another."""
+    done, left = set[str](), set[str]()
     for one in nights[-_NIGHTS_BACK:]:
         for found in state_of(one.events()).settled.values():
-            left.pop(str(found["event"]), None)
-            if found["state"] == "postponed":
-                left[str(found["event"])] = str(found["alert"])
-    return tuple(left.values())
+            outside = found["state"] == "failed" and found["exit_code"] == EXIT_OUTSIDE
+            if found["state"] == "postponed" or outside:
+                left.add(str(found["alert"]))
+            elif found["state"] != "not worth it":
+                done.add(str(found["alert"]))
+    return Earlier(frozenset(done), frozenset(left - done))
 
 
 def cases(
     seen: Seen,
     told: Sequence[NightAlertDocument],
-    earlier: Iterable[str],
+    before: Earlier,
     states: Mapping[str, State],
     plan: NightPlan,
     rules: Rules,
@@ -65,12 +84,15 @@ def cases(
     that is worth it and that a cell of ours measures, of the cell's headline before any other, the largest
     first."""
     opened = {one.id: one for one in told if one.change in ("opened", "reopened")}
-    names, events = {*opened, *earlier}, dict[str, list[Case]]()
+    names, events = {*opened, *before.left}, dict[str, list[Case]]()
+    known = {alert.event for alert in seen.alerts if alert.id in before.done}
     for alert in seen.alerts:
         if alert.id in names:
             against = not_worth(alert, states.get(alert.id, "open"), rules)
             if alert.id in opened and not opened[alert.id].counts:
                 against = against or "the rules of the configuration make it no finding"
+            if alert.event in known:
+                against = against or "its event was looked into in an earlier night"
             cell = _cell(alert, plan)
             against = against or ("" if cell else "no cell of this nightly measures it")
             events.setdefault(alert.event, []).append(Case(alert, cell, against))
@@ -142,7 +164,9 @@ def _settled(bench: Bench, case: Case) -> NightBisectionDocument:
     except PerfbisectError as error:
         where = f" ({error.where})" if error.where else ""
         job = bench.state.searches.get(case.alert.event, "")
-        return _document(case, "failed", f"{error.message}{where}", job=job, exit_code=error.exit_code)
+        # A window that holds nothing to bisect is no mistake of the user's.
+        code = EXIT_INCONCLUSIVE if isinstance(error, UsageError) else error.exit_code
+        return _document(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
 
 
 def _bisected(bench: Bench, case: Case, cell: CellPlan, found: Ranked) -> NightBisectionDocument:

@@ -85,6 +85,8 @@ class Place:
     steps: Sequence[Step] = ()
     searched: list[Window] = field(default_factory=list)
     least: float = 5.0
+    refusal: PerfbisectError | None = None
+    """What a bisection of this place ends with before it begins."""
     _jobs: int = 0
 
     @property
@@ -97,19 +99,21 @@ class Place:
         path.write_text(self.text)
         return load_nightly(path)
 
-    def scene(self, day: int) -> Scene:
-        commit = self.repository.resolve(self.commits[day * EACH + EACH - 1])
+    def scene(self, day: int, head: int | None = None) -> Scene:
+        """``head``: the place of the commit that is measured, where it is not the day's last."""
+        place = day * EACH + EACH - 1 if head is None else head
+        commit = self.repository.resolve(self.commits[place])
         cells = tuple(FoundCell(one, one.name) for one in self.cells)
         return Scene(
             self.file, self.folder / "state", self.repository, commit, cells, SETTING, load_suspect_table()
         )
 
-    def night(self, day: int, *, date: int | None = None) -> NightlyDocument:
-        """The night of a day: its head is measured, on that date or another."""
+    def night(self, day: int, *, date: int | None = None, head: int | None = None) -> NightlyDocument:
+        """The night of a day: its head is measured, on that date or another; or another commit is."""
         self.world.moment = datetime(2026, 1, 1, 2, tzinfo=timezone.utc) + timedelta(
             days=day if date is None else date
         )
-        return nightly(self.scene(day), self.hands())
+        return nightly(self.scene(day, head), self.hands())
 
     def hands(self) -> Hands:
         return Hands(
@@ -154,6 +158,8 @@ class Place:
 
     def _prepare(self, night: NightPlan, window: Window, minutes: float) -> Search:
         self.searched.append(window)
+        if self.refusal is not None:
+            raise self.refusal
         return _Searching(self, night, window, minutes)
 
     def launches(self) -> list[tuple[str, str, str]]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from perfbisect.core.night_worth import Rules
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.jobs.nightly_plan import night_plan_of
+from perfbisect.jobs.nightly_read import BY_RULE, judge
+from perfbisect.jobs.nightly_search import Earlier, cases, earlier
 from perfbisect.jobs.track_state import mark
 from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.store.series import SeriesStore
@@ -101,6 +107,64 @@ def test_what_the_night_has_no_minutes_for_the_next_one_does(place: Place) -> No
     assert later.exit_code == 3
 
 
+def test_a_window_of_one_commit_is_named_without_a_launch(place: Place) -> None:
+    slow(place)
+    for day in range(SHOWN):
+        place.night(day)
+    night = place.night(SHOWN, head=SLOW * EACH)
+    (one,) = [one for one in night.bisections if one.state == "named"]
+    assert one.culprit is not None
+    assert one.culprit.id == place.commits[SLOW * EACH]
+    assert one.why == "the window holds one commit"
+    assert night.exit_code == 3
+    assert place.night(SHOWN + 1).bisections == (), "what is settled is not looked into again"
+    assert not place.searched
+
+
+def test_an_event_that_another_series_joins_later_is_looked_into_once(place: Place) -> None:
+    slow(place)
+    night = nights(place, 0, SHOWN)[-1]
+    scene = place.scene(SHOWN)
+    begun = scene.nights.all()
+    with SeriesStore.of(place.folder / "state") as store:
+        seen, _ = judge(store, scene.table, scene.file.nightly.alerts)
+    before = earlier(begun)
+    (done,) = [one for one in seen.alerts if one.id in before.done]
+    joining = next(
+        one.id
+        for one in seen.alerts
+        if one.event == done.event and one.id != done.id and one.finding.series.part == "typical"
+    )
+    told = [one for one in night.alerts if one.id == joining]
+    plan = night_plan_of(begun[-1].events())
+    (case,) = cases(seen, told, before, {}, plan, Rules())
+    assert case.against == "its event was looked into in an earlier night"
+    (case,) = cases(seen, told, Earlier(), {}, plan, Rules())
+    assert case.against == ""
+
+
+def test_a_bisection_that_the_machine_stops_is_tried_again(place: Place) -> None:
+    slow(place)
+    place.refusal = MachineError("the disk is full")
+    night = nights(place, 0, SHOWN)[-1]
+    assert {one.state for one in night.bisections if not one.why.startswith("the median")} == {"failed"}
+    place.refusal = None
+    later = place.night(SHOWN + 1)
+    assert [one.state for one in later.bisections] == ["measured"]
+    assert place.night(SHOWN + 2).bisections == (), (
+        "though the cause of its event may have another name by now"
+    )
+
+
+def test_a_bisection_that_cannot_be_is_told(place: Place) -> None:
+    slow(place)
+    place.refusal = UsageError("nothing between them changes what runs")
+    night = nights(place, 0, SHOWN)[-1]
+    (one,) = [one for one in night.bisections if one.state == "failed"]
+    assert one.why == "nothing between them changes what runs"
+    assert (one.exit_code, night.exit_code) == (4, 3)
+
+
 def test_the_instrument_blames_nobody(place: Place) -> None:
     nights(place, 0, SLOW - 1)
     place.world.client_digest = "another client"
@@ -114,14 +178,8 @@ def test_the_instrument_blames_nobody(place: Place) -> None:
     assert {one.state for night in found for one in night.bisections} <= {"not worth it"}
 
 
-@pytest.mark.parametrize(
-    ("lasted", "why"),
-    [
-        (5, "by rule: the series is back where it was"),
-        (3, f"by rule: it is not found any more in the nights up to 2026-01-{SLOW + 6:02}"),
-    ],
-)
-def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int, why: str) -> None:
+@pytest.mark.parametrize("lasted", [5, 3])
+def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int) -> None:
     slow(place, until=SLOW + lasted)
     place.text += "bisect: {when: never}\n"
     found = nights(place, 0, SLOW + lasted + 3)
@@ -136,10 +194,30 @@ def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int,
     assert changes.count("closed") == 1
     assert changes.index("opened") < changes.index("closed")
     assert changes[-1] == "closed", "and is not told again"
-    assert told[-1][1] == why
+    assert told[-1][1].startswith(BY_RULE)
     said = {one.why for night in found for one in night.bisections}
     assert said == {"the configuration says bisect: {when: never}"}
     assert [one.exit_code for one in found].count(3) == 1
+
+
+def test_what_is_not_found_any_more_is_closed_by_rule(place: Place) -> None:
+    slow(place)
+    place.text += "bisect: {when: never}\n"
+    nights(place, 0, SHOWN)
+    with SeriesStore.of(place.folder / "state") as store, store.transaction():
+        known = next(one for one in store.alerts.all() if one.metric == "tpot")
+        text = known.document.replace(known.id, "20260101-beef")
+        store.alerts.keep([replace(known, id="20260101-beef", cell="b", document=text)], known.seen)
+    later = place.night(SHOWN + 1)
+    (gone,) = [one for one in later.alerts if one.id == "20260101-beef"]
+    until = f"2026-01-{SHOWN + 2:02}"
+    assert (gone.change, gone.why) == (
+        "closed",
+        f"{BY_RULE}it is not found any more in the nights up to {until}",
+    )
+    with SeriesStore.of(place.folder / "state") as store:
+        assert store.alerts.get("20260101-beef").state == "closed"
+    assert "20260101-beef" not in {one.id for one in place.night(SHOWN + 2).alerts}
 
 
 def test_people_have_the_last_word(place: Place) -> None:
