@@ -96,6 +96,8 @@ class TypedCheck:
             )
         if how == "values" and (self.good_value is None or self.bad_value is None):
             raise UsageError("--good-value and --bad-value go together: the line is in their middle")
+        if self.git_bisect and self.at is not None:
+            raise UsageError("--git-bisect answers for the commit that git asks about: leave --at out")
         return how
 
 
@@ -114,13 +116,14 @@ def decide(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
     if how == "save":
         return save(here, typed, measuring, launches=typed.launches or SAVED)
     level = _level(here, typed, measuring, how)
-    job = new_job(here) if not typed.dry_run else None
+    job: Job | None = None
     try:
         asked = level_plan(here, typed, measuring, level, launches=typed.launches or MOST)
-        if job is None:
+        if typed.dry_run:
             shown = planned_level(asked)
             emit(shown, check_plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
             return EXIT_OK
+        job = new_job(here)
         document = measured(here, asked, measuring, job)
     except (BuildError, ServerError) as error:
         raise _untestable(error, typed, job) from error

@@ -38,6 +38,7 @@ def test_nothing_but_a_verdict_is_good_or_bad(code: int, told: int) -> None:
         (["-h"], "-h measures nothing"),
         (["--no-such-option"], "No such option"),
         (["--against", "main"], "--against and --fail-over go together"),
+        (["--at", "HEAD~1"], "leave --at out"),
         ([], "no git bisect is under way"),
     ],
 )
