@@ -105,6 +105,17 @@ def test_filters_stand_in_the_address_and_come_back_from_it(reader: Reader) -> N
     reader.until("document.querySelectorAll('table.cells tbody tr').length === 3")
 
 
+def test_the_machine_is_a_filter_of_the_address_too(reader: Reader) -> None:
+    page = reader.open("#/?machine=L40S")
+    mine = {one.name for one in DOCUMENT.cells if one.machine == "L40S"}
+    assert set(shown(page, "table.cells tbody a.go")) == mine < {one.name for one in DOCUMENT.cells}
+    page.select_option("#filter-machine", "2 x H100")
+    reader.until("location.hash === '#/?machine=2+x+H100'")
+    assert set(shown(page, "table.cells tbody a.go")) == {
+        one.name for one in DOCUMENT.cells if one.machine == "2 x H100"
+    }
+
+
 def test_a_cell_shows_its_series_alerts_suspects_and_bisections(reader: Reader, rich: ReportDocument) -> None:
     page = reader.open()
     before = set(reader.asked)
