@@ -70,14 +70,15 @@ def ends(here: Place, typed: TypedCheck, measuring: Measuring, *, launches: int)
 
 
 def _known(here: Place, asked: Contest) -> Job | None:
-    """The last comparison of these ends, asked alike, that has its verdict and is no older than a day."""
+    """The last comparison of these ends, asked alike, that told them apart or alike within the last day."""
     for job in reversed(here.jobs.all()):
         try:
             events = read(job.journal).events
             theirs = plan_of(events)
         except PerfbisectError:
             continue
-        if isinstance(theirs, ComparePlan) and finished(events) and _alike(theirs, asked.plan):
+        told = finished(events) and events[-1].data.get("word") != "inconclusive"
+        if isinstance(theirs, ComparePlan) and told and _alike(theirs, asked.plan):
             old = wiring.now() - datetime.fromisoformat(events[0].time) > DAY
             return None if old else job
     return None
