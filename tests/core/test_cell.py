@@ -25,6 +25,7 @@ BASE: dict[str, Any] = {
     "sampling": {"temperature": 0.0},
     "serve_args": {"max-model-len": 512},
     "env": {"A": "1"},
+    "guards": ["image_distance"],
     "variants": {"fast": {"serve_args": {"enforce-eager": True}}},
 }
 
@@ -57,6 +58,12 @@ CHANGES: dict[str, list[Any]] = {
     "stage_overrides": [{"0": {"devices": "1"}}],
     "serve_args": [{"max-model-len": 513}, {}, {"max-model-len": 512, "enforce-eager": True}],
     "env": [{"A": "2"}, {"B": "1"}, {}],
+    "reference": [
+        {"image": "a.png", "prompt": "A lighthouse"},
+        {"image": "b.png", "prompt": "A lighthouse"},
+        {"image": "a.png", "prompt": "A harbour"},
+        {"image": "a.png", "prompt": "A lighthouse", "body": {"seed": 7}},
+    ],
     "client": ["another_client", {"args": {"goodput": ["ttft:200"]}}, {"env": {"X": "1"}}],
     "gpus": [1],
     "seed": [1],
