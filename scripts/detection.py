@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import sys
 import time
@@ -140,6 +141,69 @@ def discoveries(data: Path, name: str, fdr: float) -> list[str]:
     ]
 
 
+KINDS = ("gauss", "laplace", "t3", "ar0.3", "ar0.5", "ar0.7", "outliers", "unequal")
+"""Kinds of noise of simulated series: ``ar0.5`` remembers half of the night before."""
+
+LENGTHS = (15, 30, 60, 120)
+
+SEED = 20261
+"""Of the simulated series: nothing was chosen with these in view."""
+
+
+def noise(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
+    """n nights without a change, of about 2 %, in logs."""
+    if kind.startswith("ar"):
+        memory = float(kind[2:])
+        z = rng.normal(size=n + 50) * math.sqrt(1 - memory**2)
+        out = np.zeros(n + 50)
+        for k in range(1, n + 50):
+            out[k] = memory * out[k - 1] + z[k]
+        return 0.02 * out[50:]
+    if kind == "laplace":
+        return 0.02 * rng.laplace(size=n) / math.sqrt(2)
+    if kind == "t3":
+        return 0.02 * rng.standard_t(3, size=n) / math.sqrt(3)
+    out = 0.02 * rng.normal(size=n)
+    if kind == "outliers":
+        far = rng.random(n) < 0.05
+        out[far] += 0.2 * rng.choice([-1, 1], far.sum())
+    if kind == "unequal":
+        out[n // 2 :] *= 4
+    return out
+
+
+def told(kind: str, n: int, count: int) -> tuple[float, float]:
+    """Share of unchanged series with a change told at 1 %, and with one of a p of at most 5 %."""
+    steps = five = 0
+    for k in range(count):
+        rng = np.random.default_rng([SEED, n, k, sum(map(ord, kind))])
+        series = _series(list(100 * np.exp(noise(kind, n, rng))))
+        ps = [b.p for b in detect(series, 0.05) if b.shape != "transient"]
+        steps, five = steps + any(p <= ALPHA for p in ps), five + bool(ps)
+    return steps / count, five / count
+
+
+def realised(kind: str, n: int, changed: float, fdr: float, repeats: int = 3) -> tuple[float, float]:
+    """Of 400 series, of which a share changed by 2 to 20 %: the mean share of unchanged ones among those
+    alarmed, and the share of the changed ones that is alarmed. A wild night is one, so that transients are
+    not counted."""
+    false, found = [], []
+    for again in range(repeats):
+        rng = np.random.default_rng([SEED, again, n, sum(map(ord, kind))])
+        given, planted = [], set()
+        for k in range(400):
+            logs = noise(kind, n, rng)
+            if rng.random() < changed:
+                size = rng.choice([0.02, 0.03, 0.05, 0.1, 0.2]) * rng.choice([-1, 1])
+                logs[rng.integers(6, n - 6) :] += math.log1p(size)
+                planted.add(str(k))
+            given.append(_series(list(100 * np.exp(logs)), str(k)))
+        keys = {b.key for b in detect_all(given, fdr).alerts if b.shape != "transient"}
+        false.append(len(keys - planted) / max(1, len(keys)))
+        found.append(len(keys & planted) / max(1, len(planted)))
+    return float(np.mean(false)), float(np.mean(found))
+
+
 def _print(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     print(f"\n{title}\n")
     print(f"| {' | '.join(head)} |")
@@ -167,6 +231,21 @@ def _quiet(scorer: ModuleType, _: Path) -> None:
     kinds = list(dict.fromkeys(key.split(",")[0] for key in got))
     lines = [[kind, *(f"{100 * got[f'{kind},{n}'][0]:.1f} %" for n in (30, 100, 300))] for kind in kinds]
     _print("Noise without a change: series with an alarm", ["noise", "30 nights", "100", "300"], lines)
+
+
+def _worlds(_: ModuleType, __: Path) -> None:
+    lines = []
+    for kind in KINDS:
+        shares = [told(kind, n, 300) for n in LENGTHS]
+        lines.append([kind, *(f"{100 * one:.1f} / {100 * five:.1f} %" for one, five in shares)])
+    head = ["noise", *(f"{n} nights" for n in LENGTHS)]
+    _print("Further series without a change: told at 1 % / p of at most 5 %", head, lines)
+    lines = []
+    for kind in ("gauss", "t3", "ar0.5", "outliers"):
+        row = [realised(kind, n, changed, 0.05) for n in (30, 90) for changed in (0.1, 0.5)]
+        lines.append([kind, *(f"{100 * false:.1f} %, {100 * found:.0f} %" for false, found in row)])
+    head = ["noise", *(f"{n} nights, {share} changed" for n in (30, 90) for share in ("10 %", "50 %"))]
+    _print("400 series at a rate of 5 %: false ones among those alarmed, changed ones found", head, lines)
 
 
 def _latency(scorer: ModuleType, _: Path) -> None:
@@ -201,6 +280,7 @@ PARTS: dict[str, Callable[[ModuleType, Path], None]] = {
     "labelled": _labelled,
     "fdr": _discoveries,
     "null": _quiet,
+    "worlds": _worlds,
     "latency": _latency,
     "cost": _cost,
 }

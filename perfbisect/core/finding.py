@@ -26,7 +26,7 @@ class Finding:
     ``places``: those that hold the first night with a probability of 95 %. ``begin``, ``end``: the
     nights that are compared lie from ``begin`` up to ``end`` (not included): the level before it and its own.
     ``q``: the share of false ones among all that are told as surely as this one, at most. ``joined``: its own
-    nights would not have been enough; those of these servers, which moved on the same night, are.
+    nights would not have been enough; with those of these servers, which moved on the same night, they are.
     """
 
     series: CellSeries
@@ -113,18 +113,17 @@ def judge(series: Sequence[CellSeries], fdr: float) -> Family:
     stretches = {key: (one, part) for one in judged for key, part in _stretches(one)}
     seen = detect_all([_series(key, *which) for key, which in stretches.items()], fdr)
     q = _adjusted({entry.key: entry.p for entry in seen.census.judged})
-    cut = _cut(seen.census)
     ends = _ends((*seen.alerts, *seen.listed))
     alerts, doubtful = [], []
     for found in (*seen.alerts, *seen.listed):
         finding = _finding(found, *stretches[found.key], ends, q[found.key])
-        why = _why_not(finding, alarmed=found.p <= cut)
+        why = _why_not(finding, alarmed=found.p <= seen.census.cut)
         doubtful.append((finding, why)) if why else alerts.append(finding)
-    told, still = _joined(alerts, doubtful, cut, seen.events)
+    told, still = _joined(alerts, doubtful, seen.census, seen.events)
     return Family(
         _ordered(told),
         tuple(sorted(still, key=lambda one: _order(one[0]))),
-        replace(seen.census, cut=cut),
+        seen.census,
         tuple((f"{one.cell} {one.metric}", why) for one in series if (why := left[id(one)])),
         _untold(seen.events, told),
     )
@@ -179,13 +178,6 @@ def _finding(found: Break, series: CellSeries, part: slice, ends: dict[str, list
     )
 
 
-def _cut(census: Census) -> float:
-    """The largest p that may be told: of m series of which k are rejected, k / m of the rate. A further
-    change of a series that is rejected for another is told up to it too."""
-    rejected = sum(entry.p <= census.cut for entry in census.judged)
-    return census.fdr * rejected / max(1, len(census.judged))
-
-
 def _adjusted(p: dict[str, float]) -> dict[str, float]:
     """The smallest rate at which each series would be told (Benjamini and Hochberg's adjusted p)."""
     keys = sorted(p, key=lambda key: p[key])
@@ -197,26 +189,24 @@ def _adjusted(p: dict[str, float]) -> dict[str, float]:
 
 
 def _joined(
-    alerts: Sequence[Finding], doubtful: Sequence[tuple[Finding, str]], cut: float, shared: Sequence[Event]
+    alerts: Sequence[Finding],
+    doubtful: Sequence[tuple[Finding, str]],
+    census: Census,
+    shared: Sequence[Event],
 ) -> tuple[list[Finding], list[tuple[Finding, str]]]:
-    """Doubtful changes on a night that other servers speak of too are told.
+    """Doubtful changes on a night at which the servers together speak of one are told.
 
-    A change's p is for any of its series' nights. At a night that alerts of others name, whose luck is not
-    its own, it is p / nights, times the nights that were named: that many are looked at. Or the series
-    together speak of a change at that night, this one among them.
+    A change's p is for any night of its series. Where other servers name the night, it is that of this very
+    night, as many times as nights are named; it has to be what the rate allows to one series more.
     """
     told, still = list(alerts), []
+    most = census.cut + census.fdr / max(1, len(census.judged))
     for finding, why in doubtful:
-        others = [one for one in alerts if one.series.group != finding.series.group and len(one.places) == 1]
-        named = {night for one in others for night in one.nights}
-        with_it = {one.series.group for one in others if one.nights & finding.nights}
-        p = finding.found.p * len(named) / len(finding.series.values)
-        if not (with_it and p <= cut and len(finding.places) == 1):
-            with_it = {vote for event in shared if _of(event, finding) for vote in event.votes} - {
-                finding.series.group
-            }
-        if why == DOUBTFUL and with_it:
-            told.append(replace(finding, joined=tuple(sorted(with_it))))
+        votes = {vote for event in shared if _of(event, finding) for vote in event.votes}
+        others = votes - {finding.series.group}
+        named = sum(any(_within(event, night) for event in shared) for night in finding.series.nights)
+        if why == DOUBTFUL and others and finding.found.local * named <= most:
+            told.append(replace(finding, joined=tuple(sorted(others))))
         else:
             still.append((finding, why))
     return told, still
@@ -224,14 +214,18 @@ def _joined(
 
 def _of(event: Event, finding: Finding) -> bool:
     """Whether a change is one of those that make an event."""
+    return finding.found.key in event.members and any(_within(event, night) for night in finding.nights)
+
+
+def _within(event: Event, night: int) -> bool:
     before, last = event.window
-    return finding.found.key in event.members and any(before < night <= last for night in finding.nights)
+    return before < night <= last
 
 
 def _untold(events: Sequence[Event], told: Sequence[Finding]) -> tuple[Event, ...]:
     """Events at whose nights nothing is told."""
     nights = frozenset().union(*(one.nights for one in told))
-    return tuple(e for e in events if not any(e.window[0] < night <= e.window[1] for night in nights))
+    return tuple(event for event in events if not any(_within(event, night) for night in nights))
 
 
 def _order(finding: Finding) -> tuple[int, str, str]:

@@ -13,6 +13,7 @@ from perfbisect.core.metric import STAGE
 from perfbisect.core.point import Workload
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.reported_series import night_of as night_name
+from perfbisect.core.series_evidence import INNER
 
 Traits = Callable[[str], frozenset[str]]
 """The name of a cell -> what it runs."""
@@ -138,14 +139,17 @@ def _cause(finding: Finding, cells: Cells) -> Cause:
     own = shift(series, finding)
     medians = cells.get(series.cell, name) if statistic else None
     typical = shift(medians, finding) if medians else None
-    # What moved on its second night is not behind a transient.
-    passing = finding.found.shape == "transient"
+    # What moved on its second night is not behind a transient, but for one that lasts like a level.
+    shape = finding.found.shape
+    if shape == "transient" and len(finding.after) >= INNER:
+        shape = "step"
+    passing = shape == "transient"
     counted = _counted(finding, cells.get(series.cell, "input_tokens"))
     found = Break(
         metric=name,
         shift=finding.shift,
         noise=own[1] if own else _spread(finding),
-        shape=finding.found.shape,
+        shape=shape,
         before=_nights(series, finding.before, counted),
         after=_nights(series, finding.after[: 1 if passing else BACK], counted),
         statistic="median" if series.part == "typical" else statistic,

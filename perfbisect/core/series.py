@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,9 @@ FEWEST = INNER + LAST
 _WIDE = 2.5
 """Standard errors of a drift's or a transient's size that make its interval: few nights tell them."""
 
+WEEK = 7
+"""Days after which a change that was undone is two changes; undone within them, a transient."""
+
 _SHARP = 2
 """Places of a change so sure that no drift is asked for."""
 
@@ -39,10 +43,10 @@ _TINY = 1e-12
 _POWER = 0.84
 """Standard normal quantile of four cases in five."""
 
-_DOUBT = 1.0
+_DOUBT = 1.5
 """log evidence that not knowing the noise costs a step in the middle of a series, by simulation."""
 
-SAFETY = 0.074
+SAFETY = 0.09
 """p of an evidence E is SAFETY / E. Markov's inequality alone gives 1 / E; that far fewer series without a
 change reach E is counted in docs/detection.md."""
 
@@ -118,7 +122,9 @@ class Break:
     """Ends of the interval of the effect, of probability :data:`SET`."""
     worse: bool
     p: float
-    """Probability that a series of that length without a change shows one so clear, at any place."""
+    """Probability that a series of that length without a change shows one so clear, at any place ..."""
+    local: float
+    """... and at that night, where something else names it."""
     telling: bool
     """At least the smallest effect worth telling."""
 
@@ -203,14 +209,20 @@ def smallest(series: Series, scale: float, alpha: float = ALPHA) -> float:
 
 
 def _lasting(series: Series, values: Array, seen: Survey) -> list[Break]:
-    """Steps, and the drifts that runs of steps in one direction were."""
-    steps = [size(f.t, f.start, f.end, f.weighed) for f in seen.found]
+    """Steps, the drifts that runs of steps in one direction were, and the transients that were undone."""
+    steps = [size(f.t, f.start, f.end, f.weighed, f.noise) for f in seen.found]
     calmed = calm(values, seen.scale)
     out: list[Break] = []
     i = 0
     while i < len(steps):
+        if _undone(series, seen.found[i : i + 2], steps[i : i + 2]):
+            out.append(_step(series, *steps[i], *seen.found[i : i + 2]))
+            i += 2
+            continue
         j = i + 1
         while j < len(steps) and steps[j][0] * steps[i][0] > 0:
+            if _undone(series, seen.found[j : j + 2], steps[j : j + 2]):
+                break
             j += 1
         run = seen.found[i:j]
         start, end = run[0].offset + run[0].start, run[-1].offset + run[-1].end
@@ -220,27 +232,43 @@ def _lasting(series: Series, values: Array, seen: Survey) -> list[Break]:
             p = min(p_value(f.log_evidence) for f in run)
             out.append(_drift(series, slope, start, p))
         else:
-            out += [_step(series, f, *s) for f, s in zip(run, steps[i:j], strict=True)]
+            out += [_step(series, *s, f) for f, s in zip(run, steps[i:j], strict=True)]
         i = j
     return out
 
 
-def _step(series: Series, f: Found, step: float, low: float, high: float) -> Break:
+def _undone(series: Series, found: Sequence[Found], steps: Sequence[tuple[float, float, float]]) -> bool:
+    """Whether the second of two changes took back, soon, as much as the first may have been."""
+    if len(found) < 2:
+        return False
+    (_, low, high), (back, _, _) = steps
+    days = series.nights[found[1].index] - series.nights[found[0].index]
+    return days <= WEEK and low <= -back <= high
+
+
+def _step(
+    series: Series, step: float, low: float, high: float, f: Found, undone: Found | None = None
+) -> Break:
+    """A change that lasts, or the transient that ended with its undoing."""
     places = tuple(int(k) + f.offset for k in f.weighed.likely(SET))
-    return _break(series, f.index, None, places, "step", (step, low, high), p_value(f.log_evidence))
+    best = max(f.log_evidence, undone.log_evidence) if undone else f.log_evidence
+    until = undone.index if undone else None
+    shape: Shape = "transient" if undone else "step"
+    p = p_value(best), p_value(f.weighed.at(f.place))
+    return _break(series, f.index, until, places, shape, (step, low, high), *p)
 
 
 def _drift(series: Series, slope: Ramp, start: int, p: float) -> Break:
     begin, end = start + slope.begin, start + slope.end
     size = (slope.step, slope.step - _WIDE * slope.error, slope.step + _WIDE * slope.error)
     until = end if end < len(series.values) - 1 else None
-    return _break(series, begin, until, tuple(range(begin, end + 1)), "drift", size, p)
+    return _break(series, begin, until, tuple(range(begin, end + 1)), "drift", size, p, p)
 
 
 def _passing(series: Series, x: Transient) -> Break:
     until = x.end if x.end < len(series.values) else None
     size = (x.step, x.step - _WIDE * x.error, x.step + _WIDE * x.error)
-    return _break(series, x.begin, until, (x.begin,), "transient", size, x.p)
+    return _break(series, x.begin, until, (x.begin,), "transient", size, x.p, x.p / len(series.values))
 
 
 def _break(
@@ -251,6 +279,7 @@ def _break(
     shape: Shape,
     size: tuple[float, float, float],
     p: float,
+    local: float,
 ) -> Break:
     nights = series.nights
     effect, *ends = (series.effect(x) for x in size)
@@ -266,5 +295,6 @@ def _break(
         high=max(ends),
         worse=size[0] > 0,
         p=p,
+        local=min(p, local),
         telling=abs(effect) >= series.min_effect,
     )

@@ -4,8 +4,8 @@ The evidence for a change before night k is a ratio of likelihoods, each average
 
     e(k) = P(nights | another level from night k on) / P(nights | one level)
 
-On average over series without a change it is at most 1 (an e-value), whatever k is. The scale of the noise
-may change at k under both: louder nights are no slower nights.
+On average over series without a change it is at most 1 (an e-value), whatever k is and whichever memory their
+noise has. The scale of the noise may change at k under both: louder nights are no slower nights.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ class Weighed:
     def under(self, prior: Array) -> float:
         """log of the sum of e(k) under a log prior of all nights [n]; -inf without a place."""
         return float(log_sum(self.logs + prior[self.places])) if len(self.logs) else -math.inf
+
+    def at(self, place: int) -> float:
+        """log e(k) of a place that was weighed."""
+        return float(self.logs[np.searchsorted(self.places, place)])
 
     @cached_property
     def posterior(self) -> Array:
@@ -104,12 +108,31 @@ def _parts(t: Tables, start: int, end: int, places: NDArray[np.intp]) -> tuple[A
     return before, after, rest, stay
 
 
-def weigh(t: Tables, start: int, end: int) -> Weighed:
-    """The evidence for one change within nights ``start`` to ``end`` (excluded)."""
+@dataclass(frozen=True)
+class Likelihoods:
+    """log likelihoods of a stretch of nights by family of noise."""
+
+    places: NDArray[np.intp]
+    """Indices k of the first night of a new level, ascending."""
+    changed: Array
+    """With one change, at k [F, places] ..."""
+    same: Array
+    """... and without any, with its prior weight over that of a change [F]."""
+
+    def weighed(self, noise: Array) -> Weighed:
+        """The evidence where ``noise`` is the log weight of each family [F], up to a constant."""
+        if not len(self.places):
+            return Weighed(self.places, np.empty(0))
+        logs = log_sum(noise[:, None] + self.changed, axis=0)
+        return Weighed(self.places, logs - float(log_sum(noise + self.same)))
+
+
+def likelihoods(t: Tables, start: int, end: int) -> Likelihoods:
+    """Of nights ``start`` to ``end`` (excluded), with one change of level in them and without."""
     last = LAST if end == len(t.values) else INNER
     places = np.arange(start + INNER, end - last + 1)
     if not len(places):
-        return Weighed(places, np.empty(0))
+        return Likelihoods(places, np.empty((len(t.families), 0)), np.empty(len(t.families)))
     before, after, rest, stay = _parts(t, start, end, places)
     # Every exponential is taken relative to the largest of its place: sums of likelihoods of many nights.
     left = before.max(axis=(0, 2))
@@ -119,30 +142,42 @@ def weigh(t: Tables, start: int, end: int) -> Weighed:
     top = float(stay.max())
     d = np.exp(stay - top) @ t.width
     moved = (a.reshape(-1, a.shape[2]) @ t.step).reshape(a.shape)
-    split, turned, stayed = np.zeros(len(places)), np.zeros(len(places)), 0.0
-    for own, weight in t.families:
-        mix = _mix(len(own), t.spreads)
-        split += weight * np.einsum("rkg,rkg->k", moved[own], _mixed(mix, b[own]))
-        stayed += weight * (1.0 - _UNEQUAL) / t.spreads * float(d[own].sum())
-        if len(own) > 1:
-            np.fill_diagonal(mix, 0.0)
-            turned += weight * np.einsum("rkg,rkg->k", a[own], _mixed(mix, c[own]))
+    changed, same = np.empty((len(t.families), len(places))), np.empty(len(t.families))
     with np.errstate(divide="ignore"):
-        one = np.log(split) + left + right
-        turn = np.log(turned) + left + right
-        none = np.logaddexp(math.log(stayed) + top, float(log_sum(turn)) - math.log(len(places)))
-    return Weighed(places, one - none)
+        for f, family in enumerate(t.families):
+            own = family.kinds
+            mix = _mix(len(own), t.spreads)
+            changed[f] = np.log(np.einsum("rkg,rkg->k", moved[own], _mixed(mix, b[own]))) + left + right
+            stayed = math.log1p(-_UNEQUAL) + np.log(d[own].sum() / t.spreads) + top
+            turned = -math.inf
+            if len(own) > 1:
+                np.fill_diagonal(mix, 0.0)
+                turn = np.log(np.einsum("rkg,rkg->k", a[own], _mixed(mix, c[own]))) + left + right
+                turned = float(log_sum(turn)) - math.log(len(places))
+            same[f] = np.logaddexp(stayed, turned) + math.log(family.unchanged / family.weight)
+    return Likelihoods(places, changed, same)
 
 
-def size(t: Tables, start: int, end: int, weighed: Weighed) -> tuple[float, float, float]:
-    """The step between nights ``start`` and ``end``, wherever it lies: median and 95 % interval, in logs."""
+def level(t: Tables, start: int, end: int) -> Array:
+    """log likelihood of nights ``start`` to ``end`` (excluded) at one level of any height, by family [F]."""
+    logs = t.fresh[:, start] + t.total[:, end] - t.total[:, start + 1]
+    top = float(logs.max())
+    each = np.exp(logs - top) @ t.width
+    with np.errstate(divide="ignore"):
+        return np.array([np.log(each[family.kinds].sum() / t.spreads) for family in t.families]) + top
+
+
+def size(t: Tables, start: int, end: int, weighed: Weighed, noise: Array) -> tuple[float, float, float]:
+    """The step between nights ``start`` and ``end``, wherever it lies: median and 95 % interval, in logs.
+    ``noise``: the log weight of each family [F], up to a constant."""
     places = weighed.likely(_MOST)
     share = weighed.posterior[np.searchsorted(weighed.places, places)]
     before, after, _, _ = _parts(t, start, end, places)
     a = np.exp(before - before.max(axis=(0, 2))[:, None]) * t.width
     b = np.exp(after - after.max(axis=(0, 2))[:, None])
     joint = np.zeros((len(places), *t.step.shape))
-    for own, weight in t.families:
+    for family, weight in zip(t.families, np.exp(noise - noise.max()), strict=True):
+        own = family.kinds
         mixed = _mixed(_mix(len(own), t.spreads), b[own])
         joint += weight * (a[own].transpose(1, 2, 0) @ mixed.transpose(1, 0, 2))
     joint *= t.step

@@ -2,9 +2,9 @@
 
 Every series gives its evidence e(b) for a change before night b. Series of one server start share its luck:
 they are one vote, their mean, which is an e-value whatever binds them. The votes are independent and
-multiply, each mixed with indifference, since a change need not reach every server:
+multiply, each mixed with indifference, since a change reaches a share of the servers that is not known:
 
-    E(b) = product over groups of (1/2 + 1/2 mean of e(b))
+    E(b) = mean over shares of the product over groups of (1 - share + share * mean of e(b))
 
 By Markov's inequality the sum of E(b) / (number of nights) reaches 1 / p with a probability of at most p
 where nothing changed.
@@ -24,7 +24,11 @@ from perfbisect.core.series_evidence import INNER
 from perfbisect.core.stats import Array, log_sum
 
 RATE = 0.01
-"""Largest p of an event that is told."""
+"""Largest p of an event that is told, where no other is asked for."""
+
+SHARES = (0.5, 0.15, 0.05)
+"""Shares of the servers that are weighed, with equal weights: with the first alone many quiet servers would
+outvote the one that changed."""
 
 _SPEAKS = math.log(3.0)
 """log evidence from which a series or a group is for an event; against it below minus that."""
@@ -58,7 +62,7 @@ def events(series: Sequence[Series], judged: Sequence[Judged], rate: float = RAT
     names = [s.group or s.key for s in series]
     groups = list(dict.fromkeys(names))
     vote = np.array([_mean(own[[name == group for name in names]]) for group in groups])
-    joint = np.logaddexp(0.0, np.minimum(vote, _MOST)).sum(0) - len(groups) * math.log(2.0)
+    joint = _joint(np.minimum(vote, _MOST))
     out, free = [], np.ones(len(nights), bool)
     while free.any():
         peak = int(np.argmax(np.where(free, joint, -np.inf)))
@@ -99,6 +103,12 @@ def _spread(series: Series, judged: Judged, nights: NDArray[np.intp]) -> Array:
     at = np.searchsorted(np.array(series.nights), nights)
     inside = (at > 0) & (at < len(series.nights))
     return np.where(inside, judged.evidence[np.minimum(at, len(series.nights) - 1)], 0.0)
+
+
+def _joint(vote: Array) -> Array:
+    """log E(b) of the votes [group, night]."""
+    each = [np.logaddexp(math.log1p(-share), math.log(share) + vote).sum(0) for share in SHARES]
+    return _mean(np.array(each))
 
 
 def _mean(logs: Array) -> Array:

@@ -45,7 +45,7 @@ class Census:
     refused: tuple[Refused, ...]
     fdr: float
     cut: float
-    """The largest p at which a change is alarmed; 0 where none is."""
+    """The largest p at which a change may be alarmed, :func:`threshold`; 0 where none is."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def detect_all(series: Sequence[Series], fdr: float = FDR) -> Detection:
     alerts = tuple(b for b in found if b.p <= cut and b.telling)
     listed = tuple(b for b in found if not (b.p <= cut and b.telling))
     entries = tuple(_entry(s, j) for s, j in zip(able, seen, strict=True))
-    return Detection(alerts, listed, events(able, seen), Census(entries, refused, fdr, cut))
+    return Detection(alerts, listed, events(able, seen, fdr), Census(entries, refused, fdr, cut))
 
 
 def _entry(series: Series, judged: Judged) -> Entry:
@@ -92,7 +92,10 @@ def _entry(series: Series, judged: Judged) -> Entry:
 
 
 def threshold(p: Sequence[float], fdr: float) -> float:
-    """The largest p that is rejected at ``fdr`` (Benjamini and Hochberg's step-up rule); 0 where none is."""
+    """The largest p that may be told at ``fdr``: k / m of it where Benjamini and Hochberg's step-up rule
+    rejects k of m series; 0 where it rejects none. A further change of a series that is rejected is told up
+    to it too."""
     ordered = np.sort(np.array(p, float))
-    passed = np.flatnonzero(ordered <= fdr * np.arange(1, len(ordered) + 1) / max(1, len(ordered)))
-    return float(ordered[passed[-1]]) if len(passed) else 0.0
+    allowed = fdr * np.arange(1, len(ordered) + 1) / max(1, len(ordered))
+    passed = np.flatnonzero(ordered <= allowed)
+    return float(allowed[passed[-1]]) if len(passed) else 0.0

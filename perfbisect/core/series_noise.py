@@ -18,11 +18,15 @@ from numpy.typing import NDArray
 
 from perfbisect.core.stats import FAR_SCALE, Array, cells, march
 
-MEMORY = (0.0, 0.35, 0.6)
+MEMORY = (0.0, 0.3, 0.6)
 """Correlations of one night's noise with the next that are weighed ..."""
 
-MEMORY_PRIOR = (0.5, 0.25, 0.25)
-"""... and their prior weights."""
+MEMORY_PRIOR = (0.7, 0.15, 0.15)
+"""... their prior weights where the level changes ..."""
+
+MEMORY_UNCHANGED = (0.7, 0.3, 0.3)
+"""... and where it does not. They add up to more than 1: short series hardly tell a slow wave from a level,
+and a change has to beat the rare kinds of noise too, or it would be told wherever one of them is at work."""
 
 FAR = (0.015, 0.1, 0.3)
 """Shares of nights that are far out that are weighed, with equal weights."""
@@ -57,33 +61,46 @@ out."""
 
 
 @dataclass(frozen=True)
+class Family:
+    """Kinds of noise that differ in scale alone, with their prior weight where the level changes and where it
+    does not."""
+
+    kinds: NDArray[np.intp]
+    weight: float
+    unchanged: float
+
+
+@dataclass(frozen=True)
 class Kinds:
     """The kinds of noise: memory, share far out and scale factor [kind], family (kinds that differ in scale
-    alone) and prior weight of the family [family]."""
+    alone) and the family's prior weights [family], where the level changes and where it does not."""
 
     memory: Array
     far: Array
     spread: Array
     family: NDArray[np.intp]
     weight: Array
+    unchanged: Array
     spreads: int
     """Number of scales that are weighed; some may be left out."""
 
     def of(self, chosen: NDArray[np.intp]) -> Kinds:
         """Some of them."""
         parts = self.memory[chosen], self.far[chosen], self.spread[chosen], self.family[chosen]
-        return Kinds(*parts, self.weight, self.spreads)
+        return Kinds(*parts, self.weight, self.unchanged, self.spreads)
 
     @property
-    def families(self) -> tuple[tuple[NDArray[np.intp], float], ...]:
-        """The kinds of each family, and its prior weight."""
-        present = np.unique(self.family)
-        return tuple((np.flatnonzero(self.family == f), float(self.weight[f])) for f in present)
+    def families(self) -> tuple[Family, ...]:
+        return tuple(
+            Family(np.flatnonzero(self.family == f), float(self.weight[f]), float(self.unchanged[f]))
+            for f in np.unique(self.family)
+        )
 
 
 def kinds(
     memory: tuple[float, ...] = MEMORY,
     prior: tuple[float, ...] = MEMORY_PRIOR,
+    unchanged: tuple[float, ...] = MEMORY_UNCHANGED,
     far: tuple[float, ...] = FAR,
     spread: tuple[float, ...] = SPREAD,
 ) -> Kinds:
@@ -95,9 +112,8 @@ def kinds(
         for s in spread
     ]
     rho, share, s, family = (np.array(column) for column in zip(*rows, strict=True))
-    return Kinds(
-        rho, share, s, family.astype(np.intp), np.repeat(np.array(prior) / len(far), len(far)), len(spread)
-    )
+    changed, same = (np.repeat(np.array(w) / len(far), len(far)) for w in (prior, unchanged))
+    return Kinds(rho, share, s, family.astype(np.intp), changed, same, len(spread))
 
 
 @dataclass(frozen=True)
@@ -108,8 +124,8 @@ class Tables:
     """Signed logs [n]."""
     scale: float
     """Scale of a night, from first differences."""
-    families: tuple[tuple[NDArray[np.intp], float], ...]
-    """The kinds [R] of each family, which differ in scale alone, and its prior weight."""
+    families: tuple[Family, ...]
+    """The families [F] of the kinds [R]."""
     spreads: int
     """Number of scales that were weighed."""
     nodes: Array
@@ -122,6 +138,11 @@ class Tables:
     """Log likelihood of night t as the first at its level [R, n, G]."""
     total: Array
     """Sum over the nights before t of the log likelihood given the night before [R, n + 1, G]."""
+
+    @property
+    def prior(self) -> Array:
+        """log prior weight of each family [F] where the level changes."""
+        return np.log([family.weight for family in self.families])
 
 
 def scale_of(values: Array) -> float:

@@ -1,4 +1,9 @@
-"""Which changes of level a series holds: candidates by a cheap scan, each kept only on its own evidence."""
+"""Which changes of level a series holds: candidates by a cheap scan, each kept only on its own evidence.
+
+What kind of noise a series has is told by all its nights: a stretch is weighed with the kinds of noise that
+the other nights speak for. All changes together have to stand against none as well: levels that follow every
+wave leave noise without memory behind.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from perfbisect.core.series_evidence import LAST, Weighed, weigh
+from perfbisect.core.series_evidence import INNER, LAST, Likelihoods, Weighed, level, likelihoods
 from perfbisect.core.series_noise import FINE, Tables, kinds, likely, scale_of, smooth, tables
-from perfbisect.core.stats import Array
+from perfbisect.core.stats import Array, log_sum
 
 _WIDTHS = (3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
 """Nights on either side whose means are compared to find candidates."""
@@ -46,7 +51,7 @@ _GRID = 16
 FULL = kinds()
 """Kinds of noise of a series ..."""
 
-COARSE, COARSE_FINE = kinds((0.0, 0.5), (0.7, 0.3), (0.04,), (0.8, 1.25)), 0.25
+COARSE, COARSE_FINE = kinds((0.0, 0.5), (0.7, 0.3), (0.7, 0.3), (0.04,), (0.8, 1.25)), 0.25
 """... and of a piece of a long one, with the scales between two of its levels."""
 
 
@@ -63,6 +68,8 @@ class Found:
     weighed: Weighed
     log_evidence: float
     """For a change in the whole series, under the prior of :func:`place_prior`."""
+    noise: Array
+    """log weights of the families of noise, from the other nights."""
 
     @property
     def index(self) -> int:
@@ -144,34 +151,69 @@ class _Search:
     candidates: list[int]
     reach: int
     """Nights on either side of a change that are weighed."""
-    seen: dict[tuple[int, int], Found | None] = field(default_factory=dict)
+    seen: dict[tuple[int, int], Likelihoods] = field(default_factory=dict)
+    levels: dict[tuple[int, int], Array] = field(default_factory=dict)
 
-    def between(self, start: int, end: int) -> Found | None:
-        """The change that is most likely in a stretch; None where the stretch is too short for any."""
+    def weighed(self, start: int, end: int, noise: Array) -> Weighed:
         if (start, end) not in self.seen:
-            weighed = weigh(self.t, start, end)
-            logs = weighed.under(self.prior)
-            fits = logs > -math.inf
-            self.seen[start, end] = (
-                Found(self.t, self.offset, start, end, weighed.best, weighed, logs) if fits else None
-            )
-        return self.seen[start, end]
+            self.seen[start, end] = likelihoods(self.t, start, end)
+        return self.seen[start, end].weighed(noise)
 
-    def around(self, place: int, start: int, end: int) -> Found | None:
+    def between(self, start: int, end: int, noise: Array) -> Found | None:
+        """The change that is most likely in a stretch; None where the stretch is too short for any."""
+        weighed = self.weighed(start, end, noise)
+        logs = weighed.under(self.prior)
+        if logs == -math.inf:
+            return None
+        return Found(self.t, self.offset, start, end, weighed.best, weighed, logs, noise)
+
+    def noise(self, bounds: list[int], low: int, high: int) -> Array:
+        """log weights of the families of noise, from the levels between ``bounds`` but those from the bound
+        number ``low`` to the bound number ``high``."""
+        out = self.t.prior
+        for start, end in [*pairwise(bounds[: low + 1]), *pairwise(bounds[high:])]:
+            if (start, end) not in self.levels:
+                self.levels[start, end] = level(self.t, start, end)
+            out = out + self.levels[start, end]
+        return np.asarray(out - out.max())
+
+    def around(self, place: int, start: int, end: int, noise: Array) -> Found | None:
         """The change near ``place``, which lies alone between ``start`` and ``end``."""
         middle = place - place % _GRID
-        return self.between(max(start, middle - self.reach), min(end, middle + _GRID + self.reach))
+        return self.between(max(start, middle - self.reach), min(end, middle + _GRID + self.reach), noise)
+
+    def beside(self, places: list[int]) -> list[Found | None]:
+        """Each of several changes, given the others."""
+        bounds = [0, *places, len(self.t.values)]
+        return [
+            self.around(k, bounds[i], bounds[i + 2], self.noise(bounds, i, i + 2))
+            for i, k in enumerate(places)
+        ]
+
+    def together(self, places: list[int]) -> float:
+        """log evidence of several changes against none: of each, given those before it. Not asked of a piece
+        of a long series, whose many levels tell its noise."""
+        n = len(self.t.values)
+        if len(places) < 2 or self.reach < n:
+            return math.inf
+        total = 0.0
+        for i, k in enumerate(places):
+            bounds = [0, *places[:i], n]
+            weighed = self.weighed(bounds[i], n, self.noise(bounds, i, i + 1))
+            logs = weighed.logs + self.prior[weighed.places]
+            near = logs[np.abs(weighed.places - k) < INNER]
+            total += float(log_sum(near)) if len(near) else -math.inf
+        return total
 
     def pruned(self, places: list[int]) -> list[Found]:
-        """The changes that stand on their own evidence: the weakest is dropped while one does not."""
-        n = len(self.t.values)
+        """The changes that stand on their own evidence, and together against none: the weakest is dropped
+        while they do not."""
         kept: list[Found] = []
         for _ in range(2 * len(places) + _ROUNDS):
-            bounds = [0, *places, n]
-            found = [self.around(k, bounds[i], bounds[i + 2]) for i, k in enumerate(places)]
+            found = self.beside(places)
             told = [f.log_evidence if f else -math.inf for f in found]
-            weakest = int(np.argmin(told)) if told else -1
-            if told and told[weakest] < self.threshold:
+            if told and min(*told, self.together(places)) < self.threshold:
+                weakest = int(np.argmin(told))
                 places = places[:weakest] + places[weakest + 1 :]
                 continue
             kept = [f for f in found if f]
@@ -184,8 +226,11 @@ class _Search:
     def within(self, found: list[Found]) -> list[Found]:
         """What is most likely between the changes that are known."""
         bounds = [0, *(f.place for f in found), len(self.t.values)]
-        stretches = [(a, b) for a, b in pairwise(bounds) if self.worth(a, b)]
-        return [f for a, b in stretches if (f := self.between(a, b))]
+        return [
+            f
+            for i, (a, b) in enumerate(pairwise(bounds))
+            if self.worth(a, b) and (f := self.between(a, b, self.noise(bounds, i, i + 1)))
+        ]
 
     def worth(self, start: int, end: int) -> bool:
         """Whether a stretch is weighed although no candidate lies in it: not in a long series."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scripts import yardstick
-from scripts.detection import change_sets, detect_indices, load, main
+from scripts.detection import KINDS, change_sets, detect_indices, load, main, noise, realised, told
 from tests.shared import data
 
 SCORER = """
@@ -86,6 +86,22 @@ def test_the_tables(planted: Path, scorer: Path, capsys: pytest.CaptureFixture[s
     assert "| contiguous | 0.05 | 1 | 0 = 0.0 % | 1 of 1 |" in lines
     assert "| gauss | 0.0 % | 0.0 % | 0.0 % |" in lines
     assert "| 10% | 2 | 4 | 5 % | 2.5 % |" in lines
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_simulated_noise_has_the_scale_and_the_memory_it_says(kind: str) -> None:
+    given = noise(kind, 20000, np.random.default_rng(1))
+    half = given[:10000]
+    assert np.median(np.abs(half)) == pytest.approx(0.02 * 0.6745, rel=0.45)
+    memory = float(kind[2:]) if kind.startswith("ar") else 0.0
+    assert np.corrcoef(half[1:], half[:-1])[0, 1] == pytest.approx(memory, abs=0.04)
+
+
+def test_of_simulated_series_few_are_told_and_large_steps_are_found() -> None:
+    one, five = told("gauss", 30, 20)
+    assert 0 <= one <= five <= 0.1
+    false, found = realised("gauss", 40, 0.05, 0.05, repeats=1)
+    assert false <= 0.25 and found > 0.4
 
 
 def test_it_says_what_is_missing(planted: Path, scorer: Path, tmp_path: Path) -> None:

@@ -78,19 +78,21 @@ def test_guards_and_what_follows_from_others_are_not_judged() -> None:
     assert len(found.census.judged) == 1
 
 
-def test_a_doubtful_change_is_told_on_a_night_that_another_server_names() -> None:
-    """The same series, alone and beside a server that clearly changed that night."""
+def test_a_doubtful_change_is_told_on_a_night_that_other_servers_name() -> None:
+    """The same series, alone and beside two servers that clearly changed that night."""
     own = cell({"e2el:median": step(noise(11, 14, spread=0.03), 12, 1.4, 13)}, test="small")
     loud = [
         one
         for n in range(4)
-        for one in cell({"e2el:median": step(noise(20 + n, 14), 12, 3.0, 13)}, test="loud", concurrency=n + 1)
+        for one in cell(
+            {"e2el:median": step(noise(20 + n, 14), 12, 3.0, 13)}, test=f"loud{n % 2}", concurrency=n + 1
+        )
     ]
     alone = judge([*own, *_many(14)], 0.05)
     assert (own[0].cell, DOUBTFUL) in {(f.series.cell, why) for f, why in alone.listed}
     beside = judge([*own, *loud, *_many(14)], 0.05)
     told = {f.series.cell: f.joined for f in beside.alerts}
-    assert told.pop(own[0].cell) == ("p/loud",)
+    assert told.pop(own[0].cell) == ("p/loud0", "p/loud1")
     assert set(told) == {one.cell for one in loud} and set(told.values()) == {()}
 
 

@@ -39,6 +39,13 @@ def test_a_step_that_stays_is_a_products() -> None:
     assert "it stayed for 15 nights" in cause.evidence[0]
 
 
+def test_six_nights_and_back_are_as_good_as_a_step() -> None:
+    finding, cause = told([*e2el("a", 1, at=15, factor=1.5, until=21), *quiet(("b", "c"))])
+    assert (finding.found.shape, finding.after) == ("transient", tuple(range(15, 21)))
+    assert cause.word == "product"
+    assert "it stayed for 6 nights" in cause.evidence[0]
+
+
 def test_a_few_nights_of_one_server_are_not_enough() -> None:
     _, cause = told([*e2el("a", 1, at=NIGHTS - 3, factor=1.3), *quiet(("b", "c"))])
     assert (cause.word, cause.evidence[0]) == ("unknown", "3 nights so far: the next tell whether it stays")

@@ -105,6 +105,51 @@ def test_a_change_undone_is_two_steps_and_a_short_one_a_transient() -> None:
     assert got.low < math.expm1(0.5) < got.high
 
 
+@pytest.mark.parametrize(("nights_long", "shapes"), [(6, ["transient"]), (9, ["step", "step"])])
+def test_what_is_undone_within_a_week_is_a_transient(nights_long: int, shapes: list[str]) -> None:
+    logs = nights(80, 7)
+    logs[30 : 30 + nights_long] += 0.3
+    got = detect(series(logs))
+    assert [b.shape for b in got] == shapes
+    assert (got[0].index, got[0].worse) == (30, True)
+    assert got[0].until == (36 if len(got) == 1 else None)
+
+
+def test_what_is_undone_by_half_is_two_steps() -> None:
+    logs = nights(80, 7)
+    logs[30:36] += 0.3
+    logs[36:] += 0.15
+    assert [b.shape for b in detect(series(logs))] == ["step", "step"]
+
+
+def test_a_week_is_of_days_and_not_of_points() -> None:
+    logs = nights(80, 7)
+    logs[30:36] += 0.3
+    daily = series(logs)
+    weekly = dataclasses.replace(daily, nights=tuple(7 * night for night in daily.nights))
+    assert [b.shape for b in detect(weekly)] == ["step", "step"]
+
+
+def test_a_change_and_its_undoing_show_each_other() -> None:
+    """Twenty nights apart could be a slow wave, were it not for the hundred others, which show none."""
+    logs = nights(120, 3)
+    logs[28:48] += 0.05
+    up, down = detect(series(logs))
+    assert (abs(up.index - 28) <= 2, abs(down.index - 48) <= 2) == (True, True)
+
+
+def test_slow_waves_are_no_levels() -> None:
+    """Of sixty series that remember half of the night before, one in a hundred is told."""
+    told = 0
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 5])
+        logs = np.zeros(60)
+        for k in range(1, 60):
+            logs[k] = 0.5 * logs[k - 1] + 0.02 * rng.normal()
+        told += bool(detect(series(logs)))
+    assert told <= 3
+
+
 def test_the_newest_night_may_be_a_transient_that_has_not_ended() -> None:
     logs = nights(14, 8, 0.04)
     logs[13] += math.log(1.863 / 0.194)

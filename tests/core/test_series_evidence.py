@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from perfbisect.core.series_evidence import INNER, LAST, Weighed, size, weigh
+from perfbisect.core.series_evidence import INNER, LAST, Weighed, level, likelihoods, size
 from perfbisect.core.series_noise import (
     LEAST,
     Kinds,
@@ -21,8 +21,12 @@ from perfbisect.core.series_noise import (
     tables,
 )
 
-ONE = kinds((0.0,), (1.0,), (1e-9,), (1.0,))
+ONE = kinds((0.0,), (1.0,), (1.0,), (1e-9,), (1.0,))
 """One kind of noise: Gaussian, of the scale of the first differences, without memory."""
+
+
+def weigh(t: Tables, start: int, end: int) -> Weighed:
+    return likelihoods(t, start, end).weighed(t.prior)
 
 
 def logs(n: int, seed: int, at: int = 0, step: float = 0.0) -> np.ndarray:
@@ -58,7 +62,7 @@ def test_it_is_the_integral_over_both_levels(n: int, at: int, step: float) -> No
 def test_the_size_is_that_of_a_gaussian_mean_where_the_place_is_sure() -> None:
     values = logs(60, 5, 30, 0.2)
     t = tables(values, ONE)
-    middle, low, high = size(t, 0, 60, weigh(t, 0, 60))
+    middle, low, high = size(t, 0, 60, weigh(t, 0, 60), t.prior)
     apart = values[30:].mean() - values[:30].mean()
     error = t.scale * math.sqrt(2 / 30)
     assert middle == pytest.approx(apart, abs=0.3 * error)
@@ -73,12 +77,47 @@ def test_a_prior_of_steps_has_a_total_of_one() -> None:
 
 def test_evidence_is_at_most_one_on_average_without_a_change() -> None:
     """Over 300 series drawn from the noise that it supposes, at every place."""
-    which = kinds((0.0,), (1.0,), (0.05,), (1.0,))
+    which = kinds((0.0,), (1.0,), (1.0,), (0.05,), (1.0,))
     means = []
     for seed in range(300):
         t = tables(logs(16, seed), which)
         means.append(np.exp(weigh(t, 0, 16).logs).mean())
     assert np.mean(np.minimum(means, 50.0)) < 1.5
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.6])
+def test_it_is_at_most_one_on_average_whatever_the_memory(memory: float) -> None:
+    """Also of one that is rare where the level changes."""
+    which = kinds((0.0, 0.6), (0.9, 0.1), (1.0, 1.0), (0.05,))
+    means = []
+    for seed in range(300):
+        rng = np.random.default_rng([16, seed])
+        values = np.zeros(36)
+        for k in range(1, 36):
+            values[k] = memory * values[k - 1] + 0.02 * rng.normal()
+        means.append(np.exp(weigh(tables(values[20:], which), 0, 16).logs).mean())
+    assert np.mean(np.minimum(means, 50.0)) < 1.0
+
+
+def test_what_the_other_nights_say_of_the_noise_counts() -> None:
+    """A short level could be a slow wave; beside many nights that show no waves it is one less."""
+    gains = []
+    for seed in range(12):
+        values = logs(200, seed) + 0.04 * (np.arange(200) >= 190)
+        t = tables(values, kinds())
+        short = likelihoods(t, 180, 200)
+        gains.append(short.weighed(t.prior + level(t, 0, 180)).total - short.weighed(t.prior).total)
+    assert np.mean(gains) > 0.3
+
+
+def test_the_likelihood_of_a_level_is_the_integral_over_it() -> None:
+    values = logs(20, 8)
+    t = tables(values, ONE)
+    s = scale_of(values)
+    away = values - values.mean()
+    # Densities of single nights are taken relative to their peak.
+    expected = -0.5 * away @ away / s**2 + 0.5 * math.log(2 * math.pi * s**2 / 20)
+    assert level(t, 0, 20) == pytest.approx([expected], abs=0.05)
 
 
 def test_a_level_lasts_five_nights_but_the_newest() -> None:
@@ -139,4 +178,4 @@ def test_memory_takes_evidence_from_a_slow_wave() -> None:
         t: Tables = tables(values, which)
         return weigh(t, 0, 60).total
 
-    assert total(kinds()) < total(kinds((0.0,), (1.0,)))
+    assert total(kinds()) < total(kinds((0.0,), (1.0,), (1.0,)))

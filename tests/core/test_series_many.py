@@ -26,8 +26,10 @@ BENJAMINI_HOCHBERG = (
 
 
 def test_the_threshold_is_that_of_the_paper() -> None:
-    assert threshold(BENJAMINI_HOCHBERG, 0.05) == 0.0095
-    assert threshold(BENJAMINI_HOCHBERG[::-1], 0.05) == 0.0095
+    """Between their fourth value and the fifth: what the rank of the last rejected one allows."""
+    assert threshold(BENJAMINI_HOCHBERG, 0.05) == pytest.approx(4 / 15 * 0.05)
+    assert threshold(BENJAMINI_HOCHBERG[::-1], 0.05) == threshold(BENJAMINI_HOCHBERG, 0.05)
+    assert sum(p <= threshold(BENJAMINI_HOCHBERG, 0.05) for p in BENJAMINI_HOCHBERG) == 4
     assert threshold((0.2, 0.9), 0.05) == threshold((), 0.05) == 0.0
 
 
@@ -48,7 +50,9 @@ def test_alerts_lists_and_the_census() -> None:
     by_key = {entry.key: entry for entry in got.census.judged}
     assert by_key["large"].p < 1e-4 <= by_key["quiet 0"].p
     assert (by_key["large"].nights, by_key["large"].breaks) == (50, 1)
-    assert got.census.cut == pytest.approx(max(by_key["large"].p, by_key["small"].p))
+    rejected = [entry for entry in got.census.judged if entry.p <= got.census.cut]
+    assert {"large", "small"} <= {entry.key for entry in rejected}
+    assert got.census.cut == pytest.approx(len(rejected) / 32 * 0.05)
     assert 0.01 < by_key["quiet 0"].smallest < 0.10
 
 
@@ -93,12 +97,18 @@ def test_series_of_one_server_are_one_vote() -> None:
     together = [series(f"cell {k}", k, group="server") for k in range(6)]
     strong = [judged(50, k20=3.0) for _ in range(6)]
     (event,) = events(apart, strong)
-    vote = math.log((1 + math.exp(3.0)) / 2)
+    evidence = np.mean([(1 - share + share * math.exp(3.0)) ** 6 for share in (0.5, 0.15, 0.05)])
     rest = 10 / 49
-    assert event.p == pytest.approx(1 / (math.exp(6 * vote) / 49 + rest), rel=1e-9)
+    assert event.p == pytest.approx(1 / (evidence / 49 + rest), rel=1e-9)
     assert event.window == (119, 120)
     assert len(event.votes) == 6
     assert events(together, strong) == ()
+
+
+def test_quiet_servers_do_not_outvote_those_that_changed() -> None:
+    given = [series(f"cell {k}", k, group=f"server {k}") for k in range(60)]
+    (event,) = events(given, [judged(50, k20=14.0)] * 2 + [judged(50, k20=-3.0)] * 58)
+    assert (event.window, event.votes, len(event.against)) == ((119, 120), ("server 0", "server 1"), 58)
 
 
 def test_a_group_that_stayed_is_against_it() -> None:
