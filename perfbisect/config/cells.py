@@ -214,8 +214,11 @@ def _with_content(cell: Cell, document: Located) -> Cell:
             raise _wrong(
                 document, ("reference", "image"), f"there is no {path}", "a file relative to this one"
             )
-        pinned_image = {"image": str(path), "content": content_revision(path)}
-        changed["reference"] = cell.reference.model_copy(update=pinned_image)
+        found, given = content_revision(path), cell.reference.content
+        if given not in (None, found):
+            place = ("reference", "content")
+            raise _wrong(document, place, f"is {given!r}, but {path} holds {found}", "leave it out")
+        changed["reference"] = cell.reference.model_copy(update={"image": str(path), "content": found})
     if not changed:
         return cell
     return cell.model_copy(update={**changed, "revision": cell.revision.model_copy(update=pins)})

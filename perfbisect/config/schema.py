@@ -38,6 +38,7 @@ MEANING = {
     "env": "environment variables of the server",
     "headline": "the metric that is judged: tpot, ttft:p99, output_throughput, ...",
     "guards": "metrics that must not move while the headline does",
+    "reference": "an image that each launch makes again, for image_distance: image (a file), prompt, body",
     "client": "the load generator: its name, or name, args and env",
     "gpus": "devices to reserve; 0 for none",
     "ready_timeout": "seconds that a start may take",

@@ -140,6 +140,7 @@ def test_the_digest_has_the_image_by_its_content(tmp_path: Path) -> None:
     [
         ({}, "there is no .*r.png"),
         ({"guards": ["failed"]}, "image_distance among its guards"),
+        ({"reference": {"image": __file__, "prompt": "x", "content": "sha256:0"}}, "holds sha256:"),
         ({"task": "i2i", "reference": {"image": __file__, "prompt": "x"}}, "task t2i"),
         (
             {"family": "text", "client": "vllm_bench", "reference": {"image": __file__, "prompt": "x"}},
