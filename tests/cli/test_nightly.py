@@ -69,6 +69,8 @@ class Scene:
         found: Counter[str] = Counter()
         for job in Jobs(self.state).all():
             events = read(job.journal).events
+            if not events:
+                continue
             found[events[0].data["cell"]["name"]] += sum(event.kind == "finished" for event in events)
         return found
 
