@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from perfbisect.cli import wiring
 from perfbisect.cli.detach import hand_over
 from perfbisect.cli.ending import remembered
 from perfbisect.cli.options import Working
 from perfbisect.cli.output import say, teller
+from perfbisect.cli.signals import interruptible
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.environments import Builder, Environment
@@ -125,7 +124,7 @@ def at_work(
     :raises MachineError: somebody else works on the job or uses a slot; it is said who.
     :raises Interrupted: everything that was started has been stopped.
     """
-    with contextlib.nullcontext() if held else job.held(), remembered(job), _interruptible(job):
+    with contextlib.nullcontext() if held else job.held(), remembered(job), interruptible(_interrupted(job)):
         if working.wait:
             begin()
             hand_over(job)
@@ -189,28 +188,12 @@ def _watching(working: Working) -> contextlib.AbstractContextManager[Sink]:
     return Live(Console(stderr=True), time.monotonic)
 
 
-@contextlib.contextmanager
-def _interruptible(job: Job) -> Iterator[None]:
-    """Ctrl-C, TERM and HUP end the job in order, also where a shell had us ignore them."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    except (KeyboardInterrupt, Interrupted) as error:
-        what = error.message if isinstance(error, Interrupted) else "interrupted"
-        raise Interrupted(
-            f"{what}; everything that was started is stopped, everything measured is kept",
-            where=job.path,
-            next_step=f"perfbisect resume {job.id}",
-        ) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupted(job: Job) -> Callable[[str], Interrupted]:
+    return lambda what: Interrupted(
+        f"{what}; everything that was started is stopped, everything measured is kept",
+        where=job.path,
+        next_step=f"perfbisect resume {job.id}",
+    )
 
 
 def _revert(builder: Builder, setting: Setting) -> Callable[[Change, Change], Change | str] | None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
-import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from perfbisect.cli import ranges, wiring
 from perfbisect.cli.nightly_hands import Alone, Searches
@@ -17,6 +13,7 @@ from perfbisect.cli.nightly_suite import Suites, together
 from perfbisect.cli.options import Measuring
 from perfbisect.cli.output import teller
 from perfbisect.cli.place import Place, place
+from perfbisect.cli.signals import interruptible
 from perfbisect.config.nightly import NightlyFile, load_nightly
 from perfbisect.config.nightly_cells import cells_of
 from perfbisect.config.suspect_table import load_suspect_table
@@ -93,7 +90,7 @@ def go(scene: Scene, hands: Hands, *, dry_run: bool) -> NightlyDocument:
     """
     if dry_run:
         return foreseen(scene, hands)
-    with _interruptible(scene):
+    with interruptible(lambda _: _interrupted(scene)):
         return nightly(scene, hands)
 
 
@@ -120,25 +117,10 @@ def _environment(here: Place, file: NightlyFile) -> str:
     return found
 
 
-@contextlib.contextmanager
-def _interruptible(scene: Scene) -> Iterator[None]:
-    """Ctrl-C, TERM and HUP end the night in order, also between its jobs."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    except (KeyboardInterrupt, Interrupted):
-        raise Interrupted(
-            f"nightly {scene.file.nightly.name} was interrupted; everything that was started is stopped, "
-            "everything measured is kept",
-            where=scene.nights.folder,
-            next_step=shlex.join(["perfbisect", "nightly", str(scene.file.file)]),
-        ) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupted(scene: Scene) -> Interrupted:
+    return Interrupted(
+        f"nightly {scene.file.nightly.name} was interrupted; everything that was started is stopped, "
+        "everything measured is kept",
+        where=scene.nights.folder,
+        next_step=shlex.join(["perfbisect", "nightly", str(scene.file.file)]),
+    )
