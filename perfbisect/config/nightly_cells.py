@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,6 +10,7 @@ from pathlib import Path
 from perfbisect.config.cells import ReadAt, list_cells, load_cells
 from perfbisect.config.nightly import NightlyFile
 from perfbisect.core.cell import Cell
+from perfbisect.core.nearest import hint
 from perfbisect.errors import LocatedError
 
 _MAGIC = frozenset("*?[")
@@ -90,8 +90,8 @@ def _paths(file: NightlyFile, entry: str, known: dict[str, Path]) -> Iterator[st
 
 
 def _nothing(file: NightlyFile, index: int, entry: str, known: dict[str, Path]) -> LocatedError:
-    near = difflib.get_close_matches(entry.strip("*"), known, n=3, cutoff=0.4)
-    hint = f"; nearest: {', '.join(near)}" if near else ""
     return file.wrong(
-        ("cells", index), f"there is no cell {entry!r}{hint}", "a name, a pattern of names (text_*), a file"
+        ("cells", index),
+        f"there is no cell {entry!r}{hint(entry.strip('*'), known, cutoff=0.4)}",
+        "a name, a pattern of names (text_*), a file",
     )

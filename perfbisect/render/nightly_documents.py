@@ -17,7 +17,7 @@ CellState = Literal["planned", "measured", "skipped", "failed", "not reached"]
 AlertChange = Literal["opened", "reopened", "updated", "closed"]
 """What the night did to an alert. ``updated``: it was told before and is still there."""
 
-Settled = Literal["measured", "named", "attributed", "postponed", "not worth it", "failed", "planned"]
+Settled = Literal["measured", "named", "attributed", "postponed", "not worth it", "failed"]
 """How it was decided which commit is behind an event. ``measured``: by a bisection; ``named``: the window
 holds one commit; ``attributed``: by the commit's own revert; ``postponed``: no minutes were left tonight."""
 
@@ -100,10 +100,10 @@ class NightBisectionDocument(Document):
 
 
 class NightStepDocument(Document):
-    """A step of the night besides measuring. ``told``: what came of it, or why it failed or was left out."""
+    """A step of the night besides measuring. ``told``: what came of it, or why it failed."""
 
     name: str
-    state: Literal["done", "failed", "left out"]
+    state: Literal["done", "failed"]
     told: str = ""
     where: str = ""
     next: str = ""

@@ -16,6 +16,7 @@ from perfbisect.errors import MachineError
 from perfbisect.store.events import Event, stamp
 from perfbisect.store.jobs import JOURNAL, Holder
 from perfbisect.store.journal import read
+from perfbisect.system.whole_file import write_whole
 
 _DIGITS = 10
 
@@ -105,13 +106,8 @@ class Nights:
 
 
 def _write(record: Path, now: datetime) -> None:
-    me, staging = psutil.Process(), record.with_suffix(".new")
-    document = {"pid": me.pid, "created": me.create_time(), "since": stamp(now)}
-    try:
-        staging.write_text(json.dumps(document), encoding="utf-8")
-        staging.replace(record)
-    except OSError as error:
-        raise MachineError(f"the holder cannot be written down: {error}", where=record) from error
+    me = psutil.Process()
+    write_whole(record, json.dumps({"pid": me.pid, "created": me.create_time(), "since": stamp(now)}))
 
 
 def _holder(record: Path) -> str:
