@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from perfbisect.core.command_text import Command, commands, options_among, sentence_ended
 from perfbisect.core.options import parse_options
 from perfbisect.errors import UsageError
 
@@ -42,9 +42,6 @@ _SERVER_PLACES = {
 }
 """Options of a server that say where it is and how long its start may take."""
 
-_PROGRAM = re.compile(r"^(?:.*/)?vllm(?:-omni)?$|cli\.main$")
-"""What stands before ``serve``: prose has the word too."""
-
 _PACKAGE = re.compile(r"^.*(?=vllm_omni/)")
 """What stands before a path inside vLLM-Omni: the folder of somebody's checkout."""
 
@@ -56,6 +53,13 @@ _REPORTING = re.compile(
     r"goodput|ready-check-timeout-sec|omni|trust-remote-code|profile|plot-.*)$"
 )
 """Options about what is written down of the same requests."""
+
+_SEVERAL = frozenset({"goodput", "metadata", "lora-modules", "header"})
+"""Options of the client that take any number of values."""
+
+_FLAGS = frozenset(name.replace("_", "-") for name, value in _DEFAULTS.items() if value is False)
+
+_NAMED = re.compile(r"(?<![A-Za-z0-9_])(?:result|benchmark_results|diffusion_result)_[A-Za-z0-9_.-]+\.json")
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,16 @@ class Sighting:
 
 
 def sighting(text: str) -> Sighting:
-    """A bench command line, or the server's and the client's; or a result file's name, with its folders or
-    without.
+    """A bench command, with the server's or without it, or a result file's name, whatever stands around it.
 
-    :raises UsageError: it is neither.
+    :raises UsageError: there is neither, or there are several names.
     """
     name = text.strip().rsplit("/", 1)[-1]
     if " " not in text.strip() and name.endswith(".json"):
         return of_result_name(name)
+    names = set(_NAMED.findall(text))
+    if len(names) == 1 and _bench(commands(text)) is None:
+        return of_result_name(names.pop())
     return of_command(text)
 
 
@@ -124,8 +130,8 @@ def of_command(text: str) -> Sighting:
 
     :raises UsageError: no such command, or one that cannot be read.
     """
-    commands = _commands(text)
-    bench = _first(commands, "bench", "serve")
+    found = commands(text)
+    bench = _bench(found)
     if bench is None:
         raise UsageError(
             f"neither a `vllm bench serve` command nor the name of a result file: {text[:80]!r}",
@@ -133,13 +139,13 @@ def of_command(text: str) -> Sighting:
         )
     known = dict(_DEFAULTS)
     arguments: dict[str, object] = {}
-    for name, value in _options(bench, negatable=False).items():
+    for name, value in _options(bench).items():
         own = name.replace("-", "_")
         if own in _DEFAULTS or own in ("model", "dataset_path", "extra_body"):
             known[own] = math.inf if own == "request_rate" and value == "inf" else value
         elif name not in _PLACES and not _REPORTING.match(name):
             arguments[name] = value
-    server = _first(commands, "serve")
+    server = next((one for one in found if one.verb == "server" and one.typed), None)
     serve_args: Mapping[str, object] | None = None
     if server is not None:
         fields, serve_args = _of_server(server)
@@ -149,43 +155,34 @@ def of_command(text: str) -> Sighting:
     return Sighting(text, known, tuple(missing), arguments=arguments, closed=True, serve_args=serve_args)
 
 
-def _commands(text: str) -> list[list[str]]:
-    """The words of each command: by line, and by what a shell has between two."""
-    lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=";&|\n")
-    lexer.whitespace_split, lexer.whitespace = True, " \t\r"
-    commands: list[list[str]] = [[]]
+def _bench(found: Sequence[Command]) -> Command | None:
+    """The first that was typed; else one that has nothing behind it, which asks for all the defaults."""
+    of_clients = [one for one in found if one.verb == "bench"]
+    return next((one for one in of_clients if one.typed), None) or next(
+        (one for one in of_clients if not one.words), None
+    )
+
+
+def _options(command: Command) -> dict[str, object]:
     try:
-        for word in lexer:
-            if word and set(word) <= set(";&|\n"):
-                commands.append([])
-            else:
-                commands[-1].append(word)
+        if command.trouble:
+            raise ValueError(command.trouble)
+        if command.verb == "bench":
+            words = options_among(command.words, flags=_FLAGS, several=_SEVERAL)
+            return parse_options(words, negatable=False)
+        return parse_options(sentence_ended(command.words), negatable=True)
     except ValueError as error:
-        raise UsageError(f"the command cannot be read: {error}: {text[:80]!r}") from None
-    return commands
+        raise UsageError(
+            f"the command cannot be read: {error}",
+            next_step="write the command on a line of its own, as it was typed",
+        ) from None
 
 
-def _first(commands: list[list[str]], *verb: str) -> list[str] | None:
-    """What follows a verb of vLLM's program in the first command that has it, None where none has."""
-    for words in commands:
-        for i in range(len(words) - len(verb) + 1):
-            program = words[i - 1] if i else ""
-            if tuple(words[i : i + len(verb)]) == verb and (len(verb) > 1 or _PROGRAM.search(program)):
-                return words[i + len(verb) :]
-    return None
-
-
-def _options(words: list[str], *, negatable: bool) -> dict[str, object]:
-    try:
-        return parse_options(words, negatable=negatable)
-    except ValueError as error:
-        raise UsageError(f"the command cannot be read: {error}") from None
-
-
-def _of_server(words: list[str]) -> tuple[dict[str, object], dict[str, object]]:
+def _of_server(command: Command) -> tuple[dict[str, object], dict[str, object]]:
     """What follows ``vllm serve``: fields of a cell, and the options that have none of their own."""
-    model = words[:1] if words and not words[0].startswith("-") else []
-    options = _options(words[len(model) :], negatable=True)
+    words = sentence_ended(command.words)
+    model = words[:1] if not words[0].startswith("-") else []
+    options = _options(replace(command, words=tuple(words[len(model) :])))
     named = model[0] if model else options.pop("model", None)
     deploy = options.pop("deploy-config", None) or options.pop("stage-configs-path", None)
     fields: dict[str, object] = {"model": named} if named else {}
