@@ -14,6 +14,9 @@ STOP = 128
 _HEARD = {EXIT_OK: 0, EXIT_REGRESSION: 1, EXIT_UNTESTABLE: EXIT_UNTESTABLE}
 _MEASURES_NOTHING = ("--dry-run", "--detach", "--save-baseline", "--help", "-h")
 
+_BEHIND = "the same without --detach; to leave the terminal: nohup git bisect run perfbisect check ... &"
+"""git waits for every answer: it is its loop that goes on behind, whose first step measures two jobs."""
+
 
 def is_step(typed: Sequence[str]) -> bool:
     """True if git asks about the commit that is checked out."""
@@ -30,4 +33,7 @@ def refuse_no_answer(typed: Sequence[str]) -> None:
     if is_step(typed):
         for word in typed:
             if word.partition("=")[0] in _MEASURES_NOTHING:
-                raise UsageError(f"{word} measures nothing, and git would take that for an answer")
+                raise UsageError(
+                    f"{word} measures nothing, and git would take that for an answer",
+                    next_step=_BEHIND if word == "--detach" else f"the same command without {word}",
+                )

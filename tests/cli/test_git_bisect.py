@@ -57,6 +57,14 @@ def test_git_stops_where_there_is_no_answer(
     assert why in capsys.readouterr().err
 
 
+def test_who_wants_to_leave_leaves_git_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first step measures two jobs, the ends and the commit: none of them is left alone."""
+    assert run([*STEP, "--detach"]) == 128
+    assert "nohup git bisect run" in capsys.readouterr().err
+    assert run([*STEP, "--dry-run"]) == 128
+    assert "without --dry-run" in capsys.readouterr().err
+
+
 def git(
     history: PretendHistory, *arguments: str, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
