@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,9 +181,10 @@ def smooth(values: Array, reach: int = 2) -> Array:
     n = len(values)
     padded = np.concatenate([np.full(reach, np.nan), values, np.full(reach, np.nan)])
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)
-    out = np.median(windows[reach : n - reach], axis=1) if n > 2 * reach else np.empty(0)
-    head = [float(np.median(values[: t + reach + 1])) for t in range(min(reach, n))]
-    tail = [float(np.median(values[max(0, t - reach) :])) for t in range(max(n - reach, len(head)), n)]
+    inside = windows[reach : n - reach]
+    out = np.partition(inside, reach, axis=1)[:, reach] if len(inside) else np.empty(0)
+    head = [median(values[: t + reach + 1].tolist()) for t in range(min(reach, n))]
+    tail = [median(values[max(0, t - reach) :].tolist()) for t in range(max(n - reach, len(head)), n)]
     return np.concatenate([head, out, tail])
 
 

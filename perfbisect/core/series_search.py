@@ -109,11 +109,13 @@ def candidates(calmed: Array, scale: float) -> list[int]:
         strength[k[better]], reach[k[better]] = apart[better], width
     chosen: list[int] = []
     strong = np.flatnonzero(strength >= _CANDIDATE)
-    for k in strong[np.argsort(-strength[strong], kind="stable")].tolist():
-        room = max(4, int(reach[k]) // 2)
+    strong = strong[np.argsort(-strength[strong], kind="stable")]
+    rooms = np.maximum(4, reach[strong] // 2)
+    for k, room in zip(strong.tolist(), rooms.tolist(), strict=True):
         at = bisect_left(chosen, k)
-        if all(abs(k - other) >= room for other in chosen[max(0, at - 1) : at + 1]):
-            chosen.insert(at, k)
+        if (at and k - chosen[at - 1] < room) or (at < len(chosen) and chosen[at] - k < room):
+            continue
+        chosen.insert(at, k)
     return _apart(chosen, sums, scale)
 
 

@@ -74,11 +74,11 @@ def log_tail(z: Array) -> Array:
 
 def log_sum(a: Array, axis: int | None = None) -> Array:
     """log of the sum of exponentials along an axis; -inf where every term is -inf."""
-    top = np.max(a, axis=axis, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0.0)
+    top = a.max(axis=axis, keepdims=True)
+    top[~np.isfinite(top)] = 0.0
     with np.errstate(divide="ignore"):
-        out = np.log(np.sum(np.exp(a - top), axis=axis, keepdims=True)) + top
-    return np.asarray(np.squeeze(out, axis=axis))
+        out = np.log(np.exp(a - top).sum(axis=axis))
+    return np.asarray(out + top.reshape(out.shape))
 
 
 def quantiles(x: Array, weight: Array, levels: tuple[float, ...]) -> tuple[float, ...]:
