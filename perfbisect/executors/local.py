@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from perfbisect.core.attempt import Attempt
@@ -77,15 +77,17 @@ class LocalExecutor:
         """See :class:`perfbisect.executors.Executor`; raises what :meth:`run` does."""
         at = Turns(turns)
         try:
-            for _ in self._taken(at, started, sink):
-                yield self._made(at.record, sink), True
-                at.next()
+            # Who leaves between two turns ends the server here, and hears of a Ctrl-C meanwhile.
+            with closing(self._taken(at, started, sink)) as taken:
+                for _ in taken:
+                    yield self._made(at.record, sink), True
+                    at.next()
             yield self._made(at.record, sink), False
         except KeyboardInterrupt:
             request, phase = at.record.request, at.record.phase
             raise Interrupted(f"attempt {request.id} was interrupted in phase {phase}") from None
 
-    def _taken(self, at: Turns, started: Started, sink: Sink) -> Iterator[None]:
+    def _taken(self, at: Turns, started: Started, sink: Sink) -> Generator[None, None, None]:
         """Takes turn after turn; halts where one has ended and another follows."""
         try:
             ready = self._ready(at.record, sink)

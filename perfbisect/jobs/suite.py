@@ -195,8 +195,15 @@ class _Start:
 
     def run(self) -> None:
         """Serves each. :raises Interrupted, MachineError: see :func:`suite`; the server is ended."""
+        token = self._members[0].begin(1, len(self._members), "").token
+        try:
+            self._serve(token)
+        except BaseException:  # a second Ctrl-C may come before the executor has heard of the first
+            self._tools.stop_leftovers(token, 0, 0.0, grace=0.0)
+            raise
+
+    def _serve(self, token: str) -> None:
         of = len(self._members)
-        token = self._members[0].begin(1, of, "").token
         turns = [member.turn for member in self._members]
         with closing(self._tools.executor.share(turns, started=self._started, sink=self._told)) as attempts:
             for attempt, more in attempts:

@@ -30,10 +30,13 @@ WHOLE = Slot("")
 
 
 class StopLeftovers(Protocol):
-    """Ends what a dead process left, known by token, pid and start time; returns whom it found."""
+    """Ends what a dead process left, known by token, pid and start time; returns whom it found.
+
+    ``grace``: seconds that it may take to end by itself.
+    """
 
     def __call__(
-        self, token: str, pid: int, created: float, *, log: Path | None = None
+        self, token: str, pid: int, created: float, *, log: Path | None = None, grace: float = 15.0
     ) -> Sequence[object]: ...
 
 

@@ -194,9 +194,9 @@ class Watch:
     stopped: list[tuple[str, int, float]] = field(default_factory=list)
 
     def stop_leftovers(
-        self, token: str, pid: int, created: float, *, log: Path | None = None
+        self, token: str, pid: int, created: float, *, log: Path | None = None, grace: float = 15.0
     ) -> tuple[object, ...]:
-        del log
+        del log, grace
         self.stopped.append((token, pid, created))
         return ()
 
