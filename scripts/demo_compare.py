@@ -119,6 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Prepare, compare, judge; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", help="a part of one case's name")
+    parser.add_argument("--times", type=int, default=1, help="how often each case is measured")
     options = parser.parse_args(argv)
     folder = BUILD / "demo-compare"
     shutil.rmtree(folder, ignore_errors=True)
@@ -128,6 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         judge(case, compare(case, repository, cell, folder, commits[0]))
         for case in cases(commits)
         if not options.only or options.only in case.name
+        for _ in range(options.times)
     ]
     (folder / "verdict.json").write_text(json.dumps(verdicts, indent=1) + "\n")
     print(json.dumps(verdicts, indent=1))
