@@ -40,8 +40,9 @@ def night_document(
     codes += [one.exit_code for one in bisections]
     codes += [int(data.get("exit_code", 0)) for data in state.steps.values()]
     told = [one.told() for one in done.values() if one.measured]
+    head, notes = _head(scene, plan), state.steps.get("detect", {}).get("notes", ())
     return NightlyDocument(
-        **_head(scene, plan),
+        **{**head, "told": (*head["told"], *notes)},
         night=night.id,
         dry_run=False,
         began=events[0].time,

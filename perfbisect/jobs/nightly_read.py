@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from perfbisect.config.nightly import AlertRules
@@ -51,6 +51,22 @@ def judge(store: SeriesStore, table: Table, rules: AlertRules) -> tuple[Seen, tu
     here = {one.id for one in seen.alerts}
     gone = [one for one in store.alerts.all() if one.state == "open" and one.id not in here]
     return seen, (*(one for one in found if one is not None), *(_gone(one, seen.until) for one in gone))
+
+
+def machines(seen: Seen, cells: Container[str], since: str) -> Iterator[str]:
+    """What a reader must know where cells are measured on another kind of machine for the first time, on the
+    night ``since`` or later."""
+    found: dict[tuple[str, str], int] = {}
+    for one in seen.begun:
+        if one.first.night >= since and one.first.cell in cells:
+            key = (one.before.night, one.what)
+            found[key] = found.get(key, 0) + 1
+    for (night, what), count in found.items():
+        who = "a cell begin" if count == 1 else f"{count} cells begin"
+        yield (
+            f"the machine is another one since {night}: {what}. The series of {who} anew: nothing is "
+            "compared with the nights before"
+        )
 
 
 def write_down(

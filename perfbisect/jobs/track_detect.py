@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from perfbisect.core.alert import Alert, Known, alerts_of
 from perfbisect.core.finding import Family, Finding, judge, without_told
 from perfbisect.core.finding_cause import Cells, causes_of
+from perfbisect.core.lineages import Beginning, beginnings
 from perfbisect.core.reported_series import CellSeries, day_number, night_of, nightly
 from perfbisect.core.series_joint import Event
 from perfbisect.core.series_many import FDR, Census
@@ -49,6 +50,12 @@ class Seen:
     def until(self) -> str:
         """The last night of all."""
         return night_of(max(one.nights[-1] for one in self.series))
+
+    @property
+    def begun(self) -> tuple[Beginning, ...]:
+        """Where another kind of machine began to measure a cell."""
+        points = {id(point): point for one in self.series for point in one.points}
+        return tuple(beginnings(points.values()))
 
     def alert(self, name: str) -> Alert | None:
         """The alert of that name, None where it is not found any more."""
@@ -137,7 +144,9 @@ def detect_document(seen: Seen, store: SeriesStore, *, since: str, fdr: float) -
         alerts=tuple(alert_document(one) for one in seen.alerts if one.finding.first >= first),
         listed=tuple(_listed(finding, why) for finding, why in listed),
         together=tuple(_shared(event) for family in seen.families for event in family.shared),
-        boundaries=_boundaries(seen.series, first),
+        boundaries=tuple(
+            sorted((*_boundaries(seen.series, first), *_machines(seen, first)), key=lambda one: one.night)
+        ),
         gone=tuple(
             GoneDocument(id=t.id, cell=t.cell, metric=t.metric, state=t.state, seen=t.seen)
             for t in store.alerts.all()
@@ -242,6 +251,18 @@ def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[ElsewhereDocu
         )
         for (night, kind, what), cells in sorted(found.items())
     )
+
+
+def _machines(seen: Seen, first: int) -> Iterator[ElsewhereDocument]:
+    """Nights from which on another kind of machine measures."""
+    counts = Counter(one.cell for one in seen.series)
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in seen.begun:
+        if day_number(one.first.night) >= first:
+            found.setdefault((one.first.night, one.what), []).append(one.lineage)
+    for (night, what), names in found.items():
+        count = sum(counts[name] for name in names)
+        yield ElsewhereDocument(night=night, kind="machine", what=what, series=count, cells=tuple(names))
 
 
 def _family(name: str, family: Family) -> FamilyDocument:

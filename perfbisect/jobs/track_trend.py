@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from perfbisect.core.lineages import Beginning, beginnings, cell_of
 from perfbisect.core.metric import Metric, parse_metric
 from perfbisect.core.point import Point, Rejection
 from perfbisect.core.reported_series import CellSeries, day_number
@@ -51,13 +52,21 @@ def trend(
             f"{who} reports {metric}; reported: {', '.join(_reported(by_cell))}",
             next_step="perfbisect track trend CELL --metric M",
         )
+    whole = store.points(sorted(set(map(cell_of, by_cell))))
+    began = {one.lineage: one for one in beginnings(whole)}
     unknown = {p.build.key for s in chosen for p in s.points if p.build.of_main is None}
     if not cells:
-        lines = tuple(_line(series, marks(series)) for series in chosen)
+        lines = tuple(_line(series, marks(series), began.get(series.cell)) for series in chosen)
         return TrackTrendDocument(tables=(), cells=lines, unknown_branch=len(unknown))
     gone = store.rejections([points[0].cell for points in by_cell.values()], since=since)
     tables = tuple(
-        _table(series, by_cell[series.cell], [r for r in gone if r.cell == series.cell], marks(series))
+        _table(
+            series,
+            by_cell[series.cell],
+            [r for r in gone if r.cell == series.cell],
+            marks(series),
+            began.get(series.cell),
+        )
         for series in chosen
     )
     return TrackTrendDocument(tables=tables, cells=(), unknown_branch=len(unknown))
@@ -76,7 +85,7 @@ def _reported(by_cell: Mapping[str, Sequence[Point]]) -> list[str]:
     return sorted({one.metric for name, points in by_cell.items() for one in gathered(name, points)})
 
 
-def _line(series: CellSeries, marks: Mapping[int, str]) -> CellLineDocument:
+def _line(series: CellSeries, marks: Mapping[int, str], began: Beginning | None) -> CellLineDocument:
     last = len(series.values) - 1
     return CellLineDocument(
         cell=series.cell,
@@ -87,12 +96,16 @@ def _line(series: CellSeries, marks: Mapping[int, str]) -> CellLineDocument:
         last=series.points[-1].night,
         value=series.values[-1],
         change=change(series.values[-2], series.values[-1], series.row) if last else None,
-        marks=_marks(series, last, marks),
+        marks=_marks(series, last, marks, began),
     )
 
 
 def _table(
-    series: CellSeries, points: Sequence[Point], gone: Sequence[Rejection], marks: Mapping[int, str]
+    series: CellSeries,
+    points: Sequence[Point],
+    gone: Sequence[Rejection],
+    marks: Mapping[int, str],
+    began: Beginning | None,
 ) -> TrendDocument:
     place = {id(point): i for i, point in enumerate(series.points)}
     rows: list[TrendRowDocument] = []
@@ -102,7 +115,7 @@ def _table(
             rows.append(_row(point, None, None, (f"does not report {series.metric}",)))
             continue
         before = change(series.values[index - 1], series.values[index], series.row) if index else None
-        rows.append(_row(point, series.values[index], before, _marks(series, index, marks)))
+        rows.append(_row(point, series.values[index], before, _marks(series, index, marks, began)))
     rows += [
         TrendRowDocument(
             began="", night=r.night, build=r.build.name, url=r.build.url, commit=r.build.commit,
@@ -129,8 +142,12 @@ def _row(point: Point, value: float | None, before: float | None, marks: tuple[s
     )  # fmt: skip
 
 
-def _marks(series: CellSeries, index: int, marks: Mapping[int, str]) -> tuple[str, ...]:
+def _marks(
+    series: CellSeries, index: int, marks: Mapping[int, str], began: Beginning | None
+) -> tuple[str, ...]:
     found = [marks[index]] if index in marks else []
+    if began is not None and series.points[index] == began.first:
+        found.append(f"machine changed: {began.what}, the series begins")
     beside = (*series.boundaries, *series.hints)
     found += [f"{b.kind} changed: {b.what}" for b in beside if b.index == index]
     if index:

@@ -25,6 +25,7 @@ def night_markdown(document: NightlyDocument) -> str:
     parts = [
         f"## Nightly {prose(document.name)} of {document.began[:10]}: {prose(headline(document))}",
         table(("", ""), ((name, code(value)) for name, value in facts(document))),
+        "\n".join(f"- {prose(note)}" for note in document.told),
         _findings(document),
         _searches(document),
         "### At another level than before\n\n" + house_table(document.rows) if document.rows else "",

@@ -13,7 +13,9 @@ from perfbisect.jobs.nightly_plan import night_plan_of
 from perfbisect.jobs.nightly_read import BY_RULE, judge
 from perfbisect.jobs.nightly_search import Earlier, cases, earlier
 from perfbisect.jobs.track_state import mark
+from perfbisect.render.night_markdown import night_markdown
 from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.render.nightly_lines import nightly_lines
 from perfbisect.store.series import SeriesStore
 from tests.jobs.nights import CONFIG, EACH, Place, make_place, make_repository
 from tests.jobs.world import PowerCut
@@ -71,6 +73,22 @@ def test_a_regression_opens_an_alert_is_bisected_once_and_known_after(place: Pla
     after = place.night(SHOWN + 1)
     assert {alert.change for alert in after.alerts} == {"updated"}
     assert (after.exit_code, after.bisections, len(place.searched)) == (0, (), 1)
+
+
+def test_a_night_on_another_machine_says_why_its_series_begin_anew(place: Place) -> None:
+    """The driver was updated, and nothing else is as fast as before: no change of the product."""
+    place.world.machine_class = "H200 x 1, driver 550"
+    nights(place, 0, SHOWN - 2)
+    place.world.machine_class, place.world.base = "H200 x 1, driver 560", 2 * place.world.base
+    night, after = nights(place, SHOWN - 1, SHOWN)
+    told = (
+        f"the machine is another one since 2026-01-0{SHOWN - 1}: driver 550 -> driver 560. The series of 2 "
+        "cells begin anew: nothing is compared with the nights before"
+    )
+    assert (night.told, after.told) == ((told,), ())
+    assert f"note: {told}" in list(nightly_lines(night))
+    assert "another one since" in night_markdown(night)
+    assert not night.alerts and not after.alerts
 
 
 def test_a_bisection_that_is_killed_goes_on(place: Place) -> None:

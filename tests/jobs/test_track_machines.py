@@ -16,6 +16,7 @@ from perfbisect.jobs.track_rebaseline import rebaseline
 from perfbisect.jobs.track_series import series_of
 from perfbisect.jobs.track_site import site
 from perfbisect.jobs.track_trend import trend
+from perfbisect.render.detect_lines import detect_lines
 from perfbisect.store.series import SeriesStore
 from tests.jobs.test_track_detect import keep, points
 
@@ -67,6 +68,33 @@ def test_a_series_of_one_machine_can_be_named(store: SeriesStore) -> None:
     assert {line.cell for line in trend(store, []).cells} == {CELL, OTHER}
     with pytest.raises(UsageError, match=r"no series of '.* on B200'; there are: .*, .* on A100"):
         trend(store, [f"{CELL} on B200"])
+
+
+def test_an_update_of_the_driver_is_told_where_its_series_begin(store: SeriesStore) -> None:
+    """Ten nights on one driver, then ten on another: a series each, and the night between says why."""
+    old, new = "H200 x 1, driver 550", "H200 x 1, driver 560"
+    keep(store, *on(old, points(n=20)[:10]), *on(new, points(n=20)[10:]))
+    first = points(n=20)[10].night
+    (mark,) = detect(store, TABLE, now="t").boundaries
+    assert (mark.night, mark.kind, mark.what) == (first, "machine", "driver 550 -> driver 560")
+    assert (mark.cells, mark.series) == (
+        (f"{CELL} on {new}",),
+        len(list(series_of(store, [f"{CELL} on {new}"]))),
+    )
+    told = "machine changed: driver 550 -> driver 560, the series begins"
+    for since in ("", points(n=20)[5].night):
+        marked = {
+            (t.cell, row.night)
+            for t in trend(store, [CELL], since=since).tables
+            for row in t.rows
+            if told in row.marks
+        }
+        assert marked == {(f"{CELL} on {new}", first)}
+    later = points(n=20)[15].night
+    assert not any(row.marks for t in trend(store, [CELL], since=later).tables for row in t.rows)
+    assert detect(store, TABLE, now="t", since=later).boundaries == ()
+    lines = detect_lines(detect(store, TABLE, now="t"))
+    assert f"  {first}  machine changed, {mark.series} series begin anew: {mark.what}" in list(lines)
 
 
 def test_a_baseline_is_of_one_machine(store: SeriesStore) -> None:
