@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, MachineError
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
 from perfbisect.render.check_documents import CheckedDocument
 from perfbisect.render.check_lines import checked_markdown, checked_of
 from perfbisect.render.compare_documents import CompareDocument
@@ -14,6 +11,7 @@ from perfbisect.render.documents import ReportDocument, RunDocument
 from perfbisect.render.html_report import html
 from perfbisect.render.report import markdown, run_markdown
 from perfbisect.store.jobs import Job
+from perfbisect.system.whole_file import write_whole
 
 JobDocument = ReportDocument | RunDocument | CompareDocument | CheckedDocument
 """What a job that measures hands out."""
@@ -36,17 +34,11 @@ def write_report(job: Job, document: JobDocument) -> None:
 
     :raises MachineError: the disk; the journal has everything, and ``perfbisect report`` makes them again.
     """
-    try:
-        _write(job.report, text_of(document))
-        _write(job.document, document.text() + "\n")
-        if isinstance(document, ReportDocument):
-            _write(job.page, html(document))
-    except OSError as error:
-        raise MachineError(
-            f"the report could not be written: {error.strerror or error}",
-            where=job.path,
-            next_step=f"make room on the disk, then: perfbisect report {job.id}",
-        ) from error
+    again = f"make room on the disk, then: perfbisect report {job.id}"
+    write_whole(job.report, text_of(document), what="the report", next_step=again)
+    write_whole(job.document, document.text() + "\n", what="the report", next_step=again)
+    if isinstance(document, ReportDocument):
+        write_whole(job.page, html(document), what="the report", next_step=again)
 
 
 def exit_code(document: JobDocument) -> int:
@@ -61,12 +53,3 @@ def exit_code(document: JobDocument) -> int:
         words = {"regression": EXIT_REGRESSION, "inconclusive": EXIT_INCONCLUSIVE}
         return words.get(document.word, EXIT_OK)
     return {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}.get(document.outcome, EXIT_INCONCLUSIVE)
-
-
-def _write(path: Path, text: str) -> None:
-    staging = path.with_name(f".{path.name}.new")
-    with staging.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    staging.replace(path)

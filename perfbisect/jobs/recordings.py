@@ -13,7 +13,7 @@ from perfbisect.core.attempt import Attempt
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.core.level import LEAST
-from perfbisect.errors import LocatedError, MachineError, UsageError
+from perfbisect.errors import LocatedError, UsageError
 from perfbisect.jobs.compare_plan import ComparePlan, cells_of
 from perfbisect.jobs.fold import launches
 from perfbisect.jobs.plan import CheckPlan, JobPlan, RunPlan, cell_data, cell_of, plan_of
@@ -22,6 +22,7 @@ from perfbisect.jobs.sides import attempts_of, in_turn
 from perfbisect.store.attempts import to_dict
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import read
+from perfbisect.system.whole_file import write_whole
 
 SCHEMA = "perfbisect.baseline/1"
 
@@ -85,16 +86,12 @@ def ends_of(job: Job) -> tuple[Recorded, Recorded]:
 
 def write_recorded(path: Path, level: Recorded) -> None:
     """Writes a level into a file, whole or not at all. :raises MachineError: it cannot be written."""
-    staging = path.with_name(f".{path.name}.new")
-    try:
-        staging.write_text(level.model_dump_json(by_alias=True, indent=1) + "\n", encoding="utf-8")
-        staging.replace(path)
-    except OSError as error:
-        raise MachineError(
-            f"the baseline could not be written: {error.strerror or error}",
-            where=path,
-            next_step=f"the launches are kept: --against baseline --baseline {level.job}",
-        ) from error
+    write_whole(
+        path,
+        level.model_dump_json(by_alias=True, indent=1) + "\n",
+        what="the baseline",
+        next_step=f"the launches are kept: --against baseline --baseline {level.job}",
+    )
 
 
 def read_recorded(path: Path) -> Recorded:

@@ -8,9 +8,13 @@ from pathlib import Path
 
 from perfbisect.errors import MachineError
 
+_ELSEWHERE = "name another place, or make room"
 
-def write_whole(path: Path, text: str) -> None:
+
+def write_whole(path: Path, text: str, *, what: str = "the file", next_step: str = _ELSEWHERE) -> None:
     """Writes a file under a temporary name beside it and renames it; its folders are made.
+
+    ``what``, ``next_step``: what the user is told of it where that fails.
 
     :raises MachineError: the disk, or no right to write there; nothing is left under the name.
     """
@@ -26,7 +30,5 @@ def write_whole(path: Path, text: str) -> None:
         with suppress(OSError):
             staging.unlink()
         raise MachineError(
-            f"the file cannot be written: {error.strerror or error}",
-            where=path,
-            next_step="name another place, or make room",
+            f"{what} cannot be written: {error.strerror or error}", where=path, next_step=next_step
         ) from error
