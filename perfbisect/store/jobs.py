@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -11,37 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-import psutil
-from filelock import FileLock, Timeout
-
 from perfbisect.core.nearest import hint
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.store import holding
 from perfbisect.store.ending import clear_ending
 from perfbisect.store.events import Event
+from perfbisect.store.holding import Holder
 from perfbisect.store.journal import read
 
 JOURNAL = "journal.jsonl"
-_SAME_MOMENT = 0.5
-"""Seconds by which two readings of one process's start time may differ."""
-
-
-@dataclass(frozen=True)
-class Holder:
-    """The process that works on a job, as it wrote itself down."""
-
-    pid: int
-    created: float
-    job: str = ""
-
-    @property
-    def alive(self) -> bool:
-        """True if this very process lives: the pid may be somebody else's by now, or wait to be reaped."""
-        try:
-            process = psutil.Process(self.pid)
-            ended = process.status() == psutil.STATUS_ZOMBIE
-            return not ended and abs(process.create_time() - self.created) < _SAME_MOMENT
-        except psutil.Error:
-            return False
 
 
 @dataclass(frozen=True)
@@ -92,7 +69,7 @@ class Job:
     @property
     def holder(self) -> Holder | None:
         """The living process that works on this job, if one does."""
-        return _holder(self.path / "holder.json")
+        return holding.holder(self.path)
 
     @property
     def stop_asked(self) -> bool:
@@ -117,10 +94,18 @@ class Job:
 
         :raises MachineError: another process does; it is named.
         """
-        with _held(self.path, self.id, f"job {self.id}"):
+        with holding.held(self.path, f"job {self.id}", self._taken, job=self.id):
             self.clear_stop()
             clear_ending(self.path)
             yield
+
+    def _taken(self, holder: Holder | None) -> MachineError:
+        by = f"process {holder.pid}, job {holder.job}" if holder else "another process"
+        return MachineError(
+            f"job {self.id} is in use by {by}",
+            where=holding.record(self.path),
+            next_step=f"wait for it, or: perfbisect stop {holder.job if holder else self.id}",
+        )
 
 
 def finished(events: Sequence[Event]) -> bool:
@@ -211,48 +196,3 @@ def _finished(job: Job) -> bool:
 
 def _ids(jobs: tuple[Job, ...] | list[Job]) -> str:
     return ", ".join(job.id for job in jobs)
-
-
-def _holder(path: Path) -> Holder | None:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        holder = Holder(int(document["pid"]), float(document["created"]), str(document["job"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return holder if holder.alive else None
-
-
-@contextlib.contextmanager
-def _held(folder: Path, job: str, what: str) -> Iterator[None]:
-    lock, record = FileLock(folder / "lock"), folder / "holder.json"
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        holder = _holder(record)
-        by = f"process {holder.pid}, job {holder.job}" if holder else "another process"
-        raise MachineError(
-            f"{what} is in use by {by}",
-            where=record,
-            next_step=f"wait for it, or: perfbisect stop {holder.job if holder else job}",
-        ) from None
-    except OSError as error:
-        raise MachineError(
-            f"{what} cannot be locked: {error}",
-            where=folder,
-            next_step="--state with a folder on a local disk",
-        ) from error
-    try:
-        me = psutil.Process()
-        staging = record.with_suffix(".new")
-        staging.write_text(
-            json.dumps({"pid": me.pid, "created": me.create_time(), "job": job}), encoding="utf-8"
-        )
-        staging.replace(record)
-    except OSError as error:
-        lock.release()
-        raise MachineError(f"{what} cannot be written: {error}", where=folder) from error
-    try:
-        yield
-    finally:
-        record.unlink(missing_ok=True)
-        lock.release()

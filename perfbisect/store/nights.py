@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-import psutil
-from filelock import FileLock, Timeout
-
 from perfbisect.errors import MachineError
 from perfbisect.store.events import Event, stamp
-from perfbisect.store.jobs import JOURNAL, Holder
+from perfbisect.store.holding import Holder, held, record
+from perfbisect.store.jobs import JOURNAL
 from perfbisect.store.journal import read
-from perfbisect.system.whole_file import write_whole
 
 _DIGITS = 10
 
@@ -84,39 +80,17 @@ class Nights:
 
         :raises MachineError: another process does: it is said which, and since when.
         """
-        record = self.folder / "holder.json"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.folder / "lock")
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise MachineError(
-                f"nightly {self.name} is at work already: {_holder(record)}",
-                where=record,
+        what = f"nightly {self.name}"
+
+        def taken(holder: Holder | None) -> MachineError:
+            by = "by a process that did not write itself down"
+            if holder is not None:
+                by = f"process {holder.pid}, since {holder.since[:19]}Z"
+            return MachineError(
+                f"{what} is at work already: {by}",
+                where=record(self.folder),
                 next_step="wait until it has ended; perfbisect status shows its jobs",
-            ) from None
-        except OSError as error:
-            raise MachineError(f"nightly {self.name} cannot be locked: {error}", where=self.folder) from error
-        try:
-            _write(record, now)
+            )
+
+        with held(self.folder, what, taken, since=stamp(now)):
             yield
-        finally:
-            record.unlink(missing_ok=True)
-            lock.release()
-
-
-def _write(record: Path, now: datetime) -> None:
-    me = psutil.Process()
-    write_whole(record, json.dumps({"pid": me.pid, "created": me.create_time(), "since": stamp(now)}))
-
-
-def _holder(record: Path) -> str:
-    """Who holds the lock, in words; a record that a killed process left is not believed."""
-    try:
-        told = json.loads(record.read_text(encoding="utf-8"))
-        pid, created, since = int(told["pid"]), float(told["created"]), str(told["since"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "by a process that did not write itself down"
-    if not Holder(pid, created).alive:
-        return "by a process that did not write itself down"
-    return f"process {pid}, since {since[:19]}Z"

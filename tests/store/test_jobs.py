@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.store.jobs import Holder, Job, Jobs, finished
+from perfbisect.store.holding import Holder
+from perfbisect.store.jobs import Job, Jobs, finished
 from perfbisect.store.journal import Journal
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))
