@@ -13,8 +13,8 @@ from perfbisect.cli.place import Place
 from perfbisect.cli.question import Question, Typed, question
 from perfbisect.core.cell import Cell
 from perfbisect.environments import Builder
-from perfbisect.errors import Interrupted, PerfbisectError, UsageError
-from perfbisect.jobs.nightly_hands import CellJob, Search, Window
+from perfbisect.errors import PerfbisectError, UsageError
+from perfbisect.jobs.nightly_hands import CellJob, Search, Window, one_after_another
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
 from perfbisect.jobs.plan import Extras, JobPlan, plan_of
 from perfbisect.jobs.prepare import metric_of
@@ -34,15 +34,7 @@ class Alone:
     def __call__(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
     ) -> Mapping[str, PerfbisectError]:
-        failed: dict[str, PerfbisectError] = {}
-        for one in cells:
-            try:
-                self._launched(night, one, launch)
-            except Interrupted:
-                raise
-            except PerfbisectError as error:
-                failed[one.plan.name] = error
-        return failed
+        return one_after_another(cells, lambda one: self._launched(night, one, launch))
 
     def _launched(self, night: NightPlan, one: CellJob, launch: int) -> None:
         job, setting = one.job, night.setting

@@ -12,7 +12,7 @@ from perfbisect.config.nightly_cells import FoundCell
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.core.suspect_table import Table
-from perfbisect.errors import PerfbisectError
+from perfbisect.errors import Interrupted, PerfbisectError
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan, Together
 from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.work import StopLeftovers
@@ -42,6 +42,24 @@ class Measure(Protocol):
     ) -> Mapping[str, PerfbisectError]:
         """The cells that failed, with why. :raises Interrupted: Ctrl-C or a stop."""
         ...
+
+
+def one_after_another(
+    cells: Sequence[CellJob], launch: Callable[[CellJob], None]
+) -> dict[str, PerfbisectError]:
+    """A launch of each cell, whatever became of those before it; the cells that failed, with why.
+
+    :raises Interrupted: Ctrl-C or a stop.
+    """
+    failed: dict[str, PerfbisectError] = {}
+    for one in cells:
+        try:
+            launch(one)
+        except Interrupted:
+            raise
+        except PerfbisectError as error:
+            failed[one.plan.name] = error
+    return failed
 
 
 @dataclass(frozen=True)
@@ -106,7 +124,8 @@ class Hands:
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a night takes place, and what it is about."""
+    """Where a night takes place, and what it is about. ``fetched``: what came of asking the remote, told as
+    a step; None where nobody was to ask it."""
 
     file: NightlyFile
     state: Path
@@ -115,6 +134,7 @@ class Scene:
     cells: tuple[FoundCell, ...]
     setting: Setting
     table: Table
+    fetched: Callable[[], Done] | None = None
 
     @property
     def nights(self) -> Nights:

@@ -14,11 +14,19 @@ from perfbisect.config.suspect_table import load_suspect_table
 from perfbisect.core.attempt import Attempt
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
-from perfbisect.errors import Interrupted, PerfbisectError
+from perfbisect.errors import PerfbisectError
 from perfbisect.executors import AttemptRequest, Sink, Started
 from perfbisect.jobs.bisect import begin, bisect
 from perfbisect.jobs.nightly import nightly
-from perfbisect.jobs.nightly_hands import CellJob, Hands, Scene, Search, Step, Window
+from perfbisect.jobs.nightly_hands import (
+    CellJob,
+    Hands,
+    Scene,
+    Search,
+    Step,
+    Window,
+    one_after_another,
+)
 from perfbisect.jobs.nightly_plan import NightPlan
 from perfbisect.jobs.nightly_prepare import alone
 from perfbisect.jobs.plan import Setting
@@ -135,15 +143,7 @@ class Place:
     def _measure(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
     ) -> Mapping[str, PerfbisectError]:
-        failed: dict[str, PerfbisectError] = {}
-        for one in cells:
-            try:
-                self._launched(night, one, launch)
-            except Interrupted:
-                raise
-            except PerfbisectError as error:
-                failed[one.plan.name] = error
-        return failed
+        return one_after_another(cells, lambda one: self._launched(night, one, launch))
 
     def _launched(self, night: NightPlan, one: CellJob, launch: int) -> None:
         served, tools = one.plan.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
