@@ -59,7 +59,7 @@ def nightly(
     if config is None:
         raise UsageError("no CONFIG was named", next_step="perfbisect nightly --init writes nightly.yaml")
     working = Measuring(state=state, verbose=verbose, quiet=quiet, full=full, as_json=as_json)
-    scene, hands = dress(config, working)
+    scene, hands = dress(config, working, fetch=not dry_run)
     shown = go(scene, hands, dry_run=dry_run)
     emit(shown, nightly_lines(shown), as_json=as_json, full=full)
     return shown.exit_code

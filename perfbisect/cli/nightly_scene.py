@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.cli import ranges, wiring
+from perfbisect.cli.nightly_fetch import fetched
 from perfbisect.cli.nightly_hands import Alone, Searches
 from perfbisect.cli.nightly_suite import Suites, together
 from perfbisect.cli.options import Measuring
@@ -32,8 +33,8 @@ _WAIT = 60.0
 """Minutes that a launch waits for devices and cores which somebody uses, at most."""
 
 
-def dress(config: Path, working: Measuring) -> tuple[Scene, Hands]:
-    """Everything that a night needs; nothing is started.
+def dress(config: Path, working: Measuring, *, fetch: bool = False) -> tuple[Scene, Hands]:
+    """Everything that a night needs; nothing is started. ``fetch``: the file's ``fetch`` is obeyed.
 
     :raises LocatedError, UsageError: the file, a cell or the environment is wrong.
     :raises RevisionError: there is no such repository or branch.
@@ -49,6 +50,7 @@ def dress(config: Path, working: Measuring) -> tuple[Scene, Hands]:
     )
     here = place(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
     repository = here.needed_repository()
+    told = fetched(file, here) if fetch else None
 
     def read_at(sha: str, path: str) -> str:
         return repository.read(sha, path).decode("utf-8")
@@ -62,7 +64,8 @@ def dress(config: Path, working: Measuring) -> tuple[Scene, Hands]:
         exclude_newer=rules.exclude_newer,
     )
     table = load_suspect_table()
-    scene = Scene(file, here.state, repository, repository.resolve(rules.branch), cells, setting, table)
+    commit = repository.resolve(rules.branch)
+    scene = Scene(file, here.state, repository, commit, cells, setting, table, told)
     tell = teller(working)
     costs = ranges.costs(setting.environment)
 

@@ -182,9 +182,9 @@ class Nightly(BaseModel):
     """A nightly. Paths are relative to its file; what is not said is ``perfbisect.yaml``'s of the repository.
 
     ``cells``: names, patterns of names (``text_*``) or files. ``branch``: the revision whose head is
-    measured. ``launches`` a cell, at least two; ``launches_of`` says more for some, by patterns of names.
-    ``suite``: cells of one server share its launches; ``as_nightly`` in the order in which they stand.
-    ``budget``: of a night, bisections included.
+    measured; ``fetch``: its remote is asked for what is new before. ``launches`` a cell, at least two;
+    ``launches_of`` says more for some, by patterns of names. ``suite``: cells of one server share its
+    launches; ``as_nightly`` in the order in which they stand. ``budget``: of a night, bisections included.
     """
 
     model_config = _STRICT
@@ -193,6 +193,7 @@ class Nightly(BaseModel):
     cells: Annotated[Words, AfterValidator(_some)]
     repository: str | None = None
     branch: str = Field(default="HEAD", min_length=1)
+    fetch: bool = False
     environment: str | None = None
     client: str | None = None
     constraints: str | None = None

@@ -36,7 +36,8 @@ def _lines(known: FirstNightly) -> Iterator[str]:
     yield ""
     yield f"name: {known.name}"
     yield f"repository: {_text(known.repository)}"
-    yield f"branch: {_text(known.branch)}   # its head is measured; nothing is fetched: do that before"
+    yield f"branch: {_text(known.branch)}   # its head is measured"
+    yield "fetch: false        # true: git fetch of the branch's remote before, as in origin/main"
     yield ""
     yield "# Cells by name, by pattern of names, or as files: perfbisect cells list shows the names."
     if known.cell:

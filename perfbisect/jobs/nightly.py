@@ -130,6 +130,8 @@ class _Night:
         return state_of(self.journal.events)
 
     def run(self) -> NightlyDocument:
+        if self.scene.fetched is not None:
+            self._step("fetch", self.scene.fetched)
         self._measure()
         with SeriesStore.of(self.scene.state) as store:
             self._step("ingest", partial(self._ingest, store))

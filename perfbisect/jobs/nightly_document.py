@@ -201,5 +201,5 @@ def _next(
     for data in (*state.failed.values(), *state.steps.values()):
         if data.get("next"):
             yield str(data["next"])
-    if plan.cells and not plan.wanted:
+    if plan.cells and not plan.wanted and scene.fetched is None:
         yield shlex.join(("git", "-C", repository, "fetch"))

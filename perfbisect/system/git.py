@@ -1,4 +1,5 @@
-"""The git repository under test, read by the git command; its files, index and references are never written.
+"""The git repository under test, read by the git command; its files, index and references are never written,
+but by a fetch that the user asks for (``git_fetch``).
 
 Everything is asked of git's objects, so a dirty work tree is of no consequence. Object names are full hashes
 (40 hex digits, 64 in repositories of SHA-256).
@@ -145,7 +146,7 @@ class Repository:
         """Address of the remote ``origin`` without user name or password; empty if there is none."""
         done = self.run("remote", "get-url", "origin")
         return (
-            _CREDENTIALS.sub("", done.stdout.decode(errors="replace").strip()) if done.returncode == 0 else ""
+            without_credentials(done.stdout.decode(errors="replace").strip()) if done.returncode == 0 else ""
         )
 
     def tree_id(self, sha: str, path: str) -> str | None:
@@ -335,4 +336,9 @@ def said(done: subprocess.CompletedProcess[bytes]) -> str:
     """What git wrote to standard error, in one line, without credentials."""
     lines = done.stderr.decode(errors="replace").split("\n")
     text = " ".join(line.strip() for line in lines if line.strip() and not line.startswith("hint:"))
-    return _CREDENTIALS.sub("", text) or f"exit code {done.returncode}"
+    return without_credentials(text) or f"exit code {done.returncode}"
+
+
+def without_credentials(text: str) -> str:
+    """The same without the user names and passwords of addresses."""
+    return _CREDENTIALS.sub("", text)

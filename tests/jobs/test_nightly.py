@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from perfbisect.core.attempt import Failure
 from perfbisect.errors import Interrupted, MachineError
-from perfbisect.jobs.nightly import foreseen
+from perfbisect.jobs.nightly import foreseen, nightly
 from perfbisect.jobs.nightly_hands import Done, Step
 from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.store.events import Event, Kind
@@ -19,7 +21,7 @@ from perfbisect.store.journal import Journal
 from perfbisect.store.nights import Nights
 from perfbisect.store.series import SeriesStore
 from tests.jobs.nights import CONFIG, EACH, Place, make_place, make_repository
-from tests.jobs.world import PowerCut
+from tests.jobs.world import Clock, PowerCut
 
 BAD_BUILD = Failure("build", "change", "no wheel", "/log")
 NO_SERVE = Failure("launch", "change", "it ended with exit code 1", "/log")
@@ -238,6 +240,21 @@ def test_a_night_that_was_cut_long_ago_is_given_up_and_what_it_measured_is_kept(
     place.text += "launches: 3\n"
     more = place.night(0, date=3)
     assert set(states(more).values()) == {"measured"}, "fewer launches than are asked for do not count"
+
+
+def test_a_fetch_that_fails_is_told_and_the_night_goes_on(place: Place) -> None:
+    def failed() -> Done:
+        raise MachineError("git fetch origin failed: no route", next_step="git fetch origin")
+
+    scene = replace(place.scene(0), fetched=failed)
+    document = nightly(scene, place.hands())
+    assert set(states(document).values()) == {"measured"}
+    assert (step(document, "fetch"), document.exit_code, document.next) == ("failed", 5, "git fetch origin")
+    scene = replace(place.scene(0), fetched=lambda: Done("as before"))
+    document = nightly(scene, replace(place.hands(), clock=Clock(place.world.moment + timedelta(days=1))))
+    assert set(states(document).values()) == {"skipped"}
+    assert (step(document, "fetch"), document.exit_code) == ("done", 0)
+    assert "fetch" not in document.next, "it was just done"
 
 
 def test_an_interruption_ends_the_night_and_it_goes_on(place: Place) -> None:
