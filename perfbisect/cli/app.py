@@ -23,6 +23,7 @@ from perfbisect.cli.dashboard import dashboard
 from perfbisect.cli.doctor import doctor
 from perfbisect.cli.env import env
 from perfbisect.cli.git_step import heard, refuse_no_answer
+from perfbisect.cli.groups import Verbs
 from perfbisect.cli.init import init
 from perfbisect.cli.jobs import report, status, stop
 from perfbisect.cli.nightly import nightly
@@ -43,6 +44,7 @@ from perfbisect.errors import (
 
 
 @click.group(
+    cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, no regression; 1 failure of ours; 2 usage or bad input; 3 culprit named; "
     "4 inconclusive; 5 environment, server, client or machine failed; 130 interrupted.",

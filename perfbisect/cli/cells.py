@@ -10,9 +10,10 @@ from perfbisect.cli import options
 from perfbisect.cli.cells_import import import_verb
 from perfbisect.cli.cells_lint import lint
 from perfbisect.cli.cells_match import match
+from perfbisect.cli.groups import Verbs
 
 
-@click.group(short_help="List, show, check and compare cells.")
+@click.group(cls=Verbs, short_help="List, show, check and compare cells.")
 def cells() -> None:
     """List, show, check and compare cells: the workloads that can be measured.
 

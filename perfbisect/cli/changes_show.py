@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from perfbisect.cli import options
+from perfbisect.cli.groups import Verbs
 
 
-@click.group("changes", short_help="What a revision stands for.")
+@click.group("changes", cls=Verbs, short_help="What a revision stands for.")
 def changes_group() -> None:
     """What a revision stands for.
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from perfbisect.cli import options
+from perfbisect.cli.groups import Verbs
 from perfbisect.cli.track_suspects import FDR
 
 
-@click.group("dashboard", short_help="A static site of series, alerts, suspects and bisections.")
+@click.group("dashboard", cls=Verbs, short_help="A static site of series, alerts, suspects and bisections.")
 def dashboard() -> None:
     """A static site: what is wrong now, every cell's series, alerts with their suspects, bisections.
 

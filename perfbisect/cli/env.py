@@ -8,10 +8,11 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Typed
+from perfbisect.cli.groups import Verbs
 from perfbisect.core.durations import parse_age, parse_size
 
 
-@click.group(short_help="List, build and remove environments.")
+@click.group(cls=Verbs, short_help="List, build and remove environments.")
 def env() -> None:
     """List, build and remove environments: the interpreters in which changes run.
 

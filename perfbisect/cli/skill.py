@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from perfbisect.cli import options
+from perfbisect.cli.groups import Verbs
 
 
-@click.group("skill", short_help="The skill for coding agents.")
+@click.group("skill", cls=Verbs, short_help="The skill for coding agents.")
 def skill_group() -> None:
     """The skill for coding agents: how to ask perfbisect, and how to read what it says.
 

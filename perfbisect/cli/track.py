@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from perfbisect.cli.groups import Verbs
 from perfbisect.cli.track_detect import ack, close, detect, reopen
 from perfbisect.cli.track_export import export, publish
 from perfbisect.cli.track_ingest import ingest
@@ -14,7 +15,7 @@ from perfbisect.cli.track_suspects import suspects
 from perfbisect.cli.track_trend import trend
 
 
-@click.group("track", short_help="What the nightly series say.")
+@click.group("track", cls=Verbs, short_help="What the nightly series say.")
 def track() -> None:
     """What the nightly series say: results made elsewhere, brought in and read.
 
