@@ -31,6 +31,7 @@ if str(ROOT) not in sys.path:
 
 from perfbisect.core.series import ALPHA, Break, Series, detect  # noqa: E402
 from perfbisect.core.series_many import detect_all  # noqa: E402
+from perfbisect.core.series_noise import scale_of  # noqa: E402
 from scripts.informed import informed  # noqa: E402
 
 __all__ = ["change_sets", "detect_indices", "main"]
@@ -40,6 +41,9 @@ SMALLEST = 0.015
 
 SETS = ("shuffled", "contiguous")
 """Measured noise in permuted order, and as it was measured."""
+
+FAINT = 4.0
+"""Standard errors of a step below which no detector with few false alarms can be asked for it."""
 
 NEAR = 8
 """Nights within which a change that is told is about a change that was planted."""
@@ -95,12 +99,21 @@ def unplanted(row: dict[str, Any]) -> list[float]:
     return [float(v) for v in values]
 
 
+def errors(row: dict[str, Any], place: int) -> float:
+    """How many standard errors of the two levels beside it a planted step stands out, where noise forgets."""
+    bounds = [0, *row["truth"], len(row["values"])]
+    at = bounds.index(place, 1)
+    before, after = place - bounds[at - 1], bounds[at + 1] - place
+    error = scale_of(np.log(unplanted(row))) * math.sqrt(1 / before + 1 / after)
+    return abs(math.log1p(row["sizes"][at - 1])) / error
+
+
 def labelled(scorer: ModuleType, data: Path, name: str) -> list[str]:
     """One line of the table: precision, recall, F1; the false ones that are told of the same window before
-    steps were planted in it, and F1 where they are neither right nor false; alarms where nothing was planted;
-    how often the set of places and the interval of the size hold the truth, of the changes told near to a
-    planted one."""
-    tp = fp = fn = quiet = alarmed = own = 0
+    steps were planted in it, and F1 where they are neither right nor false; the steps missed that stand less
+    than :data:`FAINT` standard errors out; alarms where nothing was planted; how often the set of places and
+    the interval of the size hold the truth, of the changes told near to a planted one."""
+    tp = fp = fn = quiet = alarmed = own = faint = 0
     held: list[bool] = []
     sized: list[bool] = []
     widths: list[int] = []
@@ -113,6 +126,9 @@ def labelled(scorer: ModuleType, data: Path, name: str) -> list[str]:
         at = [b.index for b in told]
         hits, false, missed, _ = scorer.match(at, row["truth"], 2)
         tp, fp, fn = tp + hits, fp + false, fn + missed
+        for place in row["truth"]:
+            if scorer.match(at, [place], 2)[2]:
+                faint += errors(row, place) < FAINT
         if false and row["truth"]:
             own += false - scorer.match(at, row["truth"], 2, detect_indices(unplanted(row)))[1]
         if not row["truth"]:
@@ -133,6 +149,7 @@ def labelled(scorer: ModuleType, data: Path, name: str) -> list[str]:
         f"{f1:.3f}",
         f"{own} of {fp}",
         f"{scorer.prf(tp, fp - own, fn)[2]:.3f}",
+        f"{faint} of {fn}",
         f"{alarmed} of {quiet} = {100 * alarmed / max(1, quiet):.1f} %",
         f"{100 * np.mean(held):.1f} % of {len(held)}",
         f"{np.median(widths):.0f}",
@@ -234,6 +251,7 @@ def _print(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> N
 
 def _labelled(scorer: ModuleType, data: Path) -> None:
     head = ["set", "P", "R", "F1", "false ones that the window holds anyway", "F1 without them"]
+    head += ["missed below four standard errors"]
     head += ["unchanged with an alarm", "set of places holds", "places, median"]
     head += ["interval of the size holds", "ms a series"]
     lines = [labelled(scorer, data, name) for name in SETS]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scripts import yardstick
-from scripts.detection import KINDS, change_sets, detect_indices, load, main, noise, realised, told
+from scripts.detection import KINDS, change_sets, detect_indices, errors, load, main, noise, realised, told
 from scripts.informed import informed, ratios
 from tests.shared import data
 
@@ -88,7 +88,7 @@ def test_the_tables(planted: Path, scorer: Path, capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().out.splitlines()
     (row,) = [line for line in lines if line.startswith("| shuffled | 1.000")]
     assert row.startswith(
-        "| shuffled | 1.000 | 1.000 | 1.000 | 0 of 0 | 1.000 | 0 of 1 = 0.0 % | 100.0 % of 1 | "
+        "| shuffled | 1.000 | 1.000 | 1.000 | 0 of 0 | 1.000 | 0 of 0 | 0 of 1 = 0.0 % | 100.0 % of 1 | "
     )
     assert "| contiguous | 0.05 | 1 | 0 = 0.0 % | 1 of 1 |" in lines
     assert "| gauss | 0.0 % | 0.0 % | 0.0 % |" in lines
@@ -106,6 +106,16 @@ def test_a_change_that_the_window_held_before_is_told_apart(
     path.write_text(json.dumps({"series": [{"values": given.tolist(), "truth": [60], "sizes": [0.3]}]}))
     assert main(["--data", str(planted), "--scorer", str(scorer), "--only", "labelled"]) == 0
     assert "| contiguous | 0.500 | 1.000 | 0.667 | 1 of 1 | 1.000 |" in capsys.readouterr().out
+
+
+def test_standard_errors_of_a_planted_step() -> None:
+    given = np.array([100.0, 103.0] * 50)
+    given[10:] *= 1.05
+    given[50:] *= 0.98
+    row = {"values": given.tolist(), "truth": [10, 50], "sizes": [0.05, -0.02]}
+    scale = math.log(1.03) / 0.9539
+    assert errors(row, 10) == pytest.approx(math.log(1.05) / (scale * math.sqrt(1 / 10 + 1 / 40)))
+    assert errors(row, 50) == pytest.approx(-math.log(0.98) / (scale * math.sqrt(1 / 40 + 1 / 50)))
 
 
 def test_the_informed_detector_alarms_at_the_rate_it_is_given() -> None:
