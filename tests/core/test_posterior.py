@@ -26,7 +26,8 @@ def brute_force(events, weights, min_effect=MIN_EFFECT):
 
     def log_density(z):
         gauss = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
-        far = 2 / (math.sqrt(3) * math.pi) / (1 + (z / 3) ** 2 / 3) ** 2 / 3  # Student's t3, three times as wide
+        # Student's t of three degrees of freedom, three times as wide.
+        far = 2 / (math.sqrt(3) * math.pi) / (1 + (z / 3) ** 2 / 3) ** 2 / 3
         return np.log(0.9 * gauss + 0.1 * far)
 
     least = math.log1p(min_effect)
