@@ -20,6 +20,22 @@ def test_a_file_with_its_folders_as_it_was_given(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_link_and_a_pipe_stay_what_they_are(tmp_path: Path) -> None:
+    """``-o /dev/stdout`` is no file beside which another could lie."""
+    (tmp_path / "inner").mkdir()
+    link, file, pipe = tmp_path / "link", tmp_path / "inner" / "file", tmp_path / "pipe"
+    link.symlink_to(file)
+    write_whole(link, "text")
+    assert link.is_symlink() and file.read_text() == "text"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, "text")
+        assert pipe.is_fifo() and os.read(reader, 9) == b"text"
+    finally:
+        os.close(reader)
+
+
 def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_whole(path, "old")
