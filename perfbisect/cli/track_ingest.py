@@ -60,13 +60,15 @@ def ingest(
     from perfbisect.sources import Asked
     from perfbisect.store.series import SeriesStore
 
-    recent = (now() - timedelta(days=90)).date().isoformat()
+    here = now()
+    recent = (here - timedelta(days=90)).date().isoformat()
     remote = any("://" in text for text in places)
     asked = Asked(
         zone=zone_of(zone) if zone else None,
         since=f"{since:%Y-%m-%d}" if since else recent if remote else "",
         branch=branch,
         logs=logs,
+        now=here,
         variables=os.environ,
         say=say,
     )

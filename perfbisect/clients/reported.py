@@ -228,13 +228,18 @@ def _duration(document: Mapping[str, Any]) -> float:
 
 
 def _keep(found: _Sorted, document: Mapping[str, Any], name: str) -> None:
-    """A value in the table's unit; one of nothing is not reported, but where nothing is a value."""
+    """A value in the table's unit; one of nothing is not reported, but where nothing is a value.
+
+    :raises ClientError: it is no number, or less than nothing.
+    """
     ours = key_of(name)
     if ours is None or document[name] is None:
         return
     key, factor = ours
     value = number(document, name) * factor
-    if value < 0 or (value == 0 and not METRICS[key.partition(":")[0]].guard):
+    if value < 0:
+        raise ClientError(f"{name} is {document[name]}: no measurement")
+    if value == 0 and not METRICS[key.partition(":")[0]].guard:
         return
     if factor != 1.0:
         found.converted.append(name)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from perfbisect.core.admission import Place, first_place
@@ -16,6 +16,9 @@ from perfbisect.render.track_documents import FateDocument, TrackIngestDocument
 from perfbisect.sources import Asked, Batch, Listed, Source, source_of
 from perfbisect.sources.sorting import File, NoZoneError, check_zone, read_document, sort_build
 from perfbisect.store.series import SeriesStore
+
+_AHEAD = timedelta(days=1)
+"""How far a result's clock may be ahead of ours: zones are mistaken more often than years."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def ingest(
     done = Ingested()
     for argument in arguments:
         done = _one(store, source_of(argument, source), argument, asked, done)
-    return _sorted(store, done)
+    return _sorted(store, done, asked.now + _AHEAD if asked.now else None)
 
 
 def _one(store: SeriesStore, source: Source, argument: str, asked: Asked, done: Ingested) -> Ingested:
@@ -113,7 +116,7 @@ def _document(text: str) -> object:
         return None
 
 
-def _sorted(store: SeriesStore, done: Ingested) -> Ingested:
+def _sorted(store: SeriesStore, done: Ingested, latest: datetime | None) -> Ingested:
     """Makes the points of every build of which something is new, also by an ingest that was cut short."""
     points, rejected, examples = 0, Counter[str](), dict[str, Rejection]()
     with store.transaction():
@@ -126,7 +129,7 @@ def _sorted(store: SeriesStore, done: Ingested) -> Ingested:
                 )
                 for row in store.files(number)
             ]  # fmt: skip
-            admitted, others = sort_build(build, files)
+            admitted, others = sort_build(build, files, latest)
             store.sorted_build(number, admitted, others)
             points += len(admitted)
             rejected.update(other.fate for other in others)

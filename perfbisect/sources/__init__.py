@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -52,6 +52,7 @@ class Asked:
     """What limits an ingest. ``zone``: as it was typed; ``since``: the first day, ``2026-04-01``.
 
     ``branch``: whose builds, empty: of all. ``finished``: keys of builds that need not be looked at again.
+    ``now``: results that began more than a day later are none, whatever their clock said; None: any may be.
     ``variables``: the process environment, for tokens. ``say`` is told what is waited for, ``wait`` waits.
     """
 
@@ -60,6 +61,7 @@ class Asked:
     branch: str = "main"
     logs: bool = True
     finished: frozenset[str] = frozenset()
+    now: datetime | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     say: Callable[[str], None] = lambda _: None
     wait: Callable[[float], None] = time.sleep

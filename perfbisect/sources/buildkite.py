@@ -7,6 +7,7 @@ to read builds, artifacts and logs.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from perfbisect.core.point import Build, moment, stamp
-from perfbisect.errors import UsageError
+from perfbisect.errors import MachineError, UsageError
 from perfbisect.sources import Asked, Batch, Listed
-from perfbisect.system.rest import Rest
+from perfbisect.system.rest import NotThereError, Rest
 
 TOKENS = ("BUILDKITE_TOKEN", "BUILDKITE_API_TOKEN")
 API = "https://api.buildkite.com/v2"
@@ -75,10 +76,15 @@ class Buildkite:
                 next_step=f"export {TOKENS[0]}=..., of one that may read builds, artifacts and build logs",
             )
         rest = Rest(found.api, token, "Buildkite", say=asked.say, wait=asked.wait)
-        for told in _builds(rest, found, asked):
-            build = _build(found, told)
-            if build.key not in asked.finished:
-                yield _batch(rest, found, told, build, asked)
+        try:
+            for told in _builds(rest, found, asked):
+                build = _build(found, told)
+                if build.key not in asked.finished:
+                    yield _batch(rest, found, told, build, asked)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MachineError(
+                f"Buildkite answered with what is no build ({type(error).__name__}: {error})", where=found.url
+            ) from error
 
 
 def target(argument: str) -> Target | None:
@@ -147,8 +153,9 @@ def _batch(rest: Rest, found: Target, told: Mapping[str, Any], build: Build, ask
     logs = {}
     if asked.logs:
         for identity in sorted(used & set(jobs)):
-            log = rest.json(f"{found.url}/builds/{build.name}/jobs/{quote(identity)}/log")
-            logs[_name(jobs[identity])] = str(log.get("content") or "")[-_LOG:]
+            with contextlib.suppress(NotThereError):  # It was removed: the results count without it.
+                log = rest.json(f"{found.url}/builds/{build.name}/jobs/{quote(identity)}/log")
+                logs[_name(jobs[identity])] = str(log.get("content") or "")[-_LOG:]
     return Batch(
         build,
         files,
@@ -161,12 +168,20 @@ def _batch(rest: Rest, found: Target, told: Mapping[str, Any], build: Build, ask
 def _file(rest: Rest, path: str, item: Mapping[str, Any], job: Mapping[str, Any]) -> Listed:
     address = str(item["download_url"])
     agent = job.get("agent") or {}
+
+    def read() -> tuple[str, str]:
+        try:
+            return rest.text(address), ""
+        except NotThereError:
+            rest.say(f"Buildkite: {path} was removed, and is left out")
+            return "", ""
+
     return Listed(
         name=path,
         place=address,
         size=int(item.get("file_size") or 0),
         version=str(item.get("sha1sum") or item["id"]),
-        read=lambda: (rest.text(address), ""),
+        read=read,
         facts={"job": _name(job), "host": str(agent.get("hostname") or agent.get("name") or "")}
         if job
         else {},

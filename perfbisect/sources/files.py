@@ -55,9 +55,12 @@ def listed(name: str, entry: os.DirEntry[str]) -> Listed:
 
 
 def text_of(path: Path) -> str:
-    """A file's text; bytes that are no UTF-8 are replaced. :raises MachineError: it cannot be read."""
+    """A file's text, without the mark with which some editors begin it; bytes that are no UTF-8 are replaced.
+
+    :raises MachineError: it cannot be read.
+    """
     try:
         with path.open("rb") as stream:
-            return stream.read(LARGEST).decode("utf-8", "replace")
+            return stream.read(LARGEST).decode("utf-8-sig", "replace")
     except OSError as error:
         raise MachineError(f"the file cannot be read: {error.strerror or error}", where=path) from error

@@ -18,6 +18,7 @@ from perfbisect.core.point import Build, Point, Rejection, Workload, known, mome
 from perfbisect.core.sighting import SEVEN, Sighting, of_command, of_result_name
 from perfbisect.errors import UsageError
 from perfbisect.sources import journals, kanban, published
+from perfbisect.sources.files import LARGEST
 
 _PLAIN = "%Y%m%d-%H%M%S"
 _TAIL = re.compile(
@@ -45,8 +46,11 @@ class NoZoneError(ValueError):
     """A time does not say its zone, and nobody said it."""
 
 
-def sort_build(build: Build, files: Sequence[File]) -> tuple[tuple[Point, ...], tuple[Rejection, ...]]:
-    """Everything of one build, each in its place."""
+def sort_build(
+    build: Build, files: Sequence[File], latest: datetime | None = None
+) -> tuple[tuple[Point, ...], tuple[Rejection, ...]]:
+    """Everything of one build, each in its place. What began after ``latest`` was measured by a clock that is
+    wrong, and is no point: one such night would be the last of all for years."""
     points: list[Point] = []
     rejected: list[Rejection] = []
     parts: list[published.Part] = []
@@ -64,6 +68,9 @@ def sort_build(build: Build, files: Sequence[File]) -> tuple[tuple[Point, ...], 
                 rejected.append(
                     Rejection(build, "twin", reason, file.place, found.record, found.cell, found.began[:10])
                 )
+            elif latest is not None and moment(found.began) > latest:
+                reason = f"says {found.began}, which is not yet: the clock was wrong"
+                rejected.append(Rejection(build, "broken", reason, file.place, found.record, found.cell))
             else:
                 points.append(found)
     for launch in published.launches(build, parts, {point.start for point in points}):
@@ -116,7 +123,9 @@ def _results(build: Build, file: File) -> Iterator[Point | Rejection | published
     try:
         document = read_document(file.text)
     except ValueError as error:
-        yield Rejection(build, "broken", f"is no JSON: {error}", file.place)
+        cut = len(file.text.encode("utf-8", "replace")) >= LARGEST
+        why = f"is larger than {LARGEST >> 20} MB" if cut else f"is no JSON: {error}"
+        yield Rejection(build, "broken", why, file.place)
         return
     if isinstance(document, dict) and str(document.get("schema", "")).startswith("perfbisect.attempts/"):
         yield from journals.points_of(build, document, file.place)

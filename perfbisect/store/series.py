@@ -21,7 +21,7 @@ from perfbisect.core.admission import Place
 from perfbisect.core.point import Build, Point, Rejection, Workload
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.store.alerts import AlertTable
-from perfbisect.store.series_schema import FILE, open_store
+from perfbisect.store.series_schema import FILE, failed, open_store
 
 _LONG = 64
 _LARGE = 256 * 1024
@@ -66,8 +66,11 @@ class SeriesStore:
     def __enter__(self) -> SeriesStore:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """:raises UsageError, MachineError: the database failed in the block."""
         self.close()
+        if isinstance(error, sqlite3.DatabaseError):
+            raise failed(self.path, error) from error
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:

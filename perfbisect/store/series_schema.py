@@ -131,7 +131,7 @@ def open_store(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> sqli
         if version < len(migrations):
             _migrate(connection, path, migrations)
     except sqlite3.DatabaseError as error:
-        raise _failed(path, error) from error
+        raise failed(path, error) from error
     except OSError as error:
         raise MachineError(f"the store cannot be opened: {error.strerror or error}", where=path) from error
     return connection
@@ -175,7 +175,11 @@ def _run(connection: sqlite3.Connection, script: str) -> None:
             connection.execute(statement)
 
 
-def _failed(path: Path, error: sqlite3.DatabaseError) -> UsageError | MachineError:
+def failed(path: Path, error: sqlite3.DatabaseError) -> UsageError | MachineError:
+    """What a failure of the database is to the user."""
     if isinstance(error, sqlite3.OperationalError):
         return MachineError(f"the store cannot be used: {error}", where=path)
-    return UsageError(f"{path} is no store of perfbisect: {error}", next_step="move it away")
+    return UsageError(
+        f"{path} is no store of perfbisect, or damaged: {error}",
+        next_step="move it away and ingest again: points come back, what was said of alerts does not",
+    )

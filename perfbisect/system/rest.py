@@ -28,6 +28,10 @@ _AGAIN = frozenset({429, 500, 502, 503, 504})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
+class NotThereError(UsageError):
+    """Nothing is at an address: status 404."""
+
+
 class _Bearer(requests.auth.AuthBase):
     """Set as an object, so that a ``.netrc`` of the user's does not take its place."""
 
@@ -76,7 +80,11 @@ class Rest:
     def pages(self, url: str, parameters: Mapping[str, str | int] | None = None) -> Iterator[Any]:
         """The items of a list, page after page, as the ``Link`` header leads."""
         after, told = url, parameters
+        read: set[str] = set()
         while after:
+            if after in read:
+                raise self._odd(after, "a page that was read before: its pages lead in a circle")
+            read.add(after)
             reply = self._get(after, told)
             items = self._json(reply, after)
             if not isinstance(items, list):
@@ -150,7 +158,7 @@ class Rest:
                 next_step="give one that may read builds, artifacts and logs",
             )
         if reply.status == 404:
-            raise UsageError(f"{self.what} has nothing at this address", where=_plain(url))
+            raise NotThereError(f"{self.what} has nothing at this address", where=_plain(url))
         if reply.status != 200:
             raise self._odd(url, f"status {reply.status}")
         return reply
@@ -158,7 +166,7 @@ class Rest:
     def _json(self, reply: _Reply, url: str) -> Any:
         try:
             return json.loads(reply.content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._odd(url, "no JSON") from None
 
     def _odd(self, url: str, what: str) -> MachineError:

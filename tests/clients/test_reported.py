@@ -110,6 +110,7 @@ def test_text_alone_is_told_from_sound_that_did_not_come() -> None:
         (served(duration=0.0), "broken", "duration is 0 s"),
         (served(median_e2el_ms=math.nan), "broken", "median_e2el_ms is nan"),
         (served(median_e2el_ms="fast"), "broken", "not a number"),
+        (served(median_audio_ttfp_ms=-5.0), "broken", "median_audio_ttfp_ms is -5.0: no measurement"),
         (served(completed="all"), "broken", "completed is 'all'"),
         ({"models": []}, "other", "no result"),
         ([], "other", "a list"),

@@ -28,6 +28,10 @@ class Service:
     headers: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     seen_by_storage: list[str | None] = field(default_factory=list)
+    removed: set[str] = field(default_factory=set)
+    """Jobs whose logs, and artifacts, that are not there any more."""
+    circle: bool = False
+    """Its last page leads to the first."""
     per_page: int = 2
     api: str = ""
     storage: str = ""
@@ -106,6 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, {"message": "Not found"})
         if len(words) == 2:
             return self._answer(200, build)
+        if (words[3] if words[-1] == "log" else words[-2]) in service.removed:
+            return self._answer(404, {"message": "Not found"})
         if words[2:] == ["artifacts"]:
             return self._page(service.artifacts.get(words[1], []), parts.path, query)
         if words[-1] == "log":
@@ -119,8 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _page(self, items: list[dict[str, Any]], path: str, query: dict[str, str]) -> None:
         page, size = int(query.get("page", 1)), min(int(query["per_page"]), self.service.per_page)
         headers = {}
-        if page * size < len(items):
-            after = urlencode(query | {"page": str(page + 1)})
+        if page * size < len(items) or self.service.circle:
+            after = urlencode(query | {"page": str(page + 1 if page * size < len(items) else 1)})
             headers["Link"] = f'<{self.service.api}{path}?{after}>; rel="next", <{path}>; rel="last"'
         self._answer(200, items[(page - 1) * size : page * size], headers)
 

@@ -172,6 +172,34 @@ def test_what_is_not_there_is_told(service: Service) -> None:
         list(Buildkite().batches(f"{service.api}{PIPELINE}/builds/1", asked()))
 
 
+def test_what_was_removed_does_not_stop_the_rest(service: Service, tmp_path: Any) -> None:
+    """Logs and artifacts are removed after a time: a build that lacks them would be in the way for good."""
+    service.add(6401, {name_of(at="20260401-190000"): served(date="20260401-190200")})
+    service.add(6402, {name_of(at="20260402-190000"): served(date="20260402-190200")})
+    service.removed = {"artifact-0", "job-6401", "job-6402"}
+    told: list[str] = []
+    with SeriesStore.of(tmp_path) as store:
+        done = ingest(store, [service.api + PIPELINE], asked(say=told.append))
+        assert [point.build.name for point in store.points()] == ["6402"]
+    assert dict(done.rejected) == {"broken": 1}
+    assert told == [f"Buildkite: {name_of(at='20260401-190000')} was removed, and is left out"]
+
+
+def test_pages_that_lead_in_a_circle_end(service: Service) -> None:
+    service.add(6401, {})
+    service.circle = True
+    with pytest.raises(MachineError, match="its pages lead in a circle"):
+        fetched(service)
+    assert len(service.asked) == 2
+
+
+@pytest.mark.parametrize("told", [{"number": "x"}, {"number": None}, {"jobs": 3}])
+def test_what_is_no_build_is_told(service: Service, told: dict[str, Any]) -> None:
+    service.add(6401, {name_of(): served()}).update(told)
+    with pytest.raises(MachineError, match="answered with what is no build"):
+        fetched(service)
+
+
 def test_a_token_does_not_go_over_the_net_in_the_clear() -> None:
     with pytest.raises(UsageError, match="over https only"):
         Rest("http://buildkite.example/v2", TOKEN, "Buildkite")

@@ -101,6 +101,12 @@ def test_commands_beside_a_result_are_part_of_it(tmp_path: Path) -> None:
     assert (both.size, both.version) != (alone.size, alone.version)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_result(tmp_path: Path) -> None:
+    path = tmp_path / name_of()
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(served()).encode())
+    assert json.loads(batches(tmp_path)[0].files[0].read()[0]) == served()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

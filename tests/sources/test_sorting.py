@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timezone
+from datetime import datetime, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -12,11 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfbisect.core.point import Build, Point, Rejection
+from perfbisect.sources import sorting
 from perfbisect.sources.kanban import PIPELINE
 from perfbisect.sources.sorting import File, NoZoneError, check_zone, sort_build, when
 from tests.sources.made import drawn, name_of, served, template, text_only
 
 BUILD = Build("kanban", PIPELINE, "6433")
+SOON, LATER = "20260412-190000", "20990412-190000"
 
 
 def sort(
@@ -47,6 +49,24 @@ def gone(name: str, document: object) -> Rejection:
     assert points == []
     assert len(rejected) == 1
     return rejected[0]
+
+
+def test_a_clock_that_is_years_ahead_measured_nothing() -> None:
+    """Such a night would be the last of all, and every other series one that is not measured any more."""
+    files = [File("a", f"/{at}", json.dumps(served(date=at)), zone=timezone.utc) for at in (SOON, LATER)]
+    points, (wrong,) = sort_build(BUILD, files, datetime(2026, 4, 13, tzinfo=timezone.utc))
+    assert [point.raw for point in points] == [f"/{SOON}"]
+    assert (wrong.fate, wrong.raw) == ("broken", f"/{LATER}")
+    assert wrong.reason == "says 2099-04-12T18:58:20Z, which is not yet: the clock was wrong"
+    points, _ = sort_build(BUILD, files[1:])
+    assert len(points) == 1, "nobody said what time it is"
+
+
+def test_a_file_that_is_too_large_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "LARGEST", 1 << 20)
+    text = json.dumps(served(label="x" * (1 << 20)))[: 1 << 20]
+    assert gone(name_of(), text).reason == "is larger than 1 MB"
+    assert gone(name_of(), text[:100]).reason.startswith("is no JSON")
 
 
 def test_a_point_has_all_that_is_known() -> None:

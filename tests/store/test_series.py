@@ -177,6 +177,23 @@ def test_what_is_not_there_is_told(store: SeriesStore) -> None:
         store.raw("/nowhere")
 
 
+def test_a_store_that_is_damaged_is_told_where_it_shows(tmp_path: Path) -> None:
+    """Its first page is whole, so it opens; a page of its tables is not."""
+    with SeriesStore.of(tmp_path) as opened:
+        for number in range(200):
+            keep(opened, replace(BUILD, name=str(number), message="x" * 200))
+        path = opened.path
+    content = bytearray(path.read_bytes())
+    content[4096 * 8 :] = b"\xff" * (len(content) - 4096 * 8)
+    path.write_bytes(content)
+    with (
+        pytest.raises(UsageError, match=r"series.sqlite is no store of perfbisect, or damaged") as caught,
+        SeriesStore.of(tmp_path) as opened,
+    ):
+        opened.builds()
+    assert "ingest again" in caught.value.next
+
+
 def test_a_store_that_another_holds_is_told(store: SeriesStore) -> None:
     with SeriesStore(store.path) as other:
         other._db.execute("PRAGMA busy_timeout = 1")
