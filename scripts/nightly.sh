@@ -54,7 +54,8 @@ fetched=0
 repository=${NIGHTLY_REPO-$(git -C "$(dirname "$config")" rev-parse --show-toplevel 2> /dev/null)}
 if [ -n "$repository" ] && [ -n "$(git -C "$repository" remote 2>> "$log")" ]; then
   # Without the net the night is of what was fetched before; its exit code then says that something failed.
-  git -C "$repository" fetch --quiet >> "$log" 2>&1 9>&- || fetched=5
+  # What git tidies up in the background would run beside the measurements.
+  git -C "$repository" -c gc.auto=0 -c maintenance.auto=false fetch --quiet >> "$log" 2>&1 9>&- || fetched=5
 fi
 
 "$perfbisect" nightly "$config" "$@" >> "$log" 2>&1 9>&- &

@@ -205,7 +205,10 @@ def test_the_repository_is_fetched_before(home: Path) -> None:
     git("-C", "there", "commit", "-q", "--allow-empty", "-m", "One")
     git("clone", "-q", "there", "here")
     git("-C", "there", "commit", "-q", "--allow-empty", "-m", "Two")
-    assert night(home, NIGHTLY_REPO=str(home / "here")).returncode == 0
+    trace = home / "trace"
+    assert night(home, NIGHTLY_REPO=str(home / "here"), GIT_TRACE=str(trace)).returncode == 0
+    assert "git fetch" in trace.read_text()
+    assert "maintenance run" not in trace.read_text(), "it would run beside the measurements"
     assert git("-C", "here", "log", "-1", "--format=%s", "origin/HEAD") == "Two\n"
     shutil.rmtree(home / "there")
     done = night(home, NIGHTLY_REPO=str(home / "here"))

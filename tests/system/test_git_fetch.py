@@ -20,12 +20,17 @@ def there(tmp_path: Path) -> Cloned:
     return cloned(tmp_path)
 
 
-def test_the_remotes_branch_moves_and_what_is_ours_stays(there: Cloned, tmp_path: Path) -> None:
+def test_the_remotes_branch_moves_and_what_is_ours_stays(
+    there: Cloned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pushed, repository = there.push(2), Repository.open(there.clone)
+    seen, real = tmp_path / "trace", Repository.environment
+    monkeypatch.setattr(Repository, "environment", lambda self: real(self) | {"GIT_TRACE": str(seen)})
     (there.clone / "mine.txt").write_text("mine")
     before = {p: p.read_bytes() for p in there.clone.rglob("*") if p.is_file() and ".git" not in p.parts}
     fetch(repository, "origin", tmp_path / "logs" / "fetch.log")
     assert repository.resolve("origin/main").id == pushed
+    assert "maintenance run" not in seen.read_text(), "it would run beside the measurements"
     assert repository.resolve("main").id == repository.resolve("HEAD").id == there.commits[0]
     after = {p: p.read_bytes() for p in there.clone.rglob("*") if p.is_file() and ".git" not in p.parts}
     assert after == before
