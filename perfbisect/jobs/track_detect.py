@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.alert import Alert, Known, alerts_of
@@ -135,7 +135,6 @@ def detect_document(seen: Seen, store: SeriesStore, *, since: str, fdr: float) -
     """What was found, as it is told."""
     first = day_number(since) if since else 0
     medians, tails = seen.families
-    found = {one.id for one in seen.alerts}
     listed = [pair for family in seen.families for pair in family.listed if pair[0].first >= first]
     return TrackDetectDocument(
         fdr=fdr,
@@ -147,11 +146,7 @@ def detect_document(seen: Seen, store: SeriesStore, *, since: str, fdr: float) -
         boundaries=tuple(
             sorted((*_boundaries(seen.series, first), *_machines(seen, first)), key=lambda one: one.night)
         ),
-        gone=tuple(
-            GoneDocument(id=t.id, cell=t.cell, metric=t.metric, state=t.state, seen=t.seen)
-            for t in store.alerts.all()
-            if t.id not in found
-        ),
+        gone=_gone(store.alerts.all(), {one.id for one in seen.alerts}),
         census=CensusDocument(
             families=(
                 _family("medians and single numbers", medians),
@@ -196,6 +191,17 @@ def alert_document(alert: Alert) -> DetectedDocument:
         new=alert.new,
         nights=len(finding.after),
     )
+
+
+def _gone(told: Sequence[Told], found: Collection[str]) -> tuple[GoneDocument, ...]:
+    """What was told and is not found any more; first what was found the last time."""
+    last = max((one.seen for one in told), default="")
+    gone = [
+        GoneDocument(id=t.id, cell=t.cell, metric=t.metric, state=t.state, seen=t.seen, new=t.seen == last)
+        for t in told
+        if t.id not in found
+    ]
+    return tuple(sorted(gone, key=lambda one: (not one.new, one.id)))
 
 
 _SHORT = 20

@@ -87,6 +87,9 @@ def _status(alert: Alert, change: float, days: int, *, gone: bool) -> str:
         return "known"
     if gone:
         return "regressed, not measured since"
+    series = alert.finding.series
+    if any(hint.kind == "workload" and hint.index > alert.finding.index for hint in series.hints):
+        return "regressed, other requests since"
     return "regressed: an issue" if abs(change) > BAR and days >= DAYS else "regressed"
 
 

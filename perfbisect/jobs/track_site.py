@@ -14,7 +14,7 @@ from perfbisect.errors import RevisionError
 from perfbisect.jobs import site_cells
 from perfbisect.jobs.site_cells import cell_document
 from perfbisect.jobs.track_detect import Seen, alert_document
-from perfbisect.jobs.track_suspects import Ranked, cell_of_ours, command_of, ranked
+from perfbisect.jobs.track_suspects import Ranked, cell_of_ours, command_of, note_of, ranked
 from perfbisect.render.detect_documents import DetectedDocument
 from perfbisect.render.detect_lines import leading
 from perfbisect.render.documents import ReportDocument
@@ -167,9 +167,10 @@ def _rankings(
 
 
 def _suspects(one: Ranked) -> SuspectsDocument:
-    command = command_of(one, repo="PATH", cell=cell_of_ours(one.alert.finding))
-    document = suspects_document(one.alert.id, one.ranking, top=TOP, bisect=command, note=one.why)
-    return SuspectsDocument.model_validate(document.model_dump(exclude={"schema_", "of"}))
+    cell = cell_of_ours(one.alert.finding)
+    command = command_of(one, repo="PATH", cell=cell)
+    document = suspects_document(one.alert.id, one.ranking, top=TOP, bisect=command, note=note_of(one, cell))
+    return SuspectsDocument.model_validate(document.model_dump(exclude={"schema_", "of", "what"}))
 
 
 def _bisection(

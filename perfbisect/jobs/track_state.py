@@ -24,14 +24,14 @@ def mark(store: SeriesStore, name: str, state: State, why: str) -> TrackStateDoc
         for one in among:
             store.alerts.mark(one.id, state, why.strip())
     first = among[0]
-    more = f" and {len(among) - 1} more" if len(among) > 1 else ""
     return TrackStateDocument(
         id=first.id if len(among) == 1 else name,
-        cell=first.cell + more,
+        cell=first.cell,
         metric=first.metric,
         state=state,
         before=first.state,
         why=why.strip(),
+        alerts=len(among),
     )
 
 

@@ -24,7 +24,7 @@ from perfbisect.jobs.suspects import After, Asked, Onset, asked
 from perfbisect.jobs.track_detect import SET, Seen, alert_document
 from perfbisect.jobs.track_series import began, line_of, window_between
 from perfbisect.jobs.track_state import named, told
-from perfbisect.render.detect_lines import leading
+from perfbisect.render.detect_lines import effect_words, leading
 from perfbisect.render.suspects import TrackSuspectsDocument, suspects_document
 from perfbisect.store.series import SeriesStore
 from perfbisect.system.git import Repository
@@ -190,4 +190,26 @@ def track_suspects(ranked: Ranked, *, top: int, repo: str, cell: str, weights: P
     except OSError as error:
         raise UsageError(f"the weights cannot be written: {error}", where=weights) from error
     command = command_of(ranked, repo=repo, cell=cell, weights=str(weights))
-    return suspects_document(ranked.alert.id, ranked.ranking, top=top, bisect=command, note=ranked.why)
+    return suspects_document(
+        ranked.alert.id,
+        ranked.ranking,
+        top=top,
+        bisect=command,
+        note=note_of(ranked, cell),
+        what=_what(ranked),
+    )
+
+
+def note_of(ranked: Ranked, cell: str) -> str:
+    """How the window was found; where no cell of ours is known, what stands for it in the command."""
+    if cell:
+        return ranked.why
+    theirs = ranked.alert.finding.series.cell
+    unknown = f"no cell of ours is known to be {theirs}: name yours for CELL (perfbisect cells import)"
+    return f"{ranked.why}; {unknown}"
+
+
+def _what(ranked: Ranked) -> str:
+    told = alert_document(ranked.alert)
+    since = f"{effect_words(told)}, {told.shape}, begun on the night of {told.first[:10]}"
+    return f"{told.metric} of {told.cell} {since} ({told.event})"

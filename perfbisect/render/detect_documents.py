@@ -88,13 +88,15 @@ class CensusDocument(Document):
 
 
 class GoneDocument(Document):
-    """An alert that was told and is not found any more."""
+    """An alert that was told and is not found any more. ``new``: it was found the last time; ``seen``: when
+    that was."""
 
     id: str
     cell: str
     metric: str
     state: State
     seen: str
+    new: bool = False
 
 
 class TrackDetectDocument(LongDocument):
@@ -127,7 +129,8 @@ class TrackDetectDocument(LongDocument):
 
 
 class TrackStateDocument(Document):
-    """``perfbisect track ack``, ``close`` and ``reopen``."""
+    """``perfbisect track ack``, ``close`` and ``reopen``. Of an event ``alerts`` says how many are in it;
+    ``cell``, ``metric`` and ``before`` are those of the first."""
 
     schema_: Literal["perfbisect.track-state/1"] = Field(default="perfbisect.track-state/1", alias="schema")
     id: str
@@ -136,6 +139,7 @@ class TrackStateDocument(Document):
     state: State
     before: State
     why: str
+    alerts: int = 1
 
 
 class ReportRowDocument(Document):

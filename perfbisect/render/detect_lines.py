@@ -145,7 +145,12 @@ def _before(document: TrackDetectDocument, everything: bool) -> Iterator[str]:
             told = ", ".join(f"{count} {state}" for state, count in states.items())
             yield f"told before: {event}, {told}"
     for gone in document.gone:
-        yield f"not found any more: {gone.id} {line(gone.cell)} {line(gone.metric)}, last on {gone.seen[:10]}"
+        if gone.new or everything:
+            what = f"{gone.id} {line(gone.cell)} {line(gone.metric)}"
+            yield f"not found any more: {what}, found last on {gone.seen[:10]}"
+    older = sum(not gone.new for gone in document.gone)
+    if older and not everything:
+        yield f"not found any more, and told before: {older} (--all)"
 
 
 def _listed(document: TrackDetectDocument) -> Iterator[str]:
@@ -183,6 +188,7 @@ def _census(document: TrackDetectDocument) -> Iterator[str]:
 
 
 def state_lines(document: TrackStateDocument) -> Iterator[str]:
-    """What was said of an alert."""
-    who = f"{document.id} {line(document.cell)} {line(document.metric)}"
+    """What was said of an alert, or of those of an event."""
+    more = f" and {document.alerts - 1} more" if document.alerts > 1 else ""
+    who = f"{document.id} {line(document.cell)} {line(document.metric)}{more}"
     yield f"{who}: {document.state}, was {document.before}"

@@ -32,7 +32,7 @@ def nightly_markdown(document: TrackReportDocument) -> str:
         _about(document, code),
         house_table(document.rows) if document.rows else "Nothing is at another level than before.",
         RULE if document.rows else "",
-        *(_event(name, alerts) for name, alerts in events(document.detect.alerts)),
+        *(_event(name, alerts) for name, alerts in _told(document)),
         *_rest(document),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -51,7 +51,7 @@ def nightly_html(document: TrackReportDocument) -> str:
     environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
     told = [
         (name, leading(alerts, name), [line(words, 400) for words in leading(alerts, name).evidence], alerts)
-        for name, alerts in events(document.detect.alerts)
+        for name, alerts in _told(document)
     ]
     return environment.get_template("nightly.html.jinja").render(
         night=document.night,
@@ -88,10 +88,26 @@ def _summary(first: DetectedDocument, alerts: list[DetectedDocument]) -> str:
     cells = len({alert.cell for alert in alerts})
     what = f"{first.first[:10]}: {first.cause}, {first.shape}, {effect_words(first)} of {first.metric}"
     others = f" in {first.cell}" + (f" and {cells - 1} other cells" if cells > 1 else "")
-    return what + others + (", recovered" if first.recovered else "")
+    over = sum(alert.recovered for alert in alerts)
+    back = (
+        f", {over} of {len(alerts)} alerts recovered"
+        if 0 < over < len(alerts)
+        else ", recovered" * (over > 0)
+    )
+    said = f", {first.state}: {first.why}" if first.state != "open" else ""
+    return what + others + back + said
+
+
+def _told(document: TrackReportDocument) -> list[tuple[str, list[DetectedDocument]]]:
+    """The events that are not closed."""
+    found = events(document.detect.alerts)
+    return [(name, alerts) for name, alerts in found if any(alert.state != "closed" for alert in alerts)]
 
 
 def _rest(document: TrackReportDocument) -> Iterator[str]:
+    closed = len(events(document.detect.alerts)) - len(_told(document))
+    if closed:
+        yield f"Closed and not told again: {closed} events."
     for family in document.detect.census.families:
         yield (
             f"{family.judged} series of {family.name} were judged, {family.alarmed} alarmed, at most "

@@ -16,20 +16,23 @@ _NEUTRAL = 1e-9
 
 
 class TrackSuspectsDocument(SuspectsDocument):
-    """What ``track suspects`` prints: the likeliest commits of an alert's window, of ``of`` all together."""
+    """What ``track suspects`` prints: the likeliest commits of an alert's window, of ``of`` all together.
+    ``what``: what moved, by how much and since when, in words."""
 
     schema_: Literal["perfbisect.track-suspects/1"] = Field(
         default="perfbisect.track-suspects/1", alias="schema"
     )
     of: int
+    what: str = ""
 
 
 def suspects_document(
-    alert: str, ranking: Ranking, *, top: int = 20, bisect: str = "", note: str = ""
+    alert: str, ranking: Ranking, *, top: int = 20, bisect: str = "", note: str = "", what: str = ""
 ) -> TrackSuspectsDocument:
     """A ranking as a document, cut after the ``top`` likeliest."""
     return TrackSuspectsDocument(
         alert=alert,
+        what=what,
         of=len(ranking.suspects),
         suspects=tuple(
             SuspectDocument(
@@ -55,7 +58,8 @@ def _factor(factor: Factor) -> FactorDocument:
 
 def suspects_lines(document: TrackSuspectsDocument) -> list[str]:
     """For a terminal: each suspect with the evidence that moved it, then the command."""
-    out = [_head(document)]
+    out = [line(f"{document.alert}: {document.what}", 400)] if document.what else []
+    out += [_head(document)]
     out += [f"  {line(document.radius, 400)}"] if document.radius else []
     for suspect in document.suspects:
         who = f"{suspect.sha[:12]}  {suspect.date[:16]}  {line(suspect.subject, 90)}"
@@ -81,7 +85,9 @@ def suspects_markdown(document: TrackSuspectsDocument) -> str:
         for x in document.suspects
     )
     parts = [
-        f"## Suspects: {prose(_head(document))}",
+        f"## Suspects of {prose(document.alert)}",
+        prose(document.what),
+        prose(_head(document)),
         prose(document.radius),
         table(("p", "commit", "subject", "date", "evidence"), rows),
         f"None of them: {probability(document.elsewhere)}.",
@@ -94,8 +100,8 @@ def suspects_markdown(document: TrackSuspectsDocument) -> str:
 
 def _head(document: TrackSuspectsDocument) -> str:
     if document.attributed:
-        return f"attributed by revert: {document.attributed}"
-    return f"{document.of} commits in the window of {document.alert}"
+        return f"attributed by revert to {document.suspects[0].sha[:12]}: {document.attributed}"
+    return f"{document.of} commits in its window"
 
 
 def _rest(document: TrackSuspectsDocument) -> list[str]:

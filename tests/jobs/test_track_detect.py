@@ -15,6 +15,8 @@ from perfbisect.jobs.track_detect import detect, look, series_of_main
 from perfbisect.jobs.track_rebaseline import rebaseline
 from perfbisect.jobs.track_report import report
 from perfbisect.jobs.track_state import mark, marks, not_to_be_absorbed
+from perfbisect.render.detect_lines import detect_lines
+from perfbisect.render.nightly_report import nightly_markdown
 from perfbisect.store.series import SeriesStore
 from tests.core.made_series import cell, noise, step
 
@@ -86,3 +88,40 @@ def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> No
     assert report(store, look(store, TABLE), fdr=0.05).rows[0].status == "known"
     mark(store, worse.alert, "closed", "accepted")
     assert [row.test for row in report(store, look(store, TABLE), fdr=0.05).rows] == ["better"]
+
+
+def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStore) -> None:
+    """What it is now is of other requests: nobody can say by how much it is worse than before."""
+    asked = [{"input_tokens": 100.0 if night < 30 else 300.0} for night in range(40)]
+    slow = [replace(p, covariates=more) for p, more in zip(points(at=20, factor=1.3), asked, strict=True)]
+    keep(store, *slow)
+    (row,) = report(store, look(store, TABLE), fdr=0.05).rows
+    assert row.status == "regressed, other requests since"
+
+
+def test_what_is_not_found_any_more_is_told_once(store: SeriesStore) -> None:
+    keep(store, *points(at=20, factor=1.3), *points("other", at=20, factor=1.3))
+    detect(store, TABLE, now="2026-05-01T00:00:00Z")
+    keep(store, *points("other"))
+    told = detect(store, TABLE, now="2026-05-02T00:00:00Z")
+    (gone,) = told.gone
+    assert gone.new and gone.cell.startswith("other/")
+    words = "found last on 2026-05-01"
+    assert [line for line in detect_lines(told) if line.endswith(words)]
+    again = detect(store, TABLE, now="2026-05-03T00:00:00Z")
+    assert [one.new for one in again.gone] == [False]
+    lines = list(detect_lines(again))
+    assert "not found any more, and told before: 1 (--all)" in lines
+    assert not [line for line in lines if line.endswith(words)]
+    assert [line for line in detect_lines(again, everything=True) if line.endswith(words)]
+
+
+def test_a_closed_event_is_not_reported_again(store: SeriesStore) -> None:
+    keep(store, *points(at=20, factor=1.3), *points("better", at=30, factor=0.7))
+    (fixed,) = [a for a in detect(store, TABLE, now="t").alerts if a.cell.startswith("better")]
+    known = next(a for a in detect(store, TABLE, now="t").alerts if a.id != fixed.id)
+    mark(store, fixed.id, "closed", "accepted")
+    assert mark(store, known.event, "acknowledged", "issue 7").alerts == 1
+    text = nightly_markdown(report(store, look(store, TABLE), fdr=0.05))
+    assert fixed.event not in text and "Closed and not told again: 1 events." in text
+    assert ", acknowledged: issue 7**" in text

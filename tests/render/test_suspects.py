@@ -21,7 +21,10 @@ def ranking():
     )
 
 
-DOCUMENT = suspects_document("alert-1", ranking(), top=2, bisect="perfbisect bisect x", note="a note")
+WHAT = "ttft of a_cell x 3 begun on the night of 2026-04-12"
+DOCUMENT = suspects_document(
+    "alert-1", ranking(), top=2, bisect="perfbisect bisect x", note="a note", what=WHAT
+)
 
 
 def test_the_json_that_others_build_on() -> None:
@@ -38,7 +41,8 @@ def test_the_json_that_others_build_on() -> None:
 
 def test_the_lines() -> None:
     lines = suspects_lines(DOCUMENT)
-    assert lines[0].startswith("attributed by revert: ffffffffffff reverts it")
+    assert lines[0] == f"alert-1: {WHAT}"
+    assert lines[1].startswith("attributed by revert to aaaaaaaaaaaa: ffffffffffff reverts it")
     text = "\n".join(lines)
     assert "\x1b" not in text
     assert "×100  ffffffffffff reverts it in the window of the recovery" in text
@@ -49,16 +53,18 @@ def test_the_lines() -> None:
 
 def test_the_markdown_shows_the_words_of_others_as_text() -> None:
     text = suspects_markdown(DOCUMENT)
-    row = next(one for one in text.splitlines() if "aaaaaaaaaaaa" in one)
+    row = next(one for one in text.splitlines() if "`aaaaaaaaaaaa`" in one)
     assert row.count("|") == 6, "a bar in a subject ends no cell"
     assert "\x1b" not in text
     assert "```sh\nperfbisect bisect x\n```" in text
-    assert "attributed by revert" in text.splitlines()[0]
+    head = text.split("\n\n")
+    assert head[0] == "## Suspects of alert-1" and "begun on the night of 2026-04-12" in head[1]
+    assert head[2].startswith("attributed by revert to aaaaaaaaaaaa")
 
 
 def test_a_ranking_that_settles_nothing() -> None:
     plain = suspects_document("alert-2", ranked(commit("a"), commit("b")))
-    assert suspects_lines(plain)[0] == "2 commits in the window of alert-2"
+    assert suspects_lines(plain)[0] == "2 commits in its window"
     text = suspects_markdown(plain)
     assert "attributed" not in text and "```" not in text
     assert "None of them: 0.20." in text
