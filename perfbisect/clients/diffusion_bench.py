@@ -12,13 +12,13 @@ from pathlib import PurePath
 from typing import Any
 
 from perfbisect.clients import diffusion_bench_result as result_document
-from perfbisect.clients.vllm_bench import taken
+from perfbisect.clients.bench_serve import environment, taken
 from perfbisect.core.attempt import RunResult, key
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import STAGE, MetricRef
 from perfbisect.core.options import option_tokens
 from perfbisect.errors import UsageError
-from perfbisect.families import OFFLINE, Endpoint
+from perfbisect.families import Endpoint
 from perfbisect.families.diffusion import BACKENDS, endpoint_of
 
 SCRIPT = "benchmarks/diffusion/diffusion_benchmark_serving.py"
@@ -100,11 +100,8 @@ class DiffusionBench:
         return ("-c", STARTER, *option_tokens(options, negatable=False))
 
     def env(self, cell: Cell) -> dict[str, str]:
-        """Loopback past every proxy; offline where all that is needed is on this machine; the cell's own."""
-        env = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-        if cell.needs_no_hub:
-            env |= OFFLINE
-        return {**env, **cell.client.env}
+        """See :func:`perfbisect.clients.bench_serve.environment`."""
+        return environment(cell, {})
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002
         """None: the script imports little."""

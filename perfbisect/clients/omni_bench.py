@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from perfbisect.clients import bench_serve, reading
 from perfbisect.clients import omni_bench_result as result_document
-from perfbisect.clients import reading
-from perfbisect.clients.vllm_bench import taken
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import STAGE, MetricRef
-from perfbisect.core.options import option_tokens
 from perfbisect.errors import UsageError
-from perfbisect.families import OFFLINE, Endpoint
+from perfbisect.families import Endpoint
 from perfbisect.families.requests import CHAT, EDITS, IMAGES, SPEECH, VIDEOS, audible
 
 SILENT = 0.01
@@ -71,49 +69,19 @@ class OmniBench:
         :raises UsageError: an argument that is not the cell's to set, a backend that is not known, one that
             does not fit the endpoint, or an answer that the client cannot count.
         """
-        taken(cell)
-        own: dict[str, object] = {
+        differing = {
             "omni": True,
-            "backend": cell.backend,
-            "base-url": endpoint.base_url,
-            "endpoint": cell.endpoint,
-            "model": endpoint.model_name,
-            "tokenizer": cell.tokenizer or cell.model,
-            "dataset-name": cell.dataset_name,
-            "dataset-path": cell.dataset_path,
-            "num-prompts": cell.num_prompts,
-            "num-warmups": cell.num_warmups,
-            "max-concurrency": cell.max_concurrency,
-            "request-rate": f"{cell.request_rate:.12g}",
-            "burstiness": None if cell.burstiness == 1 else cell.burstiness,
-            "ignore-eos": cell.ignore_eos,
             "extra-body": _extra_body(cell) or None,
-            "seed": seed,
-            "disable-tqdm": True,
-            "percentile-metrics": ",".join(_asked(cell)),
-            "metric-percentiles": ",".join(f"{percentile:g}" for percentile in _percentiles(cell)),
             "ready-check-timeout-sec": 60,
-            "save-result": True,
-            "save-detailed": True,
-            "result-dir": str(result.parent),
-            "result-filename": result.name,
+            **bench_serve.listed(_asked(cell), _percentiles(cell)),
         }
-        sampling = {name.replace("_", "-"): value for name, value in cell.sampling.model_dump().items()}
-        stamped = {**metadata, reading.SEED: str(seed), reading.CELL: cell.digest}
-        options = {**own, **sampling, **cell.dataset_args, **cell.client.args}
-        return (
-            *("-m", "vllm_omni.entrypoints.cli.main", "bench", "serve"),
-            *option_tokens(options, negatable=False),
-            *("--metadata", *(f"{name}={value}" for name, value in stamped.items())),
+        return bench_serve.command(
+            self.package, cell, endpoint, seed=seed, result=result, metadata=metadata, differing=differing
         )
 
     def env(self, cell: Cell) -> dict[str, str]:
-        """Loopback past every proxy; offline where all that is needed is on this machine; the cell's own."""
-        env = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-        env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-        if cell.needs_no_hub:
-            env |= OFFLINE
-        return {**env, **cell.client.env}
+        """See :func:`perfbisect.clients.bench_serve.environment`."""
+        return bench_serve.environment(cell, bench_serve.NO_USAGE)
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002
         """None: its modules change those of vLLM as they are imported, in an order that is its own."""

@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from perfbisect.clients import reading
+from perfbisect.clients import bench_serve, reading
 from perfbisect.clients import vllm_bench_result as result_document
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import MetricRef
-from perfbisect.core.options import option_tokens
-from perfbisect.errors import UsageError
-from perfbisect.families import OFFLINE, Endpoint
+from perfbisect.families import Endpoint
 
 REPORTED = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2el"}
 """The client's percentile metrics that are rows of the metric table."""
-
-_OURS = (
-    *(
-        "backend",
-        "base-url",
-        "host",
-        "port",
-        "endpoint",
-        "model",
-        "served-model-name",
-        "tokenizer",
-        "dataset-name",
-    ),
-    *("dataset-path", "num-prompts", "num-warmups", "max-concurrency", "request-rate", "burstiness", "seed"),
-    *(
-        "ignore-eos",
-        "extra-body",
-        "temperature",
-        "top-p",
-        "top-k",
-        "min-p",
-        "frequency-penalty",
-        "presence-penalty",
-    ),
-    *("repetition-penalty", "percentile-metrics", "metric-percentiles", "save-result", "save-detailed"),
-    *("append-result", "result-dir", "result-filename", "metadata", "disable-tqdm"),
-)
-"""Options that an attempt or a key of the cell sets."""
-
 
 _IMPORTED = (
     *(f"vllm.entrypoints.cli.benchmark.{name}" for name in ("main", "serve", "latency", "throughput")),
@@ -71,48 +40,18 @@ class VllmBench:
 
         :raises UsageError: a client or dataset argument that is not the cell's to set.
         """
-        taken(cell)
-        extra = {**cell.dataset_args, **cell.client.args}
-        own: dict[str, object] = {
-            "backend": cell.backend,
-            "base-url": endpoint.base_url,
-            "endpoint": cell.endpoint,
-            "model": endpoint.model_name,
-            "tokenizer": cell.tokenizer or cell.model,
-            "dataset-name": cell.dataset_name,
-            "dataset-path": cell.dataset_path,
-            "num-prompts": cell.num_prompts,
-            "num-warmups": cell.num_warmups,
-            "max-concurrency": cell.max_concurrency,
-            "request-rate": f"{cell.request_rate:.12g}",
-            "burstiness": None if cell.burstiness == 1 else cell.burstiness,
-            "ignore-eos": cell.ignore_eos,
+        differing = {
             "extra-body": dict(cell.extra_body) or None,
-            "seed": seed,
-            "disable-tqdm": True,
-            "percentile-metrics": ",".join(cell.percentile_metrics),
-            "metric-percentiles": ",".join(f"{percentile:g}" for percentile in cell.metric_percentiles),
             "ready-check-timeout-sec": 30,
-            "save-result": True,
-            "save-detailed": True,
-            "result-dir": str(result.parent),
-            "result-filename": result.name,
+            **bench_serve.listed(cell.percentile_metrics, cell.metric_percentiles),
         }
-        sampling = {name.replace("_", "-"): value for name, value in cell.sampling.model_dump().items()}
-        stamped = {**metadata, reading.SEED: str(seed), reading.CELL: cell.digest}
-        return (
-            *("-m", "vllm.entrypoints.cli.main", "bench", "serve"),
-            *option_tokens({**own, **sampling, **extra}, negatable=False),
-            *("--metadata", *(f"{name}={value}" for name, value in stamped.items())),
+        return bench_serve.command(
+            self.package, cell, endpoint, seed=seed, result=result, metadata=metadata, differing=differing
         )
 
     def env(self, cell: Cell) -> dict[str, str]:
-        """Loopback past every proxy; offline where all that is needed is on this machine; the cell's own."""
-        env = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-        env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-        if cell.needs_no_hub:
-            env |= OFFLINE
-        return {**env, **cell.client.env}
+        """See :func:`perfbisect.clients.bench_serve.environment`."""
+        return bench_serve.environment(cell, bench_serve.NO_USAGE)
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:
         """What ``vllm bench serve`` imports before it reads arguments; none where it is a Rust program."""
@@ -153,17 +92,6 @@ class VllmBench:
         """A result document -> a run; see :mod:`perfbisect.clients.vllm_bench_result`."""
         return result_document.parse(
             cell, document, keys=self.metrics(cell), index=index, seed=seed, expected=expected or {}
-        )
-
-
-def taken(cell: Cell, ours: Iterable[str] = _OURS) -> None:
-    """:raises UsageError: a client or dataset argument that is not the cell's to set."""
-    extra = {**cell.dataset_args, **cell.client.args}
-    found = [name for name in ours if name in extra]
-    if found:
-        raise UsageError(
-            f"cell {cell.name}: client.args and dataset_args cannot set {', '.join(found)}: "
-            "these have keys of their own in the cell, or belong to the attempt"
         )
 
 
