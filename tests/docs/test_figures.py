@@ -14,19 +14,26 @@ PAGES: Mapping[str, str] = {
     for name in ("README.md", "docs/detection.md", "docs/method.md", "docs/compare.md", "docs/sessions.md")
 }
 DETECTION, METHOD, README = PAGES["docs/detection.md"], PAGES["docs/method.md"], PAGES["README.md"]
+SERIES = METHOD[METHOD.index("## Seeing a change in a series") :]
 
 
-def rows(text: str, first: str) -> dict[str, list[str]]:
-    """The rows of the table whose head begins so, by their first cell; markup of emphasis is left out."""
-    lines = text[text.index(f"| {first} |") :].partition("\n\n")[0].splitlines()[2:]
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return {row[0].replace("*", ""): [cell.replace("*", "") for cell in row[1:]] for row in cells}
+def rows(text: str, first: str) -> dict[str, dict[str, str]]:
+    """The rows of the table whose head begins so, by their first cell, each by its columns' names; markup of
+    emphasis is left out."""
+    lines = text[text.index(f"| {first} |") :].partition("\n\n")[0].replace("*", "").splitlines()
+    head, _, *cells = [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in lines]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in cells}
 
 
-def planted(series: str) -> tuple[str, str, str, str]:
-    """F1 and unchanged series with an alarm as they were measured, and both as they are cited in short."""
-    _, _, f1, _, _, alarmed, *_ = rows(DETECTION, "set | P | R")[series]
-    return f1, alarmed, f"{float(f1):.2f}", alarmed.partition("= ")[2]
+def planted(series: str) -> dict[str, str]:
+    """What was measured of steps that were planted in a kind of noise."""
+    return rows(DETECTION, "set | P | R")[series]
+
+
+def cited(series: str) -> str:
+    """F1 and the share of unchanged series with an alarm, as they are cited in short."""
+    row = planted(series)
+    return f"{short(row['F1'])}, {row['unchanged with an alarm'].partition('= ')[2]}"
 
 
 def short(p: str) -> str:
@@ -34,56 +41,51 @@ def short(p: str) -> str:
 
 
 def test_the_readme_cites_the_detector_and_its_rival_as_they_were_measured() -> None:
-    cited = re.search(
+    said = re.search(
         r"an F1 of (\S+) \((\S+ %) of unchanged series told\), perfbisect's detection\s+"
         r"\[(\S+) \((\S+ %)\)\]",
         README,
     )
-    assert cited is not None
+    assert said is not None
     tools = rows(DETECTION, "detector | shuffled")
-    otava = next(row[0] for name, row in tools.items() if name.startswith("Apache Otava"))
-    assert f"{cited[1]}, {cited[2]}" == otava
-    assert (cited[3], cited[4]) == planted("shuffled")[2:]
+    otava = next(row["shuffled"] for name, row in tools.items() if name.startswith("Apache Otava"))
+    assert f"{said[1]}, {said[2]}" == otava
+    assert f"{said[3]}, {said[4]}" == cited("shuffled")
 
 
 def test_the_table_of_tools_has_our_row_as_it_was_measured() -> None:
-    ours = rows(DETECTION, "detector | shuffled")["perfbisect"]
-    _, _, *shuffled = planted("shuffled")
-    _, _, *contiguous = planted("contiguous")
-    p, r, *_ = rows(DETECTION, "set | P | R")["contiguous"]
-    assert ours == [", ".join(shuffled), ", ".join(contiguous), f"{short(p)}, {short(r)}"]
+    ours, there = rows(DETECTION, "detector | shuffled")["perfbisect"], planted("contiguous")
+    assert (ours["shuffled"], ours["contiguous"]) == (cited("shuffled"), cited("contiguous"))
+    assert ours["contiguous, P and R"] == f"{short(there['P'])}, {short(there['R'])}"
 
 
 @pytest.mark.parametrize("series", ["shuffled", "contiguous"])
 def test_the_bars_of_the_method_have_what_was_measured_of_the_detector(series: str) -> None:
-    f1, alarmed, *_ = planted(series)
-    (_, seen) = rows(METHOD[METHOD.index("## Seeing a change") :], "bar | wanted")[
-        f"F1 {series}; unchanged series told"
-    ]
-    assert (seen.split(",")[0].split(";")[0], seen.rpartition("; ")[2]) == (f1, alarmed)
+    seen = rows(SERIES, "bar | wanted")[f"F1 {series}; unchanged series told"]["seen"]
+    f1, alarmed = re.split("[,;]", seen)[0], seen.rpartition("; ")[2]
+    assert (f1, alarmed) == (planted(series)["F1"], planted(series)["unchanged with an alarm"])
 
 
 def test_the_bars_of_places_and_false_discoveries_are_those_that_were_measured() -> None:
-    bars = rows(METHOD[METHOD.index("## Seeing a change") :], "bar | wanted")
-    held = [row[6].split(" % of")[0] for row in rows(DETECTION, "set | P | R").values()]
-    assert bars["the 95 % set holds the place"][1] == f"{held[0]} and {held[1]} %"
+    bars = {name: row["seen"] for name, row in rows(SERIES, "bar | wanted").items()}
+    held = [planted(name)["set of places holds"].split(" % of")[0] for name in ("shuffled", "contiguous")]
+    assert bars["the 95 % set holds the place"] == f"{held[0]} and {held[1]} %"
     asked = re.search(r"^\| shuffled \| 0\.05 \| \d+ \| \d+ = (\S+ %) \|", DETECTION, re.M)
     assert asked is not None
-    assert bars["false ones among the series alarmed at 5 %, 400 shuffled series"][1].startswith(
-        f"{asked[1]};"
-    )
+    seen = bars["false ones among the series alarmed at 5 %, 400 shuffled series"]
+    assert seen.startswith(f"{asked[1]};")
 
 
 def test_the_bars_of_a_comparison_are_those_of_its_worlds() -> None:
-    bars = {name: seen for name, (_, seen) in rows(METHOD, "bar | wanted").items()}
+    bars = {name: row["seen"] for name, row in rows(METHOD, "bar | wanted").items()}
     worlds = rows(PAGES["docs/compare.md"], "world | regression %")
-    worse, better, same, _, holds, _ = worlds["no change"]
-    step, *_, step_holds, _ = worlds["5 % slower"]
-    called = bars["A against A called different, over the whole budget"]
-    assert called.startswith(f"{float(worse) + float(better):.1f} % (")
-    assert bars["A against A called `same`"] == f"{same} %"
-    assert bars["a step of 5 % called"] == f"{step} %"
-    assert bars["the 95 % interval holds the effect"] == f"{holds} and {step_holds} %"
+    same, slower = worlds["no change"], worlds["5 % slower"]
+    called = float(same["regression %"]) + float(same["improvement %"])
+    assert bars["A against A called different, over the whole budget"].startswith(f"{called:.1f} % (")
+    assert bars["A against A called `same`"] == f"{same['same %']} %"
+    assert bars["a step of 5 % called"] == f"{slower['regression %']} %"
+    holds = f"{same['interval holds %']} and {slower['interval holds %']} %"
+    assert bars["the 95 % interval holds the effect"] == holds
 
 
 def test_the_readme_has_its_own_table_in_its_first_lines() -> None:
