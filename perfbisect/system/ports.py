@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import secrets
 import socket
@@ -14,9 +13,9 @@ from pathlib import Path
 
 from perfbisect.errors import MachineError
 from perfbisect.system import processes
+from perfbisect.system.listening import listening
 from perfbisect.system.processes import Process
 
-_LISTEN = "0A"
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _LOWEST = 15000
 _TRIES = 200
@@ -40,17 +39,18 @@ class Listener:
 
 def listeners(port: int) -> tuple[Listener, ...]:
     """Every TCP socket that listens on ``port``, on any address of this machine."""
-    rows = [row for name in ("tcp", "tcp6") for row in _rows(Path("/proc/net") / name, port)]
-    if not rows:
+    sockets = listening(port)
+    if not sockets:
         return ()
-    wanted = {inode for _, inode, _ in rows}
+    wanted = {found.inode for found in sockets}
     holders: dict[int, list[Process]] = {}
     for process in processes.table().values():
         held = {int(found[1]) for link in processes.opened(process.pid) if (found := _SOCKET.fullmatch(link))}
         for inode in held & wanted:
             holders.setdefault(inode, []).append(process)
     return tuple(
-        Listener(address, port, inode, user, tuple(holders.get(inode, ()))) for address, inode, user in rows
+        Listener(found.address, port, found.inode, found.user, tuple(holders.get(found.inode, ())))
+        for found in sockets
     )
 
 
@@ -128,28 +128,6 @@ def check_ours(port: int, ours: Callable[[], Iterable[Process]], when: str) -> b
 
 def _listed(found: Iterable[Listener]) -> str:
     return "; ".join(map(str, found))
-
-
-def _rows(path: Path, port: int) -> list[tuple[str, int, int]]:
-    """(address, inode, user) of the listening sockets on this port in one table of the kernel."""
-    found = []
-    try:
-        lines = path.read_text("ascii", "replace").splitlines()[1:]
-    except OSError:
-        return []
-    for line in lines:
-        fields = line.split()
-        if len(fields) > 9 and fields[3] == _LISTEN:
-            address, _, number = fields[1].partition(":")
-            if int(number, 16) == port:
-                found.append((_address(address), int(fields[9]), int(fields[7])))
-    return found
-
-
-def _address(text: str) -> str:
-    """The kernel writes addresses as words of four bytes in the machine's order."""
-    raw = b"".join(bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8))
-    return str(ipaddress.ip_address(raw))
 
 
 def _ephemeral_low() -> int:

@@ -48,7 +48,8 @@ class Process:
 def process(pid: int) -> Process | None:
     """The row of one process id; None if nobody has it."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - as often as processes are
+            stat = file.read(4096).decode("utf-8", "replace")
     except OSError:
         return None
     head, _, tail = stat.rpartition(")")
@@ -168,13 +169,14 @@ def _writes(pid: int, inode: tuple[int, int] | None) -> bool:
 
 def opened(pid: int) -> Iterator[str]:
     """What the process has open: link texts of its descriptors (``socket:[123]``, paths)."""
+    folder = f"/proc/{pid}/fd"
     try:
-        links = list(Path(f"/proc/{pid}/fd").iterdir())
+        links = os.listdir(folder)  # noqa: PTH208 - read for every process many times an attempt
     except OSError:
         return
     for link in links:
         try:
-            yield str(link.readlink())
+            yield os.readlink(f"{folder}/{link}")  # noqa: PTH115
         except OSError:
             continue
 
