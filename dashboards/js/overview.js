@@ -41,12 +41,18 @@ perfbisect.overview = (() => {
   const where = (event) => {
     const cells = [...new Set(event.alerts.map((alert) => alert.cell.name))];
     const more = event.alerts.length - 1;
+    const over = event.alerts.filter((alert) => alert.kind === "over").length;
     return [
       el("a", { class: "go", href: perfbisect.address("alert", event.alerts[0].id) }, cells[0]),
       el("span", { class: "soft small block" }, event.alerts[0].metric,
-        more ? `, and ${words.many(more, "more alert")} in ${words.many(cells.length, "cell")}` : ""),
+        more ? `, and ${words.many(more, "more alert")} in ${words.many(cells.length, "cell")}` : "",
+        over && over < event.alerts.length ? `; ${over} recovered` : ""),
     ];
   };
+
+  // The series ends with the alert while other cells go on: nobody knows whether it is still so.
+  const ended = ({ last, measure }) =>
+    measure.time && last >= measure.time && words.day(moment(series.all().site.span[1])) > words.day(last);
 
   const row = (event, reach) => {
     const [lead] = event.alerts;
@@ -57,7 +63,8 @@ perfbisect.overview = (() => {
       el("td", { class: "long" }, where(event)),
       el("td", { class: "k" }, panels.size(lead, reach)),
       el("td", { class: "n" }, words.chance(lead.p)),
-      el("td", {}, panels.sort(lead)),
+      el("td", {}, panels.sort(lead),
+        ended(lead) ? el("span", { class: "soft small block" }, `no result since ${words.day(lead.last)}`) : null),
       el("td", {}, series.curve(lead.cell, lead.measure)),
       el("td", { class: "long" }, first
         ? [el("b", {}, words.probability(first.suspect[2])), " ", series.commit(first.suspect[0]), " ", el("bdi", {}, first.suspect[1])]

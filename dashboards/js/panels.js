@@ -84,7 +84,10 @@ perfbisect.panels = (() => {
       places(whole),
       el("p", { class: "small soft" }, "Alert ", el("a", { href: perfbisect.address("alert", known.id) }, known.id),
         others ? `, with ${words.many(others, "other alert")} of the same cause` : ""),
-      el("h3", {}, "Suspects"), suspects(whole.suspects),
+      el("h3", {}, "Suspects"),
+      whole.suspects && whole.ranked !== known.id ? el("p", { class: "small soft" }, "Ranked for alert ",
+        el("a", { href: perfbisect.address("alert", whole.ranked) }, whole.ranked), ", of the same cause.") : null,
+      suspects(whole.suspects),
       done.length ? [el("h3", {}, "Bisections"), bisections(done)] : null);
   };
 

@@ -134,17 +134,19 @@ def cell_payload(cell: SiteCellDocument) -> Payload:
 
 
 def event_payload(event: Event, document: SiteDocument) -> Payload:
-    """The alerts of one cause whole, with their suspects; equal rankings stand there once."""
+    """The alerts of one cause whole, with their suspects; equal rankings stand there once. An alert that has
+    none shows that of another one of its cause, ``ranked`` by name: whoever follows an event is told."""
     rankings = {ranking.alert: ranking for ranking in document.suspects}
     kept: list[Payload] = []
     alerts = []
+    shared = next((alert.id for alert in event.alerts if alert.id in rankings), "")
     for alert in event.alerts:
-        at = None
-        if alert.id in rankings:
-            own = rankings[alert.id].model_dump(exclude={"alert"})
+        at, name = None, alert.id if alert.id in rankings else shared
+        if name:
+            own = rankings[name].model_dump(exclude={"alert"})
             at = kept.index(own) if own in kept else len(kept)
             kept += [own] * (at == len(kept))
-        alerts.append(alert.model_dump() | {"ranking": at})
+        alerts.append(alert.model_dump() | {"ranking": at, "ranked": name})
     return {"id": text(event.id), "alerts": harmless(alerts), "rankings": harmless(kept)}
 
 

@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = ("wrong", "better", "other", "over", "acknowledged", "
 
 @dataclass(frozen=True)
 class Event:
-    """Alerts of one cause, the weightiest first."""
+    """Alerts of one cause: first those of their cells' headlines, the weightiest of either first."""
 
     id: str
     kind: Kind
@@ -70,9 +70,11 @@ def events(document: SiteDocument) -> tuple[Event, ...]:
     for alert in document.alerts:
         groups.setdefault(alert.event or alert.id, []).append(alert)
 
-    def placed(alert: AlertDocument) -> tuple[int, float, str]:
-        own = table[alert.cell, alert.metric]
-        return KINDS.index(kind(alert, own)), -weight(alert, own), alert.id
+    headlines = {(cell.name, cell.headline) for cell in document.cells}
+
+    def placed(alert: AlertDocument) -> tuple[int, bool, float, str]:
+        own, named = table[alert.cell, alert.metric], (alert.cell, alert.metric) in headlines
+        return KINDS.index(kind(alert, own)), not named, -weight(alert, own), alert.id
 
     found = []
     for name, alerts in groups.items():

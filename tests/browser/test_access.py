@@ -150,3 +150,11 @@ def test_a_narrow_window_is_enough(reader: Reader, address: str) -> None:
     reader.page.set_viewport_size({"width": 390, "height": 800})
     page = reader.open(address)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_telephone_shows_since_when_where_and_by_how_much(reader: Reader) -> None:
+    reader.page.set_viewport_size({"width": 390, "height": 800})
+    page = reader.open("#/")
+    assert (
+        page.evaluate("document.querySelector('table.events .effect').getBoundingClientRect().right") <= 390
+    )

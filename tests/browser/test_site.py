@@ -14,7 +14,7 @@ from perfbisect.render.safe import line
 from perfbisect.render.site import build
 from perfbisect.render.site_data import page_of
 from tests.browser.conftest import Reader
-from tests.render.site_world import HARM, large, site
+from tests.render.site_world import HARM, alert, cell, large, site
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -66,7 +66,7 @@ def test_what_is_wrong_stands_first_by_size_and_certainty(reader: Reader) -> Non
     rows = shown(page, "table.events tbody tr")
     assert [row.split("_")[0].split()[-1] for row in rows[:2]] == ["text", "omni"]
     assert len(rows) == 3
-    assert "−18.0 % worse" in rows[0]
+    assert "+31.0 % worse" in rows[0], "what its cell is read by, though another metric moved by more"
     assert "and 2 more alerts in 2 cells" in rows[0]
     assert "0.85" in rows[0]
     assert "drift" in rows[1]
@@ -80,6 +80,16 @@ def test_what_is_wrong_stands_first_by_size_and_certainty(reader: Reader) -> Non
         ["Closed", 0],
     ]
     assert any("no result since 2026-01-06" in row for row in shown(page, "table.cells tbody tr"))
+
+
+def test_an_alert_with_which_a_series_ends_says_so(reader: Reader, tmp_path: Path) -> None:
+    """Nobody knows whether it is still so; of one that goes on nothing is said."""
+    ended, going = cell(0, 60, moved=1.5, at=58), cell(1, 90, moved=1.5, at=58)
+    alerts = (alert(ended, "ttft", 58, 0.5), alert(going, "ttft", 58, 0.3))
+    build(DOCUMENT.model_copy(update={"cells": (ended, going), "alerts": alerts, "suspects": ()}), tmp_path)
+    reader.base = tmp_path.as_uri()
+    rows = shown(reader.open(), "table.events tbody tr")
+    assert ["no result since 2026-03-01" in row for row in rows] == [True, False]
 
 
 def test_filters_stand_in_the_address_and_come_back_from_it(reader: Reader) -> None:
@@ -192,10 +202,12 @@ def test_pointing_at_a_point_tells_its_build(reader: Reader) -> None:
 def test_an_alert_has_a_page_with_all_of_its_cause(reader: Reader) -> None:
     page = reader.open()
     page = reader.follow("table.events a.go")
-    assert page.inner_text("h1") == "output token throughput: −18.0 %"
+    assert page.inner_text("h1") == "time to first token: +31.0 %"
     assert "nightly#6060" in shown(page, ".reading")[0], "the point where it began"
     assert len(shown(page, "table.events tbody tr")) == 3
     assert len(shown(page, "table.events tbody tr.this")) == 1
+    assert "0.85" in shown(page, "table.suspects tbody tr")[0], "the suspects of its event"
+    assert any(text.startswith("Ranked for alert") for text in shown(page, "section.alert p"))
     page = reader.follow("a.button")
     traces = figure(page)["traces"]
     assert isinstance(traces, list)

@@ -226,9 +226,18 @@ def test_equal_rankings_stand_once() -> None:
     assert len(found["rankings"]) == 1
     assert at == {
         document.alerts[0].id: 0,
-        document.alerts[1].id: None,
+        document.alerts[1].id: 0,
         document.alerts[2].id: 0,
     }
+    names = {alert["id"]: alert["ranked"] for alert in found["alerts"]}
+    assert names == {one.id: one.id for one in document.alerts[:3]} | {document.alerts[1].id: same.alert}
+
+
+def test_of_an_event_without_suspects_none_are_shown() -> None:
+    document = site().model_copy(update={"suspects": ()})
+    found = event_payload(events(document)[0], document)
+    assert [(alert["ranking"], alert["ranked"]) for alert in found["alerts"]] == [(None, "")] * 3
+    assert found["rankings"] == []
 
 
 def test_what_a_metric_is_stands_once() -> None:
