@@ -108,13 +108,16 @@ def test_cells_or_an_error_that_says_where(document: Any, tmp_path: Path) -> Non
     (tmp_path / "specs").mkdir()
     path = tmp_path / "specs" / "spec.json"
     refused = read = 0
+    loaded: set[str] = set()
     for place in places(document):
         for value in VALUES:
             path.write_text(json.dumps(spoilt(document, place, value)))
             try:
                 found = read_specification(on_disk(path))
                 for cell in found.cells:
-                    load_cells(write_cell(tmp_path, cell))
+                    if repr(cell) not in loaded:  # a place spoils one cell, and the others were read before
+                        load_cells(write_cell(tmp_path, cell))
+                        loaded.add(repr(cell))
                 read += 1
             except LocatedError:
                 refused += 1
