@@ -20,6 +20,8 @@
 
 PYTHON ?= python3
 VENV := .venv
+# Many tests wait for processes of their own: one worker more than there are processors keeps these at work.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(5, len(os.sched_getaffinity(0)) + 1))')
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
@@ -65,7 +67,7 @@ demo-nightly: $(STAMP)
 	$(PY) -m scripts.demo_nightly $(ARGS)
 
 test: $(STAMP)
-	$(PY) -m pytest -m "not vllm and not browser" -n auto --maxprocesses=4 --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
+	$(PY) -m pytest -m "not vllm and not browser" -n $(WORKERS) --dist worksteal --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
 	$(PY) -m coverage report --include="perfbisect/core/*" --fail-under=95
 
 test-browser: $(STAMP)
