@@ -16,6 +16,7 @@ from perfbisect.core.series_many import FDR, Census
 from perfbisect.core.suspect_table import Table
 from perfbisect.errors import UsageError
 from perfbisect.jobs.track_series import by_lineage, gathered
+from perfbisect.jobs.track_state import told as last_told
 from perfbisect.render.detect_documents import (
     CensusDocument,
     DetectedDocument,
@@ -135,12 +136,15 @@ def detect_document(seen: Seen, store: SeriesStore, *, since: str, fdr: float) -
     """What was found, as it is told."""
     first = day_number(since) if since else 0
     medians, tails = seen.families
+    last = {one.id: last_told(one) for one in store.alerts.all()}
     listed = [pair for family in seen.families for pair in family.listed if pair[0].first >= first]
     return TrackDetectDocument(
         fdr=fdr,
         since=since,
         until=seen.until,
-        alerts=tuple(alert_document(one) for one in seen.alerts if one.finding.first >= first),
+        alerts=tuple(
+            _since(alert_document(one), last.get(one.id)) for one in seen.alerts if one.finding.first >= first
+        ),
         listed=tuple(_listed(finding, why) for finding, why in listed),
         together=tuple(_shared(event) for family in seen.families for event in family.shared),
         boundaries=tuple(
@@ -191,6 +195,14 @@ def alert_document(alert: Alert) -> DetectedDocument:
         new=alert.new,
         nights=len(finding.after),
     )
+
+
+def _since(now: DetectedDocument, before: DetectedDocument | None) -> DetectedDocument:
+    """With what became of it since it was told last."""
+    if before is None:
+        return now
+    was = before.cause if before.cause != now.cause else ""
+    return now.model_copy(update={"was": was, "came_back": now.recovered and not before.recovered})
 
 
 def _gone(told: Sequence[Told], found: Collection[str]) -> tuple[GoneDocument, ...]:

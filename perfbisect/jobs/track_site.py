@@ -141,7 +141,7 @@ def _notes(families: Sequence[Family]) -> dict[str, tuple[bool, str]]:
 
 
 def _plain(alert: DetectedDocument) -> AlertDocument:
-    return AlertDocument.model_validate(alert.model_dump(exclude={"new", "nights"}))
+    return AlertDocument.model_validate(alert.model_dump(exclude={"new", "nights", "was", "came_back"}))
 
 
 def _rankings(

@@ -12,10 +12,21 @@ from perfbisect.render.site_documents import AlertDocument, Cause, Shape, State
 
 
 class DetectedDocument(AlertDocument):
-    """An alert as it is told. ``new``: it was not told before. ``nights``: how many show it."""
+    """An alert as it is told.
+
+    ``new``: it was not told before. ``nights``: how many show it. ``was``: the cause that was told the last
+    time, where it is another one now; ``came_back``: it has recovered since then.
+    """
 
     new: bool
     nights: int
+    was: Cause | Literal[""] = ""
+    came_back: bool = False
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it is news: not told yet, or not yet as a change of the product."""
+        return self.state == "open" and (self.new or (self.was != "" and self.cause == "product"))
 
 
 class ListedDocument(Document):
@@ -118,7 +129,7 @@ class TrackDetectDocument(LongDocument):
     def brief(self) -> TrackDetectDocument:
         """The alerts that are new, then those that are open and newest; of the census no single series."""
         alerts = sorted(self.alerts, key=lambda alert: alert.first, reverse=True)
-        alerts.sort(key=lambda alert: (not alert.new, alert.state != "open"))
+        alerts.sort(key=lambda alert: (not (alert.new or alert.fresh), alert.state != "open"))
         brief = self.model_copy(update={"alerts": tuple(alerts)})
         brief = LongDocument.brief(brief)
         if not self.census.series:

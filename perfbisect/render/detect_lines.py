@@ -34,8 +34,7 @@ def detect_lines(document: TrackDetectDocument, *, everything: bool = False) -> 
     """Events with something new in full; what was told before in one line each, unless ``everything``."""
     shown = False
     for event, alerts in events(document.alerts):
-        fresh = [alert for alert in alerts if alert.new and alert.state == "open"]
-        if fresh or everything:
+        if everything or any(alert.fresh for alert in alerts):
             yield from _event(event, alerts)
             shown = True
     if not shown:
@@ -132,18 +131,19 @@ def _event(event: str, alerts: Sequence[DetectedDocument]) -> Iterator[str]:
 
 def _state(alert: DetectedDocument) -> str:
     if alert.state == "open":
-        return "" if alert.new else "told before"
+        return "" if alert.new else f"told as {alert.was}" if alert.was else "told before"
     return f"{alert.state}: {alert.why}" if alert.why else alert.state
 
 
 def _before(document: TrackDetectDocument, everything: bool) -> Iterator[str]:
     if not everything:
         for event, alerts in events(document.alerts):
-            if any(alert.new and alert.state == "open" for alert in alerts):
+            if any(alert.fresh for alert in alerts):
                 continue
             states = Counter("open" if a.state == "open" else a.state for a in alerts)
             told = ", ".join(f"{count} {state}" for state, count in states.items())
-            yield f"told before: {event}, {told}"
+            back = sum(alert.came_back for alert in alerts)
+            yield f"told before: {event}, {told}" + (f"; {back} recovered since" if back else "")
     for gone in document.gone:
         if gone.new or everything:
             what = f"{gone.id} {line(gone.cell)} {line(gone.metric)}"

@@ -125,3 +125,23 @@ def test_a_closed_event_is_not_reported_again(store: SeriesStore) -> None:
     text = nightly_markdown(report(store, look(store, TABLE), fdr=0.05))
     assert fixed.event not in text and "Closed and not told again: 1 events." in text
     assert ", acknowledged: issue 7**" in text
+
+
+def test_what_becomes_a_products_is_told_again_and_what_came_back_is_said(store: SeriesStore) -> None:
+    """On its second night nobody knows whether it stays; a week later it did, and nobody would hear."""
+    nights = step(noise(7, 40), 20, 1.3, until=30)
+    (series,) = cell({"e2el:median": nights})
+    causes = []
+    for until in (22, 27, 28, 34):
+        keep(store, *(replace(p, build=replace(p.build, branch="main")) for p in series.points[:until]))
+        told = detect(store, TABLE, now=f"2026-05-{until:02d}T00:00:00Z")
+        (slow,) = [one for one in told.alerts if one.effect > 0]
+        lines = list(detect_lines(told))
+        causes.append((slow.was, slow.cause, slow.came_back, lines[0].startswith("2024-10-24")))
+    assert causes == [
+        ("", "unknown", False, True),
+        ("unknown", "product", False, True),
+        ("", "product", False, False),
+        ("", "product", True, False),
+    ]
+    assert f"told before: {slow.event}, 1 open; 1 recovered since" in lines
