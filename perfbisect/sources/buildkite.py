@@ -109,7 +109,11 @@ def _builds(rest: Rest, found: Target, asked: Asked) -> Iterator[Mapping[str, An
         limits["branch"] = asked.branch
     if asked.since:
         limits["created_from"] = f"{asked.since}T00:00:00Z"
-    nightly = [told for told in rest.pages(f"{found.url}/builds", limits) if _is_nightly(told)]
+    every = list(rest.pages(f"{found.url}/builds", limits))
+    nightly = [told for told in every if _is_nightly(told)]
+    if not nightly:
+        of, since = asked.branch or "any branch", asked.since or "the beginning"
+        asked.say(f"Buildkite: no nightly build among the {len(every)} builds of {of} since {since}")
     yield from sorted(nightly, key=lambda told: int(told["number"]))
 
 

@@ -99,6 +99,10 @@ def test_only_nightlies_of_the_branch_since_a_day(service: Service) -> None:
     assert [b.build.name for b in fetched(service)] == ["6401", "6404"]
     assert [b.build.name for b in fetched(service, branch="")] == ["6401", "6402", "6404"]
     assert [b.build.name for b in fetched(service, since="2026-04-02")] == ["6404"]
+    told: list[str] = []
+    assert fetched(service, branch="fix", since="2026-04-02", say=told.append)
+    assert fetched(service, branch="other", since="2026-04-02", say=told.append) == []
+    assert told == ["Buildkite: no nightly build among the 0 builds of other since 2026-04-02"]
     address = f"{service.api}{PIPELINE}/builds/6403"
     assert [b.build.name for b in Buildkite().batches(address, asked())] == ["6403"]
 
