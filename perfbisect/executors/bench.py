@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from perfbisect.clients import Client
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
-from perfbisect.errors import ClientError, PerfbisectError, ServerError
+from perfbisect.errors import ClientError, Interrupted, PerfbisectError, ServerError
 from perfbisect.executors import Sink
 from perfbisect.executors.faults import BlamedError, Judge
 from perfbisect.executors.record import Record
@@ -22,6 +23,24 @@ from perfbisect.system.proc import Asked, Finished
 from perfbisect.system.server import Server, hit_rate
 
 _END_OF_LOG = 32768
+_LAST_WORDS = 3.0
+"""Seconds that a client has to end by itself after its server: some wait a minute for it to come back."""
+
+
+@dataclass
+class _Serving:
+    """Asked during a run, which it ends where a stop is asked for or its server has ended."""
+
+    server: Server
+    asked: Asked
+    _ended: float | None = None
+
+    def __call__(self) -> bool:
+        if self.asked():
+            return True
+        if self._ended is None and self.server.owned.exited() is not None:
+            self._ended = time.monotonic()
+        return self._ended is not None and time.monotonic() - self._ended > _LAST_WORDS
 
 
 @dataclass(frozen=True)
@@ -77,14 +96,19 @@ class Bench:
         self.server.check_ports(f"before run {name}")
         cache_before = self.server.prefix_cache()
         unfinished: list[int] = []
-        ended = self.runner.run(
-            self.argv(cell, name, seed),
-            log=log,
-            token=f"{self.runner.token}.client-{name}",
-            timeout=self.limit,
-            asked=self.asked,
-            at_limit=lambda: unfinished.append(self.server.in_flight()),
-        )
+        try:
+            ended = self.runner.run(
+                self.argv(cell, name, seed),
+                log=log,
+                token=f"{self.runner.token}.client-{name}",
+                timeout=self.limit,
+                asked=_Serving(self.server, self.asked),
+                at_limit=lambda: unfinished.append(self.server.in_flight()),
+            )
+        except Interrupted:
+            if self.asked() or (wrong := self.server.trouble()) is None:
+                raise
+            raise self._of_the_server(wrong, "(its client went on, and was stopped)") from None
         document = self._document(ended, result, log, sum(unfinished))
         try:
             run = self.client.parse(cell, document, index=index, seed=seed, expected=self.expected)

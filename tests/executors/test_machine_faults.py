@@ -72,6 +72,23 @@ def test_engine_that_crashes_is_the_changes(tmp_path: Path, name: str) -> None:
     assert failure(made).fault == "change", made.failure
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+def test_client_that_waits_for_a_server_that_has_ended_is_stopped(tmp_path: Path, overlap: bool) -> None:
+    begun = tmp_path / "attempt" / "client-warm.log"
+
+    def when_it_runs() -> None:
+        until(begun.exists)
+        send(signal.SIGKILL)(watch)
+
+    killer = threading.Thread(target=when_it_runs)
+    watch = Watch(at={"ready": lambda _: killer.start()})
+    client = environment(tmp_path, "client", PRETEND_FAULT="hang")
+    made = attempt(tmp_path, client=client, watch=watch, overlap=overlap)
+    killer.join()
+    assert failure(made).fault == "machine"
+    assert "its client went on, and was stopped" in failure(made).reason
+
+
 HOLD = """
 import mmap, os, pathlib, sys
 path = pathlib.Path("/dev/shm", sys.argv[1])
