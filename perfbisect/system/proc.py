@@ -205,7 +205,9 @@ def _end(leader: Owned | _Identity, observe: Callable[[], Iterable[Process]], gr
                 next_step="end them by hand; a process in state D waits for a device or file system",
             )
         time.sleep(_TICK)
-    leader.exited()
+    # A leader is shown as dead before the last of its threads has ended; only then can it be waited for.
+    while leader.exited() is None and time.monotonic() < deadline:
+        time.sleep(_TICK / 10)
 
 
 def _signal(pid: int, created: float, number: signal.Signals) -> None:
