@@ -86,9 +86,7 @@ def _tail(found: Break) -> Cause | None:
 
 def _workload(found: Break, moves: tuple[CountMove, ...]) -> Cause | None:
     told = [move.words for move in labels_moved(found.before, found.after, WORKLOAD)]
-    told += [
-        f"{move.words}, which is enough for {_times(found.shift)}" for move in moves if _explains(move, found)
-    ]
+    told += [f"{move.words}, which is enough to explain it" for move in moves if _explains(move, found)]
     return Cause("workload", tuple(told)) if told else None
 
 
@@ -189,8 +187,8 @@ def _difference(hit: list[_Start], spared: list[_Start]) -> tuple[str, ...]:
         return ()
     worst = max(abs(n.shift) for start in spared for n in start.cells)
     return (
-        f"every server that moved runs {' and '.join(sorted(alone))}, and none of the {len(spared)} that did "
-        f"not (at most {math.expm1(worst) * 100:.0f} %)",
+        f"every server that moved runs {' and '.join(sorted(alone))}, none of the {len(spared)} others does; "
+        f"they moved by {math.expm1(worst) * 100:.0f} % at most",
     )
 
 

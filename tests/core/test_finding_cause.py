@@ -64,7 +64,7 @@ def test_one_night_of_those_that_run_one_thing_is_a_products() -> None:
     hit_by = [*e2el("chunk", 1, at=15, factor=3, until=16), *e2el("tts", 2, at=15, factor=2, until=16)]
     finding, cause = told([*hit_by, *quiet()], of="tts")
     assert cause.word == "product"
-    assert "every server that moved runs chunk, and none of the 4 that did not" in cause.evidence[0]
+    assert "every server that moved runs chunk, none of the 4 others does" in cause.evidence[0]
     cells = Cells([*hit_by, *quiet()], traits)
     assert {one.cell.partition("/")[0]: hit(one, finding) for one in cells.beside(finding)} == {
         "chunk": True, "tts": True, "a": False, "b": False, "c": False, "d": False,
