@@ -58,7 +58,7 @@ def _row(alert: Alert, seen: Seen) -> Iterator[ReportRowDocument]:
         model=load.model,
         hardware=str(series.points[-1].covariates.get("hardware") or ""),
         type=_type(series),
-        config=series.cell.partition("@")[2],
+        config=series.cell.partition("/")[2] or series.cell.partition("@")[2],
         test=load.test,
         metric=series.metric,
         unit=series.row.unit,

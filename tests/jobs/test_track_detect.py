@@ -81,6 +81,7 @@ def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> No
         ("omni", "regressed: an issue", 20), ("better", "improved", 20),
     ]  # fmt: skip
     (worse, better) = document.rows
+    assert worse.config == "random@c4-n40", "one test has several data sets at one load"
     assert worse.change == pytest.approx(0.3, abs=0.02) and better.change == pytest.approx(-0.3, abs=0.02)
     assert worse.baseline == pytest.approx(100, rel=0.02)
     detect(store, TABLE, now="t")
