@@ -26,6 +26,7 @@ from perfbisect.errors import (
 from perfbisect.jobs.check import Level
 from perfbisect.jobs.compare import NothingDiffersError, SideRefusedError
 from perfbisect.jobs.fold import launches
+from perfbisect.jobs.next_command import git
 from perfbisect.jobs.plan import ComparePlan, plan_of
 from perfbisect.jobs.prepare import metric_of
 from perfbisect.jobs.recorded import Recorded
@@ -186,7 +187,7 @@ def _nothing(here: Place, typed: TypedCheck, measuring: Measuring, error: UsageE
         how="rev",
         limit=typed.fail_over or 0.0,
         sentences=(f"{error.message}: nothing that runs differs, and nothing was measured.",),
-        next=f"git show --stat {change.short}",
+        next=git(str(here.needed_repository().path), "show", "--stat", change.short),
         effect=0.0,
         low=None,
         high=None,

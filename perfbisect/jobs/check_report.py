@@ -14,6 +14,7 @@ from perfbisect.jobs.check_plan import CheckPlan
 from perfbisect.jobs.compare_rows import number
 from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.guards import watched
+from perfbisect.jobs.next_command import again, following
 from perfbisect.jobs.plan import cell_of, plan_of
 from perfbisect.jobs.recorded import Recorded, dependencies_differ
 from perfbisect.jobs.saved import saved
@@ -223,9 +224,9 @@ def _next(plan: CheckPlan, job: Job, word: CheckWord, ended: bool) -> str:
     if not ended:
         return f"perfbisect resume {job.id}"
     if word == "inconclusive":
-        return f"perfbisect check ... --launches {2 * plan.launches}"
+        launches = str(2 * plan.launches)
+        return again(plan.setting, f"perfbisect check ... --launches {launches}", "--launches", launches)
     if word == "failed" and plan.how == "baseline":
-        good, bad = plan.recorded[0].change.short, plan.change.short
-        env = plan.setting.environment
-        return f"perfbisect bisect {plan.cell['name']} --good {good} --bad {bad} --env {env}"
+        ends = ("--good", plan.recorded[0].change.short, "--bad", plan.change.short)
+        return following(plan.setting, "bisect", plan.cell, plan.metric, *ends)
     return f"perfbisect report {job.id}"

@@ -10,6 +10,7 @@ from perfbisect.core import compare as core
 from perfbisect.core.metric import METRICS, PER_UNIT, MetricRef
 from perfbisect.jobs.compare_plan import ComparePlan
 from perfbisect.jobs.fold import Launch
+from perfbisect.jobs.next_command import again, following
 from perfbisect.jobs.views import metric_document
 from perfbisect.render.compare_documents import ComparedDocument
 from perfbisect.render.numbers import minutes, percent, with_unit
@@ -104,13 +105,16 @@ def advice_of(plan: ComparePlan, verdict: core.Verdict, job: Job, ended: bool) -
     if plan.fail_over is not None and plan.expected is not None:
         told = plan.expected.settles(verdict.low, verdict.high)
         if told == "inconclusive":
-            return f"perfbisect check ... --launches {core.BLOCK * plan.blocks}"
+            launches = str(core.BLOCK * plan.blocks)
+            return again(plan.setting, f"perfbisect check ... --launches {launches}", "--launches", launches)
         if told == "holds":
             return f"perfbisect report {job.id}"
     if verdict.word == "inconclusive":
-        return f"perfbisect compare ... --blocks {max(verdict.needed, plan.blocks + 1)}"
+        blocks = ("--blocks", str(max(verdict.needed, plan.blocks + 1)))
+        sides = ("--a", plan.a.text, "--b", plan.b.text)
+        anew = following(plan.setting, "compare", plan.cell, plan.metric, *sides, *blocks)
+        return again(plan.setting, anew, *blocks)
     if verdict.word == "regression" and not plan.a.variant and not plan.b.variant:
-        good, bad = plan.a.change.short, plan.b.change.short
-        env = plan.setting.environment
-        return f"perfbisect bisect {plan.cell['name']} --good {good} --bad {bad} --env {env}"
+        ends = ("--good", plan.a.change.short, "--bad", plan.b.change.short)
+        return following(plan.setting, "bisect", plan.cell, plan.metric, *ends)
     return f"perfbisect report {job.id}"

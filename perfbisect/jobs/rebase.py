@@ -6,7 +6,6 @@ is there, the report says so, and how to take its packages one at a time.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from perfbisect.core.bisect import Outcome
 from perfbisect.jobs.fold import Launch
+from perfbisect.jobs.next_command import following
 from perfbisect.jobs.plan import BisectPlan, Position
 
 _MOST = 6
@@ -106,22 +106,13 @@ def of_rebase(plan: BisectPlan, outcome: Outcome | None, seen: Sequence[Launch])
     more = f" and {len(moved) - _MOST} more" if len(moved) > _MOST else ""
     count = "1 package differs" if len(moved) == 1 else f"{len(moved)} packages differ"
     name, version = swaps[0]
-    setting = plan.setting
-    words = ["perfbisect", "compare", str(plan.cell.get("name", "CELL"))]
-    words += ["--repo", setting.repository] if setting.repository else []
-    words += [
-        "--env",
-        setting.environment,
-        "--a",
-        parent.short,
-        "--b",
-        f"{parent.short}+pip:{name}=={version}",
-    ]
+    sides = ("--a", parent.short, "--b", f"{parent.short}+pip:{name}=={version}")
+    command = following(plan.setting, "compare", plan.cell, plan.metric, *sides)
     others = ", ".join(f"+pip:{name}=={version}" for name, version in swaps[1:_MOST])
     return (
         said,
         f"{count} between the two environments: {shown}{more}.",
-        f"One at a time over the parent: `{shlex.join(words)}`" + (f"; then {others}." if others else "."),
+        f"One at a time over the parent: `{command}`" + (f"; then {others}." if others else "."),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from perfbisect.core.bisect import Comparison, Outcome
 from perfbisect.core.metric import Metric
+from perfbisect.jobs.next_command import git
 from perfbisect.jobs.plan import BisectPlan, Position
 from perfbisect.jobs.revert import Reverted
 from perfbisect.render.numbers import percent
@@ -68,10 +69,11 @@ def advice(outcome: Outcome, plan: BisectPlan, job: str) -> str:
         culprit = plan.positions[outcome.culprits[0]].change
         if outcome.culprits[0] == plan.merge_base:
             first = plan.positions[0].change.short
-            return f"git log --cherry-mark --left-only {first}...{plan.positions[-1].change.short}"
+            sides = f"{first}...{plan.positions[-1].change.short}"
+            return git(plan.setting.repository, "log", "--cherry-mark", "--left-only", sides)
         if culprit.kind == "release":
             return f"bisect the commits before {culprit.id}"
-        return f"git show {culprit.short}"
+        return git(plan.setting.repository, "show", culprit.short)
     if outcome.word == "out of budget":
         return f"perfbisect resume {job} --budget {max(1, round(plan.budget * 2))}m"
     if outcome.word == "too small":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -34,22 +35,11 @@ def test_the_step_of_the_nights_is_measured_here(
     assert run(["track", "ingest", str(tmp_path / "nights"), "--zone", "UTC"]) == 0
     assert run(["track", "detect"]) == 0
     capsys.readouterr()
-    code = run(
-        [
-            *(
-                "track",
-                "repro",
-                "20260113-product",
-                "--repo",
-                str(history.path),
-                "--cell",
-                str(CELL),
-                "--json",
-            ),
-            *("--metric", "tpot", "--env", f"overlay:{sys.executable},base=any"),
-            *("--client", f"existing:{sys.executable},path={ENGINE}", "--blocks", "1"),
-        ]
-    )
+    words = ["track", "repro", "20260113-product", "--repo", str(history.path), "--cell", str(CELL), "--json"]
+    words += ["--metric", "tpot", "--env", f"overlay:{sys.executable},base=any"]
+    words += ["--client", f"existing:{sys.executable},path={ENGINE}", "--blocks", "1"]
+    monkeypatch.setattr(sys, "argv", ["perfbisect", *words])
+    code = run(words)
     told = capsys.readouterr()
     assert code == 3, told.err
     document = json.loads(told.out)
@@ -58,3 +48,9 @@ def test_the_step_of_the_nights_is_measured_here(
     assert document["b"]["change"]["id"] == history.culprit
     assert document["low"] > 0.5
     assert "tpot of text/random@c4-n40 became worse there; does it here?" in told.err
+    program, *following = shlex.split(document["next"])
+    assert (program, following[0]) == ("perfbisect", "bisect")
+    assert run([*following, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["metric"]["name"] == "tpot"
+    assert (plan["good"]["id"], plan["bad"]["id"]) == (history.commits[AT - 1], history.culprit)

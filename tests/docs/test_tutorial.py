@@ -62,7 +62,7 @@ class Reader:
     @property
     def culprit(self) -> str:
         """The name that a bisection gave; empty before there is one."""
-        named = re.search(r"^  next: +git show (\w+)$", self.told, re.MULTILINE)
+        named = re.search(r"^  next: +git -C \S+ show (\w+)$", self.told, re.MULTILINE)
         return named[1] if named else ""
 
     @property

@@ -87,7 +87,7 @@ def test_the_rebase_and_its_parent_are_measured_first_and_named(plan_for: MakePl
     assert "3 packages differ" in said
     assert "vllm 0.20.0 -> 0.21.0, numpy 2.1 -> 2.2, nvidia-cublas-cu12 12.8 -> 12.9" in said
     assert (
-        f"`perfbisect compare tiny --env fake:it --a {parent} --b {parent}+pip:vllm==0.21.0`; then "
+        f"`perfbisect compare tiny --a {parent} --b {parent}+pip:vllm==0.21.0 --env fake:it`; then "
         "+pip:numpy==2.2."
     ) in said
     assert "+pip:nvidia" not in said

@@ -1,0 +1,72 @@
+"""Commands that go on from a job, whole: typed anywhere, they ask of the same repository and environments."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from perfbisect.jobs.setting import Setting
+
+_MEASURING = ("run", "bisect", "compare", "check")
+"""Verbs whose first word is the cell."""
+
+_ASKING = ("compare", "verify", "check")
+"""Verbs that are typed again for a longer answer to the same question."""
+
+_ONCE = ("--json", "--full", "--quiet", "--detach", "--dry-run")
+"""Options that are of one occasion."""
+
+_REPORT = "--as-in"
+"""The report that the cell was held against: it is that report's."""
+
+
+def following(setting: Setting, verb: str, cell: Mapping[str, Any], metric: str, *words: str) -> str:
+    """Another verb, of the cell (as its plan holds it), the repository and the environments of a job."""
+    repository = ("--repo", setting.repository) if setting.repository else ()
+    options = {
+        "--env": setting.environment,
+        "--client": setting.client,
+        "--constraints": setting.constraints,
+        "--exclude-newer": setting.exclude_newer,
+        "--machine": setting.machine,
+        "--metric": "" if metric == cell["headline"] else metric,
+    }
+    given = [word for name, value in options.items() if value for word in (name, value)]
+    return shlex.join(("perfbisect", verb, _typed_cell(setting, cell["name"]), *repository, *words, *given))
+
+
+def again(setting: Setting, otherwise: str, option: str, value: str) -> str:
+    """The command of a job once more, with another value of an option; ``otherwise`` where it was none that
+    asks for what the job did (a nightly's)."""
+    words = shlex.split(setting.typed)
+    if words[1:2] == [] or words[1] not in _ASKING:
+        return otherwise
+    return shlex.join((*_without(words, (option, _REPORT), _ONCE), option, value))
+
+
+def git(repository: str, *words: str) -> str:
+    """A command of git, of that repository."""
+    return shlex.join(("git", *(("-C", repository) if repository else ()), *words))
+
+
+def _typed_cell(setting: Setting, name: str) -> str:
+    """The cell as it was typed: a name is not enough for a file of the user's own."""
+    words = shlex.split(setting.typed)
+    if "--cell" in words[:-1]:
+        return words[words.index("--cell") + 1]
+    typed = len(words) > 2 and words[1] in _MEASURING and not words[2].startswith("-")
+    return words[2] if typed else name
+
+
+def _without(words: list[str], valued: tuple[str, ...], flags: tuple[str, ...]) -> list[str]:
+    kept: list[str] = []
+    left_out = False
+    for word in words:
+        if left_out:
+            left_out = False
+        elif word in valued:
+            left_out = True
+        elif word not in flags and word.partition("=")[0] not in valued:
+            kept.append(word)
+    return kept

@@ -1,0 +1,75 @@
+"""Commands that go on from a job can be typed as they are told."""
+
+from __future__ import annotations
+
+import shlex
+
+from perfbisect.jobs.next_command import again, following, git
+from perfbisect.jobs.setting import Setting
+
+CELL = {"name": "chat", "headline": "tpot"}
+
+
+def setting(typed: str = "", **known: str) -> Setting:
+    return Setting(environment="wheel:cu129", typed=typed, **known)
+
+
+def test_another_verb_has_all_that_the_first_one_had() -> None:
+    whole = setting(
+        "perfbisect compare my cells.yaml --a x --b y",
+        repository="/home/me/my vllm",
+        client="release:vllm==0.32.0",
+        constraints="/pins.txt",
+        exclude_newer="2026-11-01",
+        machine="two.yaml",
+    )
+    words = shlex.split(following(whole, "bisect", CELL, "ttft", "--good", "x", "--bad", "y"))
+    assert words[:7] == ["perfbisect", "bisect", "my", "--repo", "/home/me/my vllm", "--good", "x"]
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert options == {
+        "--repo": "/home/me/my vllm",
+        "--good": "x",
+        "--bad": "y",
+        "--env": "wheel:cu129",
+        "--client": "release:vllm==0.32.0",
+        "--constraints": "/pins.txt",
+        "--exclude-newer": "2026-11-01",
+        "--machine": "two.yaml",
+        "--metric": "ttft",
+    }
+
+
+def test_what_was_not_given_is_not_told() -> None:
+    assert following(setting(), "bisect", CELL, "tpot") == "perfbisect bisect chat --env wheel:cu129"
+
+
+def test_a_cell_is_told_as_it_was_typed() -> None:
+    typed = {
+        "perfbisect compare mine/chat.yaml --a x --b y": "mine/chat.yaml",
+        "perfbisect track repro 20260101-product --cell mine/chat.yaml --json": "mine/chat.yaml",
+        "perfbisect compare --a x --b y mine/chat.yaml": "chat",
+        "perfbisect verify claim.yaml": "chat",
+        "perfbisect nightly nightly.yaml": "chat",
+        "perfbisect track repro 20260101-product --cell": "chat",
+    }
+    for line, cell in typed.items():
+        assert shlex.split(following(setting(line), "bisect", CELL, "tpot"))[2] == cell
+
+
+def test_a_longer_answer_to_the_same_question() -> None:
+    typed = shlex.join(
+        ["perfbisect", "compare", "chat", "--a", "x", "--b", "y z", "--as-in", "vllm bench\nserve", "--json"]
+    )
+    for given in ("", " --blocks 2", " --blocks=2", " --detach --blocks 2 --quiet"):
+        told = again(setting(typed + given), "", "--blocks", "9")
+        assert told == "perfbisect compare chat --a x --b 'y z' --blocks 9"
+    assert again(setting("perfbisect check chat --launches 4"), "", "--launches", "8").endswith(
+        "--launches 8"
+    )
+    for line in ("", "perfbisect", "perfbisect nightly nightly.yaml"):
+        assert again(setting(line), "otherwise", "--blocks", "9") == "otherwise"
+
+
+def test_git_is_asked_of_that_repository() -> None:
+    assert git("/home/me/my vllm", "show", "abc") == "git -C '/home/me/my vllm' show abc"
+    assert git("", "show", "abc") == "git show abc"
