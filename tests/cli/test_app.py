@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -125,6 +126,21 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_only_looks_at_jobs_and_cells_imports_nothing_to_compute_or_to_ask_others_with(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys; from perfbisect.cli.app import run\n"
+        "for typed in ('stop x', 'cells list', 'env list', 'status'):\n"
+        "    run([*typed.split(), '--json'])\n"
+        "    heavy = {'scipy', 'pandas', 'requests', 'plotly'} | {'numpy' if typed != 'status' else ''}\n"
+        "    assert not heavy & sys.modules.keys(), (typed, heavy & sys.modules.keys())"
+    )
+    own = os.environ | {"PERFBISECT_STATE": str(tmp_path), "PERFBISECT_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own)
+    assert done.returncode == 0, done.stderr
 
 
 def test_jobs_are_listed_and_the_one_unfinished_is_taken(
