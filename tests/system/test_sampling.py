@@ -35,7 +35,7 @@ while True:
 
 MEMORY = """
 import time
-held = bytearray(300 * 2**20)
+held = bytearray(500 * 2**20)
 for page in range(0, len(held), 4096):
     held[page] = 1
 print("holds", flush=True)
