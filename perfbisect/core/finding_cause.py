@@ -253,13 +253,14 @@ def _seen_before(finding: Finding) -> int | None:
 
 
 def _inherited(finding: Finding, own: Cause, findings: Sequence[Finding], causes: Sequence[Cause]) -> Cause:
-    """Of a change that says nothing by itself, the cause of those that its server shows on that night."""
+    """Of a change that says nothing by itself, the cause of those that its server shows on that night, with
+    their evidence: its own only says why it says nothing."""
     if own.word != "unknown" or finding.series.part != "typical":
         return own
     for other, cause in zip(findings, causes, strict=True):
         together = other.nights == finding.nights and other.series.group == finding.series.group
         if cause.word == "product" and together:
             who = f"{other.series.metric} of {other.series.cell}"
-            words = f"{who}, served by the same start, moved that night too"
-            return Cause("product", (words, *cause.evidence, *own.evidence))
+            words = f"{who}, served by the same start, moved that night too; of it is known:"
+            return Cause("product", (words, *cause.evidence))
     return own

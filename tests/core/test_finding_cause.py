@@ -83,6 +83,7 @@ def test_what_says_nothing_by_itself_goes_with_its_server() -> None:
     }
     assert words["ttft"].word == "product"
     assert "served by the same start, moved that night too" in words["ttft"].evidence[0]
+    assert not [text for text in words["ttft"].evidence if "too few cells" in text], "it is told by the other"
 
 
 def test_a_mean_by_itself_is_never_a_products() -> None:
