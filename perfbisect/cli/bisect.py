@@ -90,7 +90,7 @@ def bisect(
     )
     asked = question(
         here,
-        Typed(cell, good, bad, releases, versions, budget, seed, weights, extras, measuring),
+        Typed(cell, good, bad, releases, versions, budget, seed, weights, extras, measuring, dry_run),
     )
     if dry_run:
         told = [*plan_lines(asked.shown), *command_lines(asked.shown), UNDONE]

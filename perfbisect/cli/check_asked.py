@@ -135,7 +135,7 @@ def _against_rev(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
     blocks = max(1, (typed.launches or MOST) // 2)
     asked_of = TypedContest(
         typed.cell, typed.against, str(typed.at), None, blocks, typed.budget, typed.seed, measuring,
-        fail_over=typed.fail_over,
+        fail_over=typed.fail_over, dry=typed.dry_run,
     )  # fmt: skip
     job: Job | None = None
     try:

@@ -75,7 +75,9 @@ def compare(
         wiring.refuse_another(wiring.the_cell(here, cell, None), measuring.as_in)
     if sweep and imports:
         raise UsageError("a job is of one load: --import and --sweep do not go together")
-    typed = TypedContest(cell, a, b, min_effect, blocks, budget, seed, measuring, imports=imports)
+    typed = TypedContest(
+        cell, a, b, min_effect, blocks, budget, seed, measuring, imports=imports, dry=dry_run
+    )
     names = rungs(here, cell) if sweep else (cell,)
     asked = [contest(here, replace(typed, cell=name)) for name in names]
     if dry_run:

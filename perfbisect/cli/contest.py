@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfbisect.cli import changes, imports, ranges, wiring
-from perfbisect.cli.desk import slots_for
+from perfbisect.cli.desk import foreseen_slots
 from perfbisect.cli.options import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.core.cell import Cell, apply_variant
@@ -47,6 +47,8 @@ class TypedContest:
     """Earlier jobs of the sides."""
     fail_over: float | None = None
     """Of a check: the share by which B may be worse."""
+    dry: bool = False
+    """Whether the plan is only looked at."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         needs_repository=any(side.change.kind == "commit" for side in (a, b)),
     )
     builder = wiring.builder_of(here, setting)
-    slots = slots_for(cell, 1, wiring.the_machine(here))
+    slots, of_slots = foreseen_slots(cell, 1, wiring.the_machine(here), dry=typed.dry and not typed.imports)
     plan = make_compare_plan(
         cell=cell,
         a=a,
@@ -103,9 +105,9 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         watch=typed.watch,
         fail_over=typed.fail_over,
         deploy=ranges.deploy(here),
-        told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
+        told=(*ranges.told(here, setting), *of_slots),
     )
-    imported = imports.chosen(here, typed.imports, plan, slots[0])
+    imported = imports.chosen(here, typed.imports, plan, slots[0]) if typed.imports else ()
     earlier = earlier_attempts(here.jobs, cell.digest)
     costs = learnt_costs([one.attempt for one in imported] or earlier, ranges.costs(environment))
     minutes = costs.launch + plan.runs * costs.run

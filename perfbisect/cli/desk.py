@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.cli import wiring
+from perfbisect.cli import ranges, wiring
 from perfbisect.cli.detach import hand_over
 from perfbisect.cli.ending import remembered
 from perfbisect.cli.options import Working
@@ -35,7 +35,7 @@ from perfbisect.system.git_revert import Conflict, reverted
 from perfbisect.system.leases import Holder, Lease, holders, lease, leased, lock_folder
 from perfbisect.system.machine import machine
 from perfbisect.system.proc import stop_leftovers
-from perfbisect.system.slots import Slot, machine_of, plan_slots
+from perfbisect.system.slots import Slot, TooFewDevicesError, machine_of, plan_slots
 
 _BACKOFF = "PERFBISECT_BACKOFF"
 
@@ -90,6 +90,25 @@ def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
     )
     check_stages(cell, slots[0], profile.platform)
     return slots
+
+
+def foreseen_slots(
+    cell: Cell, workers: int, named: str, *, dry: bool
+) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
+    """The parts of this machine as :func:`slots_for` chooses them, with what a plan tells of them.
+
+    A plan that is only looked at (``dry``) needs no devices: where there are too few it has no slots, and is
+    told why nothing could start here.
+
+    Raises what :func:`slots_for` does.
+    """
+    try:
+        slots = slots_for(cell, workers, named)
+    except TooFewDevicesError as error:
+        if not dry:
+            raise
+        return (), (f"nothing can start on this machine: {error.message}",)
+    return slots, ranges.told_of_slots(slots)
 
 
 def refuse_other_parts(job: str, seen: Sequence[Launch], slots: Sequence[Slot], named: str) -> None:

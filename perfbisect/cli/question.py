@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfbisect.cli import changes, ranges, wiring
-from perfbisect.cli.desk import slots_for, why_not_ahead
+from perfbisect.cli.desk import foreseen_slots, why_not_ahead
 from perfbisect.cli.options import Measuring
 from perfbisect.cli.place import Place, needed
 from perfbisect.core.cell import Cell
@@ -45,6 +45,8 @@ class Typed:
     weights: Path | None
     extras: Extras
     measuring: Measuring
+    dry: bool = False
+    """Whether the plan is only looked at."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def question(here: Place, typed: Typed) -> Question:
     measuring = typed.measuring
     cell = wiring.the_cell(here, typed.cell, measuring.variant)
     judged = metric_of(cell, here.setting("metric", measuring.metric))
-    slots = slots_for(cell, typed.extras.workers, wiring.the_machine(here))
+    slots, of_slots = foreseen_slots(cell, typed.extras.workers, wiring.the_machine(here), dry=typed.dry)
     budget = ranges.budget(here, typed.budget)
     environment = _environment(here, typed.releases, measuring.env)
     history, aside = _range(here, typed)
@@ -91,13 +93,13 @@ def question(here: Place, typed: Typed) -> Question:
         budget=budget,
         seed=typed.seed,
         costs=learnt_costs(earlier, ranges.costs(environment)),
-        told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
+        told=(*ranges.told(here, setting), *of_slots),
         deploy=ranges.deploy(here),
         extras=typed.extras,
         aside=aside,
         weigh=ranges.weigh(here, typed.weights) if typed.weights and not typed.releases else None,
     )
-    why_not = why_not_ahead(slots)
+    why_not = why_not_ahead(slots) if slots else ""
     if why_not and plan.costs.build > _SLOW_BUILD:
         told = f"the next environment is not built beside a running attempt: {why_not}"
         plan = plan.model_copy(update={"told": (*plan.told, told)})

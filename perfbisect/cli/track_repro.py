@@ -72,7 +72,7 @@ def repro(
     if measuring.as_in is not None:
         wiring.refuse_another(wiring.the_cell(here, chosen, None), measuring.as_in)
     judged = replace(measuring, metric=measuring.metric or series.metric)
-    typed = TypedContest(chosen, found.good, found.bad, None, blocks, budget, seed, judged)
+    typed = TypedContest(chosen, found.good, found.bad, None, blocks, budget, seed, judged, dry=dry_run)
     asked = contest(here, typed)
     direction = "worse" if way(found.alert.finding) > 0 else "better"
     told = f"alert {found.alert.id}: {series.metric} of {series.cell} became {direction} there; does it here?"

@@ -58,8 +58,9 @@ def verify(
     def typed(cell: str) -> TypedContest:
         sides = (a or found.a, b or found.b)
         return TypedContest(
-            cell, *sides, None, blocks, budget, seed, judged, expect=expected.change, watch=expected.guards
-        )
+            cell, *sides, None, blocks, budget, seed, judged, expect=expected.change, watch=expected.guards,
+            dry=dry_run,
+        )  # fmt: skip
 
     asked = [contest(here, typed(cell)) for cell in cells_of(here, path, found)]
     if dry_run:

@@ -46,6 +46,10 @@ def machine_of(slot: Slot, shell: Mapping[str, str], profile: Profile = CUDA) ->
     return machine({**shell, **slot.env}, profile, part=len(slot.cores))
 
 
+class TooFewDevicesError(UsageError):
+    """This machine has fewer alike devices than the launches need."""
+
+
 def plan_slots(
     here: Machine,
     *,
@@ -66,7 +70,8 @@ def plan_slots(
     ``profile`` says who tells of devices. ``everything`` and ``topology`` are looked up where they are not
     given; then devices whose memory is in use are taken last as well.
 
-    :raises UsageError: ``workers`` or ``gpus`` make no sense, or there are fewer alike devices than needed.
+    :raises UsageError: ``workers`` or ``gpus`` make no sense.
+    :raises TooFewDevicesError: there are fewer alike devices than needed.
     :raises MachineError: there are too few cores for so many workers.
     """
     if workers < 1 or gpus < 0:
@@ -133,10 +138,12 @@ def _groups(
         if len(made) >= workers:
             break
     if len(best) < workers:
-        raise UsageError(
+        fewer = "ask for fewer workers, or " if workers > 1 else ""
+        raise TooFewDevicesError(
             f"{workers} worker(s) with {size} device(s) each need {workers * size} devices of one kind; "
             f"there {_are(devices)}" + _instances(devices, size),
-            next_step=f"ask for fewer workers, or look at {variable} and the devices that the driver lists",
+            next_step=f"{fewer}look at {variable} and the devices that the driver lists (perfbisect doctor); "
+            "--dry-run needs none",
         )
     return best[:workers]
 
