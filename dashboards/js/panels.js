@@ -32,7 +32,8 @@ perfbisect.panels = (() => {
     const ranked = (found) => table([n("P"), "commit", "why: each factor multiplies its odds"], found.map(row), { class: "suspects" });
     const rest = ranking.suspects.slice(MOST);
     return [
-      ranking.attributed ? el("p", {}, el("b", {}, "Attributed by revert. "), ranking.attributed) : null,
+      ranking.attributed && ranking.suspects.length ? el("p", {}, el("b", {}, "Attributed by revert"), " to ",
+        series.commit(ranking.suspects[0].sha), ": ", ranking.attributed) : null,
       ranking.radius ? el("p", {}, "What the cells that were hit have and the others have not: ", ranking.radius) : null,
       ranking.note ? el("p", { class: "soft" }, ranking.note) : null,
       ranking.suspects.length ? ranked(ranking.suspects.slice(0, MOST)) : null,
