@@ -44,6 +44,18 @@ def two_proportions(hits_a: int, of_a: int, hits_b: int, of_b: int) -> Shares:
     return Shares(a, b, difference, low, high, p)
 
 
+def most_of_none(of: int) -> float:
+    """The largest share of which ``of`` trials without a hit leave a chance of 5 %: about 3 / ``of`` (Hanley
+    and Lippman-Hand, *JAMA* 249, 1983). It may be looked at after every trial: to have had none by then one
+    must have had none before.
+
+    :raises ValueError: no trial.
+    """
+    if of < 1:
+        raise ValueError(f"0 of {of} is no share")
+    return -math.expm1(math.log(0.05) / of)
+
+
 def _wilson(share: float, count: int) -> tuple[float, float]:
     """Wilson's 95 % interval of one share."""
     square = _Z95**2 / count

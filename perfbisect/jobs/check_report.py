@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 from perfbisect.core import level as core
@@ -47,14 +48,22 @@ def told_of(plan: CheckPlan, made: Sequence[Launch]) -> core.Told:
 
 
 def guards_told(plan: CheckPlan, cell: Cell, made: Sequence[Launch]) -> Iterator[tuple[MetricRef, core.Told]]:
-    """What the launches say of each guard, where a baseline has it and every launch reports it."""
+    """What the launches say of each guard, where a baseline has it and every launch reports it.
+
+    One that was the same in every launch, then and now, did not move, however few they are.
+    """
     if plan.how != "baseline":
         return
     for guard in watched(cell):
         try:
-            line = plan.guard_line(guard)
-            if line is not None:
-                yield guard, core.judge(line, _levels(guard, made), plan.launches)
+            line, now = plan.guard_line(guard), _levels(guard, made)
+            if line is None:
+                continue
+            told = core.judge(line, now, plan.launches)
+            before = plan.recorded[0].values(guard)
+            after = [v for x in made if x.attempt is not None for v in x.attempt.values(guard)]
+            still = len({v for values in before for v in values} | set(after)) == 1
+            yield guard, replace(told, word="within") if still and not math.isnan(told.over) else told
         except (KeyError, ValueError):
             continue
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 
 from perfbisect.core import compare as core
 from perfbisect.core.attempt import key
 from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.core.shares import most_of_none
 from perfbisect.errors import UsageError
 from perfbisect.jobs.compare_plan import ComparePlan
+from perfbisect.jobs.counts import pooled
 from perfbisect.jobs.fold import Launch
 from perfbisect.jobs.sides import SIDES, attempts_of, seen_of, shared_metrics
 from perfbisect.jobs.views import mean_value, metric_document
@@ -41,23 +44,18 @@ def rows_of(
         headline = ref == plan.ref
         told = verdict if headline else _judged(plan, ref, made)
         if told is not None:
-            rows.append(_row(ref, told, made, headline=headline, guard=str(ref) in guards))
+            told, note = (told, "") if headline else _unmoved(ref, told, made)
+            rows.append(_row(ref, told, made, headline=headline, guard=str(ref) in guards, note=note))
     rows.sort(key=lambda row: (not row.headline, not row.guard))
     return rows
 
 
 def untold(plan: ComparePlan, made: Sequence[Launch], guards: Iterable[MetricRef]) -> bool:
-    """True if a guard that both sides report needs more launches before it says anything.
-
-    One that never varied, on either side, says that it did not move.
-    """
+    """True if a guard that both sides report needs more launches before it says anything."""
     names = shared_metrics(made)
     for ref in guards:
-        seen = seen_of(made, ref) if key(ref) in names else ()
-        if len({value for one in seen for value in one.values}) < 2:
-            continue
-        told = _judged(plan, ref, made)
-        if told is not None and told.word == "inconclusive":
+        told = _judged(plan, ref, made) if key(ref) in names else None
+        if told is not None and _unmoved(ref, told, made)[0].word == "inconclusive":
             return True
     return False
 
@@ -74,8 +72,25 @@ def _judged(plan: ComparePlan, ref: MetricRef, made: Sequence[Launch]) -> core.V
         return None
 
 
+def _unmoved(ref: MetricRef, told: core.Verdict, made: Sequence[Launch]) -> tuple[core.Verdict, str]:
+    """What is told of a metric that is not judged, and why where that is not the launches' model.
+
+    One that never varied, in any run of either side, did not move. The model would give it the least noise
+    that it knows; of a share of which nothing was hit on either side the interval is that of counting.
+    """
+    if math.isnan(told.effect) or len({v for one in seen_of(made, ref) for v in one.values}) != 1:
+        return told, ""
+    same = replace(told, word="same", needed=0)
+    sides = [pooled(ref, attempts_of(made, side)) for side in SIDES]
+    (left, of_left), (right, of_right) = (side or (1, 1) for side in sides)
+    if left or right:
+        return same, "one value in every run"
+    same = replace(same, effect=0.0, low=-most_of_none(of_left), high=most_of_none(of_right))
+    return same, f"none of {of_left} in A, none of {of_right} in B"
+
+
 def _row(
-    ref: MetricRef, told: core.Verdict, made: Sequence[Launch], *, headline: bool, guard: bool
+    ref: MetricRef, told: core.Verdict, made: Sequence[Launch], *, headline: bool, guard: bool, note: str
 ) -> ComparedDocument:
     left, right = (_median(made, side, key(ref)) for side in SIDES)
     return ComparedDocument(
@@ -91,6 +106,7 @@ def _row(
         effect=number(told.effect) or 0.0,
         low=number(told.low) or 0.0,
         high=number(told.high) or 0.0,
+        note=note,
     )
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 from perfbisect.core.attempt import key
 from perfbisect.core.metric import MetricRef
 from perfbisect.core.shares import two_proportions
+from perfbisect.jobs.counts import counts
 from perfbisect.jobs.imports import Imported
 from perfbisect.jobs.views import mean_value
 from perfbisect.render.compare_documents import ImportedDocument, SingleRunDocument
-
-_COUNTED = {
-    "failed": ("failed", ("completed", "failed")),
-    "spec_decode_acceptance_rate": ("accepted_tokens", ("draft_tokens",)),
-}
-"""Shares of which a run keeps the counts: the fact that is counted, and those that it is a share of."""
 
 
 def imported_documents(found: Sequence[Imported], metric: MetricRef) -> tuple[ImportedDocument, ...]:
@@ -46,7 +40,7 @@ def single_runs(found: Sequence[Imported], guards: Sequence[MetricRef]) -> tuple
     (left,), (right,) = runs["a"], runs["b"]
     documents = []
     for guard in guards:
-        one, other = _counts(guard, left.facts), _counts(guard, right.facts)
+        one, other = counts(guard, left.facts), counts(guard, right.facts)
         if one is None or other is None:
             continue
         told = two_proportions(*one, *other)
@@ -62,15 +56,3 @@ def single_runs(found: Sequence[Imported], guards: Sequence[MetricRef]) -> tuple
             )
         )
     return tuple(documents)
-
-
-def _counts(guard: MetricRef, facts: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Hits, and of how many; None where the run keeps no counts of the share."""
-    if guard.name not in _COUNTED:
-        return None
-    hits, of = _COUNTED[guard.name]
-    known = [number for name in (hits, *of) if isinstance(number := facts.get(name), int)]
-    if len(known) != 1 + len(of):
-        return None
-    count, whole = known[0], sum(known[1:])
-    return (count, whole) if 0 <= count <= whole and whole else None

@@ -90,7 +90,7 @@ def compare_lines(document: CompareDocument) -> list[str]:
             with_unit(row.right, row.unit),
             percent(row.effect),
             f"{percent(row.low)} to {percent(row.high)}",
-            row.word,
+            row.word + (f" ({row.note})" if row.note else ""),
         )
         for row in document.metrics
     ]

@@ -20,9 +20,8 @@ from perfbisect.render.safe import code
 
 def compare_markdown(document: CompareDocument) -> str:
     """The report of a comparison."""
-    told = "" if document.word == document.headline else ", by a guard"
     parts = [
-        f"# perfbisect compare: {document.word}{told}",
+        f"# perfbisect {_title(document)}",
         "\n".join(f"{prose(text)}  " for text in document.sentences),
         f"A: {_side(document.a)}  \nB: {_side(document.b)}",
         _metrics(document.metrics),
@@ -34,6 +33,14 @@ def compare_markdown(document: CompareDocument) -> str:
         version_table(document.versions),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _title(document: CompareDocument) -> str:
+    guard = "" if document.word == document.headline else ", by a guard"
+    if document.claim is None or document.limit is not None:
+        return f"compare: {document.word}{guard}"
+    settled = {"holds": "the claim holds", "refuted": f"the claim is refuted{guard}"}
+    return f"verify: {settled.get(document.claim, 'whether the claim holds is not told yet')}"
 
 
 def _side(side: SideDocument) -> str:
@@ -50,7 +57,7 @@ def _metrics(metrics: tuple[ComparedDocument, ...]) -> str:
             with_unit(row.right, row.unit),
             percent(row.effect),
             f"{percent(row.low)} to {percent(row.high)}",
-            row.word,
+            row.word + (f" ({row.note})" if row.note else ""),
         )
         for row in metrics
     )

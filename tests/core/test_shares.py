@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.core.shares import two_proportions
+from perfbisect.core.shares import most_of_none, two_proportions
 
 COUNTS = st.integers(1, 5000).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of)))
 
@@ -48,3 +48,15 @@ def test_sides_may_be_swapped(one: tuple[int, int], other: tuple[int, int]) -> N
 def test_counts_that_are_none(counts: tuple[int, int, int, int]) -> None:
     with pytest.raises(ValueError, match="is no share"):
         two_proportions(*counts)
+
+
+@pytest.mark.parametrize(("of", "most"), [(1, 0.95), (10, 0.2589), (100, 0.0295), (2048, 0.001462)])
+def test_no_hit_at_all_bounds_the_share_by_the_rule_of_three(of: int, most: float) -> None:
+    """The exact bound of Clopper and Pearson: (1 - p) ** of is 0.05 there."""
+    assert most_of_none(of) == pytest.approx(most, rel=2e-3)
+    assert most_of_none(of) <= 3 / of
+
+
+def test_no_trial_is_no_share() -> None:
+    with pytest.raises(ValueError, match="0 of 0"):
+        most_of_none(0)

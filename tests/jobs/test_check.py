@@ -110,6 +110,20 @@ def test_shorter_answers_fail_by_their_guard(new_job: MakeJob, baseline: Callabl
     assert any("moved for the worse: that decides" in text for text in document.sentences)
 
 
+def test_guards_that_never_varied_hold_no_good_news_up(
+    new_job: MakeJob, baseline: Callable[..., Recorded]
+) -> None:
+    """Nothing failed then or now, and every answer is as long: two launches are enough."""
+    level = Level(baseline=baseline(launches=4), fail_over=0.05)
+    document = checked(new_job(), World(CHANGES, 1, factor=0.5, tau=0.002), level)
+    assert (document.word, len(document.launches)) == ("passed", 2)
+    assert {guard.name: guard.word for guard in document.guards} == {
+        "failed": "within",
+        "output_tokens": "within",
+    }
+    assert not any("not told yet" in text for text in document.sentences)
+
+
 def test_too_noisy_is_inconclusive_with_its_price(
     new_job: MakeJob, baseline: Callable[..., Recorded]
 ) -> None:

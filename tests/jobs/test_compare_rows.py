@@ -1,0 +1,90 @@
+"""Guards that never varied: nothing failed on either side, every image has one size; and ones that did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfbisect.core.attempt import RunResult
+from perfbisect.executors import AttemptRequest
+from perfbisect.render.compare_documents import ComparedDocument, CompareDocument
+from perfbisect.render.compare_lines import compare_lines
+from perfbisect.render.compare_report import compare_markdown
+from perfbisect.store.jobs import Job, Jobs
+from tests.jobs.test_compare import CHANGES, measured
+from tests.jobs.world import Clock, World, cell
+
+REQUESTS = 512
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Jobs(tmp_path).new(Clock()(), "abcd")
+
+
+@dataclass
+class Counting(World):
+    """Launches whose runs count their requests, of which ``lost(position, k)`` failed in run k."""
+
+    lost: Callable[[int, int], int] = lambda *_: 0
+
+    def _runs(
+        self, request: AttemptRequest, position: int, rng: np.random.Generator
+    ) -> tuple[RunResult, ...]:
+        runs = []
+        for k, run in enumerate(super()._runs(request, position, rng)):
+            lost = self.lost(position, k)
+            values = {**run.values, "failed": lost / REQUESTS, "images": 1.0}
+            facts = {"completed": REQUESTS - lost, "failed": lost}
+            runs.append(replace(run, values=values, facts=facts))
+        return tuple(runs)
+
+
+def row_of(document: CompareDocument, name: str) -> ComparedDocument:
+    return next(row for row in document.metrics if row.name == name)
+
+
+def test_no_failures_on_either_side_are_the_same_by_the_rule_of_three(job: Job) -> None:
+    document = measured(job, Counting(CHANGES, 1, factor=1.3, tau=0.005))
+    guard, each = row_of(document, "failed"), document.launches[0].values
+    count = REQUESTS * document.launches_a_side * len(each)
+    assert document.launches_a_side <= 4
+    assert (guard.word, guard.effect, guard.left, guard.right) == ("same", 0.0, 0.0, 0.0)
+    assert guard.high == -guard.low == pytest.approx(3 / count, rel=0.01)
+    said = f"none of {count} in A, none of {count} in B"
+    assert guard.note == said
+    assert any("failed" in text and f"same ({said})" in text for text in compare_lines(document))
+    assert f"same ({said})" in compare_markdown(document)
+
+
+def test_a_guard_that_never_varied_did_not_move(job: Job) -> None:
+    """Pixels and images are told apart at 0.1 %, below the least noise that the model knows."""
+    world = Counting(CHANGES, 1, factor=1.3, tau=0.005)
+    guard = row_of(measured(job, world, cell=cell(guards=("failed", "images"))), "images")
+    assert (guard.guard, guard.word, guard.note) == (True, "same", "one value in every run")
+
+
+def test_a_rise_of_failures_is_still_a_regression(job: Job) -> None:
+    world = Counting(CHANGES, None, tau=0.005, lost=lambda position, k: position * (10 + k))
+    document = measured(job, world)
+    assert (document.word, document.headline) == ("regression", "same")
+    guard = row_of(document, "failed")
+    assert (guard.word, guard.note) == ("regression", "")
+    assert guard.low > 0
+
+
+def test_a_single_failure_is_judged_by_launches(job: Job) -> None:
+    """One run in which half a per cent failed: nothing is taken for granted any more."""
+    told: list[int] = []
+
+    def once(position: int, _: int) -> int:
+        told.append(position)
+        return 40 if len(told) == 3 else 0
+
+    guard = row_of(measured(job, Counting(CHANGES, 1, factor=1.3, tau=0.005, lost=once)), "failed")
+    assert guard.note == ""
+    assert guard.low < 0 < guard.high
