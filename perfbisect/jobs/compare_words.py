@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from perfbisect.core import compare as core
+from perfbisect.core.claim import Settled
 from perfbisect.core.metric import METRICS, PER_UNIT, MetricRef
 from perfbisect.jobs.compare_plan import ComparePlan
 from perfbisect.jobs.fold import Launch
@@ -16,6 +17,9 @@ from perfbisect.render.compare_documents import ComparedDocument
 from perfbisect.render.numbers import minutes, percent, with_unit
 from perfbisect.store.jobs import Job
 
+OPEN = (None, "inconclusive")
+"""Claims of which more launches may tell more: none was made, or it is not settled."""
+
 
 def sentences_of(
     plan: ComparePlan,
@@ -23,8 +27,9 @@ def sentences_of(
     rows: Sequence[ComparedDocument],
     guards: Sequence[MetricRef],
     seen: Sequence[Launch],
+    claim: Settled | None,
 ) -> list[str]:
-    """What a reader must know, the verdict first."""
+    """What a reader must know, the verdict first; ``claim``: of what was claimed, or of a check's limit."""
     display = metric_document(plan.ref).display
     smallest = percent(plan.question().min_effect, False)
     span = f"{percent(verdict.effect)} (95 % interval {percent(verdict.low)} to {percent(verdict.high)})"
@@ -39,8 +44,12 @@ def sentences_of(
     if math.isnan(verdict.effect):
         return [f"{names}: nothing is told before the first block of four launches is whole."]
     out = [told[verdict.word]]
+    if claim is not None:
+        moved = any(row.guard and row.word == "regression" for row in rows)
+        by = f"{names}: {display} changed by {span}."
+        out = [by] if plan.fail_over is not None else [_of_claim(plan, claim, moved), by]
     out += _of_guards(verdict, rows, guards)
-    if verdict.word == "inconclusive" and verdict.needed and plan.fail_over is None:
+    if verdict.word == "inconclusive" and verdict.needed and plan.fail_over is None and claim in OPEN:
         each = [launch.minutes for launch in seen if launch.end == "finished"]
         more = max(0, verdict.needed * core.BLOCK - verdict.launches)
         cost = f", {minutes(more * median(each))}" if each else ""
@@ -49,6 +58,14 @@ def sentences_of(
     count = sum(launch.end == "finished" for launch in seen)
     out.append(f"{count} launches, {minutes(sum(launch.minutes for launch in seen))}.")
     return out
+
+
+def _of_claim(plan: ComparePlan, claim: Settled, moved: bool) -> str:
+    claimed = f"{plan.metric} {plan.expect} of B against A"
+    if claim == "inconclusive":
+        return f"Whether the claim ({claimed}) holds is not told yet."
+    settled = "holds" if claim == "holds" else "is refuted, by a guard" if moved else "is refuted"
+    return f"The claim ({claimed}) {settled}."
 
 
 def _of_guards(
@@ -98,23 +115,20 @@ def _beside(ref: MetricRef, other: str) -> str:
     return str(MetricRef(other, asked))
 
 
-def advice_of(plan: ComparePlan, verdict: core.Verdict, job: Job, ended: bool) -> str:
-    """The command that comes next."""
+def advice_of(plan: ComparePlan, verdict: core.Verdict, job: Job, ended: bool, claim: Settled | None) -> str:
+    """The command that comes next; ``claim`` as of :func:`sentences_of`."""
     if not ended:
         return f"perfbisect resume {job.id}"
-    if plan.fail_over is not None and plan.expected is not None:
-        told = plan.expected.settles(verdict.low, verdict.high)
-        if told == "inconclusive":
-            launches = str(core.BLOCK * plan.blocks)
-            return again(plan.setting, f"perfbisect check ... --launches {launches}", "--launches", launches)
-        if told == "holds":
-            return f"perfbisect report {job.id}"
-    if verdict.word == "inconclusive":
+    if plan.fail_over is not None and claim == "inconclusive":
+        launches = str(core.BLOCK * plan.blocks)
+        return again(plan.setting, f"perfbisect check ... --launches {launches}", "--launches", launches)
+    worse = verdict.word == "regression" or (plan.fail_over is not None and claim == "refuted")
+    if worse and not plan.a.variant and not plan.b.variant:
+        ends = ("--good", plan.a.change.short, "--bad", plan.b.change.short)
+        return following(plan.setting, "bisect", plan.cell, plan.metric, *ends)
+    if verdict.word == "inconclusive" and claim in OPEN:
         blocks = ("--blocks", str(max(verdict.needed, plan.blocks + 1)))
         sides = ("--a", plan.a.text, "--b", plan.b.text)
         anew = following(plan.setting, "compare", plan.cell, plan.metric, *sides, *blocks)
         return again(plan.setting, anew, *blocks)
-    if verdict.word == "regression" and not plan.a.variant and not plan.b.variant:
-        ends = ("--good", plan.a.change.short, "--bad", plan.b.change.short)
-        return following(plan.setting, "bisect", plan.cell, plan.metric, *ends)
     return f"perfbisect report {job.id}"
