@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from perfbisect.cli import options
+from perfbisect.cli.track_suspects import FDR
 
 
 @click.command(short_help="New baselines: old, 7-day mean, new, n, status.")
@@ -19,15 +20,22 @@ from perfbisect.cli import options
     metavar="DAY",
     help="The last of these nights.  [default: the last in the store]",
 )
+@FDR
 @options.state
 @options.as_json
 def rebaseline(
-    cells: tuple[str, ...], days: int, until: datetime | None, state: Path | None, as_json: bool
+    cells: tuple[str, ...],
+    days: int,
+    until: datetime | None,
+    fdr: float,
+    state: Path | None,
+    as_json: bool,
 ) -> int:
     """What the baselines of each CELL (none named: of all) would be: the mean of the last seven nights.
 
     A mean that is worse by more than 7 % does not become the baseline, or the regression would be absorbed;
-    nor does one of too few nights, or one over which the instrument changed.
+    nor does one of too few nights. Left out, and told, are the nights of a transient, those before the newest
+    change of workload, instrument or level, and those of a regression that was not accepted (closed).
 
     \b
     Example:
@@ -35,13 +43,15 @@ def rebaseline(
     """
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
+    from perfbisect.config.suspect_table import load_suspect_table
+    from perfbisect.jobs.track_detect import look
     from perfbisect.jobs.track_rebaseline import rebaseline as proposals
-    from perfbisect.jobs.track_state import not_to_be_absorbed
     from perfbisect.render.track_lines import rebaseline_lines
     from perfbisect.store.series import SeriesStore
 
     with SeriesStore.of(place(state=state).state) as store:
         last = f"{until:%Y-%m-%d}" if until else ""
-        document = proposals(store, cells, until=last, days=days, skipped=not_to_be_absorbed(store))
+        seen = look(store, load_suspect_table(), fdr)
+        document = proposals(store, seen, cells, until=last, days=days)
     emit(document, rebaseline_lines(document), as_json=as_json)
     return 0

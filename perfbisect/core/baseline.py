@@ -3,15 +3,16 @@
 The rule is the one by which vLLM-Omni's maintainers do it by hand (#5231, #6201): the plain mean of seven
 days; it replaces the old baseline where it is as good or better, or worse by no more than 7 %; what got worse
 by more keeps its baseline, or the regression would be absorbed; with too few nights nothing is changed. Nor
-is it where one wild night makes the mean: that lies further from the median than what is tolerated.
+is it where one wild night makes the mean: that lies further from the median than what is tolerated; or where
+the nights differ so much that the mean is not known to what is tolerated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import fsum
-from statistics import median
+from math import fsum, sqrt
+from statistics import median, stdev
 from typing import Literal
 
 DAYS = 7
@@ -60,20 +61,19 @@ def propose(
         )
     middle = median(values)
     if abs(mean - middle) > TOLERATED * abs(middle):
-        why = f"one night makes the mean: their median is {middle:.6g}"
-        return Proposal(old, mean, old, nights, "kept", change, why)
+        return _kept(old, mean, nights, change, f"one night makes the mean: their median is {middle:.6g}")
+    if nights > 1 and stdev(values) / sqrt(nights) > TOLERATED * abs(mean):
+        why = f"the nights are no level: {min(values):.6g} to {max(values):.6g}"
+        return _kept(old, mean, nights, change, why)
     if change is None:
         return Proposal(old, mean, mean, nights, "new")
     worse = sign * change
     if worse > TOLERATED:
-        return Proposal(
-            old,
-            mean,
-            old,
-            nights,
-            "kept",
-            change,
-            f"worse by {abs(change):.1%}: a regression is not absorbed",
-        )
+        return _kept(old, mean, nights, change, f"worse by {abs(change):.1%}: a regression is not absorbed")
     status: Status = "same" if abs(change) < smallest else "better" if worse < 0 else "worse, tolerated"
     return Proposal(old, mean, mean, nights, status, change)
+
+
+def _kept(old: float | None, mean: float, nights: int, change: float | None, why: str) -> Proposal:
+    """Where there is nothing to keep it is none."""
+    return Proposal(old, mean, old, nights, "skipped" if old is None else "kept", change, why)

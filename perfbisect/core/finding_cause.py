@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from statistics import median
 
 from perfbisect.core.cause import cause_of
@@ -67,16 +67,16 @@ class Cells:
         points = (one.points[-1] for one in self._by_cell.get(cell, {}).values())
         return next((point.workload.model for point in points if point.workload.model), "")
 
-    def changed_work(self, like: Workload, nights: frozenset[int]) -> Iterator[tuple[str, str, float]]:
-        """Cells of the model and data set of a workload whose prompts changed on one of these nights; how,
-        and the log of by how much."""
+    def changed_work(self, like: Workload, nights: Collection[int]) -> Iterator[tuple[int, str, str, float]]:
+        """Where the prompts changed, on one of these nights, of a cell of the model and data set of a
+        workload: the night, the cell, how, and the log of by how much."""
         for metrics in self._by_cell.values():
             series = next(iter(metrics.values()))
             load, tokens = series.points[-1].workload, [c.get("input_tokens") for c in series.covariates]
             for hint in series.hints if (load.model, load.dataset) == (like.model, like.dataset) else ():
                 before, after = tokens[hint.index - 1], tokens[hint.index]
                 if hint.kind == "workload" and series.nights[hint.index] in nights and before and after:
-                    yield series.cell, hint.what, abs(math.log(after / before))
+                    yield series.nights[hint.index], series.cell, hint.what, abs(math.log(after / before))
 
     def beside(self, finding: Finding) -> tuple[Neighbour, ...]:
         """Every cell that was measured on both sides of a change, the change's own among them, by the same
@@ -226,7 +226,7 @@ def _other_work(finding: Finding, own: Cause, cells: Cells) -> Cause:
     load = finding.series.points[-1].workload
     if not load.dataset or not load.model:
         return own
-    for cell, what, size in cells.changed_work(load, finding.nights):
+    for _, cell, what, size in cells.changed_work(load, finding.nights):
         if abs(finding.shift) <= _ENOUGH * size:
             words = f"{what} in {cell}, of the same data set and model: other requests since that night"
             return Cause("workload", (words, *own.evidence))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from perfbisect.clients.reported import key_of
 from perfbisect.core.baseline import DAYS, propose
+from perfbisect.core.baseline_nights import Anew, chosen
 from perfbisect.core.metric import parse_metric
 from perfbisect.core.point import Point
 from perfbisect.core.reported_series import CellSeries, day_number, night_of
-from perfbisect.jobs.track_series import gathered, points_of
-from perfbisect.jobs.track_trend import last_nights
-from perfbisect.render.track_documents import BaselineDocument, TrackRebaselineDocument
+from perfbisect.errors import UsageError
+from perfbisect.jobs.track_detect import Seen
+from perfbisect.jobs.track_series import points_of
+from perfbisect.render.track_documents import BaselineDocument, LeftOutDocument, TrackRebaselineDocument
 from perfbisect.store.series import SeriesStore
 
 USUAL = (
@@ -29,36 +32,47 @@ USUAL = (
 
 
 def rebaseline(
-    store: SeriesStore,
-    cells: Sequence[str] = (),
-    *,
-    until: str = "",
-    days: int = DAYS,
-    skipped: Mapping[tuple[str, str], str] | None = None,
+    store: SeriesStore, seen: Seen, cells: Sequence[str] = (), *, until: str = "", days: int = DAYS
 ) -> TrackRebaselineDocument:
     """Old, mean, new, n and status of every baseline of these cells (none named: of all).
 
     The days end with ``until``, or with the last night of all these cells: one that has ended is told as too
-    few. ``skipped``: (cell, metric) -> why it is not to be touched, such as an open alert.
+    few. ``seen``: what was found in the store, told before or not: no mean goes over a change.
 
     :raises UsageError: a cell without points.
     """
-    found = tuple(points_of(store, cells))
-    last = until or max(point.night for _, points in found for point in points)
-    rows: list[BaselineDocument] = []
-    for cell, points in found:
-        rows += _rows(cell, [p for p in points if p.night <= last], last, days, skipped or {})
-    first = night_of(day_number(last) - days + 1)
-    return TrackRebaselineDocument(first=first, last=last, rows=tuple(rows))
+    named = {name for name, _ in points_of(store, cells)}
+    found: dict[str, list[CellSeries]] = {}
+    for one in seen.series:
+        if one.cell in named:
+            found.setdefault(one.cell, []).append(one)
+    if not found:
+        raise UsageError(f"no build of main measured {' or '.join(sorted(named))}")
+    last = until or max(one.points[-1].night for of in found.values() for one in of)
+    days_of = Days(day_number(last) - days + 1, day_number(last), days)
+    rows = tuple(row for of in found.values() for row in _rows(of, seen, days_of))
+    return TrackRebaselineDocument(first=night_of(days_of.first), last=last, rows=rows)
 
 
-def _rows(
-    cell: str, points: Sequence[Point], last: str, days: int, skipped: Mapping[tuple[str, str], str]
-) -> Iterator[BaselineDocument]:
+@dataclass(frozen=True)
+class Days:
+    """The nights (days since 1970-01-01) of a mean, both included, and how many there can be."""
+
+    first: int
+    last: int
+    count: int
+
+
+def _rows(of: Sequence[CellSeries], seen: Seen, days: Days) -> Iterator[BaselineDocument]:
+    """Those of one cell, by its series."""
+    cell = of[0].cell
+    points = [point for one in of for point in one.points if day_number(point.night) <= days.last]
     if not points:
         return
-    series = {s.metric: s for s in gathered(cell, points)}
-    old = _baselines(points[-1])
+    series = {one.metric: one for one in of}
+    old = _baselines(max(points, key=lambda point: (point.began, point.raw)))
+    alerts = [one for one in seen.alerts if one.finding.series.cell == cell]
+    others = _changed_elsewhere(of[0], seen)
     for name in old or USUAL:
         ours = key_of(name)
         found = series.get(str(parse_metric(ours[0]))) if ours else None
@@ -69,19 +83,35 @@ def _rows(
                     n=0, status="kept", why="the cell does not report it",
                 )  # fmt: skip
             continue
-        values = tuple(value / ours[1] for value in last_nights(found, last, days))
+        nights = chosen(found, alerts, first=days.first, last=days.last, others=others)
         made = propose(
             old.get(name),
-            values,
+            tuple(value / ours[1] for value in nights.values),
             sign=found.sign,
             smallest=found.min_effect,
-            days=days,
-            skip=skipped.get(found.key, "") or _broken(found, last, days),
+            days=days.count,
+            skip=nights.skip,
         )
         yield BaselineDocument(
-            cell=found.cell, name=name, old=made.old, mean=made.mean, new=made.new, change=made.change,
+            cell=cell, name=name, old=made.old, mean=made.mean, new=made.new, change=made.change,
             n=made.nights, status=made.status, why=made.why,
+            left_out=tuple(
+                LeftOutDocument(night=night_of(one.night), word=one.word, why=one.why)
+                for one in nights.left_out
+            ),
         )  # fmt: skip
+
+
+def _changed_elsewhere(series: CellSeries, seen: Seen) -> tuple[Anew, ...]:
+    """Nights on which cells of the same data set and model say that the prompts changed: not every server
+    counts what a picture becomes."""
+    load = series.points[-1].workload
+    if not load.dataset or not load.model:
+        return ()
+    return tuple(
+        Anew(night, "workload changed", f"{what} in {cell}, of the same data set and model")
+        for night, cell, what, _ in seen.cells.changed_work(load, range(series.nights[-1] + 1))
+    )
 
 
 def _baselines(point: Point) -> dict[str, float]:
@@ -101,12 +131,3 @@ def _baselines(point: Point) -> dict[str, float]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-
-
-def _broken(series: CellSeries, last: str, days: int) -> str:
-    """Why a mean over these days is of two things; empty where it is of one."""
-    end = day_number(last)
-    for boundary in series.boundaries:
-        if end - days + 1 < series.nights[boundary.index] <= end:
-            return f"{boundary.kind} changed on {night_of(series.nights[boundary.index])}: {boundary.what}"
-    return ""

@@ -67,13 +67,6 @@ def marks(store: SeriesStore) -> Callable[[CellSeries], Mapping[int, str]]:
     return of
 
 
-def not_to_be_absorbed(store: SeriesStore) -> dict[tuple[str, str], str]:
-    """Series of which an open alert says that they are not what they were, and which: no baseline is made of
-    them."""
-    alerts = [one for one in map(told, store.alerts.all()) if one.state == "open" and not one.recovered]
-    return {(one.cell, one.metric): f"alert {one.id} is open" for one in alerts if one.shape != "transient"}
-
-
 def _mark(alert: DetectedDocument) -> str:
     state = "" if alert.state == "open" else f", {alert.state}"
     return f"{effect_words(alert)} {alert.shape}, {alert.cause}{state} ({alert.id})"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from perfbisect.core.lineages import Beginning, beginnings, cell_of
 from perfbisect.core.metric import Metric, parse_metric
 from perfbisect.core.point import Point, Rejection
-from perfbisect.core.reported_series import CellSeries, day_number
+from perfbisect.core.reported_series import CellSeries
 from perfbisect.errors import UsageError
 from perfbisect.jobs.track_series import gathered, points_of
 from perfbisect.jobs.views import metric_document
@@ -163,10 +163,3 @@ def change(before: float, after: float, metric: Metric) -> float | None:
     if metric.absolute:
         return after - before
     return after / before - 1 if before else None
-
-
-def last_nights(series: CellSeries, last: str, days: int) -> tuple[float, ...]:
-    """The last value of each of the ``days`` nights up to ``last``."""
-    end = day_number(last)
-    by_night = dict(zip(series.nights, series.values, strict=True))
-    return tuple(value for night, value in sorted(by_night.items()) if end - days < night <= end)

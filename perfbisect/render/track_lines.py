@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from perfbisect.core.metric import row
 from perfbisect.render.numbers import number, percent
 from perfbisect.render.safe import line
 from perfbisect.render.track_documents import (
+    BaselineDocument,
     TrackIngestDocument,
     TrackRebaselineDocument,
     TrackTrendDocument,
@@ -102,11 +104,21 @@ def rebaseline_lines(document: TrackRebaselineDocument) -> Iterator[str]:
         (
             r.cell, r.name, number(r.old, 6), number(r.mean, 6), number(r.new, 6),
             "-" if r.change is None else percent(r.change), str(r.n),
-            f"{r.status} ({r.why})" if r.why else r.status,
+            _status(r),
         )
         for r in document.rows
     ]  # fmt: skip
     yield from columns([head, *rows], right=(2, 3, 4, 5, 6))
+
+
+def _status(row: BaselineDocument) -> str:
+    """The status, why, and which nights are not in the mean."""
+    told = [row.why] if row.why else []
+    for word, group in groupby(row.left_out, key=lambda one: one.word):
+        nights = [one.night[5:] for one in group]
+        span = nights[0] if len(nights) == 1 else f"{nights[0]} to {nights[-1]}"
+        told.append(f"without {span}: {word}")
+    return f"{row.status} ({'; '.join(told)})" if told else row.status
 
 
 def _files(document: TrackIngestDocument) -> tuple[int, ...]:

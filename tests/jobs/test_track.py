@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from perfbisect.config.suspect_table import load_suspect_table
 from perfbisect.errors import LocatedError, UsageError
+from perfbisect.jobs.track_detect import look
 from perfbisect.jobs.track_ingest import Ingested, ingest, ingest_document, zone_of
 from perfbisect.jobs.track_rebaseline import rebaseline
 from perfbisect.jobs.track_series import series_of, window_between
@@ -22,6 +24,7 @@ from perfbisect.store.series import SeriesStore
 from tests.core.test_window import line
 from tests.sources.made import drawn, name_of, nights, result, served, template, text_only, write
 
+TABLE = load_suspect_table()
 CELL = "omni/random@c4-n40"
 
 
@@ -251,7 +254,7 @@ def test_new_baselines(store: SeriesStore, kanban: Path) -> None:
     baseline = {"median_audio_ttfp_ms": 700, "H100.median_audio_rtf": 0.2, "audio_throughput": 8.1, "x": 1}
     nights(kanban, [100.0, 600.0, 610.0, 620.0, 630.0, 640.0, 650.0, 660.0], baseline=baseline)
     bring(store, kanban)
-    document = rebaseline(store, [CELL])
+    document = rebaseline(store, look(store, TABLE), [CELL])
     assert (document.first, document.last) == ("2026-04-02", "2026-04-08")
     rows = {row.name: row for row in document.rows}
     ttfp = rows["median_audio_ttfp_ms"]
@@ -261,9 +264,7 @@ def test_new_baselines(store: SeriesStore, kanban: Path) -> None:
     assert (rows["median_audio_rtf"].status, rows["median_audio_rtf"].new) == ("kept", 0.2)
     assert "not absorbed" in rows["median_audio_rtf"].why
     assert (rows["x"].status, rows["x"].why) == ("kept", "the cell does not report it")
-    open_alert = rebaseline(store, [CELL], skipped={(CELL, "audio_ttfp"): "alert a1"})
-    assert {row.name: row.status for row in open_alert.rows}["median_audio_ttfp_ms"] == "skipped"
-    earlier = rebaseline(store, [CELL], until="2026-04-03")
+    earlier = rebaseline(store, look(store, TABLE), [CELL], until="2026-04-03")
     assert {row.name: row.status for row in earlier.rows}["median_audio_ttfp_ms"] == "too few"
 
 
@@ -271,23 +272,26 @@ def test_a_baseline_in_another_unit_is_told_in_its_own(store: SeriesStore, kanba
     sound = {"mean_audio_duration_ms": 21_000.0, "total_audio_duration_ms": 800_000.0}
     nights(kanban, [600.0] * 7, baseline={"mean_audio_duration_ms": 20_000}, **sound)
     bring(store, kanban)
-    (row,) = rebaseline(store).rows
+    (row,) = rebaseline(store, look(store, TABLE)).rows
     assert (row.old, row.mean) == (20_000, pytest.approx(21_000))
 
 
 def test_without_baselines_the_usual_ones_are_new(store: SeriesStore, kanban: Path) -> None:
     nights(kanban, [600.0] * 7)
     bring(store, kanban)
-    rows = {row.name: row for row in rebaseline(store).rows}
+    rows = {row.name: row for row in rebaseline(store, look(store, TABLE)).rows}
     assert rows["median_audio_ttfp_ms"].status == "new"
     assert "median_tpot_ms" not in rows
 
 
-def test_a_mean_over_a_change_of_the_instrument_is_none(store: SeriesStore, kanban: Path) -> None:
+def test_a_mean_begins_at_a_change_of_the_instrument(store: SeriesStore, kanban: Path) -> None:
     for place in range(7):
         at = f"202605{15 + place}-190000"
         result(kanban, str(place), name_of(at=at), served(date=at, baseline={"median_audio_ttfp_ms": 900}))
     bring(store, kanban)
-    (row,) = rebaseline(store).rows
-    assert row.status == "skipped"
-    assert "instrument changed on 2026-05-18" in row.why
+    (row,) = rebaseline(store, look(store, TABLE)).rows
+    assert (row.n, row.mean, row.status) == (4, 600, "better")
+    assert [(one.night, one.word) for one in row.left_out] == [
+        (f"2026-05-{day}", "instrument changed") for day in (15, 16, 17)
+    ]
+    assert "two requests warm up" in row.left_out[0].why

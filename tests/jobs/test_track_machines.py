@@ -102,5 +102,5 @@ def test_a_baseline_is_of_one_machine(store: SeriesStore) -> None:
     fast = [replace(p, covariates={**p.covariates, "baseline": told}) for p in points(n=9)]
     slow = [replace(p, values={name: 2 * value for name, value in p.values.items()}) for p in fast]
     keep(store, *on("H100", fast), *on("A100", slow))
-    rows = {row.cell: row.mean for row in rebaseline(store).rows}
+    rows = {row.cell: row.mean for row in rebaseline(store, look(store, TABLE)).rows}
     assert rows[OTHER] == pytest.approx(2 * rows[CELL])
