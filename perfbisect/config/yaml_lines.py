@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,16 +11,30 @@ import yaml
 
 from perfbisect.errors import LocatedError, UsageError
 
+try:
+    from yaml import CSafeLoader as _Fast
+except ImportError:  # PyYAML without its C library
+    from yaml import SafeLoader as _Fast  # type: ignore[assignment]
+
 Place = tuple[str | int, ...]
 """The way to a value: keys and list positions from the top."""
 
 _MOST_NODES = 100_000
 
 
+_WORDS: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+
 class _Loader(yaml.SafeLoader):
     """Plain data only, and only the words of YAML 1.2: ``on``, ``12:30`` and ``010`` are text, dates too."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own name)
+    yaml_implicit_resolvers = _WORDS
+
+
+class _FastLoader(_Fast):
+    """The same with the parser in C, a tenth of the time; what it says of a mistake is harder to read."""
+
+    yaml_implicit_resolvers = _WORDS
 
 
 for _tag, _pattern, _first in (
@@ -33,9 +48,7 @@ for _tag, _pattern, _first in (
     ("null", r"^(?:~|null|Null|NULL|)$", "~nN"),
 ):
     for _character in [*_first, *([""] if _tag == "null" else [])]:
-        _Loader.yaml_implicit_resolvers.setdefault(_character, []).append(
-            (f"tag:yaml.org,2002:{_tag}", re.compile(_pattern))
-        )
+        _WORDS.setdefault(_character, []).append((f"tag:yaml.org,2002:{_tag}", re.compile(_pattern)))
 
 
 @dataclass(frozen=True)
@@ -81,16 +94,10 @@ def load(path: Path) -> Located:
 
 def parse(text: str, file: Path) -> Located:
     """The document in ``text``; ``file`` is for messages. Raises as :func:`load`."""
+    with suppress(yaml.YAMLError):
+        return _read(_FastLoader(text), file)
     try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            located = Located(file, None, {(): 1})
-            if node is None:
-                return located
-            return Located(file, _Walk(loader, file, located.lines).value(node, ()), located.lines)
-        finally:
-            loader.dispose()
+        return _read(_Loader(text), file)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = " ".join(part for part in (error.context, error.problem) if part)
@@ -101,8 +108,19 @@ def parse(text: str, file: Path) -> Located:
         raise LocatedError(f"no valid YAML: {error}", file=file) from None
 
 
+def _read(loader: _Loader | _FastLoader, file: Path) -> Located:
+    """:raises LocatedError: what is not read here. :raises yaml.YAMLError: no YAML."""
+    try:
+        node = loader.get_single_node()
+        lines: dict[Place, int] = {(): 1}
+        data = None if node is None else _Walk(loader, file, lines).value(node, ())
+        return Located(file, data, lines)
+    finally:
+        loader.dispose()
+
+
 class _Walk:
-    def __init__(self, loader: _Loader, file: Path, lines: dict[Place, int]) -> None:
+    def __init__(self, loader: _Loader | _FastLoader, file: Path, lines: dict[Place, int]) -> None:
         self._loader, self._file, self._lines = loader, file, lines
         self._open: list[int] = []
         self._nodes = 0
@@ -131,7 +149,7 @@ class _Walk:
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise self._error(key_node, "a key must be a word")
-            if key_node.value == "<<" and key_node.style is None:
+            if key_node.value == "<<" and not key_node.style:
                 raise self._error(key_node, "merge keys (<<) are not read here: write the keys out")
             key = self._loader.construct_object(key_node)
             inner = (*place, key)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.config import yaml_lines
 from perfbisect.config.yaml_lines import load, parse
 from perfbisect.errors import LocatedError, UsageError
+from perfbisect.resources import cells_folder
 
 FILE = Path("a.yaml")
 
@@ -26,6 +28,17 @@ def test_every_key_knows_its_line() -> None:
     }
     assert found.line(("b", "c", 1, "deeper")) == 6
     assert found.line(("nothing",)) == 1
+
+
+def test_the_parser_in_c_reads_what_the_one_in_python_reads_at_the_same_lines() -> None:
+    files = [*cells_folder().rglob("*.yaml"), Path(yaml_lines.__file__).with_name("suspects.yaml")]
+    assert len(files) > 10
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        fast, plain = (
+            yaml_lines._read(kind(text), file) for kind in (yaml_lines._FastLoader, yaml_lines._Loader)
+        )
+        assert fast == plain
 
 
 def test_words_are_those_of_yaml_1_2() -> None:
