@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -198,11 +199,15 @@ class _Searching:
             return bisect(job, tools)
 
 
+@cache
+def _changes(repository: Path, commits: tuple[str, ...]) -> tuple[Change, ...]:
+    opened = Repository.open(repository)
+    return tuple(opened.resolve(sha) for sha in commits)
+
+
 def make_place(folder: Path, commits: tuple[str, ...], repository: Path, **changed: Any) -> Place:
     """A place without noise to speak of; ``names``: its cells, of one to so many requests at once."""
-    opened = Repository.open(repository)
     names = changed.pop("names", ("a", "b", "c"))
     cells = tuple(cell(name=name, max_concurrency=i) for i, name in enumerate(names, 1))
-    changes: tuple[Change, ...] = tuple(opened.resolve(sha) for sha in commits)
-    world = Nightworld(changes, None, sigma=0.004, tau=0.004)
-    return Place(folder, commits, opened, world, cells, **changed)
+    world = Nightworld(_changes(repository, commits), None, sigma=0.004, tau=0.004)
+    return Place(folder, commits, Repository.open(repository), world, cells, **changed)
