@@ -139,7 +139,12 @@ class Repository:
         return self.text("rev-parse", "--is-shallow-repository").strip() == "true"
 
     def is_dirty(self, *paths: str) -> bool:
-        """True if files (below ``paths``, if given) differ from HEAD or are new; ignored ones do not."""
+        """True if files (below ``paths``, if given) differ from HEAD or are new; ignored ones do not.
+
+        A bare repository has no files that could.
+        """
+        if self.text("rev-parse", "--is-bare-repository").strip() == "true":
+            return False
         return bool(self.text("status", "--porcelain", "-z", "--untracked-files=normal", "--", *paths))
 
     def remote(self) -> str:

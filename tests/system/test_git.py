@@ -182,6 +182,10 @@ class TestNothingIsWritten:
     def test_clean(self, line: tuple[Path, list[str]]) -> None:
         assert not Repository.open(line[0]).is_dirty()
 
+    def test_a_mirror_has_no_files_that_differ(self, line: tuple[Path, list[str]], tmp_path: Path) -> None:
+        git(tmp_path, "clone", "--quiet", "--bare", str(line[0]), "bare")
+        assert not Repository.open(tmp_path / "bare").is_dirty()
+
     def test_git_asks_nothing(self) -> None:
         made = git_environment(
             {"PATH": "/bin", "GIT_DIR": "/x", "GIT_WORK_TREE": "/y", "GIT_SSH_COMMAND": "ssh"}
