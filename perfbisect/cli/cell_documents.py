@@ -50,11 +50,13 @@ class CellLintDocument(Document):
 
 
 class CellsLintDocument(Document):
-    """``perfbisect cells lint``."""
+    """``perfbisect cells lint``. ``client``: what would load the server, where that is not the commit's own:
+    data set and backend are then not checked; empty where they are."""
 
     schema_: Literal["perfbisect.cells-lint/1"] = Field(default="perfbisect.cells-lint/1", alias="schema")
     engine: str
     at: str
+    client: str = ""
     cells: tuple[CellLintDocument, ...]
 
 

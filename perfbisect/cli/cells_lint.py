@@ -12,14 +12,24 @@ from perfbisect.cli import options
 @click.command(short_help="Check cells against an engine's sources at a commit.")
 @click.argument("names", nargs=-1, metavar="[CELL...]")
 @click.option("--at", "at", metavar="REV", default="HEAD", show_default=True, help="The commit.")
+@options.env
+@options.client
 @options.repo
 @options.as_json
-def lint(names: tuple[str, ...], at: str, repo: Path | None, as_json: bool) -> int:
+def lint(
+    names: tuple[str, ...],
+    at: str,
+    env: str | None,
+    client: str | None,
+    repo: Path | None,
+    as_json: bool,
+) -> int:
     """Check CELLs, by default all, against the checkout of an engine at a commit; nothing is imported.
 
     Found are a data set or backend that its client does not know there, a deploy YAML that is not there
     (and since when it is), an endpoint that refuses the model's kind, an option that its server does not
-    mention, what is fetched while it is measured, and fixed ports.
+    mention, what is fetched while it is measured, and fixed ports. Where --client or --env (or those of
+    perfbisect.yaml) name a client that is not the commit's, data set and backend are that one's to know.
 
     \b
     Example:
@@ -32,11 +42,14 @@ def lint(names: tuple[str, ...], at: str, repo: Path | None, as_json: bool) -> i
     from perfbisect.cli.place import place
     from perfbisect.config.cells import list_cells, load_cells
     from perfbisect.core.lint import lint as rules
+    from perfbisect.environments.grammar import pinned_client
     from perfbisect.errors import EXIT_OK, EXIT_USAGE
     from perfbisect.render.safe import line
     from perfbisect.system.checkout import Checkout, facts_of
 
-    repository = place(repo=repo).needed_repository()
+    here = place(repo=repo)
+    repository = here.needed_repository()
+    other = pinned_client(here.setting("env", env) or "", here.setting("client", client) or "")
     commit = repository.resolve(at)
     checkout = Checkout(repository, commit.id)
     cells, lines, wrong = [], [], False
@@ -44,12 +57,14 @@ def lint(names: tuple[str, ...], at: str, repo: Path | None, as_json: bool) -> i
         for cell in load_cells(name):
             deploy = cell.deploy_yaml
             path = deploy.path if deploy is not None and deploy.origin else None
-            found = rules(cell, facts_of(checkout, path, cell.serve_args))
+            found = rules(cell, facts_of(checkout, path, cell.serve_args), own_client=not other)
             wrong = wrong or any(one.level == "error" for one in found)
             rows = tuple(FindingDocument(level=f.level, field=f.field, message=f.message) for f in found)
             cells.append(CellLintDocument(cell=cell.name, findings=rows))
             lines += [f"{cell.name}: {f.level}: {f.field}: {line(f.message, 400)}" for f in found]
-    document = CellsLintDocument(engine=checkout.engine, at=commit.id, cells=tuple(cells))
+    document = CellsLintDocument(engine=checkout.engine, at=commit.id, client=other, cells=tuple(cells))
     told = f"{len(cells)} cells checked against {checkout.engine} at {commit.short}"
+    if other:
+        lines.append(f"data set and backend are not checked: {line(other)} is the client")
     emit(document, [*lines, told], as_json=as_json)
     return EXIT_USAGE if wrong else EXIT_OK

@@ -16,7 +16,7 @@ from perfbisect.core.change import Change
 from perfbisect.core.match import differing
 from perfbisect.core.sighting import sighting
 from perfbisect.environments import Builder, Environment
-from perfbisect.environments.grammar import absolute_spec
+from perfbisect.environments.grammar import CLIENT_OF_CHANGE, absolute_spec
 from perfbisect.environments.spec import make_builder
 from perfbisect.errors import UsageError
 from perfbisect.jobs.plan import Setting
@@ -24,8 +24,6 @@ from perfbisect.store.jobs import Job
 from perfbisect.system.clock import now as now
 from perfbisect.system.git import Repository
 from perfbisect.system.profile import Profile, profile_of
-
-CLIENT_OF_CHANGE = "change"
 
 
 def new_job(place: Place) -> Job:

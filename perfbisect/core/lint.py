@@ -50,10 +50,14 @@ class Finding:
     message: str
 
 
-def lint(cell: Cell, facts: Facts) -> tuple[Finding, ...]:
-    """What is wrong with a cell for the engine at a commit; empty where nothing was found."""
+def lint(cell: Cell, facts: Facts, *, own_client: bool = True) -> tuple[Finding, ...]:
+    """What is wrong with a cell for the engine at a commit; empty where nothing was found.
+
+    ``own_client``: the load generator is the one of that commit, so that its benchmarks must know data set
+    and backend.
+    """
     return (
-        *_client_words(cell, facts),
+        *(_client_words(cell, facts) if own_client else ()),
         *_deploy(cell, facts),
         *_endpoint(cell, facts),
         *_server_options(cell, facts),

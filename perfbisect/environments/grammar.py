@@ -73,6 +73,13 @@ _FREE = frozenset({"command"})
 """Builders whose argument may hold commas: what is no key of theirs belongs to it."""
 
 
+_APART = frozenset({"existing", "overlay"})
+"""Builders that have a client of their own, whatever the change is."""
+
+CLIENT_OF_CHANGE = "change"
+"""What ``--client`` says for each change's own."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """A specification in its parts; ``text`` as the user wrote it."""
@@ -130,6 +137,22 @@ def parse_spec(text: str) -> Spec:
             )
         options[key] = value.strip()
     return Spec(text.strip(), name, argument.strip(), options)
+
+
+def pinned_client(environment: str, client: str) -> str:
+    """The specification that the load generator is of on all sides; empty where it is of a change under test:
+    each change's own, or that of the newest, where nothing pins it.
+
+    :raises UsageError: ``environment`` is no specification.
+    """
+    if client:
+        return "" if client == CLIENT_OF_CHANGE else client
+    pinning = (
+        one.text
+        for one in (parse_chain(environment) if environment else ())
+        if one.name in _APART or "client" in one.options
+    )
+    return next(pinning, "")
 
 
 def absolute_spec(text: str, folder: Path = Path()) -> str:

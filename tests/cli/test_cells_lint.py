@@ -1,0 +1,56 @@
+"""``perfbisect cells lint``: data set and backend are asked of the commit only where its client measures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli.app import run
+from tests.fakes.gitwriter import HistoryWriter
+
+CELL = "family: text\nmodel: acme/tiny\ndataset_name: new-set\nnum_prompts: 8\nmax_concurrency: 1\n"
+OTHER = "existing:/somewhere/bin/python,package=vllm"
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """An engine whose benchmarks know the backend of the cell and not its data set."""
+    writer = HistoryWriter(tmp_path / "repo")
+    writer.commit("Begin", {"vllm/benchmarks/serve.py": b'BACKENDS = ["openai"]\nDATASETS = ["random"]\n'})
+    writer.finish()
+    (tmp_path / "cell.yaml").write_text(CELL)
+    return writer.path
+
+
+def linted(repo: Path, capsys: pytest.CaptureFixture[str], *typed: str) -> tuple[int, list[str], str]:
+    """Exit code, the fields that were found fault with, and the client that is not the commit's."""
+    code = run(["cells", "lint", str(repo.parent / "cell.yaml"), "--repo", str(repo), "--json", *typed])
+    told = json.loads(capsys.readouterr().out)
+    return code, [one["field"] for one in told["cells"][0]["findings"]], told["client"]
+
+
+def test_the_client_of_the_commit_must_know_the_data_set(
+    repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = (2, ["dataset_name"], "")
+    assert linted(repo, capsys) == own
+    assert linted(repo, capsys, "--client", "change") == own
+    assert linted(repo, capsys, "--env", "source,package=vllm") == own
+
+
+def test_another_client_knows_its_own(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert linted(repo, capsys, "--client", OTHER) == (0, [], OTHER)
+    assert linted(repo, capsys, "--env", OTHER) == (0, [], OTHER)
+    pinned = "wheel:https://wheels.example.invalid/{sha},client=v1"
+    assert linted(repo, capsys, "--env", pinned) == (0, [], pinned)
+    (repo / "perfbisect.yaml").write_text(f"client: {OTHER}\n")
+    assert linted(repo, capsys) == (0, [], OTHER)
+    assert linted(repo, capsys, "--client", "change")[0] == 2
+
+
+def test_that_they_are_not_checked_is_said(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = str(repo.parent / "cell.yaml")
+    assert run(["cells", "lint", cell, "--repo", str(repo), "--client", OTHER]) == 0
+    assert "data set and backend are not checked" in capsys.readouterr().out
