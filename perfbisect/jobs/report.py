@@ -27,6 +27,7 @@ from perfbisect.jobs.views import (
     metric_document,
     minutes_document,
     position_document,
+    shown_probability,
     versions,
 )
 from perfbisect.jobs.words import advice, of_revert, sentences
@@ -103,7 +104,7 @@ def made(
             *more,
         ),
         next=advice(outcome, plan, job.id) if outcome else f"perfbisect resume {job.id}",
-        probability=outcome.probability if outcome else 0.0,
+        probability=shown_probability(outcome.probability) if outcome else 0.0,
         culprit=change_document(culprit.change)
         if culprit and outcome and len(outcome.culprits) == 1 and not aside
         else None,
@@ -188,7 +189,7 @@ def _step(step: core.Step, plan: BisectPlan) -> StepDocument:
     assert confirmed is not None
     return StepDocument(
         culprits=tuple(position_document(i, plan.positions[i]) for i in step.culprits),
-        probability=step.probability,
+        probability=shown_probability(step.probability),
         confirmed=confirmed,
     )
 

@@ -8,7 +8,7 @@ from perfbisect.core import bisect as core
 from perfbisect.core.change import Change
 from perfbisect.jobs.fold import Launch, project
 from perfbisect.jobs.plan import BisectPlan
-from perfbisect.jobs.views import belief_document, launch_document, position_document
+from perfbisect.jobs.views import belief_document, launch_document, position_document, shown_probability
 from perfbisect.jobs.work import Order
 from perfbisect.render.notices import Launched, Launching
 
@@ -48,12 +48,12 @@ def launched(
     leading: tuple[tuple[str, float], ...] = ()
     if beliefs is not None:
         best = sorted(range(1, plan.last + 1), key=lambda i: -beliefs.p[i])[:_LEADING]
-        leading = tuple((plan.positions[i].change.short, min(0.99, beliefs.p[i])) for i in best)
+        leading = tuple((plan.positions[i].change.short, shown_probability(beliefs.p[i])) for i in best)
     return Launched(
         launch=launch_document(ended, change, plan.ref),
         unit=plan.ref.metric.unit,
         leading=leading,
-        none=None if beliefs is None else beliefs.none,
+        none=None if beliefs is None else shown_probability(beliefs.none),
         used=sum(x.minutes for x in seen),
         budget=plan.budget,
         beliefs=belief_document(beliefs),

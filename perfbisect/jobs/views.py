@@ -16,6 +16,7 @@ from perfbisect.core.attempt import Attempt, key
 from perfbisect.core.cell import Cell, echo
 from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef
+from perfbisect.core.verdict import SHOWN
 from perfbisect.families import FAMILIES
 from perfbisect.jobs.fold import Launch
 from perfbisect.jobs.plan import Position, Setting
@@ -99,15 +100,20 @@ def launch_document(launch: Launch, change: Change, metric: MetricRef) -> Launch
     )
 
 
+def shown_probability(p: float) -> float:
+    """A probability as documents tell it: to a ten-thousandth, and never above what the model is good for."""
+    return min(SHOWN, round(p, 4))
+
+
 def belief_document(told: core.Beliefs | None) -> BeliefDocument | None:
     """A posterior as it is shown."""
     if told is None:
         return None
     return BeliefDocument(
-        none=told.none,
+        none=shown_probability(told.none),
         leading=told.leading,
-        leading_probability=told.leading_p,
-        by_position=told.p,
+        leading_probability=shown_probability(told.leading_p),
+        by_position=tuple(shown_probability(p) for p in told.p),
         noise_between_runs=told.sigma,
         noise_between_launches=told.tau,
         step=told.step,

@@ -219,7 +219,7 @@ def _out_of_budget(
         )
         said.append(
             f"So far the ends differ by {percent(outcome.whole.effect)} ({interval(outcome.whole)}); "
-            f"probability that nothing changed {outcome.beliefs.none:.2f}."
+            f"probability that nothing changed {min(outcome.beliefs.none, 0.99):.2f}."
         )
     if minutes_per_launch:
         said.append(

@@ -198,7 +198,10 @@ class GuardDocument(Document):
 
 
 class BeliefDocument(Document):
-    """What is believed at the end: probabilities by position, and the noise as seen."""
+    """What is believed at the end: probabilities by position, and the noise as seen.
+
+    No probability is told above 0.99, so those of all positions need not add up to what is left of ``none``.
+    """
 
     none: float
     leading: tuple[int, ...]

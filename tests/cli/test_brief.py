@@ -35,6 +35,8 @@ def test_a_bisection_of_many_commits_is_told_briefly(done: tuple[Job, PlanDocume
     for whole in (plan, report):
         assert len(whole.brief().text()) < SMALL < len(whole.text())
     brief = report.brief()
+    assert report.beliefs is not None
+    assert max(report.probability, report.beliefs.none, *report.beliefs.by_position) <= 0.99
     assert brief.left_out["history"] == brief.left_out["beliefs.by_position"] == COMMITS
     assert len(brief.launches) + brief.left_out["launches"] == len(report.launches)
     assert brief.launches == report.launches[-len(brief.launches) :]
@@ -43,4 +45,5 @@ def test_a_bisection_of_many_commits_is_told_briefly(done: tuple[Job, PlanDocume
     status = status_document(job, datetime.now(timezone.utc))
     assert len(status.text()) < SMALL / 4
     assert (status.launched, status.outcome, status.exit_code) == (len(report.launches), "found", 3)
+    assert 0.5 < status.leading[0].probability <= 0.99
     assert status.leading[0].change == (report.culprit.short if report.culprit else "")
