@@ -32,7 +32,9 @@ def night_document(
     """The night as it stands, from what its journal says."""
     state, jobs = state_of(events), scene.jobs
     done = tallies(plan, state, jobs)
-    cells = tuple(_cell(one, state, done.get(one.name, Tally())) for one in plan.cells)
+    judged = state.steps.get("detect", {})
+    few = judged.get("unjudged", {})
+    cells = tuple(_cell(one, state, done.get(one.name, Tally()), few.get(one.name)) for one in plan.cells)
     alerts = alerts_of(state) or ()
     bisections = tuple(NightBisectionDocument.model_validate(one) for one in state.settled.values())
     codes = [int(data["exit_code"]) for data in state.failed.values()]
@@ -40,7 +42,7 @@ def night_document(
     codes += [one.exit_code for one in bisections]
     codes += [int(data.get("exit_code", 0)) for data in state.steps.values()]
     told = [one.told() for one in done.values() if one.measured]
-    head, notes = _head(scene, plan), state.steps.get("detect", {}).get("notes", ())
+    head, notes = _head(scene, plan), judged.get("notes", ())
     return NightlyDocument(
         **{**head, "told": (*head["told"], *notes)},
         night=night.id,
@@ -53,9 +55,7 @@ def night_document(
         cells=cells,
         alerts=alerts,
         bisections=bisections,
-        rows=tuple(
-            ReportRowDocument.model_validate(x) for x in state.steps.get("detect", {}).get("rows", ())
-        ),
+        rows=tuple(ReportRowDocument.model_validate(row) for row in judged.get("rows", ())),
         steps=tuple(_step(data) for data in state.steps.values()),
         files={kind: path for data in state.steps.values() for kind, path in data.get("files", {}).items()},
         exit_code=worst(codes),
@@ -140,7 +140,7 @@ def _planned(cell: CellPlan, taken: frozenset[str]) -> NightCellDocument:
     return NightCellDocument(**_known(cell), state=state, reason=reason)
 
 
-def _cell(cell: CellPlan, state: NightState, done: Tally) -> NightCellDocument:
+def _cell(cell: CellPlan, state: NightState, done: Tally, few: int | None) -> NightCellDocument:
     identity, failed = state.jobs.get(cell.name, ""), state.failed.get(cell.name, {})
     launches = len(done.measured)
     word, reason = _outcome(cell, launches, failed)
@@ -151,6 +151,7 @@ def _cell(cell: CellPlan, state: NightState, done: Tally) -> NightCellDocument:
         launches=launches,
         minutes=done.minutes,
         value=done.value(cell),
+        too_few_nights=few,
         job=identity,
         log=str(failed.get("log", "")),
         next=str(failed.get("next", "")),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from perfbisect.config.nightly import AlertRules
 from perfbisect.core.alert import Alert, way
+from perfbisect.core.reported_series import night_of
+from perfbisect.core.series import FEWEST
 from perfbisect.core.suspect_table import Table
 from perfbisect.jobs.track_detect import Seen, alert_document, detect_document, look, remember
 from perfbisect.jobs.track_ingest import ingest
@@ -67,6 +69,28 @@ def machines(seen: Seen, cells: Container[str], since: str) -> Iterator[str]:
             f"the machine is another one since {night}: {what}. The series of {who} anew: nothing is "
             "compared with the nights before"
         )
+
+
+def unjudged(seen: Seen, cells: Container[str]) -> dict[str, int]:
+    """Cells of which nothing can be told yet -> the nights that they have, on the machine of the last one."""
+    latest: dict[str, int] = {}
+    for one in seen.series:
+        if one.cell in cells and night_of(one.nights[-1]) == seen.until:
+            latest[one.cell] = max(latest.get(one.cell, 0), len(one.nights))
+    return {cell: nights for cell, nights in sorted(latest.items()) if nights < FEWEST}
+
+
+def young(nights: Mapping[str, int]) -> Iterator[str]:
+    """What a reader must know of cells with too few nights (of :func:`unjudged`)."""
+    if not nights:
+        return
+    had = sorted(set(nights.values()))
+    have = f"{had[0]}" if len(had) == 1 else f"{had[0]} to {had[-1]}"
+    who = next(iter(nights)) if len(nights) == 1 else f"{len(nights)} cells"
+    yield (
+        f"not judged yet: {who}, with {have} of the {FEWEST} nights before which no change can be told; "
+        "several runs of one day are one night"
+    )
 
 
 def write_down(

@@ -17,12 +17,14 @@ from perfbisect.render.nightly_documents import (
 from perfbisect.render.numbers import probability
 
 NOTHING = "nothing new"
+UNJUDGED = "nothing judged yet"
+"""Of a night of which no cell has nights enough: it is no word of being well."""
 
 _CHANGES: tuple[AlertChange, ...] = ("opened", "reopened", "closed", "updated")
 
 
 def summary(document: NightlyDocument) -> str:
-    """A few words: the findings first, then what failed, else that there is nothing."""
+    """A few words: the findings first, then what failed, else that there is nothing, or nothing judged."""
     opened = [one for one in document.alerts if one.counts and one.change in ("opened", "reopened")]
     worse = len({alert.event for alert in opened if alert.worse})
     better = len({alert.event for alert in opened if not alert.worse})
@@ -38,7 +40,9 @@ def summary(document: NightlyDocument) -> str:
         f"{_count(failed, 'cell')} failed" if failed else "",
         f"{' and '.join(broken)} failed" if broken else "",
     ]
-    return ", ".join(filter(None, parts)) or NOTHING
+    measured = [cell for cell in document.cells if cell.state == "measured"]
+    blind = measured and all(cell.too_few_nights is not None for cell in measured)
+    return ", ".join(filter(None, parts)) or (UNJUDGED if blind else NOTHING)
 
 
 def headline(document: NightlyDocument) -> str:

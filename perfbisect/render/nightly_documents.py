@@ -28,6 +28,7 @@ class NightCellDocument(Document):
     ``launches``: fresh server starts that measured, of ``wanted``. ``value``: the median over them of the
     headline ``metric``, in ``unit``. ``expected``: minutes that were foreseen, ``foreseen`` says from what.
     ``reason``: why it failed, was skipped or not reached; ``log`` and ``next`` of a failure.
+    ``too_few_nights``: how many its series have where that is too few for any change to be told.
     """
 
     name: str
@@ -42,6 +43,7 @@ class NightCellDocument(Document):
     metric: str = ""
     unit: str = ""
     value: float | None = None
+    too_few_nights: int | None = None
     job: str = ""
     log: str = ""
     next: str = ""

@@ -14,6 +14,7 @@ from perfbisect.jobs.nightly_read import BY_RULE, judge
 from perfbisect.jobs.nightly_search import Earlier, cases, earlier
 from perfbisect.jobs.track_state import mark
 from perfbisect.render.night_markdown import night_markdown
+from perfbisect.render.night_words import NOTHING, UNJUDGED, summary
 from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.render.nightly_lines import nightly_lines
 from perfbisect.store.series import SeriesStore
@@ -260,3 +261,20 @@ def test_what_the_rules_leave_out_is_listed(place: Place) -> None:
     assert night.exit_code == 0
     assert {one.state for one in night.bisections} == {"not worth it"}
     assert place.text.startswith(CONFIG.format(budget="10h"))
+
+
+def test_nights_too_few_to_judge_do_not_say_that_there_is_nothing(place: Place) -> None:
+    slow(place, factor=2.0)
+    first = place.night(0)
+    assert summary(first) == UNJUDGED
+    assert {cell.too_few_nights for cell in first.cells} == {1}
+    (note,) = [text for text in first.told if text.startswith("not judged yet")]
+    assert "2 cells, with 1 of the 7 nights" in note
+    assert note in "\n".join(nightly_lines(first))
+    assert UNJUDGED in night_markdown(first)
+    *young, seventh = nights(place, 1, 6)
+    assert {summary(night) for night in young} == {UNJUDGED}
+    assert {cell.too_few_nights for cell in young[-1].cells} == {6}
+    assert summary(seventh) == NOTHING
+    assert {cell.too_few_nights for cell in seventh.cells} == {None}
+    assert not any(text.startswith("not judged yet") for text in seventh.told)
