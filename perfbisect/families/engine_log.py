@@ -119,6 +119,24 @@ _OF_THE_ATTEMPT = re.compile(
 )
 """Settings that are of one attempt, one machine, or nobody's business."""
 
+_END = r"(?=[/\s'\",:)]|$)"
+_PASSING: Final = tuple(
+    (re.compile(pattern), instead)
+    for pattern, instead in (
+        (rf"[^\s'\"=(,:]*/environments/[0-9a-f]{{8,}}(?:/tree)?{_END}", "ENVIRONMENT"),
+        (rf"[^\s'\"=(,:]*/attempts/\d+{_END}", "ATTEMPT"),
+        (rf"/tmp/tmp[a-z0-9_]{{8}}{_END}", "TEMPORARY"),
+        (r"\bpb-[0-9a-f]{12}\b", "MODEL"),
+        (r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID"),
+        (r"\b0x[0-9a-f]{6,}\b", "ADDRESS"),
+        (r"(?<=://)([\w.-]+|\[[0-9a-f:]+\]):\d{2,5}\b", r"\1:PORT"),
+        (r"\b(127\.0\.0\.1|localhost):\d{2,5}\b", r"\1:PORT"),
+        (r"\b(pid[ =:]+)\d+", r"\1PID"),
+        (r"\b\d{4}-\d\d-\d\d[T _]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?", "TIME"),
+    )
+)
+"""What is of one environment, attempt, process or moment in a value -> what stands for it in all."""
+
 _UNLIKE = ("version",)
 """Facts that differ between any two changes and explain nothing."""
 
@@ -150,8 +168,11 @@ def engine_facts(log_text: str) -> dict[str, str]:
 
 
 def agreed(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """The facts of several launches of one change: numbers at their median, others as ``A or B``."""
-    every = list(launches)
+    """The facts of several launches of one change: numbers at their median, others as ``A or B``.
+
+    A word stands for what is of one environment, attempt, process or moment: paths, ports, times.
+    """
+    every = [{name: _lasting(value) for name, value in facts.items()} for facts in launches]
     out: dict[str, str] = {}
     for fact in dict.fromkeys(name for facts in every for name in facts):
         values = [facts.get(fact, NOT_SAID) for facts in every]
@@ -219,6 +240,12 @@ def _settings(text: str, kind: str) -> dict[str, str]:
         elif not _OF_THE_ATTEMPT.search(name):
             out[f"{kind} {name}"] = value
     return out
+
+
+def _lasting(value: str) -> str:
+    for pattern, instead in _PASSING:
+        value = pattern.sub(instead, value)
+    return value
 
 
 def _number(value: str) -> tuple[float, str] | None:

@@ -206,6 +206,48 @@ def test_launches_of_one_change_are_told_together() -> None:
     assert agreed([]) == {}
 
 
+TREE = "/home/a/cache/environments/{}/tree"
+PASSING = {
+    "a tree": f"<_io.TextIOWrapper name='{TREE}/vllm_omni/deploy/tts.yaml' mode='r'>",
+    "two trees": f"PYTHONPATH={TREE}:{TREE}/more",
+    "an attempt": "/home/a/state/jobs/20260102-030405-ab12/attempts/0{}/compile",
+    "a port": "tcp://10.0.0.7:4{}",
+    "an own port": "127.0.0.1:4{}",
+    "a process": "worker of pid 4{}",
+    "an address": "<object at 0x7f0000{}>",
+    "a moment": "2026-01-02 03:04:{},123",
+    "a temporary folder": "/tmp/tmpabc_d{}x/socket",
+    "a model's name": "pb-0123456789{}",
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_is_of_one_environment_attempt_or_moment_is_no_difference(name: str) -> None:
+    """Else every bisection would show where each commit's tree lies, and nothing that explains it."""
+    digits = ("10203040", "20203041", "30203042") if "tree" in name else ("10", "20", "30")
+    first, second, third = ({"argument x": PASSING[name].replace("{}", part)} for part in digits)
+    left, right = agreed([first, second]), agreed([third])
+    assert differences(left, right) == ()
+    assert " or " not in left["argument x"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (f"'{TREE}/deploy/tts.yaml'", f"'{TREE}/deploy/tts_high_concurrency.yaml'"),
+        ("/tmp/one.yaml", "/tmp/other.yaml"),
+        ("2026-01-02", "2026-01-03"),
+        ("10.0.0.7", "10.0.0.8"),
+        ("[1, 2, 4]", "[1, 2, 8]"),
+    ],
+)
+def test_what_remains_of_a_path_or_a_number_is_one(left: str, right: str) -> None:
+    sides = [agreed([{"argument x": side.replace("{}", "10203040")}]) for side in (left, right)]
+    (found,) = differences(*sides)
+    assert found[0] == "argument x"
+    assert found[1] != found[2]
+
+
 @given(st.text(st.characters(codec=None), max_size=300))
 def test_any_text_is_read_without_harm(text: str) -> None:
     assert isinstance(engine_facts(text), dict)
