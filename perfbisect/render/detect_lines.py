@@ -137,13 +137,19 @@ def _state(alert: DetectedDocument) -> str:
 
 def _before(document: TrackDetectDocument, everything: bool) -> Iterator[str]:
     if not everything:
+        over = 0
         for event, alerts in events(document.alerts):
             if any(alert.fresh for alert in alerts):
+                continue
+            if all((a.recovered and not a.came_back) or a.state == "closed" for a in alerts):
+                over += 1
                 continue
             states = Counter("open" if a.state == "open" else a.state for a in alerts)
             told = ", ".join(f"{count} {state}" for state, count in states.items())
             back = sum(alert.came_back for alert in alerts)
             yield f"told before: {event}, {told}" + (f"; {back} recovered since" if back else "")
+        if over:
+            yield f"told before, and over or closed: {over} event{'s' * (over > 1)} (--all)"
     for gone in document.gone:
         if gone.new or everything:
             what = f"{gone.id} {line(gone.cell)} {line(gone.metric)}"

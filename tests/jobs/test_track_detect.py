@@ -148,3 +148,6 @@ def test_what_becomes_a_products_is_told_again_and_what_came_back_is_said(store:
         ("", "product", True, False),
     ]
     assert f"told before: {slow.event}, 1 open; 1 recovered since" in lines
+    again = list(detect_lines(detect(store, TABLE, now="2026-05-29T00:00:00Z")))
+    assert "told before, and over or closed: 1 event (--all)" in again
+    assert not [line for line in again if slow.event in line]
