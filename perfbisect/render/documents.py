@@ -123,10 +123,14 @@ class ExpectedDocument(Document):
     """Which noise is assumed, in words."""
 
 
+_CHANGES = 3
+"""Changes of one position that a brief plan names."""
+
+
 class PlanDocument(LongDocument):
     """What will be done: ``perfbisect bisect --dry-run``."""
 
-    shown: ClassVar[Mapping[str, int]] = {"positions": 0, "skips": 10}
+    shown: ClassVar[Mapping[str, int]] = {"positions": 30, "skips": 10}
     schema_: Literal["perfbisect.plan/1"] = Field(default="perfbisect.plan/1", alias="schema")
     cell: CellDocument
     metric: MetricDocument
@@ -143,6 +147,18 @@ class PlanDocument(LongDocument):
     expected: ExpectedDocument
     commands: CommandsDocument
     told: tuple[str, ...]
+
+    def brief(self) -> PlanDocument:
+        """With the first changes of a position that has many, and how the rest is seen."""
+        brief = super().brief()
+        changes = sum(max(0, len(one.changes) - _CHANGES) for one in brief.positions)
+        short = tuple(one.model_copy(update={"changes": one.changes[:_CHANGES]}) for one in brief.positions)
+        left = {**brief.left_out, **({"positions.changes": changes} if changes else {})}
+        told = brief.told
+        if left:
+            missing = ", ".join(f"{count} of {name}" for name, count in left.items())
+            told = (*told, f"left out here: {missing}; --full brings them")
+        return brief.model_copy(update={"positions": short, "left_out": left, "told": told})
 
 
 class LaunchDocument(Document):

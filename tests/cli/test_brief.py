@@ -9,7 +9,7 @@ import pytest
 from perfbisect.cli.state import status_document
 from perfbisect.jobs.expect import learnt_noise
 from perfbisect.jobs.planned import plan_document
-from perfbisect.render.documents import PlanDocument, ReportDocument
+from perfbisect.render.documents import PlanDocument, PositionDocument, ReportDocument
 from perfbisect.store.jobs import Job
 from tests.jobs.conftest import MakePlan, new_job, plan_for
 from tests.jobs.test_bisect import NewJob, verdict
@@ -27,6 +27,32 @@ def done(plan_for: MakePlan, new_job: NewJob) -> tuple[Job, PlanDocument, Report
     plan = plan_for(world)
     job = new_job(plan, watch, world)
     return job, plan_document(plan, learnt_noise((), plan.ref)), verdict(job, watch, world)
+
+
+def planned(plan_for: MakePlan, commits: int) -> PlanDocument:
+    plan = plan_for(World(history(commits).changes, slow=2))
+    return plan_document(plan, learnt_noise((), plan.ref))
+
+
+def test_a_plan_tells_which_changes_can_be_tested(plan_for: MakePlan) -> None:
+    plan = planned(plan_for, 25)
+    assert plan.brief() == plan
+    long = plan_document(
+        plan_for(World(history(200).changes, slow=5)), learnt_noise((), parse_metric("tpot"))
+    )
+    brief = long.brief()
+    assert brief.positions == long.positions[:30]
+    assert brief.left_out == {"positions": 170}
+    assert brief.told[-1] == "left out here: 170 of positions; --full brings them"
+
+
+def test_a_position_of_many_changes_names_the_first(plan_for: MakePlan) -> None:
+    plan = planned(plan_for, 6)
+    every = tuple(change for one in plan.positions for change in one.changes)
+    merged = plan.model_copy(update={"positions": (PositionDocument(index=0, changes=every),)})
+    brief = merged.brief()
+    assert [change.short for change in brief.positions[0].changes] == [change.short for change in every[:3]]
+    assert brief.left_out == {"positions.changes": 3}
 
 
 def test_a_bisection_of_many_commits_is_told_briefly(done: tuple[Job, PlanDocument, ReportDocument]) -> None:
