@@ -37,9 +37,7 @@ def planned(plan_for: MakePlan, commits: int) -> PlanDocument:
 def test_a_plan_tells_which_changes_can_be_tested(plan_for: MakePlan) -> None:
     plan = planned(plan_for, 25)
     assert plan.brief() == plan
-    long = plan_document(
-        plan_for(World(history(200).changes, slow=5)), learnt_noise((), parse_metric("tpot"))
-    )
+    long = planned(plan_for, 200)
     brief = long.brief()
     assert brief.positions == long.positions[:30]
     assert brief.left_out == {"positions": 170}
