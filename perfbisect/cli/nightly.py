@@ -12,6 +12,9 @@ from perfbisect.cli import options
 @click.command(short_help="Measure every night, tell what changed, name the commit.")
 @click.argument("config", type=click.Path(path_type=Path), required=False)
 @click.option("--init", is_flag=True, help="Write CONFIG (nightly.yaml) for this repository, with comments.")
+@click.option(
+    "--repo", type=click.Path(path_type=Path), help="With --init: the repository.  [default: the current one]"
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be measured, in which order; start nothing.")
 @options.state
 @options.verbose
@@ -21,6 +24,7 @@ from perfbisect.cli import options
 def nightly(
     config: Path | None,
     init: bool,
+    repo: Path | None,
     dry_run: bool,
     state: Path | None,
     verbose: bool,
@@ -53,9 +57,13 @@ def nightly(
     if init:
         from perfbisect.cli.nightly_init import write_first
 
-        first = write_first(config)
+        first = write_first(config, repo or Path.cwd())
         emit(first, [f"wrote {first.file}: read it before", f"next: {first.next}"], as_json=as_json)
         return 0
+    if repo is not None:
+        raise UsageError(
+            "--repo goes with --init: CONFIG names its repository", next_step="perfbisect nightly -h"
+        )
     if config is None:
         raise UsageError("no CONFIG was named", next_step="perfbisect nightly --init writes nightly.yaml")
     working = Measuring(state=state, verbose=verbose, quiet=quiet, full=full, as_json=as_json)

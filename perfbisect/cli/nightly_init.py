@@ -21,8 +21,8 @@ from perfbisect.system.whole_file import write_whole
 _KEYS = {"env": "environment", "client": "client", "machine": "machine"}
 
 
-def write_first(config: Path | None) -> NightlyInitDocument:
-    """Writes the configuration for the repository of the current folder.
+def write_first(config: Path | None, folder: Path) -> NightlyInitDocument:
+    """Writes the configuration for the repository of a folder.
 
     :raises UsageError: the file is there already.
     :raises RevisionError, LocatedError: there is no repository, or none of an engine that is known.
@@ -34,7 +34,7 @@ def write_first(config: Path | None) -> NightlyInitDocument:
             where=file,
             next_step=f"perfbisect nightly {file} --dry-run; or another: perfbisect nightly --init FILE",
         )
-    repository = Repository.open(Path.cwd())
+    repository = Repository.open(folder)
     first = first_settings(look(repository, os.environ))
     said = load_settings(repository.path)
     missing = {name: key for key, name in _KEYS.items() if getattr(said, key) is None}

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from perfbisect.core.series import FEWEST
+
 
 @dataclass(frozen=True)
 class FirstNightly:
@@ -30,6 +32,7 @@ def first_nightly(known: FirstNightly) -> str:
 def _lines(known: FirstNightly) -> Iterator[str]:
     width = max(len(what) for what, _ in known.saw)
     yield "# What is measured every night: perfbisect nightly THIS_FILE; docs/nightly.md has the rules."
+    yield f"# A change is told from the {FEWEST}th night of a series on; runs of one day are one night."
     yield "# Written by `perfbisect nightly --init`, which saw:"
     yield from (f"#   {what:<{width}}  {found}" for what, found in known.saw)
     yield "# Paths are relative to this file. What perfbisect.yaml says there need not stand here."

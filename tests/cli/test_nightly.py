@@ -163,3 +163,16 @@ def test_an_environment_must_be_said(checkout: Path, capsys: pytest.CaptureFixtu
     (checkout / "n.yaml").write_text("name: n\ncells: [text_latency_c1]\nbudget: 1h\n")
     assert run(["nightly", "n.yaml", "--dry-run"]) == 2
     assert "environment: is missing" in capsys.readouterr().err
+
+
+def test_init_of_a_repository_somewhere_else(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["nightly", "--init"]) == 2
+    assert "--repo PATH" in capsys.readouterr().err
+    assert run(["nightly", "--init", "--repo", "vllm"]) == 0
+    file = load_nightly(tmp_path / "nightly.yaml")
+    assert file.path(file.nightly.repository) == checkout.resolve()
+    assert run(["nightly", "nightly.yaml", "--repo", "vllm", "--dry-run"]) == 2
+    assert "--repo goes with --init" in capsys.readouterr().err

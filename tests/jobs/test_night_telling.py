@@ -73,7 +73,7 @@ def test_a_night_is_exported_and_written(place: Place, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "bench-bigger.json").read_text())[0]["unit"] == "tok/s"
     assert {"csv", "benchmark smaller", "benchmark bigger", "markdown", "published"} <= set(document.files)
     text = (tmp_path / "night.md").read_text()
-    assert text.startswith("## Nightly n of 2026-01-01: nothing new")
+    assert text.startswith("## Nightly n of 2026-01-01: nothing judged yet")
     assert summary.read_text() == text
     told = next(one.told for one in document.steps if one.name == "publish")
     assert "0 launches, 0 new files; left out: " in told, "what lacks its requests is told"
