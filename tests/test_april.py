@@ -14,6 +14,7 @@ from perfbisect.config.suspect_table import load_suspect_table
 from perfbisect.jobs.track_detect import Seen, detect, look
 from perfbisect.jobs.track_ingest import ingest
 from perfbisect.jobs.track_rebaseline import rebaseline
+from perfbisect.jobs.track_report import report
 from perfbisect.jobs.track_suspects import Ranked, ranked, the_alert
 from perfbisect.render.detect_documents import DetectedDocument, TrackDetectDocument
 from perfbisect.render.detect_lines import detect_lines
@@ -165,6 +166,17 @@ def test_a_baseline_is_of_one_level_and_one_workload(store: SeriesStore, seen: S
     assert rows["qwen3_tts/random@c1-n10", "audio_throughput"].new is None
     image = rows["qwen_image_single_device/1536x1536_steps35@c1-n10", "latency_mean"]
     assert (image.n, image.status, image.left_out) == (6, "better", ())
+
+
+def test_the_report_s_words_follow_the_cause(store: SeriesStore, seen: Seen) -> None:
+    rows = {(f"{row.test}/{row.config}", row.metric): row for row in report(store, seen, fdr=0.05).rows}
+    assert not [row for row in rows.values() if row.status == "regressed: an issue"], "it was mended"
+    itl = rows["qwen3_omni/random@c4-n16", "itl"]
+    assert (itl.cause, itl.status) == ("unknown", "worse, cause unknown"), "20.8 % for three days"
+    ttft = rows["qwen3_omni_chunk/random@c10-n100", "ttft"]
+    assert ttft.status == "improved beside a regression (audio_ttfp x 14.7), not measured since"
+    ended = {one.finding.series.cell for one in seen.alerts if one.now == "not measured since"}
+    assert "qwen3_omni_chunk/random@c10-n100" in ended and "qwen3_tts/random@c1-n10" not in ended
 
 
 def first_of(found: Ranked) -> str:

@@ -22,6 +22,11 @@ from perfbisect.core.reported_series import night_of
 
 State = Literal["open", "acknowledged", "closed"]
 
+Now = Literal[
+    "recovered", "not measured since", "other requests since", "still there", "at another level since"
+]
+"""What is known of a change on the last night; ``other requests since``: nobody can say."""
+
 _BACK = 0.25
 """Share of a change, in logs, within which a series is back where it was."""
 
@@ -48,7 +53,8 @@ class Known:
 
 @dataclass(frozen=True)
 class Alert:
-    """A change with its cause, identity and event. ``new``: it was not told before."""
+    """A change with its cause, identity and event. ``new``: it was not told before. ``until``: the last night
+    of all series (days since 1970-01-01)."""
 
     id: str
     finding: Finding
@@ -57,6 +63,7 @@ class Alert:
     state: State = "open"
     why: str = ""
     new: bool = True
+    until: int = 0
 
     @property
     def known(self) -> Known:
@@ -70,6 +77,19 @@ class Alert:
     def recovered(self) -> bool:
         """The series is back where it was."""
         return recovery(self.finding) is not None
+
+    @property
+    def now(self) -> Now:
+        """What is known of it on the last night."""
+        finding, series = self.finding, self.finding.series
+        if self.recovered:
+            return "recovered"
+        if series.nights[-1] < self.until:
+            return "not measured since"
+        if any(hint.kind == "workload" and hint.index > finding.index for hint in series.hints):
+            return "other requests since"
+        last = finding.after[-1] + 1 == len(series.nights)
+        return "still there" if last else "at another level since"
 
 
 def way(finding: Finding) -> int:
@@ -97,10 +117,26 @@ def recovery(finding: Finding) -> int | None:
     return first if abs(away) <= _BACK * abs(finding.shift) else None
 
 
+def beside_worse(alert: Alert, among: Iterable[Alert]) -> Alert | None:
+    """Of what became better: the largest change for the worse of the same event and cell, which is still
+    there and was not accepted; None where there is none."""
+    cell = alert.finding.series.cell
+    found = [
+        one for one in among
+        if (one.event, one.finding.series.cell) == (alert.event, cell)
+        and one.finding.shift > 0 and one.finding.series.part == "typical"
+        and one.state != "closed" and not one.recovered
+    ]  # fmt: skip
+    return max(found, key=lambda one: one.finding.shift, default=None) if alert.finding.shift < 0 else None
+
+
 def alerts_of(
-    findings: Sequence[Finding], causes: Sequence[Cause], known: Iterable[Known] = ()
+    findings: Sequence[Finding], causes: Sequence[Cause], known: Iterable[Known] = (), *, until: int = 0
 ) -> tuple[Alert, ...]:
-    """Alerts with their identities, in order of time; each known one is recognised once."""
+    """Alerts with their identities, in order of time; each known one is recognised once.
+
+    ``until``: the last night of all series (days since 1970-01-01).
+    """
     told: dict[tuple[str, str, int], list[Known]] = {}
     for one in known:
         told.setdefault((one.cell, one.metric, one.way), []).append(one)
@@ -112,10 +148,11 @@ def alerts_of(
         if before is None:
             name = _name(finding, taken)
             taken.add(name)
-            out.append(Alert(name, finding, cause, event))
+            out.append(Alert(name, finding, cause, event, until=until))
         else:
             told[series.cell, series.metric, way(finding)].remove(before)
-            out.append(Alert(before.id, finding, cause, event, before.state, before.why, new=False))
+            same = Alert(before.id, finding, cause, event, before.state, before.why, new=False, until=until)
+            out.append(same)
     return tuple(out)
 
 

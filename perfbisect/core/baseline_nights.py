@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from perfbisect.core.alert import Alert, recovery
+from perfbisect.core.alert import Alert, beside_worse, recovery
 from perfbisect.core.reported_series import CellSeries
 
 OTHERWISE = ("instrument", "workload")
@@ -141,16 +141,3 @@ def _worse(alert: Alert, among: Iterable[Alert]) -> bool:
 def _better(alert: Alert, among: Iterable[Alert]) -> bool:
     lasting = alert.finding.found.shape != "transient"
     return lasting and alert.finding.shift < 0 and not beside_worse(alert, among)
-
-
-def beside_worse(alert: Alert, among: Iterable[Alert]) -> Alert | None:
-    """Of what became better: the largest change for the worse of the same event and cell, which is still
-    there and was not accepted; None where there is none."""
-    cell = alert.finding.series.cell
-    found = [
-        one for one in among
-        if (one.event, one.finding.series.cell) == (alert.event, cell)
-        and one.finding.shift > 0 and one.finding.series.part == "typical"
-        and one.state != "closed" and not one.recovered
-    ]  # fmt: skip
-    return max(found, key=lambda one: one.finding.shift, default=None) if alert.finding.shift < 0 else None

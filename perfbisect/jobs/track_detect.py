@@ -79,7 +79,8 @@ def look(store: SeriesStore, table: Table, fdr: float = FDR) -> Seen:
         Known(t.id, t.cell, t.metric, t.way, (t.begun_after, t.begun_by), t.state, t.why)
         for t in store.alerts.all()
     ]
-    alerts = alerts_of(findings, causes_of(findings, cells), known)
+    until = max(one.nights[-1] for one in series)
+    alerts = alerts_of(findings, causes_of(findings, cells), known, until=until)
     ordered = sorted(alerts, key=lambda one: (-one.finding.first, one.finding.series.key))
     return Seen(series, cells, (medians, tails), tuple(ordered), away)
 
@@ -194,6 +195,7 @@ def alert_document(alert: Alert) -> DetectedDocument:
         why=alert.why,
         new=alert.new,
         nights=len(finding.after),
+        now=alert.now,
     )
 
 

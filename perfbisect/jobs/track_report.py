@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from perfbisect.core.alert import Alert
-from perfbisect.core.reported_series import CellSeries, day_number
+from perfbisect.core.alert import Alert, beside_worse
+from perfbisect.core.reported_series import CellSeries
 from perfbisect.jobs.track_detect import Seen, detect_document
 from perfbisect.render.detect_documents import ReportRowDocument, TrackReportDocument
+from perfbisect.render.detect_lines import size_words
 from perfbisect.store.series import SeriesStore
 
 BAR = 0.10
@@ -65,7 +66,7 @@ def _row(alert: Alert, seen: Seen) -> Iterator[ReportRowDocument]:
         latest=latest,
         baseline=baseline,
         change=latest / baseline - 1,
-        status=_status(alert, latest / baseline - 1, days, gone=series.nights[-1] < day_number(seen.until)),
+        status=_status(alert, latest / baseline - 1, days, _beside(alert, seen)),
         days=days,
         cause=alert.cause.word,
     )
@@ -75,25 +76,31 @@ def _type(series: CellSeries) -> str:
     return {"typical": "median or total", "mean": "mean", "tail": "tail"}[series.part]
 
 
-def _status(alert: Alert, change: float, days: int, *, gone: bool) -> str:
-    worse = alert.finding.shift > 0
-    if alert.cause.word in ("instrument", "workload"):
-        return f"{alert.cause.word} changed"
+def _beside(alert: Alert, seen: Seen) -> str:
+    """Of what became better: the regression of the same cell and event that it is a side of, in words."""
+    worse = beside_worse(alert, seen.alerts)
+    if worse is None:
+        return ""
+    return f" beside a regression ({worse.finding.series.metric} {size_words(worse.finding.found.effect)})"
+
+
+def _status(alert: Alert, change: float, days: int, beside: str) -> str:
+    worse, cause = alert.finding.shift > 0, alert.cause.word
+    if cause in ("instrument", "workload"):
+        return f"{cause} changed"
     if alert.finding.series.part != "typical":
         return f"a few requests {'slower' if worse else 'faster'}"
-    if not worse:
-        return "improved"
-    if alert.state == "acknowledged":
+    if worse and alert.state == "acknowledged":
         return "known"
-    if gone:
-        return "regressed, not measured since"
-    series = alert.finding.series
-    if any(hint.kind == "workload" and hint.index > alert.finding.index for hint in series.hints):
-        return "regressed, other requests since"
-    return "regressed: an issue" if abs(change) > BAR and days >= DAYS else "regressed"
+    since = f", {alert.now}" if alert.now in ("not measured since", "other requests since") else ""
+    if cause == "unknown":
+        return f"{'worse' if worse else 'better'}{beside}, cause unknown{since}"
+    if not worse:
+        return f"improved{beside}{since}"
+    return "regressed: an issue" if not since and abs(change) > BAR and days >= DAYS else f"regressed{since}"
 
 
-_STATUS = ("regressed", "known", "a few requests slower", "improved", "a few requests faster")
+_STATUS = ("regressed", "known", "worse", "improved", "better", "a few requests slower", "a few requests")
 """In which order rows are read, by how their status begins; the others come last."""
 
 

@@ -141,7 +141,9 @@ def _notes(families: Sequence[Family]) -> dict[str, tuple[bool, str]]:
 
 
 def _plain(alert: DetectedDocument) -> AlertDocument:
-    return AlertDocument.model_validate(alert.model_dump(exclude={"new", "nights", "was", "came_back"}))
+    return AlertDocument.model_validate(
+        alert.model_dump(exclude={"new", "nights", "was", "came_back", "now"})
+    )
 
 
 def _rankings(

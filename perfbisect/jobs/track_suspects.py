@@ -212,4 +212,5 @@ def note_of(ranked: Ranked, cell: str) -> str:
 def _what(ranked: Ranked) -> str:
     told = alert_document(ranked.alert)
     since = f"{effect_words(told)}, {told.shape}, begun on the night of {told.first[:10]}"
-    return f"{told.metric} of {told.cell} {since} ({told.event})"
+    now = "" if told.now == "still there" else f", {told.now}"
+    return f"{told.metric} of {told.cell} {since}{now} ({told.event})"

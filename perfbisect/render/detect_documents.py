@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from perfbisect.core.alert import Now
 from perfbisect.render.documents import Document, LongDocument
 from perfbisect.render.site_documents import AlertDocument, Cause, Shape, State
 
@@ -15,13 +16,15 @@ class DetectedDocument(AlertDocument):
     """An alert as it is told.
 
     ``new``: it was not told before. ``nights``: how many show it. ``was``: the cause that was told the last
-    time, where it is another one now; ``came_back``: it has recovered since then.
+    time, where it is another one now; ``came_back``: it has recovered since then. ``now``: what is known of
+    it on the last night; empty where that was not looked at.
     """
 
     new: bool
     nights: int
     was: Cause | Literal[""] = ""
     came_back: bool = False
+    now: Now | Literal[""] = ""
 
     @property
     def fresh(self) -> bool:

@@ -105,7 +105,7 @@ def _event(event: str, alerts: Sequence[DetectedDocument]) -> Iterator[str]:
         of = list(group)
         one = max(of, key=lambda a: (a.state == "open", *_weight(a)))
         marks = [
-            "" if worse(one) else "better", "recovered" if one.recovered else "", _state(one),
+            "" if worse(one) else "better", "" if one.now == "still there" else one.now, _state(one),
             f"and {len(of) - 1} more metrics" if len(of) > 1 else "",
         ]  # fmt: skip
         low, high = one.interval

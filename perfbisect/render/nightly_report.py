@@ -20,8 +20,8 @@ HEAD = (
 """The columns of the nightlies' own reports, and which alert a row is."""
 
 RULE = (
-    "An issue is what is worse by more than 10 % for at least three days. The baseline is the level before "
-    "the change, not a file's."
+    "An issue is what the product made worse, by more than 10 % for at least three days; what has no known "
+    "cause is none. The baseline is the level before the change, not a file's."
 )
 
 

@@ -84,6 +84,22 @@ def test_the_way_back() -> None:
     assert recovery(replace(half, series=replace(half.series, values=tuple(values)))) is None
 
 
+def test_what_is_known_of_it_now() -> None:
+    def now(finding: Finding, until: int = FIRST + 39) -> str:
+        (alert,) = alerts_of([finding], [PRODUCT], until=until)
+        return alert.now
+
+    there = found(at=20, factor=1.3)
+    assert now(there) == "still there"
+    assert now(there, FIRST + 40) == "not measured since"
+    assert now(found(at=30, factor=2.0, until=32)) == "recovered"
+    half = found(at=30, factor=4.0, until=32)
+    values = [v * 1.9 if i >= 32 else v for i, v in enumerate(half.series.values)]
+    assert now(replace(half, series=replace(half.series, values=tuple(values)))) == "at another level since"
+    asked = [{"input_tokens": 100.0 if night < 30 else 300.0} for night in range(40)]
+    assert now(found(at=20, factor=1.3, covariates=asked)) == "other requests since"
+
+
 def test_events_are_a_night_and_a_cause() -> None:
     here, also, later = found(test="a"), found(test="b"), found(test="c", at=30)
     alerts = alerts_of([here, also, later, here], [PRODUCT, PRODUCT, PRODUCT, NIGHT])

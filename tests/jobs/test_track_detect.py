@@ -102,6 +102,30 @@ def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStor
     assert row.status == "regressed, other requests since"
 
 
+def test_a_change_of_unknown_cause_is_no_issue(store: SeriesStore) -> None:
+    """Three slow nights of one server: the next tell whether it stays."""
+    keep(store, *points("a", at=37, factor=1.3), *points("b"), *points("c"))
+    (row,) = report(store, look(store, TABLE), fdr=0.05).rows
+    assert (row.cause, row.days, row.status) == ("unknown", 3, "worse, cause unknown")
+    assert row.change > 0.25
+
+
+def test_what_became_better_beside_a_regression_says_so(store: SeriesStore) -> None:
+    """The cell ended on its tenth slow night, and others did not."""
+    both = {"e2el:median": step(noise(7, 30), 20, 1.5), "ttft:median": step(noise(8, 30), 20, 0.4)}
+    (first, *_) = cell(both, test="omni")
+    keep(store, *first.points, *points("b"), *points("c"))
+    seen = look(store, TABLE)
+    rows = {row.metric: row.status for row in report(store, seen, fdr=0.05).rows}
+    assert rows["e2el"] == "regressed, not measured since"
+    assert rows["ttft"].startswith("improved beside a regression (e2el +49.")
+    assert rows["ttft"].endswith(" %), not measured since")
+    told = detect(store, TABLE, now="t").alerts
+    assert {one.now for one in told} == {"not measured since"}
+    lines = detect_lines(detect(store, TABLE, now="t"), everything=True)
+    assert any(text.endswith("not measured since, told before, and 1 more metrics") for text in lines)
+
+
 def test_what_is_not_found_any_more_is_told_once(store: SeriesStore) -> None:
     keep(store, *points(at=20, factor=1.3), *points("other", at=20, factor=1.3))
     detect(store, TABLE, now="2026-05-01T00:00:00Z")
