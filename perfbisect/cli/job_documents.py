@@ -64,6 +64,8 @@ class StatusDocument(Document):
     pid: int | None
     outcome: str
     """``unfinished``, or the word with which it ended."""
+    verdict: str = ""
+    """What that word is of, in a few more: the culprit, the effect; empty before the end."""
     exit_code: int | None
     """Of the verb, once the process that worked on the job has ended; None: it runs, or it was killed."""
     error: ErrorDocument | None
@@ -90,13 +92,16 @@ class StatusDocument(Document):
 
 
 class JobLineDocument(Document):
-    """A job in a list."""
+    """A job in a list; ``outcome``, ``verdict`` and ``exit_code`` as in its status."""
 
     job: str
     state: Literal["running", "unfinished", "finished", "broken"]
     verb: str
     cell: str
     launches: int
+    outcome: str = ""
+    verdict: str = ""
+    exit_code: int | None = None
 
 
 class JobsDocument(Document):

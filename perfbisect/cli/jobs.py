@@ -37,14 +37,14 @@ def status(
     from perfbisect.cli.job_documents import JobsDocument
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
-    from perfbisect.cli.state import job_line, status_document, status_lines
+    from perfbisect.cli.state import job_line, listed_line, status_document, status_lines
     from perfbisect.cli.waiting import until_left
     from perfbisect.system.clock import now
 
     jobs = place(repo=repo, state=state).jobs
     if job_id is None and not jobs.unfinished():
         listed = JobsDocument(jobs=tuple(job_line(job, now()) for job in jobs.all()))
-        lines = [f"{x.job}  {x.state:<10} {x.verb:<6} {x.cell}  {x.launches} launches" for x in listed.jobs]
+        lines = [listed_line(one) for one in listed.jobs]
         emit(listed, lines or [f"no jobs in {jobs.state}"], as_json=as_json)
         return 0
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("status")

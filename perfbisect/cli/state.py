@@ -34,7 +34,7 @@ from perfbisect.render.documents import (
     ReportDocument,
     RunDocument,
 )
-from perfbisect.render.numbers import minutes, probability, with_unit
+from perfbisect.render.numbers import minutes, percent, probability, with_unit
 from perfbisect.render.safe import line
 from perfbisect.store.ending import Ending, read_ending
 from perfbisect.store.jobs import Job, finished
@@ -43,6 +43,8 @@ from perfbisect.store.journal import read
 _NEWEST: Final = 8
 """Launches that are told."""
 _LEADING: Final = 5
+_NAMED: Final = 3
+"""Changes of a verdict that are named in one line."""
 _TOLD: Final = 0.005
 """A change less likely than this does not lead."""
 
@@ -84,6 +86,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
         state=state,
         pid=holder.pid if holder else None,
         outcome=outcome,
+        verdict=_verdict(document) if state == "finished" else "",
         exit_code=code,
         error=_error(ending),
         cell=document.cell.name,
@@ -115,6 +118,22 @@ def _state_of(document: finish.JobDocument) -> tuple[Verb, str, MetricDocument]:
     if isinstance(document, CheckedDocument):
         return "check", document.word if document.finished else "unfinished", document.metric
     return "run", "measured" if document.finished else "unfinished", document.headline
+
+
+def _verdict(document: finish.JobDocument) -> str:
+    """What the word of a verdict is of: who, and by how much."""
+    if isinstance(document, RunDocument):
+        own = [one for one in document.metrics if one.display == document.headline.display]
+        return f"{document.headline.name} {with_unit(own[0].median, own[0].unit)}" if own else ""
+    metric = document.metric.name
+    if not isinstance(document, ReportDocument):
+        return "" if document.effect is None else f"{metric} {percent(document.effect)}"
+    shown = [one.changes[0] for one in document.culprits[:_NAMED]]
+    who = [" ".join((shown[0].short, shown[0].subject))] if len(shown) == 1 else [x.short for x in shown]
+    more = len(document.culprits) - len(shown)
+    size = document.confirmed or document.whole
+    told = " or ".join([*who, *([f"{more} more"] if more else [])])
+    return ", ".join(part for part in (told, f"{metric} {percent(size.effect)}" if size else "") if part)
 
 
 def _error(ending: Ending | None) -> ErrorDocument | None:
@@ -202,7 +221,8 @@ def status_lines(document: StatusDocument) -> list[str]:
     by = f" by process {document.pid}" if document.pid else ""
     spent = minutes(document.minutes) + (f" of {minutes(document.budget)}" if document.budget else "")
     out = [
-        f"{document.job}: {document.state}{by}, {document.outcome}",
+        f"{document.job}: {document.state}{by}, {document.outcome}"
+        + (f": {line(document.verdict)}" if document.verdict else ""),
         f"  {document.verb} of {document.cell}, {document.metric}: {document.launched} launches, {spent}",
     ]
     if document.launched > len(document.last) + len(document.running):
@@ -240,4 +260,15 @@ def job_line(job: Job, now: datetime) -> JobLineDocument:
         verb=document.verb,
         cell=document.cell,
         launches=document.launched,
+        outcome=document.outcome,
+        verdict=document.verdict,
+        exit_code=document.exit_code,
     )
+
+
+def listed_line(listed: JobLineDocument) -> str:
+    """A job of a list for a person; one that is finished with how it ended."""
+    told = f"{listed.job}  {listed.state:<10} {listed.verb:<7} {listed.cell}  {listed.launches} launches"
+    if listed.state != "finished":
+        return told
+    return f"{told}  {listed.outcome}" + (f": {line(listed.verdict)}" if listed.verdict else "")

@@ -1,0 +1,60 @@
+"""``perfbisect status`` without an id: of jobs that have ended the verdict, who and by how much."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli.app import run
+from perfbisect.jobs.run import run as measure
+from perfbisect.store.jobs import Jobs
+from tests.jobs.conftest import MakePlan, new_job, plan_for
+from tests.jobs.test_bisect import NewJob, verdict
+from tests.jobs.test_compare import CHANGES, measured
+from tests.jobs.test_run import job_of
+from tests.jobs.test_run import plan as run_plan
+from tests.jobs.world import Clock, Watch, World, history
+
+__all__ = ["new_job", "plan_for"]
+
+
+def listed(state: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, object]], list[str]]:
+    """The list as a program and as a person reads it."""
+    assert run(["status", "--state", str(state), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert run(["status", "--state", str(state)]) == 0
+    return document["jobs"], capsys.readouterr().out.splitlines()
+
+
+def test_a_bisection_names_its_culprit(
+    plan_for: MakePlan, new_job: NewJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, watch = World(history(8).changes, slow=5), Watch()
+    job = new_job(plan_for(world), watch, world)
+    verdict(job, watch, world)
+    (told,), (line,) = listed(job.path.parents[1], capsys)
+    assert (told["outcome"], told["exit_code"]) == ("found", 3)
+    assert re.fullmatch(r"050505050505 Change 5, tpot \+[45]\d\.\d %", str(told["verdict"]))
+    assert line.endswith(f"launches  found: {told['verdict']}")
+    assert run(["status", job.id, "--state", str(job.path.parents[1])]) == 0
+    assert capsys.readouterr().out.startswith(f"{job.id}: finished, found: 050505050505 Change 5")
+
+
+def test_a_comparison_tells_its_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measured(Jobs(tmp_path).new(Clock()(), "abcd"), World(CHANGES, None, tau=0.005))
+    (told,), (line,) = listed(tmp_path, capsys)
+    assert (told["outcome"], told["exit_code"]) == ("same", 0)
+    assert re.search(r"  same: tpot [+-]0\.\d %$", line)
+
+
+def test_a_run_tells_its_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world, watch = World(CHANGES, None, sigma=0.001, tau=0.001), Watch()
+    job = job_of(tmp_path, run_plan(world, 1), watch, world)
+    with job.held():
+        measure(job, watch.tools(world))
+    (told,), (line,) = listed(tmp_path, capsys)
+    assert told["exit_code"] == 0
+    assert re.search(r"1 launches  measured: tpot 1[34]\.\d\d ms$", line)
