@@ -66,7 +66,9 @@ demo-track: $(STAMP)
 demo-nightly: $(STAMP)
 	$(PY) -m scripts.demo_nightly $(ARGS)
 
+# Compiled once: over a hundred times a test starts perfbisect, and PYTHONDONTWRITEBYTECODE may be set.
 test: $(STAMP)
+	$(PY) -m compileall -q perfbisect
 	$(PY) -m pytest -m "not vllm and not browser" -n $(WORKERS) --dist worksteal --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
 	$(PY) -m coverage report --include="perfbisect/core/*" --fail-under=95
 
