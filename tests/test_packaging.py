@@ -32,7 +32,7 @@ def called(
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name != "PYTHONPATH" and not name.startswith("PERFBISECT_")
+        if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE") and not name.startswith("PERFBISECT_")
     }
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, env=environment | more, check=False
