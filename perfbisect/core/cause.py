@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import median
 
 from perfbisect.core.cause_facts import Break, Cause, Neighbour
-from perfbisect.core.cause_moves import CountMove, counts_moved, key_changes, labels_moved
+from perfbisect.core.cause_moves import NEAR, CountMove, counts_moved, key_changes, labels_moved
 
 INSTRUMENT = ("warmups", "client", "definition", "suite")
 WORKLOAD = ("dataset", "server")
@@ -25,6 +26,9 @@ _ENOUGH = 1.5
 """By how much a break may be larger, in logs, than what explains it."""
 _RECOUNTED = math.log(1.2)
 """Log of a move of a count from which on another way of counting is thought of."""
+_COVERS = 0.5
+"""How much longer the client has to take before its run, as a share of the time of the slow requests that
+are gone, to have sent them there."""
 _COMMON = 0.8
 """Share of server starts that moved together, from which on it is all of them."""
 _LARGE = 0.25
@@ -72,16 +76,38 @@ def _tail(found: Break) -> Cause | None:
         return None
     if abs(found.median) > min(0.1, 0.25 * abs(found.shift)):
         return None
-    words = (
-        f"the {found.statistic} moved {_times(found.shift)} and the median {_times(found.median)}: "
-        "a few requests, such as those of a cold server, and not the most"
-    )
+    moved = f"the {found.statistic} moved {_times(found.shift)} and the median {_times(found.median)}: "
     keys = key_changes(found.before, found.after)
+    warm = _warmed(found)
+    if warm:
+        words = (
+            moved + "slow requests that were in it before, such as the first of a cold server, are no longer"
+        )
+        return Cause("instrument", (words, warm, *(key.words for key in keys)))
+    words = moved + "a few requests, such as those of a cold server, and not the most"
     if keys:
         return Cause("instrument", (words, *(key.words for key in keys)))
+    if not found.over and len(found.after) == 1:
+        return Cause("unknown", (words, "one night so far: the next tells a bad night from a change"))
     if len(found.after) == 1 or found.shape == "transient":
         return Cause("night", (words, "one night long"))
     return Cause("unknown", (words, "it may be how the server is warmed, or a pause that became dearer"))
+
+
+def _warmed(found: Break) -> str:
+    """That the client does something before the run since, which takes as long as the slow requests did: as
+    if these were sent and not counted. Empty where nothing says so."""
+    before = [night.outside for night in found.before[-NEAR:] if night.outside is not None]
+    after = [night.outside for night in found.after[:NEAR] if night.outside is not None]
+    if not before or not after or not found.saved:
+        return ""
+    longer = min(after) - max(before)
+    if longer < _COVERS * found.saved or min(after) < 2 * max(before):
+        return ""
+    return (
+        f"the client took {median(after):.0f} s before the run that it measures, and {median(before):.0f} s "
+        f"until then; {found.saved:.0f} s of slow requests are gone: as if it sent them first and uncounted"
+    )
 
 
 def _workload(found: Break, moves: tuple[CountMove, ...]) -> Cause | None:

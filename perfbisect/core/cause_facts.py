@@ -24,11 +24,13 @@ class Night:
     ``labels``: how it was measured, of :data:`LABELS`; ``keys`` among them is a digest, where the names
     themselves are not known. ``counts``: what was asked and what came of it, of :data:`COUNTS`; per request
     or of the run, the same on all nights. ``keys``: the names of the numbers that the client reported.
+    ``outside``: seconds that the client took besides the run that it measured, None where that is not known.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)
     keys: frozenset[str] = frozenset()
+    outside: float | None = None
 
 
 def night_of(covariates: Mapping[str, Any]) -> Night:
@@ -37,6 +39,7 @@ def night_of(covariates: Mapping[str, Any]) -> Night:
     return Night(
         labels={name: str(known[name]) for name in LABELS if name in known},
         counts={name: float(known[name]) for name in COUNTS if name in known},
+        outside=known.get("outside"),
     )
 
 
@@ -69,7 +72,9 @@ class Break:
     ``metric``: its name without statistic; ``statistic``: ``median``, ``mean``, ``p99``. ``shift``: log of
     after / before, above 0 worse. ``noise``: as of a neighbour. ``before``, ``after``: nights on either side,
     those nearest to the break last and first. ``median``: by how much the median of the same metric moved,
-    where this is another statistic. ``neighbours``: all cells of the night, this one with them.
+    where this is another statistic. ``neighbours``: all cells of the night, this one with them. ``over``:
+    nights that came later do not show it. ``saved``: of a mean or a percentile that fell, the seconds that
+    its slow requests no longer take; None where it is no time.
     """
 
     metric: str
@@ -81,6 +86,8 @@ class Break:
     statistic: str = "median"
     median: float | None = None
     neighbours: tuple[Neighbour, ...] = ()
+    over: bool = True
+    saved: float | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from statistics import median
 
 from perfbisect.core.cause import cause_of
 from perfbisect.core.cause_facts import Break, Cause, Neighbour, Night, night_of
+from perfbisect.core.cause_moves import NEAR
 from perfbisect.core.finding import Finding
 from perfbisect.core.metric import STAGE
 from perfbisect.core.point import Workload
@@ -155,8 +156,23 @@ def _cause(finding: Finding, cells: Cells) -> Cause:
         statistic="median" if series.part == "typical" else statistic,
         median=typical[0] if typical else None,
         neighbours=beside,
+        over=finding.until is not None,
+        saved=_saved(finding) if statistic else None,
     )
     return cause_of(found)
+
+
+def _saved(finding: Finding) -> float | None:
+    """Seconds that slow requests took before and no longer do, by how far a mean fell (over all requests) or
+    a percentile (of one); None where it did not fall or is no time."""
+    series = finding.series
+    unit = {"ms": 0.001, "s": 1.0}.get(series.row.unit)
+    if unit is None or finding.shift >= 0:
+        return None
+    old = median(series.values[i] for i in finding.before[-NEAR:])
+    new = median(series.values[i] for i in finding.after[:NEAR])
+    completed = series.covariates[finding.after[0]].get("completed") or 1
+    return unit * (old - new) * (float(completed) if series.part == "mean" else 1.0)
 
 
 def _spread(finding: Finding) -> float:
@@ -175,7 +191,8 @@ def _nights(series: CellSeries, places: Sequence[int], counted: tuple[int, int])
     for place in places[-BACK:]:
         alike = counted[0] <= series.nights[place] < counted[1]
         mute = {*(() if alike else ("input_tokens",)), *(("duration",) if paced else ())}
-        found.append(night_of({k: v for k, v in series.covariates[place].items() if k not in mute}))
+        known = {k: v for k, v in series.covariates[place].items() if k not in mute}
+        found.append(night_of(known))
     return tuple(found)
 
 

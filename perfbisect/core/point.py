@@ -138,6 +138,7 @@ ALONE = "alone"
 
 COVARIATES: Mapping[str, str] = {
     "duration": "seconds of the run by the clock",
+    "outside": "seconds from when the client was started to its result, without the run itself",
     "completed": "requests that were answered",
     "failed": "requests that were not",
     "prompts": "requests that were asked for",

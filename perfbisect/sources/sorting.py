@@ -160,6 +160,8 @@ def _point(build: Build, file: File, found: Reading, record: int) -> Point:
     ended = when(found.ended, file.zone) if found.ended else None
     began = ended - length if ended is not None else when(told, file.zone)
     facts = {**found.covariates, **file.facts}
+    if sight.time and file.zone and ended is not None:
+        facts["outside"] = _outside(when(sight.time, file.zone), began)
     facts["hardware"] = facts.get("hardware") or str(commands.get("gpu_type") or "").strip()
     if facts.get("warmups") is None:
         facts["warmups"] = commands.get("warmups", _warmups(build, began))
@@ -173,6 +175,12 @@ def _point(build: Build, file: File, found: Reading, record: int) -> Point:
         raw=file.place,
         record=record,
     )
+
+
+def _outside(started: datetime, began: datetime) -> float | None:
+    """Seconds from the start that the file's name says to that of the run; None where that is none."""
+    seconds = (began - started).total_seconds()
+    return round(seconds, 1) if seconds > 0 else None
 
 
 def _rejection(build: Build, found: Refused, file: File, record: int, document: object) -> Rejection:

@@ -95,6 +95,22 @@ def test_a_mean_by_itself_is_never_a_products() -> None:
     assert cause.word == "unknown" and "a few requests" in cause.evidence[0]
 
 
+def test_a_cold_request_that_left_the_mean_for_the_client_s_own_time_is_the_instruments() -> None:
+    """Of forty requests the mean falls from 2 s to 1 s: 40 s, for which the client takes 100 s more first."""
+    typical = noise(1, NIGHTS)
+    series = cell(
+        {"e2el:median": typical, "e2el:mean": [2000.0 * v / 100 for v in step(typical, NIGHTS - 1, 0.5)]},
+        test="a", covariates=[{"completed": 40, "outside": x} for x in [*[10.0] * (NIGHTS - 1), 110.0]],
+    )  # fmt: skip
+    found = judge([s for s in series if s.part == "mean"], 0.05).alerts
+    (cause,) = causes_of(found, Cells([*series, *quiet(("b", "c"))], traits))
+    assert cause.word == "instrument"
+    assert (
+        "110 s before the run that it measures, and 10 s until then; 40 s of slow requests"
+        in cause.evidence[1]
+    )
+
+
 def test_chunks_that_are_grouped_otherwise_are_no_slower_tokens() -> None:
     values = {"itl:median": step(noise(1, NIGHTS), 12, 1.3), "tpot:median": noise(2, NIGHTS)}
     _, cause = told([*cell(values, test="a"), *quiet(("b", "c"))], of="a")

@@ -69,6 +69,13 @@ def test_a_file_that_is_too_large_is_said_to_be(monkeypatch: pytest.MonkeyPatch)
     assert gone(name_of(), text[:100]).reason.startswith("is no JSON")
 
 
+def test_what_the_client_took_before_its_run() -> None:
+    """The name says when it was started, the result when it ended and how long the run was: 100 s."""
+    assert one(name_of(at="20260412-190010"), served()).covariates["outside"] == 65
+    assert "outside" not in one(name_of(at="20260412-190115"), served()).covariates
+    assert "outside" not in one(name_of(at="20260412-190200"), served()).covariates, "clocks disagree"
+
+
 def test_a_point_has_all_that_is_known() -> None:
     point = one(name_of(), served(), facts={"host": "node-1", "job": ""})
     assert point.cell == "omni/random@c4-n40"
