@@ -42,7 +42,8 @@ def write_report(job: Job, document: JobDocument) -> None:
 
 
 def exit_code(document: JobDocument) -> int:
-    """0 done, not reproduced, passed; 3 a culprit is named, a regression, failed; 4 it is not settled."""
+    """0 done, not reproduced, passed, holds; 3 a culprit is named, a regression, failed, refuted; 4 it is not
+    settled."""
     if isinstance(document, RunDocument):
         return EXIT_OK
     if isinstance(document, CheckedDocument):
@@ -50,6 +51,7 @@ def exit_code(document: JobDocument) -> int:
     if isinstance(document, CompareDocument):
         if document.limit is not None:
             return exit_code(checked_of(document))
-        words = {"regression": EXIT_REGRESSION, "inconclusive": EXIT_INCONCLUSIVE}
-        return words.get(document.word, EXIT_OK)
+        worse, open_ = ("regression", "refuted"), "inconclusive"
+        told = document.claim or document.word
+        return EXIT_REGRESSION if told in worse else EXIT_INCONCLUSIVE if told == open_ else EXIT_OK
     return {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}.get(document.outcome, EXIT_INCONCLUSIVE)

@@ -25,6 +25,7 @@ from perfbisect.jobs.plan import BisectPlan, CheckPlan, ComparePlan, plan_of
 from perfbisect.jobs.report import report
 from perfbisect.jobs.run import run_document
 from perfbisect.render.check_documents import CheckedDocument
+from perfbisect.render.check_lines import checked_of
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.console import error_lines
 from perfbisect.render.documents import (
@@ -114,10 +115,17 @@ def _state_of(document: finish.JobDocument) -> tuple[Verb, str, MetricDocument]:
     if isinstance(document, ReportDocument):
         return "bisect", document.outcome, document.metric
     if isinstance(document, CompareDocument):
-        return "compare", document.word if document.finished else "unfinished", document.metric
+        return "compare", _settled(document) if document.finished else "unfinished", document.metric
     if isinstance(document, CheckedDocument):
         return "check", document.word if document.finished else "unfinished", document.metric
     return "run", "measured" if document.finished else "unfinished", document.headline
+
+
+def _settled(document: CompareDocument) -> str:
+    """What became of the claim or of the limit for which a comparison was made; its own word without any."""
+    if document.claim is None:
+        return document.word
+    return document.claim if document.limit is None else checked_of(document).word
 
 
 def _verdict(document: finish.JobDocument) -> str:
@@ -127,13 +135,15 @@ def _verdict(document: finish.JobDocument) -> str:
         return f"{document.headline.name} {with_unit(own[0].median, own[0].unit)}" if own else ""
     metric = document.metric.name
     if not isinstance(document, ReportDocument):
-        return "" if document.effect is None else f"{metric} {percent(document.effect)}"
+        guard = isinstance(document, CompareDocument) and document.word != document.headline
+        size = "" if document.effect is None else f"{metric} {percent(document.effect)}"
+        return f"by a guard, {size}" if guard else size
     shown = [one.changes[0] for one in document.culprits[:_NAMED]]
     who = [" ".join((shown[0].short, shown[0].subject))] if len(shown) == 1 else [x.short for x in shown]
     more = len(document.culprits) - len(shown)
-    size = document.confirmed or document.whole
+    step = document.confirmed or document.whole
     told = " or ".join([*who, *([f"{more} more"] if more else [])])
-    return ", ".join(part for part in (told, f"{metric} {percent(size.effect)}" if size else "") if part)
+    return ", ".join(part for part in (told, f"{metric} {percent(step.effect)}" if step else "") if part)
 
 
 def _error(ending: Ending | None) -> ErrorDocument | None:

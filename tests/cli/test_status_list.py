@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,3 +59,28 @@ def test_a_run_tells_its_value(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (told,), (line,) = listed(tmp_path, capsys)
     assert told["exit_code"] == 0
     assert re.search(r"1 launches  measured: tpot 1[34]\.\d\d ms$", line)
+
+
+@pytest.mark.parametrize(
+    ("asked", "factor", "outcome"),
+    [
+        ({"expect": "<= -20 %"}, 0.6, "holds"),
+        ({"expect": "<= -20 %"}, 1.0, "refuted"),
+        ({"fail_over": 0.05}, 1.0, "passed"),
+        ({"fail_over": 0.05}, 1.5, "failed"),
+    ],
+)
+def test_a_claim_or_a_limit_tells_what_became_of_it(
+    asked: dict[str, Any], factor: float, outcome: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured(Jobs(tmp_path).new(Clock()(), "abcd"), World(CHANGES, 1, factor=factor, tau=0.005), **asked)
+    (told,), (line,) = listed(tmp_path, capsys)
+    assert (told["outcome"], told["exit_code"]) == (outcome, 3 if outcome in ("refuted", "failed") else 0)
+    assert re.search(rf"  {outcome}: tpot [+-]\d+\.\d %$", line)
+
+
+def test_a_guard_that_decided_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(CHANGES, 1, factor=0.6, tau=0.005, tokens=lambda position: 32.0 - 12 * position)
+    measured(Jobs(tmp_path).new(Clock()(), "abcd"), world, expect="<= -20 %")
+    _, (line,) = listed(tmp_path, capsys)
+    assert re.search(r"  refuted: by a guard, tpot -\d+\.\d %$", line)
