@@ -9,6 +9,7 @@ from typing import Any
 from perfbisect.core.attempt import key
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import MetricRef
+from perfbisect.core.nearest import nearest
 from perfbisect.errors import ClientError, UsageError
 
 SEED = "perfbisect_seed"
@@ -42,12 +43,18 @@ def is_ours(
 
 def check_reported(client: str, cell: Cell, metric: MetricRef, reported: Sequence[str]) -> None:
     """:raises UsageError: a result of the cell does not report the metric; names those that it does."""
-    if key(metric) not in reported:
-        raise UsageError(
-            f"client {client} does not report {key(metric)} for cell {cell.name}; "
-            f"it reports: {', '.join(reported)}",
-            next_step="name one of these, or extend percentile_metrics, metric_percentiles in the cell",
-        )
+    if key(metric) in reported:
+        return
+    step = "name one of these, or extend percentile_metrics, metric_percentiles in the cell"
+    if not metric.metric.per_request:
+        # A number of a whole run is no percentile: no setting of the cell makes the client report it.
+        near = nearest(metric.name, dict.fromkeys(name.partition(":")[0] for name in reported))
+        step = f"--metric, nearest of these: {', '.join(near)}" if near else "name one of these"
+    raise UsageError(
+        f"client {client} does not report {key(metric)} for cell {cell.name}; "
+        f"it reports: {', '.join(reported)}",
+        next_step=step,
+    )
 
 
 def number(document: Mapping[str, Any], name: str) -> float:

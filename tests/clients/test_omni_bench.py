@@ -252,3 +252,13 @@ def test_stages_and_memory_may_be_judged_where_they_may_be_told() -> None:
         CLIENT.check_metric(cell(IMAGE), parse_metric("stage.QwenImagePipeline.diffuse:p95"))
     with pytest.raises(UsageError, match="does not report ttft:median"):
         CLIENT.check_metric(cell(percentile_metrics="ttft,audio_ttfp"), parse_metric("ttft"))
+
+
+def test_a_number_of_a_whole_run_is_no_percentile_that_could_be_asked_for() -> None:
+    with pytest.raises(UsageError, match="does not report output_throughput") as caught:
+        CLIENT.check_metric(cell(), parse_metric("output_throughput"))
+    assert "audio_throughput" in str(caught.value.next_step)
+    assert "percentile_metrics" not in str(caught.value.next_step)
+    with pytest.raises(UsageError) as caught:
+        CLIENT.check_metric(cell(), parse_metric("audio_ttfp:p77"))
+    assert "extend percentile_metrics" in str(caught.value.next_step)
