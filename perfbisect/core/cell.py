@@ -329,6 +329,8 @@ def echo(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
             + (", ignore EOS" if cell.ignore_eos else ""),
         ),
     ]
+    if cell.gpus:
+        rows.append(("devices", str(cell.gpus)))
     if cell.tokenizer:
         rows.append(("tokenizer", _pinned(cell.tokenizer, cell.revision.tokenizer)))
     knobs: tuple[tuple[str, Mapping[str, Any]], ...] = (
