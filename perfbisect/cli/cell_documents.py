@@ -26,11 +26,18 @@ class CellMatchDocument(Document):
 
 
 class CellsMatchDocument(Document):
-    """``perfbisect cells match``: the nearest cells; ``missing``: what the text does not say of a cell."""
+    """``perfbisect cells match``: the nearest cells; ``missing``: what the text does not say of a cell.
+
+    ``apart``: the fields of which one would tell the cells that agree from each other; empty where one alone
+    agrees, so that nothing that is missing makes it another known cell. ``warnings``: cell files that cannot
+    be read, which are left out.
+    """
 
     schema_: Literal["perfbisect.cells-match/1"] = Field(default="perfbisect.cells-match/1", alias="schema")
     exact: bool
     missing: tuple[str, ...]
+    apart: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     cells: tuple[CellMatchDocument, ...]
 
 
@@ -51,12 +58,14 @@ class CellLintDocument(Document):
 
 class CellsLintDocument(Document):
     """``perfbisect cells lint``. ``client``: what would load the server, where that is not the commit's own:
-    data set and backend are then not checked; empty where they are."""
+    data set and backend are then not checked; empty where they are. ``warnings``: cell files that cannot be
+    read and were not named."""
 
     schema_: Literal["perfbisect.cells-lint/1"] = Field(default="perfbisect.cells-lint/1", alias="schema")
     engine: str
     at: str
     client: str = ""
+    warnings: tuple[str, ...] = ()
     cells: tuple[CellLintDocument, ...]
 
 

@@ -40,7 +40,7 @@ def lint(
     from perfbisect.cli.cell_documents import CellLintDocument, CellsLintDocument, FindingDocument
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
-    from perfbisect.config.cells import list_cells, load_cells
+    from perfbisect.config.cells import known_cells, load_cells
     from perfbisect.core.lint import lint as rules
     from perfbisect.environments.grammar import pinned_client
     from perfbisect.errors import EXIT_OK, EXIT_USAGE
@@ -52,17 +52,21 @@ def lint(
     other = pinned_client(here.setting("env", env) or "", here.setting("client", client) or "")
     commit = repository.resolve(at)
     checkout = Checkout(repository, commit.id)
+    asked, broken = ([cell for name in names for cell in load_cells(name)], ()) if names else known_cells()
     cells, lines, wrong = [], [], False
-    for name in names or [str(file.path) for file in list_cells()]:
-        for cell in load_cells(name):
-            deploy = cell.deploy_yaml
-            path = deploy.path if deploy is not None and deploy.origin else None
-            found = rules(cell, facts_of(checkout, path, cell.serve_args), own_client=not other)
-            wrong = wrong or any(one.level == "error" for one in found)
-            rows = tuple(FindingDocument(level=f.level, field=f.field, message=f.message) for f in found)
-            cells.append(CellLintDocument(cell=cell.name, findings=rows))
-            lines += [f"{cell.name}: {f.level}: {f.field}: {line(f.message, 400)}" for f in found]
-    document = CellsLintDocument(engine=checkout.engine, at=commit.id, client=other, cells=tuple(cells))
+    for cell in asked:
+        deploy = cell.deploy_yaml
+        path = deploy.path if deploy is not None and deploy.origin else None
+        found = rules(cell, facts_of(checkout, path, cell.serve_args), own_client=not other)
+        wrong = wrong or any(one.level == "error" for one in found)
+        rows = tuple(FindingDocument(level=f.level, field=f.field, message=f.message) for f in found)
+        cells.append(CellLintDocument(cell=cell.name, findings=rows))
+        lines += [f"{cell.name}: {f.level}: {f.field}: {line(f.message, 400)}" for f in found]
+    warnings = tuple(f"left out: {error.where}: {error.message}" for error in broken)
+    lines += [f"warning: {line(text, 400)}" for text in warnings]
+    document = CellsLintDocument(
+        engine=checkout.engine, at=commit.id, client=other, warnings=warnings, cells=tuple(cells)
+    )
     told = f"{len(cells)} cells checked against {checkout.engine} at {commit.short}"
     if other:
         lines.append(f"data set and backend are not checked: {line(other)} is the client")

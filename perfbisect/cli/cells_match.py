@@ -7,44 +7,47 @@ from pathlib import Path
 import click
 
 from perfbisect.cli import options
+from perfbisect.cli.report_text import Report
 
 _SHOWN = 3
 
 
 @click.command(short_help="Which cell a bench command or a result file is of.")
-@click.argument("text")
+@click.argument("text", type=Report())
 @click.option(
     "--among", type=click.Path(path_type=Path), multiple=True, help="Cell files or folders besides."
 )
 @options.as_json
 def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
     """Which cell TEXT is of: a bench command line, with the server's where it is known, or the name of a
-    result file. The sentences around them may stay: a whole report is read.
+    result file. The sentences around them may stay: a whole report is read, also from a file: @FILE.
 
-    Told are all cells that agree with it, or the nearest ones with the fields that differ, and which of the
-    seven things that make a cell the text does not say.
+    Told are all cells that agree with it and what tells those apart, or the nearest ones with the fields
+    that differ, and which of the seven things that make a cell the text does not say.
 
     \b
     Examples:
       perfbisect cells match result_test_qwen3_tts_base_seed-tts_64_128_inna_outna_20260519-190024.json
       perfbisect cells match "vllm bench serve --model Qwen/Qwen3-8B --num-prompts 48 --max-concurrency 1"
+      perfbisect cells match @report.md
 
     Exit code: 0 a cell agrees with all that is said, 4 none does.
     """
     from perfbisect.cli.cell_documents import CellMatchDocument, CellsMatchDocument, DifferenceDocument
     from perfbisect.cli.output import emit
-    from perfbisect.config.cells import list_cells, load_cells
+    from perfbisect.config.cells import known_cells, load_cells
     from perfbisect.core.digest import canonical_json
-    from perfbisect.core.match import nearest
+    from perfbisect.core.match import apart, nearest
     from perfbisect.core.sighting import sighting
     from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK
     from perfbisect.render.safe import line
 
     seen = sighting(text)
-    files = [file.path for file in list_cells()]
+    files: list[Path] = []
     for path in among:
         files += sorted(path.glob("*.yaml")) if path.is_dir() else [path]
-    found = nearest(seen, [cell for path in dict.fromkeys(files) for cell in load_cells(path)])
+    known, broken = known_cells(files)
+    found = nearest(seen, [*known, *(cell for path in dict.fromkeys(files) for cell in load_cells(path))])
 
     def shown(value: object) -> str:
         return value if isinstance(value, str) else canonical_json(value)
@@ -52,6 +55,8 @@ def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
     document = CellsMatchDocument(
         exact=bool(found) and found[0].exact,
         missing=seen.missing,
+        apart=apart([one.cell for one in found if one.exact]),
+        warnings=tuple(f"left out: {error.where}: {error.message}" for error in broken),
         cells=tuple(
             CellMatchDocument(
                 cell=one.cell.name,
@@ -70,7 +75,10 @@ def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
         lines += [f"  {row.field}: {line(row.left)} there, {line(row.right)} here" for row in one.differences]
     if document.exact and len(document.cells) > 1:
         lines.append(f"{len(document.cells)} cells agree: what is said does not tell them apart")
+        lines.append(f"these would: {', '.join(document.apart)}")
     if document.missing:
-        lines.append(f"not said: {', '.join(document.missing)}")
+        alone = "; no other known cell agrees" if document.exact and len(document.cells) == 1 else ""
+        lines.append(f"not said: {', '.join(document.missing)}{alone}")
+    lines += [f"warning: {line(text, 400)}" for text in document.warnings]
     emit(document, lines, as_json=as_json)
     return EXIT_OK if document.exact else EXIT_INCONCLUSIVE

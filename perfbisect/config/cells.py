@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +67,22 @@ def list_cells() -> tuple[CellFile, ...]:
             if path.stem not in found:
                 found[path.stem] = CellFile(path.stem, path, folder.resolve() == shipped.resolve())
     return tuple(found[name] for name in sorted(found))
+
+
+def known_cells(but: Iterable[Path] = ()) -> tuple[tuple[Cell, ...], tuple[UsageError, ...]]:
+    """Every cell that has a name, and what is wrong with the files of which none can be read: one bad file
+    is nothing to whoever asks for another cell. Files of ``but`` are left out."""
+    others = {path.resolve() for path in but}
+    cells: list[Cell] = []
+    broken: list[UsageError] = []
+    for file in list_cells():
+        if file.path.resolve() in others:
+            continue
+        try:
+            cells += load_cells(file.path)
+        except UsageError as error:
+            broken.append(error)
+    return tuple(cells), tuple(broken)
 
 
 def load_cell(path_or_name: str | Path, *, read_at: ReadAt | None = None) -> Cell:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perfbisect.core.cell import Cell
+from perfbisect.core.cell import Cell, difference
 from perfbisect.core.cell_parts import DeployYaml
 from perfbisect.core.digest import canonical
 from perfbisect.core.sighting import Sighting
@@ -29,6 +29,11 @@ def nearest(seen: Sighting, cells: Iterable[Cell]) -> tuple[Match, ...]:
     name."""
     found = [Match(cell, differing(seen, cell)) for cell in cells]
     return tuple(sorted(found, key=lambda m: (len(m.differing), not _named(seen, m.cell), m.cell.name)))
+
+
+def apart(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """The fields in which cells differ from one another, none where there are not two."""
+    return tuple(sorted({row[0] for other in cells[1:] for row in difference(cells[0], other)}))
 
 
 def differing(seen: Sighting, cell: Cell) -> tuple[tuple[str, object, object], ...]:

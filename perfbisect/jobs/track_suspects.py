@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.config.cells import list_cells, load_cells
+from perfbisect.config.cells import known_cells
 from perfbisect.config.commit_weights import commit_weights_text
 from perfbisect.core.alert import Alert, recovery, way
 from perfbisect.core.finding import Finding
@@ -147,7 +147,7 @@ def cell_of_ours(finding: Finding) -> str:
     """The name of the one cell that we know and that agrees with all that the newest result says: by its
     digest, else by the name of its file; empty where there is none, or more than one."""
     newest = finding.series.points[-1]
-    cells = [cell for file in list_cells() for cell in load_cells(file.path)]
+    cells, _ = known_cells()
     if newest.workload.digest:
         return next((cell.name for cell in cells if cell.digest == newest.workload.digest), "")
     try:

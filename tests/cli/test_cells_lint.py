@@ -54,3 +54,16 @@ def test_that_they_are_not_checked_is_said(repo: Path, capsys: pytest.CaptureFix
     cell = str(repo.parent / "cell.yaml")
     assert run(["cells", "lint", cell, "--repo", str(repo), "--client", OTHER]) == 0
     assert "data set and backend are not checked" in capsys.readouterr().out
+
+
+def test_a_broken_file_is_a_warning_where_all_are_checked(
+    repo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repo.parent / "cells").mkdir()
+    (repo.parent / "cells" / "broken.yaml").write_text("family: nix\n")
+    monkeypatch.chdir(repo.parent)
+    run(["cells", "lint", "--repo", str(repo), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["cells"]) > 3
+    assert "broken.yaml:1" in told["warnings"][0]
+    assert run(["cells", "lint", "broken", "--repo", str(repo)]) == 2
