@@ -9,6 +9,7 @@ from pathlib import Path
 
 from perfbisect.cli.documents import CheckDocument
 from perfbisect.cli.place import Place
+from perfbisect.config.settings import FILE
 from perfbisect.core.change import Change
 from perfbisect.environments import Builder, reach, uv
 from perfbisect.system.check import Check, guarded
@@ -35,8 +36,20 @@ def all_checks(
     if online or builder is not None:
         found = (*found, *_indices(builder, change))
     return tuple(
-        CheckDocument(name=one.name, state=one.state, found=one.found, advice=one.advice) for one in found
+        CheckDocument(name=one.name, state=one.state, found=one.found, advice=one.advice)
+        for one in (_settings(place), *found)
     )
+
+
+def _settings(place: Place) -> Check:
+    """Which ``perfbisect.yaml`` was read: the kind of machine and the state folder may be from it."""
+    if place.repository is None:
+        return Check("settings", "good", f"no {FILE}: {Path.cwd()} is in no repository; --repo names one")
+    path = place.root / FILE
+    if not path.is_file():
+        return Check("settings", "good", f"none: there is no {path}")
+    machine = f", machine {place.settings.machine}" if place.settings.machine else ""
+    return Check("settings", "good", f"{path}{machine}")
 
 
 def _indices(builder: Callable[[], Builder] | None, change: Change | None) -> tuple[Check, ...]:

@@ -28,10 +28,10 @@ def doctor(
 ) -> int:
     """Look at this machine: is what measuring needs there, and what to do where it is not.
 
-    git, uv, disk, memory, ports, devices and who uses them, who leases what, load and clock; with
-    --machine what that kind of machine needs: the commands that tell of devices, the variable that chooses
-    them, the lease command; with --online the registry, with --env and --at the indices that the environment
-    of a change comes from.
+    Which perfbisect.yaml was read, git, uv, disk, memory, ports, devices and who uses them, who leases what,
+    load and clock; with --machine (or that of perfbisect.yaml) what that kind of machine needs: the commands
+    that tell of devices, the variable that chooses them, the lease command; with --online the registry, with
+    --env and --at the indices that the environment of a change comes from.
 
     \b
     Examples:

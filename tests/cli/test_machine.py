@@ -71,6 +71,27 @@ def test_doctor_looks_at_the_machine_that_is_named(
     assert "m.yaml:4" in capsys.readouterr().out
 
 
+def test_doctor_says_which_settings_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kind of machine may be from the settings of a repository that we do not stand in."""
+    write_history(tmp_path / "repo")
+    (tmp_path / "m.yaml").write_text(FILE.format(command="no-such-queue"))
+    settings = tmp_path / "repo" / "perfbisect.yaml"
+    monkeypatch.chdir(tmp_path)
+
+    def told(*typed: str) -> str:
+        run(["doctor", "--state", str(tmp_path), *typed])
+        return capsys.readouterr().out
+
+    assert f"no perfbisect.yaml: {tmp_path} is in no repository" in told()
+    assert f"none: there is no {settings}" in told("--repo", "repo")
+    settings.write_text(f"machine: {tmp_path / 'm.yaml'}\n")
+    found = told("--repo", "repo")
+    assert f"good     settings       {settings}, machine {tmp_path / 'm.yaml'}\n" in found
+    assert "machine        here: no devices" in found
+
+
 def test_a_job_goes_on_with_as_many_workers_as_it_has_measured_with() -> None:
     here = machine({}, Profile(source="none"))
     whole, half = Slot(""), Slot("cores0-1", server_cores=(0,), client_cores=(1,))
