@@ -36,6 +36,7 @@ def rebaseline(
     A mean that is worse by more than 7 % does not become the baseline, or the regression would be absorbed;
     nor does one of too few nights. Left out, and told, are the nights of a transient, those before the newest
     change of workload, instrument or level, and those of a regression that was not accepted (closed).
+    A CELL may be the beginning of names, as in track trend.
 
     \b
     Example:

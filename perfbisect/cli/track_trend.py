@@ -21,7 +21,8 @@ def trend(
 ) -> int:
     """The nights of each CELL: date, build, value, change against the night before, and what marks them.
 
-    Without a cell one line for every cell. A CELL may be the beginning of names: qwen3_tts.
+    Without a cell one line for every cell. A CELL may be the beginning of names, up to one of / @ -:
+    qwen3_omni, qwen3_omni/random, qwen3_omni/random@c4; none of these is of qwen3_omni_chunk.
 
     \b
     Examples:

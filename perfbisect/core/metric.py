@@ -26,7 +26,9 @@ class Metric:
 
     ``smallest_effect`` is relative (0.03: three per cent); ``per_request`` says that the client reports a
     distribution, so that a statistic (median, mean, p99) can be asked for; ``guard`` that the metric is
-    watched rather than chased, ``absolute`` that its smallest effect is a difference of shares, not a ratio.
+    watched rather than chased, ``absolute`` that its smallest effect is a difference of shares, not a ratio,
+    ``neutral`` that it is a property of what is asked or answered: neither more nor less is better, whatever
+    ``direction`` says.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Metric:
     per_request: bool = False
     guard: bool = False
     absolute: bool = False
+    neutral: bool = False
 
     @property
     def sign(self) -> int:
@@ -97,11 +100,36 @@ METRICS: dict[str, Metric] = _table(
     Metric("throughput_qps", "req/s", "higher", 0.03, "request throughput"),
     Metric("peak_memory_mb", "MB", "lower", 0.02, "peak device memory", per_request=True),
     Metric("failed", "share", "lower", 0.005, "failed requests", guard=True, absolute=True),
-    Metric("output_tokens", "tokens/req", "higher", 0.01, "output tokens per completed request", guard=True),
-    Metric("input_tokens", "tokens/req", "higher", 0.01, "input tokens per completed request", guard=True),
-    Metric("audio_duration", "s", "higher", 0.02, "audio duration per request", per_request=True, guard=True),
-    Metric("images", "img/req", "higher", 0.001, "images per completed request", guard=True),
-    Metric("image_pixels", "px/img", "higher", 0.001, "pixels per image", guard=True),
+    Metric(
+        "output_tokens",
+        "tokens/req",
+        "higher",
+        0.01,
+        "output tokens per completed request",
+        guard=True,
+        neutral=True,
+    ),
+    Metric(
+        "input_tokens",
+        "tokens/req",
+        "higher",
+        0.01,
+        "input tokens per completed request",
+        guard=True,
+        neutral=True,
+    ),
+    Metric(
+        "audio_duration",
+        "s",
+        "higher",
+        0.02,
+        "audio duration per request",
+        per_request=True,
+        guard=True,
+        neutral=True,
+    ),
+    Metric("images", "img/req", "higher", 0.001, "images per completed request", guard=True, neutral=True),
+    Metric("image_pixels", "px/img", "higher", 0.001, "pixels per image", guard=True, neutral=True),
     Metric(
         "image_distance",
         "share",

@@ -75,7 +75,9 @@ def known_cells(store: SeriesStore, cells: Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     for cell in cells:
         exact = [name for name in have if name == cell] or [
-            name for name in have if name.startswith(cell) and name[len(cell) :][:1] in tuple("/@-")
+            name
+            for name in have
+            if cell and name.startswith(cell) and {cell[-1:], name[len(cell)]} & set("/@-")
         ]
         if not exact:
             raise UsageError(

@@ -131,6 +131,7 @@ def _table(
         metric=metric_document(parse_metric(series.metric)),
         rows=ordered,
         lacking=lacking,
+        neutral=series.row.neutral,
     )
 
 

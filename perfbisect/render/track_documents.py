@@ -51,12 +51,17 @@ class TrendRowDocument(Document):
 
 
 class TrendDocument(Document):
-    """A metric of a cell. ``lacking``: points of the cell that do not report it."""
+    """A metric of a cell. ``lacking``: points of the cell that do not report it.
+
+    ``neutral``: neither more nor less of it is better, whatever its ``direction`` says: it is a property of
+    what is asked or answered.
+    """
 
     cell: str
     metric: MetricDocument
     rows: tuple[TrendRowDocument, ...]
     lacking: int
+    neutral: bool = False
 
 
 class CellLineDocument(Document):

@@ -81,7 +81,8 @@ def trend_lines(document: TrackTrendDocument) -> Iterator[str]:
 
 def _table(table: TrendDocument) -> Iterator[str]:
     metric = table.metric
-    yield f"{line(table.cell)}: {metric.name} in {metric.unit}, {metric.direction} is better"
+    better = "neither more nor less is better" if table.neutral else f"{metric.direction} is better"
+    yield f"{line(table.cell)}: {metric.name} in {metric.unit}, {better}"
     head = ("date (UTC)", "build", "commit", "value", "change", "")
     rows = [
         (

@@ -19,6 +19,7 @@ from perfbisect.jobs.track_ingest import Ingested, ingest, ingest_document, zone
 from perfbisect.jobs.track_rebaseline import rebaseline
 from perfbisect.jobs.track_series import series_of, window_between
 from perfbisect.jobs.track_trend import trend
+from perfbisect.render.track_lines import trend_lines
 from perfbisect.sources import Asked
 from perfbisect.store.series import SeriesStore
 from tests.core.test_window import line
@@ -211,6 +212,36 @@ def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
     marked = trend(store, [CELL], marks=lambda s: {s.values.index(660.0): "worse by 10 %"})
     assert marked.tables[0].rows[1].marks == ("worse by 10 %",)
     assert trend(store, [CELL], since="2026-04-02").tables[0].rows[0].build == "101"
+
+
+def test_a_cell_may_be_the_beginning_of_names(store: SeriesStore, kanban: Path) -> None:
+    """Up to a mark: one test's name may begin as another's does, and 4 as 40 does."""
+    for place, (test, load) in enumerate([("omni", "4"), ("omni", "40"), ("omni_chunk", "4")]):
+        told = served(max_concurrency=int(load), median_audio_ttfp_ms=600.0 + place)
+        result(kanban, str(place), name_of(test, load), told)
+    bring(store, kanban)
+
+    def shown(*cells: str) -> list[str]:
+        return [table.cell for table in trend(store, cells).tables]
+
+    four, forty = "omni/random@c4-n40", "omni/random@c40-n40"
+    for beginning in ("omni", "omni/", "omni/random", "omni/random@"):
+        assert shown(beginning) == [four, forty]
+    assert shown("omni/random@c4") == shown("omni/random@c4-") == [four]
+    for other in ("omn", "omni_", ""):
+        with pytest.raises(UsageError, match=f"no cell {other!r}"):
+            shown(other)
+    with pytest.raises(UsageError, match="nearest: omni_chunk/random@c4-n40"):
+        shown("omni_")
+
+
+def test_what_is_asked_is_neither_better_nor_worse(store: SeriesStore, kanban: Path) -> None:
+    nights(kanban, [600.0, 660.0])
+    bring(store, kanban)
+    asked = trend(store, [CELL], metric="input_tokens")
+    assert asked.tables[0].neutral
+    assert next(trend_lines(asked)) == f"{CELL}: input_tokens in tokens/req, neither more nor less is better"
+    assert not trend(store, [CELL]).tables[0].neutral
 
 
 def test_a_metric_that_half_the_points_lack(store: SeriesStore, kanban: Path) -> None:
