@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 
 from perfbisect.cli import options
-from perfbisect.cli.report_text import Report
 
 _SHOWN = 3
 
 
 @click.command(short_help="Which cell a bench command or a result file is of.")
-@click.argument("text", type=Report())
+@click.argument("text")
 @click.option(
     "--among", type=click.Path(path_type=Path), multiple=True, help="Cell files or folders besides."
 )
@@ -35,6 +34,7 @@ def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
     """
     from perfbisect.cli.cell_documents import CellMatchDocument, CellsMatchDocument, DifferenceDocument
     from perfbisect.cli.output import emit
+    from perfbisect.cli.report_text import report_text
     from perfbisect.config.cells import known_cells, load_cells
     from perfbisect.core.digest import canonical_json
     from perfbisect.core.match import apart, nearest
@@ -42,7 +42,7 @@ def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
     from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK
     from perfbisect.render.safe import line
 
-    seen = sighting(text)
+    seen = sighting(report_text(text))
     files: list[Path] = []
     for path in among:
         files += sorted(path.glob("*.yaml")) if path.is_dir() else [path]

@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 import click
 
 from perfbisect.cli.durations import Minutes
-from perfbisect.cli.report_text import Report
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -111,7 +110,6 @@ def workers(function: _Function) -> _Function:
 
 as_in = click.option(
     "--as-in",
-    type=Report(),
     metavar="TEXT",
     help="A report's commands or result file, or @FILE: refuse a cell that is not the report's.",
 )

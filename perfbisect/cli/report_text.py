@@ -1,45 +1,32 @@
-"""A report as an option takes it: its text, or ``@FILE`` that holds it."""
+"""A report as it is typed: its text, or ``@FILE`` that holds it."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
 
 from perfbisect.errors import UsageError
-
-if TYPE_CHECKING:
-    _Base = click.ParamType[str]
-else:  # generic only from click 8.2 on
-    _Base = click.ParamType
 
 _FILE = re.compile(r"@\S+")
 """A whole text of one word: a report that begins by addressing somebody has more."""
 
 
-class Report(_Base):
+def report_text(typed: str) -> str:
     """The text of a report, or the one in the file that ``@FILE`` names.
 
     A bare path of a file that is there is refused, unless it is the name of a result: that says all.
+
+    :raises UsageError: the file cannot be read, or the @ is missing.
     """
-
-    name = "report"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """:raises UsageError: the file cannot be read, or the @ is missing."""
-        del param, ctx
-        text = str(value)
-        if _FILE.fullmatch(text):
-            return _read(Path(text[1:]).expanduser())
-        if "\n" not in text and not text.endswith(".json") and _is_file(text):
-            raise UsageError(
-                f"{text!r} is the name of a file, not what a report says",
-                where=text,
-                next_step=f"write an @ before it: @{text}",
-            )
-        return text
+    if _FILE.fullmatch(typed):
+        return _read(Path(typed[1:]).expanduser())
+    if "\n" not in typed and not typed.endswith(".json") and _is_file(typed):
+        raise UsageError(
+            f"{typed!r} is the name of a file, not what a report says",
+            where=typed,
+            next_step=f"write an @ before it: @{typed}",
+        )
+    return typed
 
 
 def _is_file(text: str) -> bool:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from perfbisect.cli.place import Place, with_objects
+from perfbisect.cli.report_text import report_text
 from perfbisect.config.cells import load_cell
 from perfbisect.config.profile import load_machine, machine_names, machine_path
 from perfbisect.core.cell import Cell, apply_variant
@@ -52,13 +53,14 @@ def the_cell(place: Place, typed: str | None, variant: str | None) -> Cell:
 
 
 def refuse_another(cell: Cell, report: str | None) -> None:
-    """Refuses a cell that is not the one a report speaks of, as far as the report says which that is.
+    """Refuses a cell that is not the one a report speaks of, as far as the report (or its ``@FILE``)
+    says which that is.
 
-    :raises UsageError: fields differ; each is told with both values.
+    :raises UsageError: fields differ, each is told with both values; or the file cannot be read.
     """
     if report is None:
         return
-    found = differing(sighting(report), cell)
+    found = differing(sighting(report_text(report)), cell)
     if found:
         told = "; ".join(f"{field}: {left} there, {right} here" for field, left, right in found)
         raise UsageError(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perfbisect.cli.app import run
+from tests.environments.tiny import write_history
 
 CELL = """family: text
 model: acme/tiny
@@ -72,11 +73,14 @@ def test_a_report_that_addresses_somebody_is_no_file(capsys: pytest.CaptureFixtu
     assert matched(capsys, f"@somebody {REPORT}")["exact"]
 
 
-@pytest.mark.usefixtures("here")
-def test_a_report_of_a_file_refuses_another_cell_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """``--as-in`` of what measures takes it as well, and reads it before anything else is looked at."""
-    assert run(["run", "one", "--as-in", "@lost.txt", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["where"] == "lost.txt"
+def test_a_report_of_a_file_refuses_another_cell_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--as-in`` of what measures takes it as well, before any environment is looked at."""
+    write_history(here / "repo")
+    asked = ["run", "one", "--at", "HEAD", "--repo", "repo", "--env", "existing:/no/python", "--json"]
+    for report, said in (("@lost.txt", "cannot be read"), ("@other.txt", "num_prompts: 9 there, 8 here")):
+        (here / "other.txt").write_text(REPORT.replace("prompts 8", "prompts 9"))
+        assert run([*asked, "--as-in", report]) == 2
+        assert said in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_what_is_not_said_tells_no_known_cells_apart(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
