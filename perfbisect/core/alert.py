@@ -18,14 +18,10 @@ import numpy as np
 
 from perfbisect.core.cause_facts import Cause
 from perfbisect.core.finding import Finding
+from perfbisect.core.now import Now
 from perfbisect.core.reported_series import night_of
 
 State = Literal["open", "acknowledged", "closed"]
-
-Now = Literal[
-    "recovered", "not measured since", "other requests since", "still there", "at another level since"
-]
-"""What is known of a change on the last night; ``other requests since``: nobody can say."""
 
 _BACK = 0.25
 """Share of a change, in logs, within which a series is back where it was."""

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.core.alert import Now
+from perfbisect.core.now import Now
 from perfbisect.render.documents import Document, LongDocument
 from perfbisect.render.site_documents import AlertDocument, Cause, Shape, State
 
