@@ -75,6 +75,7 @@ _EVERYWHERE = {
     "OTHER": "text_throughput",
     "GOOD": "v0.31.0",
     "BAD": "main",
+    "BASE": "main~1",
     "REV": "main",
     "REPO": "vllm",
     "R": "vllm",
