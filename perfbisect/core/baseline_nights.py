@@ -88,11 +88,13 @@ def _levels(series: CellSeries, alerts: Iterable[Alert]) -> Iterator[Anew]:
         finding, word = one.finding, one.cause.word
         if _over(one):
             continue
-        night = finding.series.nights[max(finding.index, *finding.places)]
+        nights = finding.series.nights
         if word in OTHERWISE:
-            yield Anew(night, f"{word} changed", f"alert {one.id}: {one.cause.evidence[0]}")
+            why = f"alert {one.id}: {one.cause.evidence[0]}"
+            yield Anew(nights[max((finding.index, *finding.places))], f"{word} changed", why)
         elif finding.series.key == series.key and (one.state == "closed" or _better(one, among)):
-            yield Anew(finding.series.nights[finding.after[0]], f"alert {one.id}", "the level before it")
+            begun = nights[recovery(finding) or finding.after[0]]
+            yield Anew(begun, f"alert {one.id}", f"alert {one.id}: another level since")
 
 
 def _left(series: CellSeries, alerts: Iterable[Alert]) -> Iterator[LeftOut]:
@@ -102,7 +104,8 @@ def _left(series: CellSeries, alerts: Iterable[Alert]) -> Iterator[LeftOut]:
         finding, own = one.finding, one.finding.series.key == series.key
         if not own and (finding.series.part != "typical" or one.cause.word not in _OF_ALL):
             continue
-        if finding.found.shape == "transient" and (_over(one) or one.cause.word not in OTHERWISE):
+        still = one.cause.word not in OTHERWISE and one.state != "closed"
+        if finding.found.shape == "transient" and (_over(one) or still):
             told = f"{one.cause.word}, transient"
         elif own and _worse(one, among):
             told = f"{one.cause.word}, not accepted"

@@ -70,6 +70,23 @@ def test_what_is_worse_and_not_accepted_is_no_level(factor: float) -> None:
     assert left(made) == dict.fromkeys(range(33, 36), f"alert {alert.id}")
 
 
+def test_what_is_closed_and_came_back_begins_where_it_did() -> None:
+    series, alert = found(20, 1.3)
+    assert alert.finding.found.shape == "step"
+    values = (*series.values[:36], *(value / 1.3 for value in series.values[36:]))
+    back = replace(series, values=values)
+    finding = replace(alert.finding, series=back, until=36)
+    made = week(back, replace(alert, finding=finding, state="closed"))
+    assert (made.values, made.skip) == (values[36:], "")
+
+
+def test_a_transient_that_is_still_there_and_accepted_is_a_level() -> None:
+    series, alert = found(39, 2.0)
+    assert (alert.finding.found.shape, alert.finding.until) == ("transient", None)
+    assert left(week(series, alert)) == {39: f"alert {alert.id}"}
+    assert week(series, replace(alert, state="closed")).values == series.values[39:]
+
+
 def test_what_became_better_beside_a_regression_is_no_level() -> None:
     series, better = found(36, 0.7)
     _, worse = found(36, 1.3, name="ttft")
