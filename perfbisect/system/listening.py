@@ -16,6 +16,8 @@ _LISTEN = 10
 _SOCK_DIAG = 4
 _BY_FAMILY = 20
 _REQUEST, _DUMP = 0x1, 0x300
+_PATIENCE = 1.0
+"""Seconds for an answer: a sandbox may take the question and never give one."""
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port
 _ASKED = struct.Struct("=BBBBI48x")  # struct inet_diag_req_v2: family, protocol, ext, pad, states, any socket
@@ -54,6 +56,7 @@ def _dumped(family: int) -> Iterator[Socket]:
     asked = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN)
     head = _HEADER.pack(_HEADER.size + len(asked), _BY_FAMILY, _REQUEST | _DUMP, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        kernel.settimeout(_PATIENCE)
         kernel.send(head + asked)
         while True:
             heard = kernel.recv(1 << 16)

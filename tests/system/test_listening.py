@@ -23,6 +23,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
         monkeypatch.setattr(listening, "_dumped", refused)
     else:
+        try:
+            tuple(listening._dumped(socket.AF_INET))
+        except OSError as error:
+            pytest.skip(f"this kernel answers no sock_diag: {error}")
         monkeypatch.setattr(listening, "_TABLES", dict.fromkeys(listening._TABLES, Path("/no/such/table")))
     return str(request.param)
 
@@ -55,3 +59,16 @@ def test_who_listens_is_told_with_address_inode_and_user(host: str) -> None:
 def test_a_refusal_of_the_kernel_is_an_error() -> None:
     with pytest.raises(OSError):
         tuple(listening._dumped(250))
+
+
+def test_a_kernel_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, silent = socket.socketpair()
+    with socket.socket() as held, silent:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        monkeypatch.setattr(listening, "_PATIENCE", 0.01)
+        monkeypatch.setattr(listening.socket, "socket", lambda *_: ours)
+        with pytest.raises(TimeoutError):
+            tuple(listening._dumped(socket.AF_INET))
+        (found,) = listening.listening(held.getsockname()[1])
+    assert found.address == "127.0.0.1"
