@@ -234,7 +234,7 @@ def _next(plan: CheckPlan, job: Job, word: CheckWord, ended: bool) -> str:
         return f"perfbisect resume {job.id}"
     if word == "inconclusive":
         launches = str(2 * plan.launches)
-        return again(plan.setting, f"perfbisect check ... --launches {launches}", "--launches", launches)
+        return again(plan.setting, "--launches", launches) or f"perfbisect check ... --launches {launches}"
     if word == "failed" and plan.how == "baseline":
         ends = ("--good", plan.recorded[0].change.short, "--bad", plan.change.short)
         return following(plan.setting, "bisect", plan.cell, plan.metric, *ends)

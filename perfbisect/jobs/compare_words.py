@@ -121,7 +121,7 @@ def advice_of(plan: ComparePlan, verdict: core.Verdict, job: Job, ended: bool, c
         return f"perfbisect resume {job.id}"
     if plan.fail_over is not None and claim == "inconclusive":
         launches = str(core.BLOCK * plan.blocks)
-        return again(plan.setting, f"perfbisect check ... --launches {launches}", "--launches", launches)
+        return again(plan.setting, "--launches", launches) or f"perfbisect check ... --launches {launches}"
     worse = verdict.word == "regression" or (plan.fail_over is not None and claim == "refuted")
     if worse and not plan.a.variant and not plan.b.variant:
         ends = ("--good", plan.a.change.short, "--bad", plan.b.change.short)
@@ -129,6 +129,7 @@ def advice_of(plan: ComparePlan, verdict: core.Verdict, job: Job, ended: bool, c
     if verdict.word == "inconclusive" and claim in OPEN:
         blocks = ("--blocks", str(max(verdict.needed, plan.blocks + 1)))
         sides = ("--a", plan.a.text, "--b", plan.b.text)
-        anew = following(plan.setting, "compare", plan.cell, plan.metric, *sides, *blocks)
-        return again(plan.setting, anew, *blocks)
+        return again(plan.setting, *blocks) or following(
+            plan.setting, "compare", plan.cell, plan.metric, *sides, *blocks
+        )
     return f"perfbisect report {job.id}"

@@ -36,12 +36,12 @@ def following(setting: Setting, verb: str, cell: Mapping[str, Any], metric: str,
     return shlex.join(("perfbisect", verb, _typed_cell(setting, cell["name"]), *repository, *words, *given))
 
 
-def again(setting: Setting, otherwise: str, option: str, value: str) -> str:
-    """The command of a job once more, with another value of an option; ``otherwise`` where it was none that
-    asks for what the job did (a nightly's)."""
+def again(setting: Setting, option: str, value: str) -> str | None:
+    """The command of a job once more, with another value of an option; None where it was none that asks for
+    what the job did (a nightly's)."""
     words = shlex.split(setting.typed)
     if words[1:2] == [] or words[1] not in _ASKING:
-        return otherwise
+        return None
     return shlex.join((*_without(words, (option, _REPORT), _ONCE), option, value))
 
 

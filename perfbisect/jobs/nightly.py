@@ -21,7 +21,7 @@ from perfbisect.jobs.nightly_document import alerts_of, dry_document, night_docu
 from perfbisect.jobs.nightly_hands import CellJob, Done, Hands, Scene, Step
 from perfbisect.jobs.nightly_plan import NightPlan, night_plan_of, setting_name
 from perfbisect.jobs.nightly_prepare import prepare
-from perfbisect.jobs.nightly_read import bring_in, judge, machines, unjudged, write_down, young
+from perfbisect.jobs.nightly_read import bring_in, judge, machines, unjudged, write_down
 from perfbisect.jobs.nightly_search import Bench, cases, earlier, settle
 from perfbisect.jobs.nightly_state import NightState, Tally, spent, state_of, tallies
 from perfbisect.jobs.nightly_steps import reading_steps
@@ -217,10 +217,9 @@ class _Night:
             found.append(seen)
             rows = report(store, seen, fdr=rules.fdr).rows
             cells, since = {one.name for one in self.plan.wanted}, self.journal.events[0].time[:10]
-            few = unjudged(seen, cells)
             data = {
-                "notes": [*machines(seen, cells, since), *young(few)],
-                "unjudged": few,
+                "notes": list(machines(seen, cells, since)),
+                "unjudged": unjudged(seen, cells),
                 "alerts": [one.model_dump(mode="json") for one in alerts],
                 "rows": [one.model_dump(mode="json") for one in rows],
             }

@@ -11,6 +11,7 @@ from perfbisect.core.series_many import FDR
 from perfbisect.errors import EXIT_REGRESSION
 from perfbisect.jobs.nightly_hands import Scene
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
+from perfbisect.jobs.nightly_read import young
 from perfbisect.jobs.nightly_state import NightState, Tally, spent, state_of, tallies
 from perfbisect.jobs.views import change_document, metric_document
 from perfbisect.render.detect_documents import ReportRowDocument
@@ -44,7 +45,7 @@ def night_document(
     told = [one.told() for one in done.values() if one.measured]
     head, notes = _head(scene, plan), judged.get("notes", ())
     return NightlyDocument(
-        **{**head, "told": (*head["told"], *notes)},
+        **{**head, "told": (*head["told"], *notes, *young(few))},
         night=night.id,
         dry_run=False,
         began=events[0].time,
