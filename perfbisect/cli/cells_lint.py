@@ -52,7 +52,8 @@ def lint(
     other = pinned_client(here.setting("env", env) or "", here.setting("client", client) or "")
     commit = repository.resolve(at)
     checkout = Checkout(repository, commit.id)
-    asked, broken = ([cell for name in names for cell in load_cells(name)], ()) if names else known_cells()
+    named = [cell for name in names for cell in load_cells(name)]
+    asked, warnings = (tuple(named), ()) if names else known_cells()
     cells, lines, wrong = [], [], False
     for cell in asked:
         deploy = cell.deploy_yaml
@@ -62,7 +63,6 @@ def lint(
         rows = tuple(FindingDocument(level=f.level, field=f.field, message=f.message) for f in found)
         cells.append(CellLintDocument(cell=cell.name, findings=rows))
         lines += [f"{cell.name}: {f.level}: {f.field}: {line(f.message, 400)}" for f in found]
-    warnings = tuple(f"left out: {error.where}: {error.message}" for error in broken)
     lines += [f"warning: {line(text, 400)}" for text in warnings]
     document = CellsLintDocument(
         engine=checkout.engine, at=commit.id, client=other, warnings=warnings, cells=tuple(cells)

@@ -46,7 +46,7 @@ def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
     files: list[Path] = []
     for path in among:
         files += sorted(path.glob("*.yaml")) if path.is_dir() else [path]
-    known, broken = known_cells(files)
+    known, warnings = known_cells(files)
     found = nearest(seen, [*known, *(cell for path in dict.fromkeys(files) for cell in load_cells(path))])
 
     def shown(value: object) -> str:
@@ -56,7 +56,7 @@ def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
         exact=bool(found) and found[0].exact,
         missing=seen.missing,
         apart=apart([one.cell for one in found if one.exact]),
-        warnings=tuple(f"left out: {error.where}: {error.message}" for error in broken),
+        warnings=warnings,
         cells=tuple(
             CellMatchDocument(
                 cell=one.cell.name,

@@ -69,20 +69,20 @@ def list_cells() -> tuple[CellFile, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def known_cells(but: Iterable[Path] = ()) -> tuple[tuple[Cell, ...], tuple[UsageError, ...]]:
-    """Every cell that has a name, and what is wrong with the files of which none can be read: one bad file
-    is nothing to whoever asks for another cell. Files of ``but`` are left out."""
+def known_cells(but: Iterable[Path] = ()) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """Every cell that has a name, and a warning for each file of which none can be read, with what is wrong
+    in it: one bad file is nothing to whoever asks for another cell. Files of ``but`` are left out."""
     others = {path.resolve() for path in but}
     cells: list[Cell] = []
-    broken: list[UsageError] = []
+    warnings: list[str] = []
     for file in list_cells():
         if file.path.resolve() in others:
             continue
         try:
             cells += load_cells(file.path)
         except UsageError as error:
-            broken.append(error)
-    return tuple(cells), tuple(broken)
+            warnings.append(f"left out: {error.where}: {error.message}")
+    return tuple(cells), tuple(warnings)
 
 
 def load_cell(path_or_name: str | Path, *, read_at: ReadAt | None = None) -> Cell:

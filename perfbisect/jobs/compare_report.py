@@ -9,7 +9,7 @@ from perfbisect.core.cell import Cell
 from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.errors import UsageError
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
-from perfbisect.jobs.compare_rows import number, rows_of
+from perfbisect.jobs.compare_rows import guard_moved, number, rows_of
 from perfbisect.jobs.compare_words import advice_of, sentences_of
 from perfbisect.jobs.fold import launches
 from perfbisect.jobs.guards import watched
@@ -48,7 +48,7 @@ def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
     verdict = core.judge(plan.question(), seen_of(made, plan.ref))
     guards = guards_of(plan, cell)
     rows = tuple(rows_of(plan, made, verdict, {str(guard) for guard in guards}))
-    moved = any(row.guard and row.word == "regression" for row in rows)
+    moved = guard_moved(rows)
     silent = {str(guard) for guard in guards} - {row.name for row in rows}
     expected = plan.expected
     claim = expected.settles(verdict.low, verdict.high) if expected else None

@@ -50,6 +50,11 @@ def rows_of(
     return rows
 
 
+def guard_moved(rows: Iterable[ComparedDocument]) -> bool:
+    """True if a guard moved for the worse: that decides, whatever the headline says."""
+    return any(row.guard and row.word == "regression" for row in rows)
+
+
 def untold(plan: ComparePlan, made: Sequence[Launch], guards: Iterable[MetricRef]) -> bool:
     """True if a guard that both sides report needs more launches before it says anything."""
     names = shared_metrics(made)

@@ -10,6 +10,7 @@ from perfbisect.core import compare as core
 from perfbisect.core.claim import Settled
 from perfbisect.core.metric import METRICS, PER_UNIT, MetricRef
 from perfbisect.jobs.compare_plan import ComparePlan
+from perfbisect.jobs.compare_rows import guard_moved
 from perfbisect.jobs.fold import Launch
 from perfbisect.jobs.next_command import again, following
 from perfbisect.jobs.views import metric_document
@@ -45,9 +46,8 @@ def sentences_of(
         return [f"{names}: nothing is told before the first block of four launches is whole."]
     out = [told[verdict.word]]
     if claim is not None:
-        moved = any(row.guard and row.word == "regression" for row in rows)
         by = f"{names}: {display} changed by {span}."
-        out = [by] if plan.fail_over is not None else [_of_claim(plan, claim, moved), by]
+        out = [by] if plan.fail_over is not None else [_of_claim(plan, claim, guard_moved(rows)), by]
     out += _of_guards(verdict, rows, guards)
     if verdict.word == "inconclusive" and verdict.needed and plan.fail_over is None and claim in OPEN:
         each = [launch.minutes for launch in seen if launch.end == "finished"]
