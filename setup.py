@@ -23,7 +23,7 @@ setup(
     packages=[*find_packages(include=["perfbisect", "perfbisect.*"]), *there],
     package_dir=there,
     package_data={
-        "perfbisect.render": ["templates/*"],
+        "perfbisect.report": ["templates/*"],
         "perfbisect.config": ["*.yaml"],
         "perfbisect.cli": ["schemas/*"],
     }
