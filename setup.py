@@ -25,7 +25,6 @@ setup(
     package_data={
         "perfbisect.render": ["templates/*"],
         "perfbisect.config": ["*.yaml"],
-        "perfbisect.cli": ["schemas/*"],
     }
     | {
         name: sorted(
