@@ -20,12 +20,12 @@ def lines() -> list[str]:
     """The version, then one line for each form of file or document."""
     import perfbisect
     from perfbisect.store import events
-    from perfbisect.store.series_schema import MIGRATIONS
+    from perfbisect.store.series_schema import VERSION
 
     return [
         f"perfbisect, version {perfbisect.__version__}",
         f"journal    {events.SCHEMA}",
-        f"store      {len(MIGRATIONS)}",
+        f"store      {VERSION}",
         f"documents  {_documents()}",
     ]
 
