@@ -1,7 +1,7 @@
 """Facts that an engine logs while it starts: its choices, sizes, and configuration.
 
-The wordings are those of vLLM from 0.4 to 0.32, on CPU, CUDA and ROCm. Only messages of the start are read, and
-only from their beginning, so that a prompt in the log cannot look like a fact.
+The wordings are those of vLLM from 0.4 to 0.32, on CPU, CUDA and ROCm. Only messages of the start are read,
+and only from their beginning, so that a prompt in the log cannot look like a fact.
 """
 
 from __future__ import annotations
