@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfbisect.render.detect_lines import size_words
-from perfbisect.render.markdown import code
 from perfbisect.render.nightly_documents import (
     AlertChange,
     NightAlertDocument,
@@ -16,6 +15,7 @@ from perfbisect.render.nightly_documents import (
     NightlyDocument,
 )
 from perfbisect.render.numbers import probability
+from perfbisect.render.safe import code
 
 NOTHING = "nothing new"
 UNJUDGED = "nothing judged yet"
