@@ -77,9 +77,7 @@ def test_what_is_no_command_is_refused(text: str, why: str) -> None:
 
 
 def test_each_command_of_a_line() -> None:
-    text = (
-        "/opt/bin/vllm serve org/m --seed 1 & sleep 60; python -m vllm.entrypoints.cli.main bench serve --x"
-    )
+    text = "bin/vllm serve org/m --seed 1 & sleep 60; python -m vllm.entrypoints.cli.main bench serve --x"
     assert commands(text) == (
         Command("server", ("org/m", "--seed", "1")),
         Command("bench", ("--x",)),
