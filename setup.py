@@ -25,7 +25,6 @@ setup(
     package_data={
         "perfbisect.report": ["templates/*"],
         "perfbisect.config": ["*.yaml"],
-        "perfbisect.cli": ["schemas/*"],
     }
     | {
         name: sorted(

@@ -163,7 +163,6 @@ class Webhook(BaseModel):
     model_config = _STRICT
 
     url: Annotated[str, AfterValidator(_variable)]
-    format: Literal["json", "slack"] = "json"
     when: Literal["findings", "always"] = "findings"
 
 

@@ -29,10 +29,6 @@ class Listed:
     built_at: float = 0.0
     seconds: float = 0.0
 
-    def age(self, now: float) -> float:
-        """Seconds since it was built."""
-        return max(0.0, now - self.built_at)
-
 
 def list_environments(cache: Path) -> tuple[Listed, ...]:
     """Everything in a cache folder, newest first, unfinished ones last; empty if there is no such folder."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfbisect.render.detect_lines import size_words
@@ -15,6 +15,7 @@ from perfbisect.render.nightly_documents import (
     NightlyDocument,
 )
 from perfbisect.render.numbers import probability
+from perfbisect.render.safe import code
 
 NOTHING = "nothing new"
 UNJUDGED = "nothing judged yet"
@@ -79,8 +80,8 @@ def events(document: NightlyDocument) -> list[Told]:
     return sorted(told, key=lambda one: (_CHANGES.index(one.first.change), _weight(one.first)))
 
 
-def alert_words(told: Told, shown: Callable[[str], str] = str) -> str:
-    """An event in one line. ``shown``: how names of others are set."""
+def alert_words(told: Told) -> str:
+    """An event in one line of Markdown."""
     alert = told.first
     how = "worse" if alert.worse else "better"
     state = "still there" if alert.change == "updated" else alert.change
@@ -90,8 +91,8 @@ def alert_words(told: Told, shown: Callable[[str], str] = str) -> str:
         "recovered" if alert.recovered else "", "no finding by the rules" if by_rule else "",
     ]  # fmt: skip
     return (
-        f"{state}: {size_words(alert.effect)} of {shown(alert.metric)} in {shown(alert.cell)}, {how}; "
-        f"{'; '.join(filter(None, marks))} ({shown(alert.event)})"
+        f"{state}: {size_words(alert.effect)} of {code(alert.metric)} in {code(alert.cell)}, {how}; "
+        f"{'; '.join(filter(None, marks))} ({code(alert.event)})"
     )
 
 

@@ -165,15 +165,3 @@ def test_jobs_are_listed_and_the_one_unfinished_is_taken(
     job.journal.write_text("nonsense\n" + job.journal.read_text())
     assert run(["status", job.id]) == 2
     assert f"{job.journal}:1" in capsys.readouterr().err
-
-
-def test_every_schema_is_one(capsys: pytest.CaptureFixture[str]) -> None:
-    from perfbisect.cli.documents import VERBS
-
-    for verb, models in VERBS.items():
-        assert run(["schema", *verb.split()]) == 0
-        document = json.loads(capsys.readouterr().out)
-        assert len(document["anyOf"]) == len(models)
-        for reference in document["anyOf"]:
-            name = reference["$ref"].rpartition("/")[2]
-            assert "schema" in document["$defs"][name]["properties"]
