@@ -93,6 +93,16 @@ def test_a_single_failure_is_judged_by_launches(job: Job) -> None:
     assert guard.low < 0 < guard.high
 
 
+def test_a_guard_whose_median_launches_agree_is_not_named_as_open(job: Job) -> None:
+    lost = iter([20])
+    world = Counting(CHANGES, 1, factor=0.7, tau=0.005, lost=lambda *_: next(lost, 0))
+    document = measured(job, world, blocks=2)
+    guard = row_of(document, "failed")
+    assert (document.word, document.launches_a_side, guard.word) == ("improvement", 4, "inconclusive")
+    assert guard.left != guard.right
+    assert not any("not told yet" in text for text in document.sentences)
+
+
 @settings(max_examples=12)
 @given(
     factor=st.floats(0.5, 2.0),
