@@ -13,13 +13,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import median
 from typing import Literal
 
 import numpy as np
 
+from perfbisect.core.attempt import value_of_runs
 from perfbisect.core.difference import posterior
 from perfbisect.core.looks import multipliers
-from perfbisect.core.stats import center, quantiles
+from perfbisect.core.stats import quantiles
 
 Side = Literal["a", "b"]
 Word = Literal["regression", "improvement", "same", "inconclusive"]
@@ -57,6 +59,10 @@ class Question:
         """A difference of B and A on the scale of the model, larger is worse, in the metric's own terms."""
         return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
 
+    def value(self, level: float) -> float:
+        """A level on the scale of the model as a value of the metric."""
+        return self.sign * level if self.absolute else math.exp(self.sign * level)
+
     def __post_init__(self) -> None:
         if self.sign not in (1, -1):
             raise ValueError(f"sign is +1 (larger is worse) or -1, not {self.sign}")
@@ -80,7 +86,9 @@ class Verdict:
     the first block.
 
     ``settled``: the word stands and nothing more need be measured, or the blocks are used up. ``needed``:
-    blocks in all that would probably settle it, 0 where that is not known or not needed.
+    blocks in all that would probably settle it, 0 where that is not known or not needed. ``a`` and ``b``: the
+    levels of the sides in the metric's unit, estimated together with the effect: their ratio (of shares
+    their difference) is the effect.
     """
 
     word: Word
@@ -90,6 +98,8 @@ class Verdict:
     launches: int
     settled: bool
     needed: int = 0
+    a: float = math.nan
+    b: float = math.nan
 
 
 def order(question: Question, block: int) -> tuple[Side, Side, Side, Side]:
@@ -126,7 +136,8 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     looks = max(question.blocks, block)
     wide, wider = (_tails(looks, alpha)[block - 1] for alpha in (1 - COVERED, DIFFERENT))
     is_b = np.array([seen[i].side == "b" for i in range(len(used))]).reshape(-1, BLOCK)
-    delta, mass = posterior(np.array(used, float).reshape(-1, BLOCK), is_b)
+    levels = np.array(used, float).reshape(-1, BLOCK)
+    delta, mass = posterior(levels, is_b)
     far_low, low, middle, high, far_high = quantiles(
         delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
     )
@@ -144,7 +155,28 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     if word == "inconclusive":
         smallest = question.min_effect if question.absolute else math.log1p(question.min_effect)
         needed = _needed(block, low, middle, high, smallest)
-    return Verdict(word, question.effect(middle), ends[0], ends[1], len(seen), settled, needed)
+    a, b = side_levels(levels[~is_b].tolist(), levels[is_b].tolist(), middle)
+    values = question.value(a), question.value(b)
+    # A share is no less than nothing: where few launches have any, both move up.
+    lift = max(0.0, -min(values)) if question.absolute else 0.0
+    return Verdict(
+        word,
+        question.effect(middle),
+        ends[0],
+        ends[1],
+        len(seen),
+        settled,
+        needed,
+        a=values[0] + lift,
+        b=values[1] + lift,
+    )
+
+
+def side_levels(a: Sequence[float], b: Sequence[float], difference: float) -> tuple[float, float]:
+    """The levels of two sides that lie ``difference`` apart: around the median of all launches of both."""
+    half = 0.5 * difference
+    middle = median([*(level + half for level in a), *(level - half for level in b)])
+    return middle - half, middle + half
 
 
 def foreseen(question: Question, noise: float, difference: float = 0.0) -> int | None:
@@ -173,7 +205,8 @@ def _launch(question: Question, number: int, one: Seen) -> float:
     block, place = divmod(number, BLOCK)
     if one.side != order(question, block)[place]:
         raise ValueError(f"launch {number + 1} should be of side {order(question, block)[place]}")
-    return center(np.asarray(question.sign * (values if question.absolute else np.log(values))))
+    value = value_of_runs(one.values, absolute=question.absolute)
+    return question.sign * (value if question.absolute else math.log(value))
 
 
 @lru_cache(maxsize=64)

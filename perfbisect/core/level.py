@@ -18,10 +18,11 @@ from typing import Literal
 
 import numpy as np
 
+from perfbisect.core.attempt import value_of_runs
 from perfbisect.core.difference import from_zero, posterior
 from perfbisect.core.looks import multipliers
 from perfbisect.core.metric import Metric
-from perfbisect.core.stats import Array, center, quantiles
+from perfbisect.core.stats import Array, quantiles
 
 Word = Literal["beyond", "within", "inconclusive"]
 
@@ -48,7 +49,7 @@ class Scale:
         return Scale(metric.sign, metric.absolute)
 
     def level(self, values: Sequence[float]) -> float:
-        """The level of a launch: the centre of its runs.
+        """The level of a launch: its value on this scale.
 
         :raises ValueError: a value that is not finite, or not positive where logs are taken.
         """
@@ -56,7 +57,8 @@ class Scale:
         least = 0.0 if self.absolute else np.nextafter(0.0, 1.0)
         if not len(given) or not np.all(np.isfinite(given)) or np.any(given < least):
             raise ValueError(f"values must be positive and finite: {tuple(values)}")
-        return center(np.asarray(self.sign * (given if self.absolute else np.log(given))))
+        value = value_of_runs(values, absolute=self.absolute)
+        return self.sign * (value if self.absolute else math.log(value))
 
     def value(self, level: float) -> float:
         """A level as a value of the metric."""

@@ -93,13 +93,13 @@ def check_document(job: Job, events: Sequence[Event]) -> CheckedDocument:
         effect=number(effect),
         low=number(low),
         high=number(high),
-        value=_value(plan, made),
+        value=_value(plan.line, told, scale, _levels(plan.ref, made)),
         line=scale.value(plan.line.at),
         change=change_document(plan.change),
         metric=metric_document(plan.ref),
         cell=cell_document(cell, plan.ref),
         recorded=recorded_documents(plan),
-        guards=tuple(_guard(guard, one, made) for guard, one in guards),
+        guards=tuple(_guard(plan, guard, one, made) for guard, one in guards),
         launches=tuple(launch_document(x, plan.change, plan.ref) for x in seen),
         minutes=minutes_document(seen, plan.budget, saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, plan.change, attempts[-1] if attempts else None),
@@ -132,19 +132,23 @@ def _levels(metric: MetricRef, made: Sequence[Launch]) -> list[float]:
     return [scale.level(launch.attempt.values(metric)) for launch in made if launch.attempt is not None]
 
 
-def _value(plan: CheckPlan, made: Sequence[Launch]) -> float | None:
-    levels = _levels(plan.ref, made)
-    return core.Scale.of(plan.ref.metric).value(median(levels)) if levels else None
+def _value(line: core.Line, told: core.Told, scale: core.Scale, levels: Sequence[float]) -> float | None:
+    """The level of the change, as far from the line as is told; the median of its launches before that."""
+    if math.isnan(told.over):
+        return scale.value(median(levels)) if levels else None
+    value = scale.value(line.at + told.over)
+    return max(0.0, value) if scale.absolute else value
 
 
-def _guard(guard: MetricRef, told: core.Told, made: Sequence[Launch]) -> GuardLevelDocument:
-    levels = _levels(guard, made)
+def _guard(plan: CheckPlan, guard: MetricRef, told: core.Told, made: Sequence[Launch]) -> GuardLevelDocument:
+    line, scale = plan.guard_line(guard), core.Scale.of(guard.metric)
+    assert line is not None
     return GuardLevelDocument(
         name=str(guard),
         display=metric_document(guard).display,
         unit=guard.metric.unit,
         word=told.word,
-        value=core.Scale.of(guard.metric).value(median(levels)) if levels else None,
+        value=_value(line, told, scale, _levels(guard, made)),
     )
 
 
@@ -161,7 +165,7 @@ def _sentences(
     if math.isnan(told.over):
         yield f"{plan.change.short}: nothing is told before {core.STEP} launches."
         return
-    value = with_unit(_value(plan, made), unit)
+    value = with_unit(_value(plan.line, told, scale, _levels(plan.ref, made)), unit)
     room = scale.worse_by(plan.fail_over)
     effect, *ends = (scale.effect(x + room) for x in (told.over, told.low, told.high))
     low, high = sorted(ends)

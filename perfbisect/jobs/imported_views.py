@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from perfbisect.core.attempt import key
 from perfbisect.core.metric import MetricRef
 from perfbisect.core.shares import two_proportions
 from perfbisect.jobs.counts import counts
 from perfbisect.jobs.imports import Imported
-from perfbisect.jobs.views import mean_value
+from perfbisect.jobs.views import reported_value
 from perfbisect.render.compare_documents import ImportedDocument, SingleRunDocument
 
 
@@ -19,7 +18,7 @@ def imported_documents(found: Sequence[Imported], metric: MetricRef) -> tuple[Im
     documents = []
     for job, side in sorted({(one.job, one.side) for one in found}):
         attempts = [one.attempt for one in found if (one.job, one.side) == (job, side)]
-        values = [v for v in (mean_value(attempt, key(metric)) for attempt in attempts) if v is not None]
+        values = [v for v in (reported_value(attempt, metric) for attempt in attempts) if v is not None]
         documents.append(
             ImportedDocument(
                 job=job,

@@ -32,7 +32,7 @@ class SideDocument(Document):
 
 
 class ComparedDocument(Document):
-    """One metric on both sides: medians over launches, and B / A - 1 (of shares B - A) with its interval.
+    """One metric: the levels of both sides, and B / A - 1 of them (of shares B - A) with its interval.
 
     ``word`` of a metric that was not asked for is read beside many others: a hint, no verdict. ``note``: why
     it is ``same`` where no run of either side differed from another.
