@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from perfbisect.core.metric import MetricRef
+from perfbisect.errors import FaultCode
 
 Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "stop"]
 """Where an attempt's time goes, and where it can fail."""
@@ -26,6 +27,7 @@ class Failure:
     fault: Fault
     reason: str
     log: str = ""
+    code: FaultCode | None = None
 
 
 @dataclass(frozen=True)

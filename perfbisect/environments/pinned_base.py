@@ -200,6 +200,7 @@ class PinnedBases:
                 raise MachineError(
                     f"the wheel index {self.origin.template} does not answer: {answer.why}",
                     next_step="check network, proxy and address, then start again",
+                    code="hub_unreachable",
                 )
         return self.origin.variants[-1] or DEFAULT, answer
 

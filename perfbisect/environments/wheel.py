@@ -186,6 +186,7 @@ class WheelBuilder(KeptBuilder):
             raise MachineError(
                 f"the wheel index {self.template} does not answer: {silent[0].why}",
                 next_step="check network, proxy and address, then start again",
+                code="hub_unreachable",
             )
 
     def _choose(self, first: str, last: str) -> str:
