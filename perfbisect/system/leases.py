@@ -13,17 +13,19 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.system import logs
 from perfbisect.system.proc import Asked, never
 from perfbisect.system.slots import Slot
+
+LockKind = Literal["machine", "device", "core"]
 
 FOLDER_VARIABLE = "PERFBISECT_LOCKS"
 _FOLDER = Path("/tmp/perfbisect-locks")
@@ -127,9 +129,10 @@ def lease(
 
 @dataclass(frozen=True)
 class Held:
-    """A lock that somebody has now. ``what``: ``machine``, a device's UUID, or ``core N``."""
+    """A lock that somebody has now. ``name``: a device's UUID, a core's number, empty for the machine."""
 
-    what: str
+    kind: LockKind
+    name: str
     holder: Holder
 
 
@@ -141,15 +144,15 @@ def holders(folder: Path) -> tuple[Held, ...]:
         return ()
     found = []
     for path in paths:
-        held = _look(path)
-        if held is not None:
-            found.append(Held(_what(path.name), held))
+        locked, holder = _locked(path.name), _look(path)
+        if locked is not None and holder is not None:
+            found.append(Held(*locked, holder))
     return tuple(found)
 
 
 def leased(folder: Path) -> frozenset[str]:
     """The UUIDs of the devices that somebody leases now: the ``avoid`` of ``plan_slots``."""
-    return frozenset(held.what for held in holders(folder) if held.what.startswith(("GPU-", "MIG-")))
+    return frozenset(held.name for held in holders(folder) if held.kind == "device")
 
 
 def _names(slots: Iterable[Slot]) -> dict[str, bool]:
@@ -163,11 +166,15 @@ def _names(slots: Iterable[Slot]) -> dict[str, bool]:
     return {_MACHINE + _SUFFIX: alone, **dict.fromkeys(sorted(names), True)}
 
 
-def _what(name: str) -> str:
-    kind, _, rest = name.removesuffix(_SUFFIX).partition("-")
+def _locked(file_name: str) -> tuple[LockKind, str] | None:
+    """What a lock file stands for; None where it is not one of ours."""
+    stem = file_name.removesuffix(_SUFFIX)
+    kind, _, name = stem.partition("-")
+    if stem == _MACHINE:
+        return "machine", ""
     if kind == "device":
-        return rest
-    return f"{kind} {rest}".strip()
+        return "device", name
+    return ("core", name) if kind == "core" and name.isdigit() else None
 
 
 def _make(folder: Path) -> None:
@@ -289,19 +296,19 @@ def _user() -> str:
 def _busy(folder: Path, names: Mapping[str, bool]) -> str:
     """Who stands in the way; empty if nobody does any more."""
     alone = names[_MACHINE + _SUFFIX]
-    waits: dict[str, list[str]] = {}
+    waits: dict[str, list[Held]] = {}
     for held in holders(folder):
-        if alone or any(_what(name) == held.what for name in names):
-            waits.setdefault(str(held.holder), []).append(held.what)
-    return "; ".join(f"{who} has {few(what)}" for who, what in waits.items())
+        if alone or any(_locked(name) == (held.kind, held.name) for name in names):
+            waits.setdefault(str(held.holder), []).append(held)
+    return "; ".join(f"{who} has {few(locks)}" for who, locks in waits.items())
 
 
-def few(what: list[str]) -> str:
-    """Devices are named; of cores it is enough how many."""
-    if _MACHINE in what:
+def few(locks: Sequence[Held]) -> str:
+    """The names of devices, and the number of cores."""
+    if any(held.kind == "machine" for held in locks):
         return "the whole machine"
-    devices = [one for one in what if not one.startswith("core ")]
-    cores = len(what) - len(devices)
+    devices = [held.name for held in locks if held.kind == "device"]
+    cores = len(locks) - len(devices)
     return ", ".join([*devices, *([f"{cores} of the cores"] if cores else [])])
 
 
