@@ -20,9 +20,12 @@ from perfbisect.store.alerts import Told
 from perfbisect.store.jobs import Job
 from perfbisect.store.series import SeriesStore
 
-_OVER = "by rule: the series is back where it was"
-_AGAIN = "by rule: the series is not where it was, after all"
-_GONE = "by rule: it is not found any more in the nights up to"
+BY_RULE = "by rule: "
+"""How the reason begins of what a nightly said of an alert: people's word it never changes."""
+
+_OVER = f"{BY_RULE}the series is back where it was"
+_AGAIN = f"{BY_RULE}the series is not where it was, after all"
+_GONE = f"{BY_RULE}it is not found any more in the nights up to"
 
 
 def bring_in(store: SeriesStore, jobs: Iterable[Job]) -> str:
@@ -46,11 +49,9 @@ def judge(store: SeriesStore, table: Table, rules: AlertRules) -> tuple[Seen, tu
     """
     seen = look(store, table, rules.fdr)
     shown = {one.id for one in detect_document(seen, store, since=rules.since, fdr=rules.fdr).alerts}
-    kept = store.alerts.all()
-    by_rule = {one.id for one in kept if one.state == "closed" and one.by_rule}
-    found = [_change(one, rules, by_rule=one.id in by_rule) for one in seen.alerts if one.id in shown]
+    found = [_change(one, rules) for one in seen.alerts if one.id in shown]
     here = {one.id for one in seen.alerts}
-    gone = [one for one in kept if one.state == "open" and one.id not in here]
+    gone = [one for one in store.alerts.all() if one.state == "open" and one.id not in here]
     return seen, (*(one for one in found if one is not None), *(_gone(one, seen.until) for one in gone))
 
 
@@ -105,17 +106,15 @@ def write_down(
             if known is None:
                 continue
             if one.change == "closed" and known.state == "open":
-                store.alerts.mark(one.id, "closed", one.why, by_rule=True)
-            elif one.change == "reopened" and known.state == "closed" and known.by_rule:
-                store.alerts.mark(one.id, "open", one.why, by_rule=True)
+                store.alerts.mark(one.id, "closed", one.why)
+            elif one.change == "reopened" and known.state == "closed" and known.why.startswith(BY_RULE):
+                store.alerts.mark(one.id, "open", one.why)
     return f"written down in {store.path.name}"
 
 
-def _change(alert: Alert, rules: AlertRules, *, by_rule: bool) -> NightAlertDocument | None:
-    """What the night does to an alert; None for one that a person settled, or that stays closed.
-
-    ``by_rule``: an earlier night closed it.
-    """
+def _change(alert: Alert, rules: AlertRules) -> NightAlertDocument | None:
+    """What the night does to an alert; None for one that is settled and stays so."""
+    by_rule = alert.state == "closed" and alert.why.startswith(BY_RULE)
     if alert.new and not alert.recovered:
         return _told(alert, rules, "opened")
     if by_rule and not alert.recovered:

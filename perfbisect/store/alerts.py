@@ -18,7 +18,7 @@ class Told:
 
     ``begun_after``, ``begun_by``: days since 1970-01-01, after the one and by the other it began.
     ``told``: when it was told first, ``seen`` when it was found last; ISO 8601 in UTC. ``document``: what was
-    told, JSON. ``by_rule``: its state was set by a nightly and not by a person.
+    told, JSON.
     """
 
     id: str
@@ -32,7 +32,6 @@ class Told:
     told: str
     seen: str
     document: str
-    by_rule: bool = False
 
 
 class AlertTable:
@@ -44,7 +43,7 @@ class AlertTable:
     def all(self) -> tuple[Told, ...]:
         """Every alert that was ever told, by name."""
         rows = self._db.execute(f"SELECT {_COLUMNS} FROM alerts ORDER BY id")
-        return tuple(Told(*row[:-1], bool(row[-1])) for row in rows)
+        return tuple(Told(*row) for row in rows)
 
     def get(self, name: str) -> Told:
         """The alert of a name, or of the beginning of one.
@@ -63,23 +62,21 @@ class AlertTable:
     def keep(self, alerts: Sequence[Told], seen: str) -> None:
         """Writes down what was found; of one that is known its state and first telling stay."""
         self._db.executemany(
-            f"INSERT INTO alerts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            f"INSERT INTO alerts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (id) DO UPDATE SET begun_after = excluded.begun_after,"
             " begun_by = excluded.begun_by, seen = excluded.seen, document = excluded.document",
             [
                 (
                     a.id, a.cell, a.metric, a.way, a.begun_after, a.begun_by, a.state, a.why, a.told, seen,
-                    a.document, a.by_rule,
+                    a.document,
                 )
                 for a in alerts
             ],
         )  # fmt: skip
 
-    def mark(self, name: str, state: State, why: str, *, by_rule: bool = False) -> None:
-        """Sets the state of an alert, by a person unless ``by_rule``."""
-        self._db.execute(
-            "UPDATE alerts SET state = ?, why = ?, by_rule = ? WHERE id = ?", (state, why, by_rule, name)
-        )
+    def mark(self, name: str, state: State, why: str) -> None:
+        """What somebody said of an alert."""
+        self._db.execute("UPDATE alerts SET state = ?, why = ? WHERE id = ?", (state, why, name))
 
 
-_COLUMNS = "id, cell, metric, way, begun_after, begun_by, state, why, told, seen, document, by_rule"
+_COLUMNS = "id, cell, metric, way, begun_after, begun_by, state, why, told, seen, document"

@@ -36,16 +36,6 @@ def test_found_again_its_state_and_first_telling_stay(store: SeriesStore) -> Non
     )
 
 
-def test_what_a_person_says_replaces_a_rule(store: SeriesStore) -> None:
-    """Who set a state is a value; the reason decides nothing."""
-    store.alerts.keep([ONE], "t1")
-    store.alerts.mark(ONE.id, "closed", "x", by_rule=True)
-    store.alerts.keep([ONE], "t2")
-    assert store.alerts.get(ONE.id).by_rule
-    store.alerts.mark(ONE.id, "closed", "by rule: this is what a person typed")
-    assert not store.alerts.get(ONE.id).by_rule
-
-
 def test_by_the_beginning_of_its_name(store: SeriesStore) -> None:
     store.alerts.keep([ONE, replace(ONE, id="20260412-3f1a9"), replace(ONE, id="20260413-0000")], "t1")
     assert store.alerts.get("20260413").id == "20260413-0000"
