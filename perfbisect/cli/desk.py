@@ -171,8 +171,9 @@ def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
         return frozenset()
     taken = {core for slot in slots for core in slot.cores}
     for held in holders(lock_folder(dict(os.environ))):
-        if held.kind == "core":
-            taken.add(int(held.name))
+        kind, _, number = held.what.partition(" ")
+        if kind == "core" and number.isdigit():
+            taken.add(int(number))
     return frozenset(os.sched_getaffinity(0) - taken)
 
 

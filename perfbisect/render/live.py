@@ -162,11 +162,14 @@ def _named(view: View, index: int) -> list[tuple[str, str]]:
 
 def _attempt(slot: str, attempt: Running, now: float, width: int) -> Iterator[Text]:
     of = f" {attempt.position}/{attempt.of}" if attempt.of else ""
+    phase = attempt.phase
+    if phase.startswith("run "):
+        phase = f"{phase} of {attempt.runs}"
     yield _row(
         slot or "now",
         [
             (f"#{attempt.number} {line(attempt.change, 12)}{of} ", "bold"),
-            (f"{attempt.phase} {_clock(now - attempt.since)}", "green"),
+            (f"{phase} {_clock(now - attempt.since)}", "green"),
             (f", {_clock(now - attempt.began)} in all" if width >= 60 else "", "dim"),
         ],
     )

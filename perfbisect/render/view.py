@@ -81,7 +81,7 @@ def after(view: View, notice: Notice, now: float) -> View:
         return replace(view, running={**view.running, notice.slot: attempt}, waiting=waiting)
     if isinstance(notice, PhaseBegan):
         attempt_there = view.running.get(notice.slot)
-        phase = _phase(notice, attempt_there.runs) if attempt_there else None
+        phase = _phase(notice) if attempt_there else None
         if attempt_there is None or phase is None:
             return view
         changed = replace(attempt_there, phase=phase, since=now)
@@ -114,13 +114,13 @@ def used(view: View, now: float) -> float:
     return view.used + sum(now - x.began for x in view.running.values()) / 60
 
 
-def _phase(notice: PhaseBegan, runs: int) -> str | None:
-    """What the attempt of so many runs does now; None where the notice does not say."""
+def _phase(notice: PhaseBegan) -> str | None:
+    """What the attempt does now; None where the notice does not say."""
     detail = notice.detail
     if notice.phase in ("warm", "bench"):
         done = detail.get("run", 0) if notice.phase == "bench" else 0
         of = detail.get("of")
         if isinstance(done, int) and isinstance(of, int) and done >= of:
             return "stopping"
-        return f"run {done + 1} of {runs}" if isinstance(done, int) else None
+        return f"run {done + 1}" if isinstance(done, int) else None
     return _AFTER.get(notice.phase)

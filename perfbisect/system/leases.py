@@ -13,19 +13,17 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.system import logs
 from perfbisect.system.proc import Asked, never
 from perfbisect.system.slots import Slot
-
-LockKind = Literal["machine", "device", "core"]
 
 FOLDER_VARIABLE = "PERFBISECT_LOCKS"
 _FOLDER = Path("/tmp/perfbisect-locks")
@@ -129,10 +127,9 @@ def lease(
 
 @dataclass(frozen=True)
 class Held:
-    """A lock that somebody has now. ``name``: a device's UUID, a core's number, empty for the machine."""
+    """A lock that somebody has now. ``what``: ``machine``, a device's UUID, or ``core N``."""
 
-    kind: LockKind
-    name: str
+    what: str
     holder: Holder
 
 
@@ -144,15 +141,15 @@ def holders(folder: Path) -> tuple[Held, ...]:
         return ()
     found = []
     for path in paths:
-        locked, holder = _locked(path.name), _look(path)
-        if locked is not None and holder is not None:
-            found.append(Held(*locked, holder))
+        held = _look(path)
+        if held is not None:
+            found.append(Held(_what(path.name), held))
     return tuple(found)
 
 
 def leased(folder: Path) -> frozenset[str]:
     """The UUIDs of the devices that somebody leases now: the ``avoid`` of ``plan_slots``."""
-    return frozenset(held.name for held in holders(folder) if held.kind == "device")
+    return frozenset(held.what for held in holders(folder) if held.what.startswith(("GPU-", "MIG-")))
 
 
 def _names(slots: Iterable[Slot]) -> dict[str, bool]:
@@ -166,15 +163,11 @@ def _names(slots: Iterable[Slot]) -> dict[str, bool]:
     return {_MACHINE + _SUFFIX: alone, **dict.fromkeys(sorted(names), True)}
 
 
-def _locked(file_name: str) -> tuple[LockKind, str] | None:
-    """What a lock file stands for; None where it is not one of ours."""
-    stem = file_name.removesuffix(_SUFFIX)
-    kind, _, name = stem.partition("-")
-    if stem == _MACHINE:
-        return "machine", ""
+def _what(name: str) -> str:
+    kind, _, rest = name.removesuffix(_SUFFIX).partition("-")
     if kind == "device":
-        return "device", name
-    return ("core", name) if kind == "core" and name.isdigit() else None
+        return rest
+    return f"{kind} {rest}".strip()
 
 
 def _make(folder: Path) -> None:
@@ -296,19 +289,19 @@ def _user() -> str:
 def _busy(folder: Path, names: Mapping[str, bool]) -> str:
     """Who stands in the way; empty if nobody does any more."""
     alone = names[_MACHINE + _SUFFIX]
-    waits: dict[str, list[Held]] = {}
+    waits: dict[str, list[str]] = {}
     for held in holders(folder):
-        if alone or any(_locked(name) == (held.kind, held.name) for name in names):
-            waits.setdefault(str(held.holder), []).append(held)
-    return "; ".join(f"{who} has {few(locks)}" for who, locks in waits.items())
+        if alone or any(_what(name) == held.what for name in names):
+            waits.setdefault(str(held.holder), []).append(held.what)
+    return "; ".join(f"{who} has {few(what)}" for who, what in waits.items())
 
 
-def few(locks: Sequence[Held]) -> str:
-    """The names of devices, and the number of cores."""
-    if any(held.kind == "machine" for held in locks):
+def few(what: list[str]) -> str:
+    """Devices are named; of cores it is enough how many."""
+    if _MACHINE in what:
         return "the whole machine"
-    devices = [held.name for held in locks if held.kind == "device"]
-    cores = len(locks) - len(devices)
+    devices = [one for one in what if not one.startswith("core ")]
+    cores = len(what) - len(devices)
     return ", ".join([*devices, *([f"{cores} of the cores"] if cores else [])])
 
 
