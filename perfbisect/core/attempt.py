@@ -9,6 +9,7 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from perfbisect.core.metric import MetricRef
+from perfbisect.errors import FaultCode
 
 Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "stop"]
 """Where an attempt's time goes, and where it can fail."""
@@ -27,6 +28,7 @@ class Failure:
     fault: Fault
     reason: str
     log: str = ""
+    code: FaultCode | None = None
 
 
 @dataclass(frozen=True)

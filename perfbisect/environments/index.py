@@ -35,7 +35,7 @@ State = Literal["found", "hole", "silent"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What an index said of one commit; ``why`` where there is no wheel.
+    """What an index said of one commit; ``problem`` where there is no wheel, at ``page`` if that matters.
 
     ``found``: ``url`` is its wheel's. ``hole``: it has none that fits. ``silent``: no answer that may be
     believed, after several tries.
@@ -44,7 +44,13 @@ class Answer:
     state: State
     url: str = ""
     file: str = ""
-    why: str = ""
+    problem: str = ""
+    page: str = ""
+
+    @property
+    def why(self) -> str:
+        """The problem and its page, for a message."""
+        return f"{self.problem} at {self.page}" if self.page else self.problem
 
     @property
     def version(self) -> str:
@@ -117,12 +123,12 @@ def choose(urls: Iterable[str], package: str, sha: str, fits: Iterable[tagging.T
     if not rows:
         told = f": it has {', '.join(sorted(others)[:3])}" if others else ""
         return Answer(
-            "hole", why=f"no wheel of {package} that fits this machine ({platform.machine()}){told}"
+            "hole", problem=f"no wheel of {package} that fits this machine ({platform.machine()}){told}"
         )
     ours = [row for row in rows if row[0] and sha.startswith(row[0])]
     silent = [row for row in rows if not row[0]]
     if not ours and not silent:
-        return Answer("hole", why=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
+        return Answer("hole", problem=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
     best = max(ours or silent, key=lambda row: row[1:3])
     return Answer("found", best[3], best[4])
 
@@ -145,23 +151,23 @@ class Asker:
 
     def page(self, key: str, url: str, read: Callable[[str, str, str], Answer]) -> Answer:
         """What one page says; a server that fails or is silent is asked again, after a pause."""
-        why = ""
+        problem, page = "", without_secrets(url)
         for attempt in range(self.tries):
             if attempt:
                 time.sleep(self.pause * 2 ** (attempt - 1))
             try:
                 response = self._session.get(url, timeout=_TIMEOUT, headers={"Accept": "text/html"})
             except requests.RequestException as error:
-                why = f"{type(error).__name__} at {without_secrets(url)}"
+                problem = type(error).__name__
                 continue
             if response.status_code in _GONE:
-                return Answer("hole", why=f"HTTP {response.status_code} at {without_secrets(url)}")
+                return Answer("hole", problem=f"HTTP {response.status_code}", page=page)
             if response.ok:
                 return read(key, response.url, response.text)
-            why = f"HTTP {response.status_code} at {without_secrets(url)}"
+            problem = f"HTTP {response.status_code}"
             if response.status_code < 500 and response.status_code not in (408, 425, 429):
                 break
-        return Answer("silent", why=why)
+        return Answer("silent", problem=problem, page=page)
 
     def size(self, url: str) -> int | None:
         """Bytes of a file, as its server tells; None where it does not."""

@@ -61,7 +61,7 @@ def run(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, ti
     try:
         done = proc.run(argv, env=env, cwd=cwd, log=raw, token=secrets.token_hex(8), timeout=timeout)
     except ServerError as error:
-        raise BuildError(error.message, where=log) from error
+        raise BuildError(error.message, where=log, code=error.code, output=error.output) from error
     finally:
         text = redacted(raw.read_text(errors="replace"))
         shown = redacted(" ".join("SCRIPT" if "\n" in word else word for word in argv))

@@ -66,6 +66,7 @@ class Lease:
                 raise MachineError(
                     f"the lease is lost: {path} was removed or replaced by somebody",
                     next_step="leave the lock files alone; what was measured since is not to be trusted",
+                    code="lease_lost",
                 )
 
 
@@ -111,6 +112,7 @@ def lease(
                     f"leased to somebody else: {busy or 'a slot, a moment ago'} (waited {wait:.0f} s)",
                     where=folder,
                     next_step="wait for it, stop it, or ask for fewer workers or other devices",
+                    code="lease_lost",
                 )
             time.sleep(min(_TICK, max(0.0, deadline - time.monotonic())))
         died: dict[Holder, None] = {}

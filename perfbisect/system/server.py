@@ -10,7 +10,7 @@ from typing import Any
 
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, ServerError
 from perfbisect.families import Endpoint, Request, ServerCommand
-from perfbisect.system import logs, ports, web
+from perfbisect.system import logs, ports, proc, web
 from perfbisect.system.proc import Asked, Owned, never
 from perfbisect.system.web import Answer, NoAnswerError
 
@@ -46,7 +46,7 @@ class Server:
         :raises MachineError: somebody else listens on the port, or the machine ended the server.
         :raises Interrupted: ``asked`` said so.
         """
-        began, last = time.monotonic(), "nobody listens on its port"
+        began, last, said = time.monotonic(), "nobody listens on its port", ""
         deadline = began + limit
         while True:
             self._check_going("before it was ready", asked)
@@ -55,9 +55,9 @@ class Server:
                 try:
                     answer = web.get(f"{self.endpoint.base_url}/v1/models", _ASK_LIMIT)
                 except NoAnswerError as error:
-                    last = f"/v1/models: {error}"
+                    last, said = f"/v1/models: {error}", error.output
                 else:
-                    last = f"/v1/models: {answer}"
+                    last, said = f"/v1/models: {answer}", str(answer)
                     names = _model_names(answer)
                     if self.endpoint.model_name in names:
                         return
@@ -73,6 +73,7 @@ class Server:
                 raise ServerError(
                     f"the server was not ready after {waited:.0f} s ({last})\n{self._log()}",
                     where=self.owned.log,
+                    output=self._output(said),
                     next_step="raise ready_timeout in the cell if the server was only slow",
                 )
             time.sleep(_TICK)
@@ -118,11 +119,13 @@ class Server:
                 time.sleep(_TICK)
             self._check_going("at the first request", asked)
             raise ServerError(
-                f"{path}: {error} (limit {limit:.0f} s)\n{self._log()}", where=self.owned.log
+                f"{path}: {error} (limit {limit:.0f} s)\n{self._log()}",
+                where=self.owned.log,
+                output=self._output(error.output),
             ) from error
         said = problem(answer)
         if said:
-            raise ServerError(f"{path}: {said}: {answer}", where=self.owned.log)
+            raise ServerError(f"{path}: {said}: {answer}", where=self.owned.log, output=str(answer))
         return answer
 
     def check_going(self, when: str) -> None:
@@ -140,10 +143,19 @@ class Server:
         message = f"the server {ended} {when}" + (f": {cause}" if cause else "")
         kind = MachineError if code == -9 else ServerError
         hint = "; nobody here sent it: out of memory?" if code == -9 else ""
-        raise kind(f"{message}{hint}\n{self._log()}", where=self.owned.log)
+        raise kind(
+            f"{message}{hint}\n{self._log()}",
+            where=self.owned.log,
+            code=proc.signal_code(-code) if code < 0 else None,
+            output=self._output(cause),
+        )
 
     def _log(self) -> str:
         return f"the end of its log:\n{logs.tail(self.owned.log)}"
+
+    def _output(self, said: str = "") -> str:
+        """The end of the server's log, with what else was read from the server."""
+        return f"{said}\n{logs.tail(self.owned.log)}"
 
     def check_ports(self, when: str) -> None:
         """:raises SharedPortError: a listener is not ours. :raises ServerError: nobody listens any more."""
@@ -152,6 +164,7 @@ class Server:
             raise ServerError(
                 f"{when}: the server listens no longer on port {self.endpoint.port}\n{self._log()}",
                 where=self.owned.log,
+                output=self._output(),
             )
 
     def trouble(self, limit: float = 30.0) -> PerfbisectError | None:
@@ -160,12 +173,13 @@ class Server:
             self.check_going("during the run")
             answer = web.get(f"{self.endpoint.base_url}/health", _ASK_LIMIT)
             if answer.status >= 500:
-                return ServerError(f"/health: {answer}", where=self.owned.log)
+                return ServerError(f"/health: {answer}", where=self.owned.log, output=str(answer))
             self.first_answer(limit)
         except (ServerError, MachineError) as error:
             return error
         except NoAnswerError as error:
-            return self._ending() or ServerError(f"/health: {error}", where=self.owned.log)
+            silent = ServerError(f"/health: {error}", where=self.owned.log, output=error.output)
+            return self._ending() or silent
         return None
 
     def _ending(self) -> PerfbisectError | None:

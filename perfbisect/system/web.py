@@ -17,7 +17,11 @@ _LARGEST = 8 * 1024 * 1024
 
 
 class NoAnswerError(Exception):
-    """Nobody answered: refused, reset, too slow or too long. The message says which."""
+    """Nobody answered: refused, reset, too slow or too long. ``output``: what the system said of it."""
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,11 @@ def _ask(
                     len(content),
                 )
         except (requests.RequestException, OSError) as error:
-            raise NoAnswerError(_reason(error, limit)) from error
+            cause = _innermost(error)
+            if isinstance(cause, TimeoutError):
+                raise NoAnswerError(f"no answer within {limit:.0f} s") from error
+            said = neutral(f"{type(cause).__name__}: {cause}", 160)
+            raise NoAnswerError(said, said) from error
 
 
 def _sent(body: Mapping[str, object] | None, form: bool) -> dict[str, Any]:
@@ -129,10 +137,8 @@ def _sent(body: Mapping[str, object] | None, form: bool) -> dict[str, Any]:
     }
 
 
-def _reason(error: BaseException, limit: float) -> str:
-    """The innermost cause: a refused connection comes wrapped three times."""
+def _innermost(error: BaseException) -> BaseException:
+    """The first cause: a refused connection comes wrapped three times."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
-    if isinstance(error, TimeoutError):
-        return f"no answer within {limit:.0f} s"
-    return neutral(f"{type(error).__name__}: {error}", 160)
+    return error
