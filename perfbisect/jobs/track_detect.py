@@ -17,6 +17,7 @@ from perfbisect.core.suspect_table import Table
 from perfbisect.errors import UsageError
 from perfbisect.jobs.track_series import by_lineage, gathered
 from perfbisect.jobs.track_state import told as last_told
+from perfbisect.render.cause_text import evidence_sentences
 from perfbisect.render.detect_documents import (
     CensusDocument,
     DetectedDocument,
@@ -188,7 +189,7 @@ def alert_document(alert: Alert) -> DetectedDocument:
         ),
         builds=tuple(dict.fromkeys(series.points[i].build.name for i in around)),
         state=alert.state,
-        evidence=(*alert.cause.evidence, *_how(finding)),
+        evidence=(*evidence_sentences(alert.cause.evidence), *_how(finding)),
         event=alert.event,
         p=finding.found.p,
         recovered=alert.recovered,
