@@ -1,4 +1,4 @@
-"""Sentences for the evidence behind a cause; nothing reads them back."""
+"""Sentences for the evidence behind a cause and for rejected changes; nothing reads them back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from perfbisect.core.cause_facts import Evidence, EvidenceKind
+from perfbisect.core.finding import Rejection, RejectionKind
 from perfbisect.core.reported_series import night_of
 
 _KEYS_SHOWN = 3
@@ -145,6 +146,17 @@ _SENTENCES: Mapping[EvidenceKind, Callable[[Evidence], str]] = {
     "same requests changed": _same_requests,
     "same start moved": _same_start,
 }
+
+
+def rejection_sentence(rejection: Rejection) -> str:
+    """Why a change is no alert."""
+    sentences: Mapping[RejectionKind, str] = {
+        "starts the series": "the series begins with it: what was before is not known",
+        "too small": f"below the {rejection.least * 100:g} % that are worth telling",
+        "too doubtful": "too doubtful among so many series",
+        "told by the median": f"told by {rejection.metric} of that night",
+    }
+    return sentences[rejection.kind]
 
 
 def _times(shift: float) -> str:

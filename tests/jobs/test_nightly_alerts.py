@@ -10,7 +10,7 @@ import pytest
 from perfbisect.core.night_worth import Rules
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.nightly_plan import night_plan_of
-from perfbisect.jobs.nightly_read import BY_RULE, judge
+from perfbisect.jobs.nightly_read import judge
 from perfbisect.jobs.nightly_search import Earlier, cases, earlier
 from perfbisect.jobs.track_state import mark
 from perfbisect.render.night_markdown import night_markdown
@@ -213,7 +213,7 @@ def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int)
     assert changes.count("closed") == 1
     assert changes.index("opened") < changes.index("closed")
     assert changes[-1] == "closed", "and is not told again"
-    assert told[-1][1].startswith(BY_RULE)
+    assert told[-1][1] == "by rule: the series is back where it was"
     said = {one.why for night in found for one in night.bisections}
     assert said == {"the configuration says bisect: {when: never}"}
     assert [one.exit_code for one in found].count(3) == 1
@@ -232,7 +232,7 @@ def test_what_is_not_found_any_more_is_closed_by_rule(place: Place) -> None:
     until = f"2026-01-{SHOWN + 2:02}"
     assert (gone.change, gone.why) == (
         "closed",
-        f"{BY_RULE}it is not found any more in the nights up to {until}",
+        f"by rule: it is not found any more in the nights up to {until}",
     )
     with SeriesStore.of(place.folder / "state") as store:
         assert store.alerts.get("20260101-beef").state == "closed"
