@@ -11,6 +11,15 @@ import pytest
 from perfbisect.core.cause import cause_of
 from perfbisect.core.cause_facts import Break, Cause, Evidence, Neighbour, Night, night_of
 from perfbisect.core.cause_moves import counts_moved, key_changes, labels_moved
+from tests.unreadable import make_unreadable
+
+
+@pytest.fixture(autouse=True, params=["sentences", "gibberish"])
+def rendering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Causes are the same whatever the sentences about their evidence say."""
+    if request.param == "gibberish":
+        make_unreadable(monkeypatch)
+
 
 CHUNK, PLAIN, IMAGE = frozenset({"omni", "chunk"}), frozenset({"omni"}), frozenset({"image"})
 

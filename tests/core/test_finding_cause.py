@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from perfbisect.core.cause_facts import Cause, Evidence
 from perfbisect.core.finding import Finding, judge
 from perfbisect.core.finding_cause import Cells, causes_of, hit
 from perfbisect.core.reported_series import CellSeries
 from tests.core.made_series import cell, noise, step
+from tests.unreadable import make_unreadable
+
+
+@pytest.fixture(autouse=True, params=["sentences", "gibberish"])
+def rendering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Causes are the same whatever the sentences about their evidence say."""
+    if request.param == "gibberish":
+        make_unreadable(monkeypatch)
+
 
 TRAITS = {"chunk": frozenset({"chunk"}), "tts": frozenset({"chunk"})}
 NIGHTS = 30

@@ -20,6 +20,7 @@ from perfbisect.render.nightly_lines import nightly_lines
 from perfbisect.store.series import SeriesStore
 from tests.jobs.nights import CONFIG, EACH, Place, make_place, make_repository
 from tests.jobs.world import PowerCut
+from tests.unreadable import GIBBERISH, make_unreadable
 
 SLOW = 8
 """The first night that is slow."""
@@ -197,6 +198,25 @@ def test_the_instrument_blames_nobody(place: Place) -> None:
     assert {one.state for night in found for one in night.bisections} <= {"not worth it"}
 
 
+def test_a_rule_that_nobody_can_read_closes_and_reopens(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That a rule closed an alert, and no person, is not in its reason."""
+    make_unreadable(monkeypatch)
+    slow(place)
+    place.text += "bisect: {when: never}\n"
+    nights(place, 0, SHOWN)
+    with SeriesStore.of(place.folder / "state") as store, store.transaction():
+        for one in store.alerts.all():
+            store.alerts.mark(one.id, "closed", GIBBERISH, by_rule=True)
+    again = place.night(SHOWN + 1)
+    assert {alert.change for alert in again.alerts} == {"reopened"}
+    with SeriesStore.of(place.folder / "state") as store:
+        for one in store.alerts.all():
+            mark(store, one.id, "closed", "by rule: ours")
+    assert place.night(SHOWN + 2).alerts == (), "a person closed them"
+
+
 @pytest.mark.parametrize("lasted", [5, 3])
 def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int) -> None:
     slow(place, until=SLOW + lasted)
@@ -213,7 +233,9 @@ def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int)
     assert changes.count("closed") == 1
     assert changes.index("opened") < changes.index("closed")
     assert changes[-1] == "closed", "and is not told again"
-    assert told[-1][1] == "by rule: the series is back where it was"
+    with SeriesStore.of(place.folder / "state") as store:
+        (one,) = [x for x in store.alerts.all() if x.metric == "tpot" and x.way > 0]
+    assert (one.state, one.by_rule, one.why) == ("closed", True, told[-1][1])
     said = {one.why for night in found for one in night.bisections}
     assert said == {"the configuration says bisect: {when: never}"}
     assert [one.exit_code for one in found].count(3) == 1
