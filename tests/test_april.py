@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from perfbisect.config.suspect_table import load_suspect_table
-from perfbisect.jobs.track_detect import Seen, detect, look
+from perfbisect.jobs.track_detect import Seen, detect, detect_document, look
 from perfbisect.jobs.track_ingest import ingest
 from perfbisect.jobs.track_rebaseline import rebaseline
 from perfbisect.jobs.track_report import report
@@ -23,6 +23,7 @@ from perfbisect.store.series import SeriesStore
 from perfbisect.system.git import Repository
 from tests.history_repo import HistoryRepository, history_repository
 from tests.shared import data
+from tests.unreadable import make_unreadable
 
 CULPRIT = "5d58abb1"
 NIGHT = "2026-04-12"
@@ -81,6 +82,25 @@ def test_it_is_worse_and_some_of_it_is_better(told: TrackDetectDocument) -> None
     assert effects["qwen3_omni_chunk/random-mm@r0.3-n40", "audio_rtf"] == pytest.approx(8.4, abs=0.3)
     assert effects["qwen3_tts/random@c4-n40", "audio_ttfp"] > 100
     assert effects["qwen3_omni_chunk/random@c10-n100", "ttft"] < -0.5
+
+
+def test_no_cause_is_read_from_a_sentence(store: SeriesStore, told: TrackDetectDocument) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        make_unreadable(patch)
+        again = detect_document(look(store, TABLE), store, since="", fdr=told.fdr)
+    assert {text for alert in again.alerts for text in alert.evidence} != {
+        text for alert in told.alerts for text in alert.evidence
+    }, "other sentences"
+    ours = {"evidence": True, "new": True, "why": True}
+    assert [alert.model_dump(exclude=ours) for alert in again.alerts] == [
+        alert.model_dump(exclude=ours) for alert in told.alerts
+    ]
+    assert [(one.cell, one.metric, one.kind) for one in again.listed] == [
+        (one.cell, one.metric, one.kind) for one in told.listed
+    ]
+    assert len(list(detect_lines(again))) == len(
+        list(detect_lines(told.model_copy(update={"alerts": again.alerts})))
+    )
 
 
 def test_nothing_else_is_a_products(told: TrackDetectDocument) -> None:

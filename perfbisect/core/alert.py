@@ -35,7 +35,7 @@ class Known:
     """An alert that was told before.
 
     ``begun``: the nights (days since 1970-01-01) after the one and by the other of which it began; ``way`` is
-    +1 where it became worse, -1 where better.
+    +1 where it became worse, -1 where better. ``by_rule``: a nightly's rule set the state, no person.
     """
 
     id: str
@@ -45,6 +45,7 @@ class Known:
     begun: tuple[int, int]
     state: State = "open"
     why: str = ""
+    by_rule: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Alert:
     event: str
     state: State = "open"
     why: str = ""
+    by_rule: bool = False
     new: bool = True
     until: int = 0
 
@@ -66,8 +68,9 @@ class Alert:
         """How it is recognised later."""
         series = self.finding.series
         return Known(
-            self.id, series.cell, series.metric, way(self.finding), begun(self.finding), self.state, self.why
-        )
+            self.id, series.cell, series.metric, way(self.finding), begun(self.finding), self.state, self.why,
+            self.by_rule,
+        )  # fmt: skip
 
     @property
     def recovered(self) -> bool:
@@ -147,8 +150,8 @@ def alerts_of(
             out.append(Alert(name, finding, cause, event, until=until))
         else:
             told[series.cell, series.metric, way(finding)].remove(before)
-            same = Alert(before.id, finding, cause, event, before.state, before.why, new=False, until=until)
-            out.append(same)
+            state = (before.state, before.why, before.by_rule)
+            out.append(Alert(before.id, finding, cause, event, *state, new=False, until=until))
     return tuple(out)
 
 

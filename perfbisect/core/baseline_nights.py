@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.alert import Alert, beside_worse, recovery
+from perfbisect.core.cause_facts import Evidence
 from perfbisect.core.reported_series import CellSeries
 
 OTHERWISE = ("instrument", "workload")
@@ -26,11 +27,12 @@ _ANEW = ("workload", "warmups", "server")
 @dataclass(frozen=True)
 class LeftOut:
     """A night (days since 1970-01-01) that is in no mean. ``word``: why, in a word or two for a table;
-    ``why``: with what changed and when."""
+    ``why``: with what changed and when, of which ``evidence`` says more where it is an alert's."""
 
     night: int
     word: str
     why: str
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Anew:
     night: int
     word: str
     why: str
+    evidence: Evidence | None = None
 
 
 def chosen(
@@ -70,7 +73,7 @@ def chosen(
         if night in bad:
             left.append(bad[night])
         elif start is not None and night < start.night:
-            left.append(LeftOut(night, start.word, start.why))
+            left.append(LeftOut(night, start.word, start.why, start.evidence))
         else:
             values.append(value)
     return Chosen(tuple(values), tuple(left), _skip(series, begun, last))
@@ -90,8 +93,8 @@ def _levels(series: CellSeries, alerts: Iterable[Alert]) -> Iterator[Anew]:
             continue
         nights = finding.series.nights
         if word in OTHERWISE:
-            why = f"alert {one.id}: {one.cause.evidence[0]}"
-            yield Anew(nights[max((finding.index, *finding.places))], f"{word} changed", why)
+            night = nights[max((finding.index, *finding.places))]
+            yield Anew(night, f"{word} changed", f"alert {one.id}", one.cause.evidence[0])
         elif finding.series.key == series.key and (one.state == "closed" or _better(one, among)):
             begun = nights[recovery(finding) or finding.after[0]]
             yield Anew(begun, f"alert {one.id}", f"alert {one.id}: another level since")

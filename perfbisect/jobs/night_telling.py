@@ -12,7 +12,7 @@ from perfbisect.jobs.publish import publish
 from perfbisect.jobs.track_export import export_files, series_for_export
 from perfbisect.render.night_markdown import LARGEST, cut, night_markdown
 from perfbisect.render.night_messages import json_message
-from perfbisect.render.night_words import NOTHING, UNJUDGED, summary
+from perfbisect.render.night_words import has_news
 from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.store.jobs import Job
 from perfbisect.store.series import SeriesStore
@@ -97,7 +97,7 @@ def _sent(
     wait: Callable[[float], None],
     say: Callable[[str], None],
 ) -> Done:
-    if hook.when == "findings" and not document.exit_code and summary(document) in (NOTHING, UNJUDGED):
+    if hook.when == "findings" and not document.exit_code and not has_news(document):
         return Done("left out: there is nothing to tell")
     to = webhook.target(hook.url, variables)
     webhook.send(to, json_message(document, link=job_link(variables)), wait=wait, say=say)

@@ -20,12 +20,9 @@ from perfbisect.store.alerts import Told
 from perfbisect.store.jobs import Job
 from perfbisect.store.series import SeriesStore
 
-BY_RULE = "by rule: "
-"""How the reason begins of what a nightly said of an alert: people's word it never changes."""
-
-_OVER = f"{BY_RULE}the series is back where it was"
-_AGAIN = f"{BY_RULE}the series is not where it was, after all"
-_GONE = f"{BY_RULE}it is not found any more in the nights up to"
+_OVER = "by rule: the series is back where it was"
+_AGAIN = "by rule: the series is not where it was, after all"
+_GONE = "by rule: it is not found any more in the nights up to"
 
 
 def bring_in(store: SeriesStore, jobs: Iterable[Job]) -> str:
@@ -106,15 +103,15 @@ def write_down(
             if known is None:
                 continue
             if one.change == "closed" and known.state == "open":
-                store.alerts.mark(one.id, "closed", one.why)
-            elif one.change == "reopened" and known.state == "closed" and known.why.startswith(BY_RULE):
-                store.alerts.mark(one.id, "open", one.why)
+                store.alerts.mark(one.id, "closed", one.why, by_rule=True)
+            elif one.change == "reopened" and known.state == "closed" and known.by_rule:
+                store.alerts.mark(one.id, "open", one.why, by_rule=True)
     return f"written down in {store.path.name}"
 
 
 def _change(alert: Alert, rules: AlertRules) -> NightAlertDocument | None:
     """What the night does to an alert; None for one that is settled and stays so."""
-    by_rule = alert.state == "closed" and alert.why.startswith(BY_RULE)
+    by_rule = alert.state == "closed" and alert.by_rule
     if alert.new and not alert.recovered:
         return _told(alert, rules, "opened")
     if by_rule and not alert.recovered:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.alert import Alert, Known, alerts_of
-from perfbisect.core.finding import Family, Finding, judge, without_told
+from perfbisect.core.finding import Family, Finding, Rejection, judge, without_told
 from perfbisect.core.finding_cause import Cells, causes_of
 from perfbisect.core.lineages import Beginning, beginnings
 from perfbisect.core.reported_series import CellSeries, day_number, night_of, nightly
@@ -17,6 +17,7 @@ from perfbisect.core.suspect_table import Table
 from perfbisect.errors import UsageError
 from perfbisect.jobs.track_series import by_lineage, gathered
 from perfbisect.jobs.track_state import told as last_told
+from perfbisect.render.cause_text import evidence_sentences, rejection_sentence
 from perfbisect.render.detect_documents import (
     CensusDocument,
     DetectedDocument,
@@ -76,7 +77,7 @@ def look(store: SeriesStore, table: Table, fdr: float = FDR) -> Seen:
     tails = without_told(judge([one for one in series if one.part != "typical"], fdr), medians)
     findings = (*medians.alerts, *tails.alerts)
     known = [
-        Known(t.id, t.cell, t.metric, t.way, (t.begun_after, t.begun_by), t.state, t.why)
+        Known(t.id, t.cell, t.metric, t.way, (t.begun_after, t.begun_by), t.state, t.why, t.by_rule)
         for t in store.alerts.all()
     ]
     until = max(one.nights[-1] for one in series)
@@ -123,8 +124,8 @@ def remember(store: SeriesStore, seen: Seen, document: TrackDetectDocument, now:
     told = {one.id: one for one in document.alerts}
     rows = [
         Told(
-            known.id, known.cell, known.metric, known.way, *known.begun, known.state, known.why, now, now,
-            told[known.id].text(),
+            known.id, known.cell, known.metric, known.way, *known.begun, known.state, known.why,
+            known.by_rule, now, now, told[known.id].text(),
         )
         for known in (one.known for one in seen.alerts)
         if known.id in told
@@ -146,7 +147,7 @@ def detect_document(seen: Seen, store: SeriesStore, *, since: str, fdr: float) -
         alerts=tuple(
             _since(alert_document(one), last.get(one.id)) for one in seen.alerts if one.finding.first >= first
         ),
-        listed=tuple(_listed(finding, why) for finding, why in listed),
+        listed=tuple(_listed(finding, rejection) for finding, rejection in listed),
         together=tuple(_shared(event) for family in seen.families for event in family.shared),
         boundaries=tuple(
             sorted((*_boundaries(seen.series, first), *_machines(seen, first)), key=lambda one: one.night)
@@ -188,7 +189,7 @@ def alert_document(alert: Alert) -> DetectedDocument:
         ),
         builds=tuple(dict.fromkeys(series.points[i].build.name for i in around)),
         state=alert.state,
-        evidence=(*alert.cause.evidence, *_how(finding)),
+        evidence=(*evidence_sentences(alert.cause.evidence), *_how(finding)),
         event=alert.event,
         p=finding.found.p,
         recovered=alert.recovered,
@@ -235,7 +236,7 @@ def _how(finding: Finding) -> Iterator[str]:
         yield f"{finding.series.lacking} points of the cell do not report {finding.series.metric}"
 
 
-def _listed(finding: Finding, why: str) -> ListedDocument:
+def _listed(finding: Finding, rejection: Rejection) -> ListedDocument:
     return ListedDocument(
         cell=finding.series.cell,
         metric=finding.series.metric,
@@ -244,7 +245,8 @@ def _listed(finding: Finding, why: str) -> ListedDocument:
         effect=finding.found.effect,
         interval=(finding.found.low, finding.found.high),
         p=finding.found.p,
-        why=why,
+        kind=rejection.kind,
+        why=rejection_sentence(rejection),
     )
 
 

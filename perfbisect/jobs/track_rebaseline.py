@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from perfbisect.clients.reported import key_of
 from perfbisect.core.baseline import DAYS, propose
-from perfbisect.core.baseline_nights import Anew, chosen
+from perfbisect.core.baseline_nights import Anew, LeftOut, chosen
 from perfbisect.core.metric import parse_metric
 from perfbisect.core.point import Point
 from perfbisect.core.reported_series import CellSeries, day_number, night_of
 from perfbisect.errors import UsageError
 from perfbisect.jobs.track_detect import Seen
 from perfbisect.jobs.track_series import points_of
+from perfbisect.render.cause_text import evidence_sentence
 from perfbisect.render.track_documents import BaselineDocument, LeftOutDocument, TrackRebaselineDocument
 from perfbisect.store.series import SeriesStore
 
@@ -96,10 +97,14 @@ def _rows(of: Sequence[CellSeries], seen: Seen, days: Days) -> Iterator[Baseline
             cell=cell, name=name, old=made.old, mean=made.mean, new=made.new, change=made.change,
             n=made.nights, status=made.status, why=made.why,
             left_out=tuple(
-                LeftOutDocument(night=night_of(one.night), word=one.word, why=one.why)
+                LeftOutDocument(night=night_of(one.night), word=one.word, why=_why(one))
                 for one in nights.left_out
             ),
         )  # fmt: skip
+
+
+def _why(left: LeftOut) -> str:
+    return left.why if left.evidence is None else f"{left.why}: {evidence_sentence(left.evidence)}"
 
 
 def _changed_elsewhere(series: CellSeries, seen: Seen) -> tuple[Anew, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
+from typing import Literal, get_args
 
 from perfbisect.core.alert import Alert, beside_worse
 from perfbisect.core.reported_series import CellSeries
@@ -28,7 +30,7 @@ def report(store: SeriesStore, seen: Seen, *, fdr: float) -> TrackReportDocument
     newest = max(
         (point for one in seen.series for point in one.points), key=lambda point: (point.began, point.raw)
     )
-    rows = tuple(row for alert in seen.alerts for row in _row(alert, seen))
+    rows = [ranked for alert in seen.alerts for ranked in _row(alert, seen)]
     alarmed = {(alert.finding.series.cell, alert.finding.series.metric) for alert in seen.alerts}
     judged = sum(len(family.census.judged) for family in seen.families)
     return TrackReportDocument(
@@ -36,13 +38,21 @@ def report(store: SeriesStore, seen: Seen, *, fdr: float) -> TrackReportDocument
         build=newest.build.name,
         commit=newest.build.commit,
         engine=str(newest.covariates.get("engine") or ""),
-        rows=tuple(sorted(rows, key=_order)),
+        rows=tuple(ranked.row for ranked in sorted(rows, key=_order)),
         quiet=max(0, judged - len(alarmed)),
         detect=detect_document(seen, store, since="", fdr=fdr),
     )
 
 
-def _row(alert: Alert, seen: Seen) -> Iterator[ReportRowDocument]:
+@dataclass(frozen=True)
+class _Ranked:
+    """A row, and its place among those of other kinds."""
+
+    rank: int
+    row: ReportRowDocument
+
+
+def _row(alert: Alert, seen: Seen) -> Iterator[_Ranked]:
     """A row for a change that is still there; nothing for one that is over, closed, or a bad night's."""
     finding, series = alert.finding, alert.finding.series
     lasting = finding.found.shape != "transient" or finding.until is None
@@ -53,7 +63,8 @@ def _row(alert: Alert, seen: Seen) -> Iterator[ReportRowDocument]:
     latest = median(series.values[-_LATEST:]) if settled else series.values[-1]
     baseline = median([series.values[i] for i in finding.before[-_LEVEL:]])
     days = series.nights[-1] - finding.first + 1
-    yield ReportRowDocument(
+    kind = _kind(alert)
+    row = ReportRowDocument(
         alert=alert.id,
         source=series.points[-1].build.pipeline,
         model=load.model,
@@ -66,10 +77,11 @@ def _row(alert: Alert, seen: Seen) -> Iterator[ReportRowDocument]:
         latest=latest,
         baseline=baseline,
         change=latest / baseline - 1,
-        status=_status(alert, latest / baseline - 1, days, _beside(alert, seen)),
+        status=_status(kind, alert, latest / baseline - 1, days, _beside(alert, seen)),
         days=days,
         cause=alert.cause.word,
     )
+    yield _Ranked(_KINDS.index(kind), row)
 
 
 def _type(series: CellSeries) -> str:
@@ -84,26 +96,41 @@ def _beside(alert: Alert, seen: Seen) -> str:
     return f" beside a regression ({worse.finding.series.metric} {size_words(worse.finding.found.effect)})"
 
 
-def _status(alert: Alert, change: float, days: int, beside: str) -> str:
+_Kind = Literal["regressed", "known", "worse", "improved", "better", "few slower", "few faster", "redefined"]
+"""What a row says, in the order in which rows are read."""
+
+_KINDS: tuple[_Kind, ...] = get_args(_Kind)
+
+
+def _kind(alert: Alert) -> _Kind:
     worse, cause = alert.finding.shift > 0, alert.cause.word
     if cause in ("instrument", "workload"):
-        return f"{cause} changed"
+        return "redefined"
     if alert.finding.series.part != "typical":
-        return f"a few requests {'slower' if worse else 'faster'}"
+        return "few slower" if worse else "few faster"
     if worse and alert.state == "acknowledged":
         return "known"
-    since = f", {alert.now}" if alert.now in ("not measured since", "other requests since") else ""
     if cause == "unknown":
-        return f"{'worse' if worse else 'better'}{beside}, cause unknown{since}"
-    if not worse:
-        return f"improved{beside}{since}"
-    return "regressed: an issue" if not since and abs(change) > BAR and days >= DAYS else f"regressed{since}"
+        return "worse" if worse else "better"
+    return "regressed" if worse else "improved"
 
 
-_STATUS = ("regressed", "known", "worse", "improved", "better", "a few requests slower", "a few requests")
-"""In which order rows are read, by how their status begins; the others come last."""
+def _status(kind: _Kind, alert: Alert, change: float, days: int, beside: str) -> str:
+    since = f", {alert.now}" if alert.now in ("not measured since", "other requests since") else ""
+    issue = not since and abs(change) > BAR and days >= DAYS
+    sentences: dict[_Kind, str] = {
+        "redefined": f"{alert.cause.word} changed",
+        "few slower": "a few requests slower",
+        "few faster": "a few requests faster",
+        "known": "known",
+        "worse": f"worse{beside}, cause unknown{since}",
+        "better": f"better{beside}, cause unknown{since}",
+        "improved": f"improved{beside}{since}",
+        "regressed": "regressed: an issue" if issue else f"regressed{since}",
+    }
+    return sentences[kind]
 
 
-def _order(row: ReportRowDocument) -> tuple[int, float, str]:
-    place = next((i for i, word in enumerate(_STATUS) if row.status.startswith(word)), len(_STATUS))
-    return place, -abs(math.log(row.latest / row.baseline)), row.alert
+def _order(ranked: _Ranked) -> tuple[int, float, str]:
+    row = ranked.row
+    return ranked.rank, -abs(math.log(row.latest / row.baseline)), row.alert

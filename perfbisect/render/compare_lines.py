@@ -185,6 +185,5 @@ def _foreseen(plan: ComparePlanDocument) -> str:
 
 def _side(side: SideDocument) -> str:
     variant = f" as {side.variant}" if side.variant else ""
-    return f"{side.change.short}{variant}  {line(side.change.subject)}  ({line(side.typed)})".replace(
-        "    ", "  "
-    )
+    parts = (f"{side.change.short}{variant}", line(side.change.subject), f"({line(side.typed)})")
+    return "  ".join(part for part in parts if part)

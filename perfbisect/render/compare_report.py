@@ -20,8 +20,12 @@ from perfbisect.render.safe import code
 
 def compare_markdown(document: CompareDocument) -> str:
     """The report of a comparison."""
+    return f"# perfbisect {_title(document)}\n\n{compare_body(document)}"
+
+
+def compare_body(document: CompareDocument) -> str:
+    """The report of a comparison without its title."""
     parts = [
-        f"# perfbisect {_title(document)}",
         "\n".join(f"{prose(text)}  " for text in document.sentences),
         f"A: {_side(document.a)}  \nB: {_side(document.b)}",
         _metrics(document.metrics),

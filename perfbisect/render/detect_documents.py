@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from perfbisect.core.finding import RejectionKind
 from perfbisect.core.now import Now
 from perfbisect.render.documents import Document, LongDocument
 from perfbisect.render.site_documents import AlertDocument, Cause, Shape, State
@@ -33,7 +34,7 @@ class DetectedDocument(AlertDocument):
 
 
 class ListedDocument(Document):
-    """A change that was seen and is no alert, and why."""
+    """A change that was seen and is no alert: ``kind`` of reason, and ``why`` as a sentence."""
 
     cell: str
     metric: str
@@ -42,6 +43,7 @@ class ListedDocument(Document):
     effect: float
     interval: tuple[float, float]
     p: float
+    kind: RejectionKind
     why: str
 
 

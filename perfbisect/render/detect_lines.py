@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from perfbisect.core.finding import TOLD
 from perfbisect.core.metric import row
 from perfbisect.render.detect_documents import DetectedDocument, TrackDetectDocument, TrackStateDocument
 from perfbisect.render.numbers import number, percent
@@ -160,7 +159,7 @@ def _before(document: TrackDetectDocument, everything: bool) -> Iterator[str]:
 
 
 def _listed(document: TrackDetectDocument) -> Iterator[str]:
-    shown = [one for one in document.listed if not one.why.startswith(TOLD)]
+    shown = [one for one in document.listed if one.kind != "told by the median"]
     if shown:
         yield f"{len(shown)} changes are no alerts:"
     for one in sorted(shown, key=lambda one: one.first)[-_LISTED:]:

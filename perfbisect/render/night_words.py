@@ -26,6 +26,17 @@ _CHANGES: tuple[AlertChange, ...] = ("opened", "reopened", "closed", "updated")
 
 def summary(document: NightlyDocument) -> str:
     """A few words: the findings first, then what failed, else that there is nothing, or nothing judged."""
+    measured = [cell for cell in document.cells if cell.state == "measured"]
+    blind = measured and all(cell.too_few_nights is not None for cell in measured)
+    return ", ".join(_news(document)) or (UNJUDGED if blind else NOTHING)
+
+
+def has_news(document: NightlyDocument) -> bool:
+    """Whether anything was found, ended or failed."""
+    return bool(_news(document))
+
+
+def _news(document: NightlyDocument) -> list[str]:
     opened = [one for one in document.alerts if one.counts and one.change in ("opened", "reopened")]
     worse = len({alert.event for alert in opened if alert.worse})
     better = len({alert.event for alert in opened if not alert.worse})
@@ -41,9 +52,7 @@ def summary(document: NightlyDocument) -> str:
         f"{_count(failed, 'cell')} failed" if failed else "",
         f"{' and '.join(broken)} failed" if broken else "",
     ]
-    measured = [cell for cell in document.cells if cell.state == "measured"]
-    blind = measured and all(cell.too_few_nights is not None for cell in measured)
-    return ", ".join(filter(None, parts)) or (UNJUDGED if blind else NOTHING)
+    return [part for part in parts if part]
 
 
 def headline(document: NightlyDocument) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from perfbisect.errors import UsageError
@@ -17,8 +17,8 @@ class Told:
     """An alert as it was last told.
 
     ``begun_after``, ``begun_by``: days since 1970-01-01, after the one and by the other it began.
-    ``told``: when it was told first, ``seen`` when it was found last; ISO 8601 in UTC. ``document``: what was
-    told, JSON.
+    ``by_rule``: a nightly's rule set the state, and no person. ``told``: when it was told first, ``seen``
+    when it was found last; ISO 8601 in UTC. ``document``: what was told, JSON.
     """
 
     id: str
@@ -29,6 +29,7 @@ class Told:
     begun_by: int
     state: State
     why: str
+    by_rule: bool
     told: str
     seen: str
     document: str
@@ -43,7 +44,7 @@ class AlertTable:
     def all(self) -> tuple[Told, ...]:
         """Every alert that was ever told, by name."""
         rows = self._db.execute(f"SELECT {_COLUMNS} FROM alerts ORDER BY id")
-        return tuple(Told(*row) for row in rows)
+        return tuple(replace(Told(*row), by_rule=bool(row[_BY_RULE])) for row in rows)
 
     def get(self, name: str) -> Told:
         """The alert of a name, or of the beginning of one.
@@ -62,21 +63,24 @@ class AlertTable:
     def keep(self, alerts: Sequence[Told], seen: str) -> None:
         """Writes down what was found; of one that is known its state and first telling stay."""
         self._db.executemany(
-            f"INSERT INTO alerts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            f"INSERT INTO alerts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (id) DO UPDATE SET begun_after = excluded.begun_after,"
             " begun_by = excluded.begun_by, seen = excluded.seen, document = excluded.document",
             [
                 (
-                    a.id, a.cell, a.metric, a.way, a.begun_after, a.begun_by, a.state, a.why, a.told, seen,
-                    a.document,
+                    a.id, a.cell, a.metric, a.way, a.begun_after, a.begun_by, a.state, a.why, a.by_rule,
+                    a.told, seen, a.document,
                 )
                 for a in alerts
             ],
         )  # fmt: skip
 
-    def mark(self, name: str, state: State, why: str) -> None:
-        """What somebody said of an alert."""
-        self._db.execute("UPDATE alerts SET state = ?, why = ? WHERE id = ?", (state, why, name))
+    def mark(self, name: str, state: State, why: str, *, by_rule: bool = False) -> None:
+        """Sets the state of an alert: a person's word, or that of a nightly's rule."""
+        self._db.execute(
+            "UPDATE alerts SET state = ?, why = ?, by_rule = ? WHERE id = ?", (state, why, by_rule, name)
+        )
 
 
-_COLUMNS = "id, cell, metric, way, begun_after, begun_by, state, why, told, seen, document"
+_COLUMNS = "id, cell, metric, way, begun_after, begun_by, state, why, by_rule, told, seen, document"
+_BY_RULE = _COLUMNS.split(", ").index("by_rule")

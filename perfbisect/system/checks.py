@@ -135,9 +135,9 @@ def free_ports() -> Check:
 
 def held(folder: Path) -> Check:
     """Who has leased devices or cores of this host."""
-    by: dict[str, list[str]] = {}
+    by: dict[str, list[leases.Held]] = {}
     for one in leases.holders(folder):
-        by.setdefault(str(one.holder), []).append(one.what)
+        by.setdefault(str(one.holder), []).append(one)
     if not by:
         return Check("leases", "good", "no other perfbisect measures on this host")
     found = "; ".join(f"{who} has {leases.few(what)}" for who, what in by.items())

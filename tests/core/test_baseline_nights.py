@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.core.alert import Alert, alerts_of
 from perfbisect.core.baseline_nights import Anew, Chosen, chosen
-from perfbisect.core.cause_facts import Cause
+from perfbisect.core.cause_facts import Cause, Evidence
 from perfbisect.core.finding import judge
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.suspect_facts import CauseWord
@@ -24,7 +24,7 @@ def found(
     """Forty nights with one change, and its alert."""
     (series,) = cell({f"{name}:median": step(noise(1, 40), at, factor, until)})
     finding = judge([series, *QUIET], 0.05).alerts[0]
-    return series, alerts_of([finding], [Cause(word, ("it stayed",))])[0]
+    return series, alerts_of([finding], [Cause(word, (Evidence("lasting"),))])[0]
 
 
 def week(series: CellSeries, *alerts: Alert, last: int = LAST, others: tuple[Anew, ...] = ()) -> Chosen:
@@ -103,7 +103,8 @@ def test_another_workload_or_instrument_begins_the_cell_anew(word: CauseWord) ->
         made = week(series, alert)
         assert (made.values, made.skip) == (series.values[37:], "")
         assert left(made) == dict.fromkeys(range(33, 37), f"{word} changed")
-        assert made.left_out[0].why == f"alert {alert.id}: it stayed"
+        first = made.left_out[0]
+        assert (first.why, first.evidence) == (f"alert {alert.id}", alert.cause.evidence[0])
 
 
 def test_other_requests_begin_it_anew_also_where_another_cell_says_so() -> None:

@@ -10,7 +10,7 @@ import pytest
 from perfbisect.core.night_worth import Rules
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.nightly_plan import night_plan_of
-from perfbisect.jobs.nightly_read import BY_RULE, judge
+from perfbisect.jobs.nightly_read import judge
 from perfbisect.jobs.nightly_search import Earlier, cases, earlier
 from perfbisect.jobs.track_state import mark
 from perfbisect.render.night_markdown import night_markdown
@@ -20,6 +20,7 @@ from perfbisect.render.nightly_lines import nightly_lines
 from perfbisect.store.series import SeriesStore
 from tests.jobs.nights import CONFIG, EACH, Place, make_place, make_repository
 from tests.jobs.world import PowerCut
+from tests.unreadable import GIBBERISH, make_unreadable
 
 SLOW = 8
 """The first night that is slow."""
@@ -197,6 +198,25 @@ def test_the_instrument_blames_nobody(place: Place) -> None:
     assert {one.state for night in found for one in night.bisections} <= {"not worth it"}
 
 
+def test_a_rule_that_nobody_can_read_closes_and_reopens(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That a rule closed an alert, and no person, is not in its reason."""
+    make_unreadable(monkeypatch)
+    slow(place)
+    place.text += "bisect: {when: never}\n"
+    nights(place, 0, SHOWN)
+    with SeriesStore.of(place.folder / "state") as store, store.transaction():
+        for one in store.alerts.all():
+            store.alerts.mark(one.id, "closed", GIBBERISH, by_rule=True)
+    again = place.night(SHOWN + 1)
+    assert {alert.change for alert in again.alerts} == {"reopened"}
+    with SeriesStore.of(place.folder / "state") as store:
+        for one in store.alerts.all():
+            mark(store, one.id, "closed", "by rule: ours")
+    assert place.night(SHOWN + 2).alerts == (), "a person closed them"
+
+
 @pytest.mark.parametrize("lasted", [5, 3])
 def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int) -> None:
     slow(place, until=SLOW + lasted)
@@ -213,7 +233,9 @@ def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int)
     assert changes.count("closed") == 1
     assert changes.index("opened") < changes.index("closed")
     assert changes[-1] == "closed", "and is not told again"
-    assert told[-1][1].startswith(BY_RULE)
+    with SeriesStore.of(place.folder / "state") as store:
+        (one,) = [x for x in store.alerts.all() if x.metric == "tpot" and x.way > 0]
+    assert (one.state, one.by_rule, one.why) == ("closed", True, told[-1][1])
     said = {one.why for night in found for one in night.bisections}
     assert said == {"the configuration says bisect: {when: never}"}
     assert [one.exit_code for one in found].count(3) == 1
@@ -232,7 +254,7 @@ def test_what_is_not_found_any_more_is_closed_by_rule(place: Place) -> None:
     until = f"2026-01-{SHOWN + 2:02}"
     assert (gone.change, gone.why) == (
         "closed",
-        f"{BY_RULE}it is not found any more in the nights up to {until}",
+        f"by rule: it is not found any more in the nights up to {until}",
     )
     with SeriesStore.of(place.folder / "state") as store:
         assert store.alerts.get("20260101-beef").state == "closed"

@@ -12,7 +12,7 @@ from perfbisect.errors import UsageError
 from perfbisect.store.alerts import Told
 from perfbisect.store.series import SeriesStore
 
-ONE = Told("20260412-3f1a", "omni@c4", "e2el", 1, 20554, 20555, "open", "", "t1", "t1", "{}")
+ONE = Told("20260412-3f1a", "omni@c4", "e2el", 1, 20554, 20555, "open", "", False, "t1", "t1", "{}")
 
 
 @pytest.fixture
@@ -34,6 +34,14 @@ def test_found_again_its_state_and_first_telling_stay(store: SeriesStore) -> Non
     assert kept == replace(
         ONE, state="closed", why="fixed by #7", begun_after=20553, seen="t2", document='{"a":1}'
     )
+
+
+def test_who_set_the_state_is_kept(store: SeriesStore) -> None:
+    store.alerts.keep([ONE], "t1")
+    store.alerts.mark(ONE.id, "closed", "back", by_rule=True)
+    assert store.alerts.get(ONE.id).by_rule is True
+    store.alerts.mark(ONE.id, "closed", "by rule: of ours")
+    assert store.alerts.get(ONE.id).by_rule is False, "the sentence says nothing of it"
 
 
 def test_by_the_beginning_of_its_name(store: SeriesStore) -> None:
