@@ -20,19 +20,6 @@ from perfbisect.store.series import SeriesStore
 from perfbisect.system.git import Repository
 
 
-def series_of(
-    store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "", since: str = ""
-) -> Iterator[CellSeries]:
-    """Every series, by lineage; of each medians and single numbers first, then means, then percentiles.
-
-    ``cells``: these alone; ``metric``: this one alone (``ttft:p99``); ``since``: from this night on.
-
-    :raises UsageError: a cell without points (the nearest are named), a metric that there is not.
-    """
-    for name, own in points_of(store, cells, since=since):
-        yield from gathered(name, own, metric=metric)
-
-
 def points_of(
     store: SeriesStore, cells: Sequence[str] = (), *, since: str = ""
 ) -> Iterator[tuple[str, tuple[Point, ...]]]:

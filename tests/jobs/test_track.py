@@ -17,12 +17,13 @@ from perfbisect.errors import LocatedError, UsageError
 from perfbisect.jobs.track_detect import look
 from perfbisect.jobs.track_ingest import Ingested, ingest, ingest_document, zone_of
 from perfbisect.jobs.track_rebaseline import rebaseline
-from perfbisect.jobs.track_series import series_of, window_between
+from perfbisect.jobs.track_series import window_between
 from perfbisect.jobs.track_trend import trend
 from perfbisect.render.track_lines import trend_lines
 from perfbisect.sources import Asked
 from perfbisect.store.series import SeriesStore
 from tests.core.test_window import line
+from tests.series import series_of
 from tests.sources.made import drawn, name_of, nights, result, served, template, text_only, write
 
 TABLE = load_suspect_table()

@@ -13,9 +13,10 @@ from perfbisect.core.change import Change
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.window import ordered
 from perfbisect.jobs.track_ingest import ingest
-from perfbisect.jobs.track_series import series_of, window_between
+from perfbisect.jobs.track_series import window_between
 from perfbisect.sources import Asked
 from perfbisect.store.series import SeriesStore
+from tests.series import series_of
 from tests.shared import data
 
 
