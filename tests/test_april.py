@@ -189,13 +189,12 @@ def test_a_baseline_is_of_one_level_and_one_workload(store: SeriesStore, seen: S
     rows = {(row.cell, row.name): row for row in rebaseline(store, seen).rows}
     chunk = rows["qwen3_omni_chunk/random-mm@r0.1-n10", "output_throughput"]
     assert (chunk.new, chunk.status) == (None, "too few"), "9.07 was the mean with -17.3 % of 04-12 in it"
-    assert {one.night for one in chunk.left_out} >= {f"2026-04-{day}" for day in ("08", "10", "11", "12")}
+    assert set(chunk.left_out) >= {f"2026-04-{day}" for day in ("08", "10", "11", "12")}
     mixed = rows["qwen3_omni/random-mm@r0.5-n100", "median_audio_ttfp_ms"]
     assert (mixed.n, mixed.new, mixed.status) == (1, None, "too few"), "10,694 is of other prompts than 7,882"
-    assert {one.word for one in mixed.left_out} == {"workload changed"}
     sound = rows["qwen3_omni_chunk/random@c4-n16", "audio_throughput"]
     assert (sound.n, sound.status, sound.new) == (4, "new", pytest.approx(15.1065, abs=1e-4))
-    assert [one.night for one in sound.left_out] == [NIGHT]
+    assert sound.left_out == (NIGHT,)
     assert rows["qwen3_tts/random@c1-n10", "audio_throughput"].new is None
     image = rows["qwen_image_single_device/1536x1536_steps35@c1-n10", "latency_mean"]
     assert (image.n, image.status, image.left_out) == (6, "better", ())

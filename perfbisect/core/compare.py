@@ -179,20 +179,18 @@ def side_levels(a: Sequence[float], b: Sequence[float], difference: float) -> tu
     return middle - half, middle + half
 
 
-def foreseen(question: Question, noise: float, difference: float = 0.0) -> int | None:
-    """Blocks after which a verdict is as likely as not, at so much noise of a launch; None: too few.
+def foreseen(question: Question, noise: float) -> int | None:
+    """Blocks after which a verdict is as likely as not, if nothing changed; None: too few.
 
-    ``noise`` (a standard deviation) and the true ``difference`` of B and A are on the scale of the model:
-    logs, of shares the shares themselves. For plans only: it takes launches for normal and knows no outliers.
+    ``noise`` of a launch (a standard deviation) is on the scale of the model: logs, of shares the shares
+    themselves. For plans only: it takes launches for normal and knows no outliers.
     """
     smallest = question.min_effect if question.absolute else math.log1p(question.min_effect)
-    wide, wider = (_bounds(question.blocks, alpha) for alpha in (1 - COVERED, DIFFERENT))
-    size = abs(difference)
+    wide = _bounds(question.blocks, 1 - COVERED)
     for block in range(1, question.blocks + 1):
         # A block tells the difference of two means of two: its error is the noise of one launch.
         error = noise / math.sqrt(block)
-        within = size + (wide[block - 1] + _HALF) * error < smallest
-        if within or size > wider[block - 1] * error:
+        if (wide[block - 1] + _HALF) * error < smallest:
             return block
     return None
 

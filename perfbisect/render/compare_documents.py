@@ -53,31 +53,6 @@ class ComparedDocument(Document):
     note: str = ""
 
 
-class ImportedDocument(Document):
-    """Launches of an earlier job on one side: shown and planned with, no part of verdict or interval."""
-
-    job: str
-    side: Literal["a", "b"]
-    launches: int
-    runs: int
-    value: float | None
-
-
-class SingleRunDocument(Document):
-    """A share in the one imported run of each side, hits of how many, and B - A with its 95 % interval.
-
-    By counting alone: what differs from launch to launch is not in it, so it is no verdict.
-    """
-
-    name: str
-    display: str
-    left: tuple[int, int]
-    right: tuple[int, int]
-    difference: float
-    low: float
-    high: float
-
-
 class CompareDocument(LongDocument):
     """How a comparison ended, or how far it is."""
 
@@ -105,8 +80,6 @@ class CompareDocument(LongDocument):
     b: SideDocument
     metric: MetricDocument
     metrics: tuple[ComparedDocument, ...]
-    imported: tuple[ImportedDocument, ...] = ()
-    single_runs: tuple[SingleRunDocument, ...] = ()
     cell: CellDocument
     repository: str
     environment: str
@@ -141,7 +114,6 @@ class ComparePlanDocument(Document):
     foreseen_blocks: int | None
     """Blocks that will as likely as not be enough; None: more than there are."""
     foreseen_from: str
-    imported: tuple[ImportedDocument, ...]
     commands: tuple[CommandsDocument, ...]
     told: tuple[str, ...]
     others: tuple[ComparePlanDocument, ...] = ()

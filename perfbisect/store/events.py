@@ -9,7 +9,6 @@ started    ``attempt`` id, ``position``, ``change``, ``purpose``, ``runs``, ``wh
 launched   ``attempt`` id, ``token``, ``pid``, ``created``, ``port`` of the server that now exists
 finished   ``attempt``: an attempt with its measurements, whole
 failed     ``attempt``: an attempt with its failure, whole
-imported   ``attempt`` of an earlier job, ``job``, its id, and the ``side`` of a comparison that it was of
 abandoned  ``attempt`` id, ``reason``, ``minutes`` that were lost
 voided     ``attempt`` id of one that had finished, ``reason``: its values are no evidence after all
 built      ``position`` of an environment that was built beside a running attempt, ``seconds``
@@ -35,7 +34,6 @@ Kind = Literal[
     "launched",
     "finished",
     "failed",
-    "imported",
     "abandoned",
     "voided",
     "built",

@@ -44,8 +44,8 @@ def test_from_the_kanban_to_the_table(home: Path, capsys: pytest.CaptureFixture[
     assert lines[-1] == "?: 3 builds do not say their branch: not known to be of main"
     assert typed("trend") == 0
     assert CELL in capsys.readouterr().out
-    assert typed("rebaseline", "omni", "--days", "3") == 0
-    assert "Means of 2026-04-02 to 2026-04-04" in capsys.readouterr().out
+    assert typed("rebaseline", "omni") == 0
+    assert "Means of 2026-03-29 to 2026-04-04" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", ["ingest kanban", f"trend {CELL}", "trend", "rebaseline"])
