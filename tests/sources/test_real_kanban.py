@@ -16,7 +16,6 @@ from perfbisect.jobs.track_ingest import ingest
 from perfbisect.jobs.track_series import window_between
 from perfbisect.sources import Asked
 from perfbisect.store.series import SeriesStore
-from tests.series import series_of
 from tests.shared import data
 from tests.sources.made import series_of
 
