@@ -15,7 +15,8 @@ from perfbisect.cli.output import emit, teller
 from perfbisect.cli.place import Place
 from perfbisect.cli.verbs import beginning, carry_out
 from perfbisect.core.cell import Cell
-from perfbisect.core.level import LEAST, STEP, Scale
+from perfbisect.core.difference import Scale
+from perfbisect.core.level import LEAST, STEP
 from perfbisect.environments import Builder, Environment
 from perfbisect.errors import EXIT_OK, UsageError
 from perfbisect.jobs.check import Level, make_check_plan

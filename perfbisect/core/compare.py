@@ -12,14 +12,13 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
-from perfbisect.core.difference import posterior
-from perfbisect.core.looks import multipliers
-from perfbisect.core.stats import center, quantiles
+from perfbisect.core.difference import Scale, posterior
+from perfbisect.core.looks import multipliers, tail_mass
+from perfbisect.core.stats import quantiles
 
 Side = Literal["a", "b"]
 Word = Literal["regression", "improvement", "same", "inconclusive"]
@@ -53,9 +52,10 @@ class Question:
     seed: int = 0
     absolute: bool = False
 
-    def effect(self, difference: float) -> float:
-        """A difference of B and A on the scale of the model, larger is worse, in the metric's own terms."""
-        return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
+    @property
+    def scale(self) -> Scale:
+        """The scale of the model."""
+        return Scale(self.sign, self.absolute)
 
     def __post_init__(self) -> None:
         if self.sign not in (1, -1):
@@ -124,13 +124,14 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     if not block:
         return Verdict("inconclusive", math.nan, math.nan, math.nan, len(seen), False)
     looks = max(question.blocks, block)
-    wide, wider = (_tails(looks, alpha)[block - 1] for alpha in (1 - COVERED, DIFFERENT))
+    wide, wider = (tail_mass(looks, block, alpha) for alpha in (1 - COVERED, DIFFERENT))
     is_b = np.array([seen[i].side == "b" for i in range(len(used))]).reshape(-1, BLOCK)
     delta, mass = posterior(np.array(used, float).reshape(-1, BLOCK), is_b)
     far_low, low, middle, high, far_high = quantiles(
         delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
     )
-    ends = sorted((question.effect(low), question.effect(high)))
+    scale = question.scale
+    ends = sorted((scale.effect(low), scale.effect(high)))
     within = max(abs(ends[0]), abs(ends[1])) < question.min_effect
     word: Word = "inconclusive"
     if within:
@@ -142,9 +143,8 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     settled = word != "inconclusive" or block >= question.blocks
     needed = 0
     if word == "inconclusive":
-        smallest = question.min_effect if question.absolute else math.log1p(question.min_effect)
-        needed = _needed(block, low, middle, high, smallest)
-    return Verdict(word, question.effect(middle), ends[0], ends[1], len(seen), settled, needed)
+        needed = _needed(block, low, middle, high, scale.room(question.min_effect))
+    return Verdict(word, scale.effect(middle), ends[0], ends[1], len(seen), settled, needed)
 
 
 def foreseen(question: Question, noise: float, difference: float = 0.0) -> int | None:
@@ -153,8 +153,8 @@ def foreseen(question: Question, noise: float, difference: float = 0.0) -> int |
     ``noise`` (a standard deviation) and the true ``difference`` of B and A are on the scale of the model:
     logs, of shares the shares themselves. For plans only: it takes launches for normal and knows no outliers.
     """
-    smallest = question.min_effect if question.absolute else math.log1p(question.min_effect)
-    wide, wider = (_bounds(question.blocks, alpha) for alpha in (1 - COVERED, DIFFERENT))
+    smallest = question.scale.room(question.min_effect)
+    wide, wider = (multipliers(question.blocks, alpha) for alpha in (1 - COVERED, DIFFERENT))
     size = abs(difference)
     for block in range(1, question.blocks + 1):
         # A block tells the difference of two means of two: its error is the noise of one launch.
@@ -166,25 +166,14 @@ def foreseen(question: Question, noise: float, difference: float = 0.0) -> int |
 
 
 def _launch(question: Question, number: int, one: Seen) -> float:
-    values = np.array(one.values, float)
-    least = 0.0 if question.absolute else np.nextafter(0.0, 1.0)
-    if not len(values) or not np.all(np.isfinite(values)) or np.any(values < least):
-        raise ValueError(f"launch {number + 1}: values must be positive and finite: {one.values}")
+    try:
+        level = question.scale.level(one.values)
+    except ValueError as error:
+        raise ValueError(f"launch {number + 1}: {error}") from None
     block, place = divmod(number, BLOCK)
     if one.side != order(question, block)[place]:
         raise ValueError(f"launch {number + 1} should be of side {order(question, block)[place]}")
-    return center(np.asarray(question.sign * (values if question.absolute else np.log(values))))
-
-
-@lru_cache(maxsize=64)
-def _bounds(looks: int, alpha: float) -> tuple[float, ...]:
-    """Standard errors of the interval's half at each look."""
-    return multipliers(looks, alpha)
-
-
-def _tails(looks: int, alpha: float) -> tuple[float, ...]:
-    """Two-sided tail mass of the interval at each look."""
-    return tuple(math.erfc(c / math.sqrt(2)) for c in _bounds(looks, alpha))
+    return level
 
 
 def _needed(block: int, low: float, middle: float, high: float, smallest: float) -> int:
