@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from perfbisect.config.validation import located
+from perfbisect.config.validation import validate
 from perfbisect.config.yaml_lines import load
 from perfbisect.core.claim import Change, parse_change
 from perfbisect.core.fields import Words
@@ -88,8 +88,4 @@ def load_claim(path: Path) -> Claim:
     :raises UsageError: the file cannot be read.
     :raises LocatedError: a key, metric or change that is wrong: file, line, field, what is allowed.
     """
-    document = load(path)
-    try:
-        return Claim.model_validate(document.mapping())
-    except ValidationError as error:
-        raise located(error, document, Claim) from None
+    return validate(load(path), Claim)
