@@ -48,7 +48,11 @@ class Scale:
         least = 0.0 if self.absolute else np.nextafter(0.0, 1.0)
         if not len(given) or not np.all(np.isfinite(given)) or np.any(given < least):
             raise ValueError(f"values must be positive and finite: {tuple(values)}")
-        return center(np.asarray(self.sign * (given if self.absolute else np.log(given))))
+        return center(self.signed(given))
+
+    def signed(self, values: Array) -> Array:
+        """Values on this scale."""
+        return np.asarray(self.sign * (values if self.absolute else np.log(values)))
 
     def value(self, level: float) -> float:
         """A level as a value of the metric."""

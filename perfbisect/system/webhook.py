@@ -43,9 +43,7 @@ class Target:
         """A text in which nothing of address or token stands."""
         parts = urlsplit(self.url)
         long = [word for word in parts.path.split("/") if len(word) > 5]
-        for secret in filter(None, (self.url, self.token, parts.path.strip("/"), parts.query, *long)):
-            text = text.replace(secret, REDACTED)
-        return without_secrets(text)
+        return without_secrets(text, (self.url, self.token, parts.path.strip("/"), parts.query, *long))
 
 
 def target(name: str, variables: Mapping[str, str]) -> Target:
