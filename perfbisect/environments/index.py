@@ -35,7 +35,7 @@ State = Literal["found", "hole", "silent"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What an index said of one commit; ``why`` where there is no wheel.
+    """What an index said of one commit; ``problem`` where there is no wheel, at ``page`` if that matters.
 
     ``found``: ``url`` is its wheel's. ``hole``: it has none that fits. ``silent``: no answer that may be
     believed, after several tries.
@@ -44,7 +44,13 @@ class Answer:
     state: State
     url: str = ""
     file: str = ""
-    why: str = ""
+    problem: str = ""
+    page: str = ""
+
+    @property
+    def why(self) -> str:
+        """The problem and its page, for a message."""
+        return f"{self.problem} at {self.page}" if self.page else self.problem
 
     @property
     def version(self) -> str:
@@ -117,12 +123,12 @@ def choose(urls: Iterable[str], package: str, sha: str, fits: Iterable[tagging.T
     if not rows:
         told = f": it has {', '.join(sorted(others)[:3])}" if others else ""
         return Answer(
-            "hole", why=f"no wheel of {package} that fits this machine ({platform.machine()}){told}"
+            "hole", problem=f"no wheel of {package} that fits this machine ({platform.machine()}){told}"
         )
     ours = [row for row in rows if row[0] and sha.startswith(row[0])]
     silent = [row for row in rows if not row[0]]
     if not ours and not silent:
-        return Answer("hole", why=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
+        return Answer("hole", problem=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
     best = max(ours or silent, key=lambda row: row[1:3])
     return Answer("found", best[3], best[4])
 
@@ -150,15 +156,15 @@ class Asker:
                 self._session(url), "GET", url, _LARGEST, timeout=_TIMEOUT, headers={"Accept": "text/html"}
             )
         except requests.RequestException as error:
-            return Answer("silent", why=f"{failure_reason(error, _TIMEOUT[1])} at {shown}")
+            return Answer("silent", problem=failure_reason(error, _TIMEOUT[1]), page=shown)
         except MachineError as error:
-            return Answer("silent", why=f"{error.message} at {shown}")
+            return Answer("silent", problem=error.message, page=shown)
         if reply.status in _GONE:
-            return Answer("hole", why=f"HTTP {reply.status} at {shown}")
+            return Answer("hole", problem=f"HTTP {reply.status}", page=shown)
         if reply.status != 200:
-            return Answer("silent", why=f"HTTP {reply.status} at {shown}")
+            return Answer("silent", problem=f"HTTP {reply.status}", page=shown)
         if reply.is_cut:
-            return Answer("silent", why=f"more than {_LARGEST >> 20} MB at {shown}")
+            return Answer("silent", problem=f"more than {_LARGEST >> 20} MB", page=shown)
         return read(key, reply.url, reply.text)
 
     def size(self, url: str) -> int | None:

@@ -140,7 +140,7 @@ class WheelBuilder(KeptBuilder):
             rows: dict[str, list[str]] = {}
             for sha, answer in self._answers.items():
                 if answer.state == state:
-                    rows.setdefault(answer.why.partition(" at ")[0], []).append(sha[:12])
+                    rows.setdefault(answer.problem, []).append(sha[:12])
             if rows:
                 named = "; ".join(f"{', '.join(shas)} ({why})" for why, shas in rows.items())
                 count = sum(map(len, rows.values()))

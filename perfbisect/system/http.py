@@ -335,7 +335,11 @@ class RestClient:
 
 
 class NoAnswerError(Exception):
-    """A server of ours gave no response: refused, reset or too slow. The message says which."""
+    """No response of a server of ours. ``output``: what the system said of it."""
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
 
 
 def get(url: str, timeout_s: float) -> Reply:
@@ -397,7 +401,11 @@ def _ask_directly(
         try:
             return send_request(session, method, url, _LARGEST_ANSWER, **options)
         except (requests.RequestException, OSError) as error:
-            raise NoAnswerError(_innermost_reason(error, timeout_s)) from error
+            cause = _innermost(error)
+            if isinstance(cause, TimeoutError):
+                raise NoAnswerError(f"no answer within {timeout_s:.0f} s") from error
+            reason = neutral(f"{type(cause).__name__}: {cause}", 160)
+            raise NoAnswerError(reason, reason) from error
 
 
 def _encoded(body: Mapping[str, object] | None, form: bool) -> dict[str, Any]:
@@ -414,10 +422,8 @@ def _encoded(body: Mapping[str, object] | None, form: bool) -> dict[str, Any]:
     }
 
 
-def _innermost_reason(error: BaseException, timeout_s: float) -> str:
-    """The innermost cause: a refused connection comes wrapped three times."""
+def _innermost(error: BaseException) -> BaseException:
+    """The first cause: a refused connection comes wrapped three times."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
-    if isinstance(error, TimeoutError):
-        return f"no answer within {timeout_s:.0f} s"
-    return neutral(f"{type(error).__name__}: {error}", 160)
+    return error
