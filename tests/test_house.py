@@ -21,7 +21,7 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "perfbisect"
-MOST_LINES = 400
+MOST_LINES = 600
 
 FORBIDDEN = {
     "a shell": r"shell\s*=\s*True",

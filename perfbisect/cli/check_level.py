@@ -15,7 +15,8 @@ from perfbisect.cli.place import Place
 from perfbisect.cli.verbs import beginning, carry_out
 from perfbisect.clients import CLIENTS
 from perfbisect.core.cell import Cell
-from perfbisect.core.level import LEAST, STEP, Scale
+from perfbisect.core.difference import Scale
+from perfbisect.core.level import LEAST, STEP
 from perfbisect.environments import Builder, Environment
 from perfbisect.errors import EXIT_OK, UsageError
 from perfbisect.executors.provenance import instrument

@@ -12,15 +12,13 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import median
 from typing import Literal
 
 import numpy as np
 
-from perfbisect.core.attempt import value_of_runs
-from perfbisect.core.difference import posterior
-from perfbisect.core.looks import multipliers
+from perfbisect.core.difference import Scale, posterior
+from perfbisect.core.looks import multipliers, tail_mass
 from perfbisect.core.stats import quantiles
 
 Side = Literal["a", "b"]
@@ -55,13 +53,10 @@ class Question:
     seed: int = 0
     absolute: bool = False
 
-    def effect(self, difference: float) -> float:
-        """A difference of B and A on the scale of the model, larger is worse, in the metric's own terms."""
-        return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
-
-    def value(self, level: float) -> float:
-        """A level on the scale of the model as a value of the metric."""
-        return self.sign * level if self.absolute else math.exp(self.sign * level)
+    @property
+    def scale(self) -> Scale:
+        """The scale of the model."""
+        return Scale(self.sign, self.absolute)
 
     def __post_init__(self) -> None:
         if self.sign not in (1, -1):
@@ -134,14 +129,15 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     if not block:
         return Verdict("inconclusive", math.nan, math.nan, math.nan, len(seen), False)
     looks = max(question.blocks, block)
-    wide, wider = (_tails(looks, alpha)[block - 1] for alpha in (1 - COVERED, DIFFERENT))
+    wide, wider = (tail_mass(looks, block, alpha) for alpha in (1 - COVERED, DIFFERENT))
     is_b = np.array([seen[i].side == "b" for i in range(len(used))]).reshape(-1, BLOCK)
     levels = np.array(used, float).reshape(-1, BLOCK)
     delta, mass = posterior(levels, is_b)
     far_low, low, middle, high, far_high = quantiles(
         delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
     )
-    ends = sorted((question.effect(low), question.effect(high)))
+    scale = question.scale
+    ends = sorted((scale.effect(low), scale.effect(high)))
     within = max(abs(ends[0]), abs(ends[1])) < question.min_effect
     word: Word = "inconclusive"
     if within:
@@ -153,15 +149,14 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     settled = word != "inconclusive" or block >= question.blocks
     needed = 0
     if word == "inconclusive":
-        smallest = question.min_effect if question.absolute else math.log1p(question.min_effect)
-        needed = _needed(block, low, middle, high, smallest)
+        needed = _needed(block, low, middle, high, scale.room(question.min_effect))
     a, b = side_levels(levels[~is_b].tolist(), levels[is_b].tolist(), middle)
-    values = question.value(a), question.value(b)
+    values = scale.value(a), scale.value(b)
     # A share is no less than nothing: where few launches have any, both move up.
     lift = max(0.0, -min(values)) if question.absolute else 0.0
     return Verdict(
         word,
-        question.effect(middle),
+        scale.effect(middle),
         ends[0],
         ends[1],
         len(seen),
@@ -185,8 +180,8 @@ def foreseen(question: Question, noise: float) -> int | None:
     ``noise`` of a launch (a standard deviation) is on the scale of the model: logs, of shares the shares
     themselves. For plans only: it takes launches for normal and knows no outliers.
     """
-    smallest = question.min_effect if question.absolute else math.log1p(question.min_effect)
-    wide = _bounds(question.blocks, 1 - COVERED)
+    smallest = question.scale.room(question.min_effect)
+    wide = multipliers(question.blocks, 1 - COVERED)
     for block in range(1, question.blocks + 1):
         # A block tells the difference of two means of two: its error is the noise of one launch.
         error = noise / math.sqrt(block)
@@ -196,26 +191,14 @@ def foreseen(question: Question, noise: float) -> int | None:
 
 
 def _launch(question: Question, number: int, one: Seen) -> float:
-    values = np.array(one.values, float)
-    least = 0.0 if question.absolute else np.nextafter(0.0, 1.0)
-    if not len(values) or not np.all(np.isfinite(values)) or np.any(values < least):
-        raise ValueError(f"launch {number + 1}: values must be positive and finite: {one.values}")
+    try:
+        level = question.scale.level(one.values)
+    except ValueError as error:
+        raise ValueError(f"launch {number + 1}: {error}") from None
     block, place = divmod(number, BLOCK)
     if one.side != order(question, block)[place]:
         raise ValueError(f"launch {number + 1} should be of side {order(question, block)[place]}")
-    value = value_of_runs(one.values, absolute=question.absolute)
-    return question.sign * (value if question.absolute else math.log(value))
-
-
-@lru_cache(maxsize=64)
-def _bounds(looks: int, alpha: float) -> tuple[float, ...]:
-    """Standard errors of the interval's half at each look."""
-    return multipliers(looks, alpha)
-
-
-def _tails(looks: int, alpha: float) -> tuple[float, ...]:
-    """Two-sided tail mass of the interval at each look."""
-    return tuple(math.erfc(c / math.sqrt(2)) for c in _bounds(looks, alpha))
+    return level
 
 
 def _needed(block: int, low: float, middle: float, high: float, smallest: float) -> int:

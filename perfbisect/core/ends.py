@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfbisect.core.crew import ALONE, Crew
-from perfbisect.core.noise import Launch
+from perfbisect.core.noise import Launch, launch_variance
 from perfbisect.core.plan import Measure, Plan, Reason, Wait, Word
 from perfbisect.core.posterior import Posterior, odds_of_sizes, posterior, prior_weights
 from perfbisect.core.prices import Prices
@@ -123,5 +123,5 @@ def launches_needed(state: Posterior, runs: int, min_effect: float, made: int) -
     overcome the prior of no change and of all the sizes that the step could have had.
     """
     size = max(quantiles(state.step, state.step_weight, (0.5,))[0], math.log1p(min_effect))
-    variance = state.tau**2 + state.sigma**2 / runs
+    variance = launch_variance(state.sigma, state.tau, runs)
     return max(made + 1, math.ceil(16 * variance / size**2))

@@ -16,7 +16,7 @@ from perfbisect.core.metric import PER_UNIT
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.series import Break, Series
 from perfbisect.core.series_joint import Event
-from perfbisect.core.series_many import Census, detect_all
+from perfbisect.core.series_many import Census, adjusted_p, detect_all
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,9 @@ def judge(series: Sequence[CellSeries], fdr: float) -> Family:
     judged = [one for one in series if not left[id(one)]]
     stretches = {key: (one, part) for one in judged for key, part in _stretches(one)}
     seen = detect_all([_series(key, *which) for key, which in stretches.items()], fdr)
-    q = _adjusted({entry.key: entry.p for entry in seen.census.judged})
+    entries = seen.census.judged
+    adjusted = adjusted_p([entry.p for entry in entries])
+    q = {entry.key: float(rate) for entry, rate in zip(entries, adjusted, strict=True)}
     ends = _ends((*seen.alerts, *seen.listed))
     alerts: list[Finding] = []
     doubtful: list[tuple[Finding, Rejection]] = []
@@ -190,16 +192,6 @@ def _finding(found: Break, series: CellSeries, part: slice, ends: dict[str, list
         end=min((start + i for i in levels if i > found.index), default=stop),
         q=q,
     )
-
-
-def _adjusted(p: dict[str, float]) -> dict[str, float]:
-    """The smallest rate at which each series would be told (Benjamini and Hochberg's adjusted p)."""
-    keys = sorted(p, key=lambda key: p[key])
-    out, least = {}, 1.0
-    for rank in range(len(keys), 0, -1):
-        least = min(least, p[keys[rank - 1]] * len(keys) / rank)
-        out[keys[rank - 1]] = least
-    return out
 
 
 def _joined(

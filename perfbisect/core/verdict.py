@@ -11,7 +11,7 @@ import numpy as np
 from perfbisect.core import confirm
 from perfbisect.core.ends import launches_needed
 from perfbisect.core.groups import leading
-from perfbisect.core.noise import Launch
+from perfbisect.core.noise import Launch, launch_variance
 from perfbisect.core.plan import Beliefs, Comparison, Note, Outcome, Plan, Step, Word
 from perfbisect.core.posterior import NO_CHANGE, Posterior, prior_weights
 from perfbisect.core.stats import center, quantiles
@@ -209,7 +209,7 @@ def outliers(story: Story, state: Posterior, culprit: int) -> tuple[int, ...]:
 
 def _error(here: list[Launch], state: Posterior) -> float:
     runs = float(np.mean([x.runs for x in here]))
-    return 1.25 * math.sqrt((state.tau**2 + state.sigma**2 / runs) / len(here))
+    return 1.25 * math.sqrt(launch_variance(state.sigma, state.tau, runs) / len(here))
 
 
 def _one_build(plan: Plan, step: Comparison) -> tuple[Note, ...]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,13 +18,15 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from perfbisect.environments.identity import commit_in_version
-from perfbisect.system.environ import without_secrets
+from perfbisect.errors import MachineError
+from perfbisect.system.http import RetryPolicy, failure_reason, open_session, public_url, send_request
 
 _TRIES = 4
 _PAUSE = 0.5
-"""Seconds before the second try; doubled before each later one."""
+"""Seconds, doubled before each later try; the second one comes at once."""
 _TIMEOUT = (10.0, 30.0)
 _AT_ONCE = 16
+_LARGEST = 64 * 1024 * 1024
 _GONE = frozenset({403, 404, 410})
 """An object store that may not be listed says 403 of what it does not have."""
 
@@ -134,12 +134,11 @@ def choose(urls: Iterable[str], package: str, sha: str, fits: Iterable[tagging.T
 
 
 class Asker:
-    """Asks pages of an index, each up to ``tries`` times, after growing pauses (the first: ``pause`` s)."""
+    """Asks pages of an index, each up to ``tries`` times, after growing pauses of ``pause`` seconds."""
 
     def __init__(self, *, pause: float = _PAUSE, tries: int = _TRIES) -> None:
-        self.pause = pause
-        self.tries = tries
-        self._local = threading.local()
+        self._retries = RetryPolicy("wheel index", tries, backoff_s=pause)
+        self._sessions: dict[str, requests.Session] = {}
 
     def pages(self, urls: Mapping[str, str], read: Callable[[str, str, str], Answer]) -> dict[str, Answer]:
         """Key -> what ``read(key, address, text)`` makes of the page at its address; all at once."""
@@ -151,35 +150,34 @@ class Asker:
 
     def page(self, key: str, url: str, read: Callable[[str, str, str], Answer]) -> Answer:
         """What one page says; a server that fails or is silent is asked again, after a pause."""
-        problem, page = "", without_secrets(url)
-        for attempt in range(self.tries):
-            if attempt:
-                time.sleep(self.pause * 2 ** (attempt - 1))
-            try:
-                response = self._session.get(url, timeout=_TIMEOUT, headers={"Accept": "text/html"})
-            except requests.RequestException as error:
-                problem = type(error).__name__
-                continue
-            if response.status_code in _GONE:
-                return Answer("hole", problem=f"HTTP {response.status_code}", page=page)
-            if response.ok:
-                return read(key, response.url, response.text)
-            problem = f"HTTP {response.status_code}"
-            if response.status_code < 500 and response.status_code not in (408, 425, 429):
-                break
-        return Answer("silent", problem=problem, page=page)
+        shown = public_url(url)
+        try:
+            reply = send_request(
+                self._session(url), "GET", url, _LARGEST, timeout=_TIMEOUT, headers={"Accept": "text/html"}
+            )
+        except requests.RequestException as error:
+            return Answer("silent", problem=failure_reason(error, _TIMEOUT[1]), page=shown)
+        except MachineError as error:
+            return Answer("silent", problem=error.message, page=shown)
+        if reply.status in _GONE:
+            return Answer("hole", problem=f"HTTP {reply.status}", page=shown)
+        if reply.status != 200:
+            return Answer("silent", problem=f"HTTP {reply.status}", page=shown)
+        if reply.is_cut:
+            return Answer("silent", problem=f"more than {_LARGEST >> 20} MB", page=shown)
+        return read(key, reply.url, reply.text)
 
     def size(self, url: str) -> int | None:
         """Bytes of a file, as its server tells; None where it does not."""
-        with contextlib.suppress(requests.RequestException, ValueError):
-            response = self._session.head(url, timeout=_TIMEOUT, allow_redirects=True)
+        with contextlib.suppress(requests.RequestException, MachineError, ValueError):
+            response = self._session(url).head(url, timeout=_TIMEOUT, allow_redirects=True)
             if response.ok and "Content-Length" in response.headers:
                 return int(response.headers["Content-Length"])
         return None
 
-    @property
-    def _session(self) -> requests.Session:
-        if not hasattr(self._local, "session"):
-            self._local.session = requests.Session()
-        session: requests.Session = self._local.session
-        return session
+    def _session(self, url: str) -> requests.Session:
+        """The session with the host of ``url``; its connections are shared by all threads."""
+        host = urlsplit(url).netloc
+        if host not in self._sessions:
+            self._sessions.setdefault(host, open_session(url, retries=self._retries))
+        return self._sessions[host]

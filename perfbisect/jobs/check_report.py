@@ -9,6 +9,7 @@ from statistics import median
 
 from perfbisect.core import level as core
 from perfbisect.core.cell import Cell
+from perfbisect.core.difference import Scale
 from perfbisect.core.metric import MetricRef
 from perfbisect.errors import UsageError
 from perfbisect.jobs.check_plan import CheckPlan
@@ -73,7 +74,7 @@ def check_document(job: Job, events: Sequence[Event]) -> CheckedDocument:
     plan = plan_of(tuple(events))
     if not isinstance(plan, CheckPlan):
         raise UsageError(f"job {job.id} is no check", next_step=f"perfbisect report {job.id}")
-    seen, cell, scale = launches(events), cell_of(plan), core.Scale.of(plan.ref.metric)
+    seen, cell, scale = launches(events), cell_of(plan), Scale.of(plan.ref.metric)
     made = in_turn(seen)
     told, guards = told_of(plan, made), tuple(guards_told(plan, cell, made))
     moved = any(guard.word == "beyond" for _, guard in guards)
@@ -116,7 +117,7 @@ def recorded_documents(plan: CheckPlan) -> tuple[RecordedDocument, ...]:
 
 def recorded_document(one: Recorded, metric: MetricRef) -> RecordedDocument:
     """A recorded level as documents have it."""
-    scale = core.Scale.of(metric.metric)
+    scale = Scale.of(metric.metric)
     levels = [scale.level(values) for values in one.values(metric)]
     return RecordedDocument(
         job=one.job,
@@ -128,11 +129,11 @@ def recorded_document(one: Recorded, metric: MetricRef) -> RecordedDocument:
 
 
 def _levels(metric: MetricRef, made: Sequence[Launch]) -> list[float]:
-    scale = core.Scale.of(metric.metric)
+    scale = Scale.of(metric.metric)
     return [scale.level(launch.attempt.values(metric)) for launch in made if launch.attempt is not None]
 
 
-def _value(line: core.Line, told: core.Told, scale: core.Scale, levels: Sequence[float]) -> float | None:
+def _value(line: core.Line, told: core.Told, scale: Scale, levels: Sequence[float]) -> float | None:
     """The level of the change, as far from the line as is told; the median of its launches before that."""
     if math.isnan(told.over):
         return scale.value(median(levels)) if levels else None
@@ -141,7 +142,7 @@ def _value(line: core.Line, told: core.Told, scale: core.Scale, levels: Sequence
 
 
 def _guard(plan: CheckPlan, guard: MetricRef, told: core.Told, made: Sequence[Launch]) -> GuardLevelDocument:
-    line, scale = plan.guard_line(guard), core.Scale.of(guard.metric)
+    line, scale = plan.guard_line(guard), Scale.of(guard.metric)
     assert line is not None
     return GuardLevelDocument(
         name=str(guard),
@@ -160,7 +161,7 @@ def _sentences(
     told: core.Told,
     guards: Sequence[tuple[MetricRef, core.Told]],
 ) -> Iterator[str]:
-    scale, unit = core.Scale.of(plan.ref.metric), plan.ref.metric.unit
+    scale, unit = Scale.of(plan.ref.metric), plan.ref.metric.unit
     display = metric_document(plan.ref).display
     if math.isnan(told.over):
         yield f"{plan.change.short}: nothing is told before {core.STEP} launches."

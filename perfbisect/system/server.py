@@ -10,9 +10,9 @@ from typing import Any
 
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, ServerError
 from perfbisect.families import Endpoint, Request, ServerCommand
-from perfbisect.system import logs, ports, proc, web
+from perfbisect.system import http, logs, ports, proc
+from perfbisect.system.http import NoAnswerError, Reply
 from perfbisect.system.proc import Asked, Owned, never
-from perfbisect.system.web import Answer, NoAnswerError
 
 _SAMPLE = re.compile(
     r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{.*\})?[ \t]+(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)", re.M
@@ -53,7 +53,7 @@ class Server:
             if ports.answers(self.endpoint.host, self.endpoint.port):
                 self.check_ports("while waiting for it")
                 try:
-                    answer = web.get(f"{self.endpoint.base_url}/v1/models", _ASK_LIMIT)
+                    answer = http.get(f"{self.endpoint.base_url}/v1/models", _ASK_LIMIT)
                 except NoAnswerError as error:
                     last, said = f"/v1/models: {error}", error.output
                 else:
@@ -103,10 +103,10 @@ class Server:
         request: Request,
         limit: float,
         asked: Asked,
-        problem: Callable[[Answer], str],
-    ) -> Answer:
+        problem: Callable[[Reply], str],
+    ) -> Reply:
         path = request.path
-        call = web.Call("POST", self.endpoint.base_url + path, request.body, limit, form=request.form)
+        call = http.Call("POST", self.endpoint.base_url + path, request.body, limit, form=request.form)
         deadline = time.monotonic() + limit
         while not call.wait(_TICK) and time.monotonic() < deadline + 1.0:
             self._check_going("at the first request", asked)
@@ -171,7 +171,7 @@ class Server:
         """None if the server still runs, says it is healthy, and answers; else what is wrong with it."""
         try:
             self.check_going("during the run")
-            answer = web.get(f"{self.endpoint.base_url}/health", _ASK_LIMIT)
+            answer = http.get(f"{self.endpoint.base_url}/health", _ASK_LIMIT)
             if answer.status >= 500:
                 return ServerError(f"/health: {answer}", where=self.owned.log, output=str(answer))
             self.first_answer(limit)
@@ -204,7 +204,7 @@ class Server:
             end, held = time.monotonic() + _HELD_PATIENCE, True
             while held:
                 try:
-                    answer = web.post(self.endpoint.base_url + request.path, request.body, _ASK_LIMIT)
+                    answer = http.post(self.endpoint.base_url + request.path, request.body, _ASK_LIMIT)
                 except NoAnswerError as error:
                     return f"{request.path}: {error}"
                 told = answer.json()
@@ -217,7 +217,7 @@ class Server:
     def prefix_cache(self) -> dict[str, float]:
         """Tokens looked up in the prefix cache, and found, since the start; empty if it does not tell."""
         try:
-            answer = web.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
+            answer = http.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
         except NoAnswerError:
             return {}
         if answer.status != 200:
@@ -227,7 +227,7 @@ class Server:
     def in_flight(self) -> int:
         """How many requests it has taken and not finished; 0 if it does not tell."""
         try:
-            answer = web.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
+            answer = http.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
         except NoAnswerError:
             return 0
         told = counters(answer.text, {"running": "num_requests_running", "waiting": "num_requests_waiting"})
@@ -256,7 +256,7 @@ def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float |
     return min(1.0, max(0.0, hits / queries)) if queries > 0 else None
 
 
-def _model_names(answer: Answer) -> tuple[str, ...]:
+def _model_names(answer: Reply) -> tuple[str, ...]:
     document = answer.json()
     data = document.get("data") if isinstance(document, dict) else None
     if answer.status != 200 or not isinstance(data, list):
@@ -264,7 +264,7 @@ def _model_names(answer: Answer) -> tuple[str, ...]:
     return tuple(str(row["id"]) for row in data if isinstance(row, dict) and "id" in row)
 
 
-def _problem(answer: Answer, request: Request) -> str:
+def _problem(answer: Reply, request: Request) -> str:
     """What is wrong with an answer; empty if it is a real one."""
     if answer.status != 200:
         return "the first request was refused"
@@ -280,7 +280,7 @@ def _problem(answer: Answer, request: Request) -> str:
     return ""
 
 
-def _binary_problem(answer: Answer, request: Request) -> str:
+def _binary_problem(answer: Reply, request: Request) -> str:
     """What is wrong with an answer that is no JSON, such as sound; empty if it is of the kind asked for."""
     if answer.content_type.startswith("text/event-stream"):
         return f"the first answer is a stream of events, where {request.content_type}... was asked for"
@@ -292,7 +292,7 @@ def _binary_problem(answer: Answer, request: Request) -> str:
     return ""
 
 
-def _stream_problem(answer: Answer) -> str:
+def _stream_problem(answer: Reply) -> str:
     """What is wrong with a stream of server-sent events; empty if every event is a real one and one came."""
     if answer.status != 200:
         return "the first streamed request was refused"
@@ -302,7 +302,7 @@ def _stream_problem(answer: Answer) -> str:
     if not events:
         return "the first stream has no event"
     for event in events:
-        document = Answer(answer.status, event).json()
+        document = Reply(answer.status, event.encode()).json()
         if not isinstance(document, dict):
             return "the first stream has an event that is not JSON"
         if document.get("error"):
