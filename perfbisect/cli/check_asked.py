@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from perfbisect.cli import changes, finish
+from perfbisect.cli import changes
 from perfbisect.cli.check_level import level_plan, measured, planned_level, save
 from perfbisect.cli.contest import TypedContest, contest, planned
 from perfbisect.cli.ending import hand_out
@@ -23,12 +23,12 @@ from perfbisect.errors import (
     UntestableError,
     UsageError,
 )
+from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.check import Level
+from perfbisect.jobs.check_kind import exit_code
 from perfbisect.jobs.compare import NothingDiffersError, SideRefusedError
 from perfbisect.jobs.fold import launches
 from perfbisect.jobs.next_command import git
-from perfbisect.jobs.plan import ComparePlan, plan_of
-from perfbisect.jobs.prepare import metric_of
 from perfbisect.jobs.recorded import Recorded
 from perfbisect.jobs.recordings import read_recorded, recorded_by
 from perfbisect.jobs.views import cell_document, change_document, metric_document
@@ -127,8 +127,8 @@ def decide(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
         job = new_job(here)
         document = measured(here, asked, measuring, job)
     except (BuildError, ServerError) as error:
-        raise _untestable(error, typed, job) from error
-    return hand_out(document, checked_lines(document), finish.exit_code(document), measuring, job)
+        raise _untestable(error, typed, job, position=0) from error
+    return hand_out(document, checked_lines(document), exit_code(document), measuring, job)
 
 
 def _against_rev(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
@@ -151,9 +151,9 @@ def _against_rev(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
         emit(nothing, checked_lines(nothing), as_json=measuring.as_json, full=measuring.full)
         return EXIT_OK
     except (BuildError, ServerError) as error:
-        raise _untestable(error, typed, job) from error
+        raise _untestable(error, typed, job, position=1) from error
     document = checked_of(compared)
-    return hand_out(document, checked_lines(document), finish.exit_code(document), measuring, job)
+    return hand_out(document, checked_lines(document), exit_code(document), measuring, job)
 
 
 def _level(here: Place, typed: TypedCheck, measuring: Measuring, how: How) -> Level:
@@ -201,22 +201,26 @@ def _nothing(here: Place, typed: TypedCheck, measuring: Measuring, error: UsageE
     )
 
 
-def _untestable(error: PerfbisectError, typed: TypedCheck, job: Job | None) -> PerfbisectError:
-    """The error as it is, or as the skip that it is to git: where the checked commit itself is at fault."""
+def _untestable(
+    error: PerfbisectError, typed: TypedCheck, job: Job | None, *, position: int
+) -> PerfbisectError:
+    """The error as it is, or as the skip that it is to git: where the checked commit itself is at fault.
+
+    ``position``: that of the checked commit in its job.
+    """
     if typed.git_bisect and (
-        (isinstance(error, SideRefusedError) and error.side == "b") or (job and _at_fault(job))
+        (isinstance(error, SideRefusedError) and error.side == "b") or (job and _at_fault(job, position))
     ):
         return UntestableError(error.message, where=error.where, next_step="git bisect goes on without it")
     return error
 
 
-def _at_fault(job: Job) -> bool:
-    """True if the job ended with a failure of the commit that is checked, and of no other."""
+def _at_fault(job: Job, position: int) -> bool:
+    """True if the job ended with a failure of the commit at this position, and of no other."""
     if not job.journal.exists():
         return False
-    events = read(job.journal).events
-    seen = launches(events)
+    seen = launches(read(job.journal).events)
     if not seen:
         return False
     last = max(seen, key=lambda launch: launch.ended)
-    return last.refused and last.position == (1 if isinstance(plan_of(events), ComparePlan) else 0)
+    return last.refused and last.position == position

@@ -12,8 +12,9 @@ from perfbisect.cli.place import Place
 from perfbisect.cli.settle import settle
 from perfbisect.core.compare import BLOCK
 from perfbisect.errors import MachineError, PerfbisectError, UsageError
+from perfbisect.jobs.compare_plan import ComparePlan
 from perfbisect.jobs.compare_report import compare_document
-from perfbisect.jobs.plan import ComparePlan, plan_of
+from perfbisect.jobs.plan import find_plan
 from perfbisect.jobs.recorded import Recorded
 from perfbisect.jobs.recordings import ends_of
 from perfbisect.store.jobs import Job, finished
@@ -74,11 +75,11 @@ def _known(here: Place, asked: Contest) -> Job | None:
     for job in reversed(here.jobs.all()):
         try:
             events = read(job.journal).events
-            theirs = plan_of(events)
+            theirs = find_plan(events, ComparePlan)
         except PerfbisectError:
             continue
         told = finished(events) and events[-1].data.get("word") != "inconclusive"
-        if isinstance(theirs, ComparePlan) and told and _alike(theirs, asked.plan):
+        if theirs is not None and told and _alike(theirs, asked.plan):
             old = wiring.now() - datetime.fromisoformat(events[0].time) > DAY
             return None if old else job
     return None

@@ -59,7 +59,7 @@ def compare(
 
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
-    from perfbisect.cli import finish, wiring
+    from perfbisect.cli import wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import UNDONE, emit
@@ -67,6 +67,7 @@ def compare(
     from perfbisect.cli.settle import settle, settle_all
     from perfbisect.cli.sweep import rungs, swept
     from perfbisect.errors import UsageError
+    from perfbisect.jobs.compare_kind import exit_code
     from perfbisect.render.compare_documents import CompareDocument, SweepDocument
     from perfbisect.render.compare_lines import compare_lines, plan_lines, sweep_lines
 
@@ -87,10 +88,10 @@ def compare(
     if not sweep:
         job = wiring.new_job(here)
         document = settle(here, asked[0], measuring, job)
-        return hand_out(document, compare_lines(document), finish.exit_code(document), measuring, job)
+        return hand_out(document, compare_lines(document), exit_code(document), measuring, job)
 
     def conclude(told: list[CompareDocument]) -> tuple[SweepDocument, int]:
-        return swept(told), max(finish.exit_code(one) for one in told)
+        return swept(told), max(exit_code(one) for one in told)
 
     whole, code, first = settle_all(here, asked, measuring, conclude)
     return hand_out(whole, sweep_lines(whole), code, measuring, first)

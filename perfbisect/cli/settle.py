@@ -15,6 +15,7 @@ from perfbisect.cli.output import teller
 from perfbisect.cli.place import Place
 from perfbisect.cli.verbs import beginning, carry_out
 from perfbisect.environments import Environment
+from perfbisect.jobs.compare_kind import COMPARE
 from perfbisect.jobs.imports import take_in
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_lines import plan_lines
@@ -55,6 +56,4 @@ def settle(here: Place, asked: Contest, working: Working, job: Job, *, held: boo
     with at_work(job, asked.slots, working, begin=beginning(job, asked.plan), held=held) as desk:
         for text in (*plan_lines(shown), f"job {job.id}", ""):
             say(text)
-        document = carry_out(here, desk, asked.plan, asked.builder, imported)
-    assert isinstance(document, CompareDocument)
-    return document
+        return carry_out(here, desk, COMPARE, asked.plan, asked.builder, imported)

@@ -42,7 +42,7 @@ def repro(
 
     Exit code: 3 it is there (a regression), 0 it is not, 4 inconclusive.
     """
-    from perfbisect.cli import finish, wiring
+    from perfbisect.cli import wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import UNDONE, emit, teller
@@ -51,6 +51,7 @@ def repro(
     from perfbisect.config.suspect_table import load_suspect_table
     from perfbisect.core.alert import way
     from perfbisect.errors import UsageError
+    from perfbisect.jobs.compare_kind import exit_code
     from perfbisect.jobs.track_detect import look
     from perfbisect.jobs.track_suspects import cell_of_ours, ranked, the_alert
     from perfbisect.render.compare_lines import compare_lines, plan_lines
@@ -84,4 +85,4 @@ def repro(
     teller(measuring)(line(told, 400))
     job = wiring.new_job(here)
     document = settle(here, asked, measuring, job)
-    return hand_out(document, compare_lines(document), finish.exit_code(document), measuring, job)
+    return hand_out(document, compare_lines(document), exit_code(document), measuring, job)

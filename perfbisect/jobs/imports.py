@@ -11,7 +11,7 @@ from perfbisect.core.compare import Side
 from perfbisect.errors import UsageError
 from perfbisect.jobs.compare_plan import ComparePlan, cells_of
 from perfbisect.jobs.fold import launches
-from perfbisect.jobs.plan import cell_of, plan_of
+from perfbisect.jobs.plan import find_plan, plan_data, read_cell
 from perfbisect.jobs.sides import SIDES
 from perfbisect.store.attempts import from_dict, to_dict
 from perfbisect.store.events import Clock, Event
@@ -34,10 +34,10 @@ def imports_from(job: Job, plan: ComparePlan) -> tuple[Imported, ...]:
     :raises UsageError: it measured another workload (the fields are named) or neither side.
     """
     events = read(job.journal).events
-    theirs = plan_of(events)
-    here = cells_of(plan)
-    served = cells_of(theirs) if isinstance(theirs, ComparePlan) else (cell_of(theirs),)
-    if theirs.digest != plan.digest:
+    here, compared, theirs = cells_of(plan), find_plan(events, ComparePlan), plan_data(events)
+    digest = str(theirs["digest"])
+    served = (read_cell(theirs["cell"], digest),) if compared is None else cells_of(compared)
+    if digest != plan.digest:
         fields = "; ".join(f"{name} {a} there, {b} here" for name, a, b in difference(served[0], here[0]))
         raise UsageError(
             f"job {job.id} cannot be imported: it measured another workload (cell_digest): {fields}",

@@ -15,8 +15,8 @@ from perfbisect.clients import CLIENTS
 from perfbisect.core.attempt import Attempt, Provenance
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.executors.provenance import instrument
+from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.imports import Imported
-from perfbisect.jobs.prepare import metric_of
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_lines import sweep_lines, verify_lines
 from perfbisect.resources import cells_folder

@@ -13,14 +13,14 @@ import pytest
 from perfbisect.core.metric import parse_metric
 from perfbisect.errors import UsageError
 from perfbisect.executors import AttemptRequest
-from perfbisect.jobs.bisect import begin
 from perfbisect.jobs.compare import compare
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan
 from perfbisect.jobs.compare_report import compare_document
 from perfbisect.jobs.foresee import foresee
 from perfbisect.jobs.imports import Imported, check_imports, imports_from, imports_of, take_in
-from perfbisect.jobs.plan import Setting
+from perfbisect.jobs.plan import begin
 from perfbisect.jobs.run import make_run_plan, run
+from perfbisect.jobs.setting import Setting
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_lines import IMPORTED, compare_lines
 from perfbisect.render.compare_report import compare_markdown
