@@ -9,6 +9,7 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
+from perfbisect.cli.invocation import Measuring
 
 
 @click.command(short_help="Name the change that made a cell worse.")
@@ -50,7 +51,7 @@ def bisect(
     seed: int,
     dry_run: bool,
     workers: int,
-    measuring: options.Measuring,
+    measuring: Measuring,
 ) -> int:
     """Name the change between GOOD and BAD that made CELL worse.
 
@@ -70,6 +71,7 @@ def bisect(
     """
     from perfbisect.cli import wiring
     from perfbisect.cli.desk import at_work
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import UNDONE, emit
     from perfbisect.cli.place import place_of
@@ -80,6 +82,8 @@ def bisect(
     from perfbisect.render.console import command_lines, plan_lines
     from perfbisect.render.notices import Planned
 
+    if measuring.detach and not dry_run:
+        return leave(measuring)
     here = place_of(measuring)
     wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.as_in)
     extras = Extras(

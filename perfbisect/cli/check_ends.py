@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from perfbisect.cli import wiring
+from perfbisect.cli.check_options import TypedCheck
 from perfbisect.cli.contest import Contest, TypedContest, contest
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.cli.settle import settle
 from perfbisect.core.compare import BLOCK
@@ -20,9 +20,6 @@ from perfbisect.jobs.recordings import ends_of
 from perfbisect.store.jobs import Job, finished
 from perfbisect.store.journal import read
 from perfbisect.system.git_bisect import bisect_ends
-
-if TYPE_CHECKING:
-    from perfbisect.cli.check_asked import TypedCheck
 
 DAY = timedelta(days=1)
 """Ends that were measured longer ago are measured again: a machine drifts."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from perfbisect.cli import changes, plan_notes, ranges, wiring
+from perfbisect.cli.check_options import TypedCheck
 from perfbisect.cli.desk import at_work, slots_for
 from perfbisect.cli.ending import hand_out
 from perfbisect.cli.imports import PLAIN, client_here
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.output import emit, teller
 from perfbisect.cli.place import Place
 from perfbisect.cli.verbs import beginning, carry_out
@@ -37,9 +37,6 @@ from perfbisect.render.check_lines import baseline_lines, check_plan_lines
 from perfbisect.store.jobs import Job
 from perfbisect.system.machine import machine
 from perfbisect.system.slots import Slot
-
-if TYPE_CHECKING:
-    from perfbisect.cli.check_asked import TypedCheck
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
+from perfbisect.cli.invocation import Measuring
 
 
 @click.command(short_help="Is the second change slower, faster or the same?")
@@ -43,7 +44,7 @@ def compare(
     sweep: bool,
     imports: tuple[str, ...],
     dry_run: bool,
-    measuring: options.Measuring,
+    measuring: Measuring,
 ) -> int:
     """Compare two changes, or two variants of one: A and B launched in turn until it is told.
 
@@ -61,6 +62,7 @@ def compare(
     """
     from perfbisect.cli import wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import UNDONE, emit
     from perfbisect.cli.place import place_of
@@ -71,6 +73,8 @@ def compare(
     from perfbisect.render.compare_documents import CompareDocument, SweepDocument
     from perfbisect.render.compare_lines import compare_lines, plan_lines, sweep_lines
 
+    if measuring.detach and not dry_run:
+        return leave(measuring)
     here = place_of(measuring)
     if measuring.as_in is not None:
         wiring.refuse_another(wiring.the_cell(here, cell, None), measuring.as_in)

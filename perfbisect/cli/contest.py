@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from perfbisect.cli import changes, imports, plan_notes, ranges, wiring
 from perfbisect.cli.desk import foreseen_slots
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change_text import parse_change_text

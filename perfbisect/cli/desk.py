@@ -13,7 +13,7 @@ from pathlib import Path
 from perfbisect.cli import plan_notes, wiring
 from perfbisect.cli.detach import hand_over
 from perfbisect.cli.ending import remembered
-from perfbisect.cli.options import Working
+from perfbisect.cli.invocation import Working
 from perfbisect.cli.output import say, teller
 from perfbisect.cli.signals import interruptible
 from perfbisect.core.cell import Cell

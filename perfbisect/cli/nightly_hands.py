@@ -10,7 +10,7 @@ from typing import TypeVar
 from perfbisect.cli import plan_notes, verbs, wiring
 from perfbisect.cli.desk import at_work, slots_for
 from perfbisect.cli.finish import write_report
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.cli.question import Question, Typed, question
 from perfbisect.core.cell import Cell

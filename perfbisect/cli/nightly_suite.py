@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from perfbisect.cli import plan_notes, wiring
 from perfbisect.cli.desk import at_work, slots_for
 from perfbisect.cli.finish import write_report
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.nightly_hands import Alone, beginning
-from perfbisect.cli.options import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.core.cell import Cell
 from perfbisect.errors import Interrupted, PerfbisectError

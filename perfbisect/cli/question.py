@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perfbisect.cli import changes, plan_notes, ranges, wiring
 from perfbisect.cli.desk import foreseen_slots, why_not_ahead
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.place import Place, needed
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import History

@@ -6,6 +6,7 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
+from perfbisect.cli.invocation import Working
 
 
 @click.command(short_help="Go on with a job after an interruption.")
@@ -23,7 +24,7 @@ def resume(
     metric: str | None,
     confirm_revert: bool,
     workers: int | None,
-    working: options.Working,
+    working: Working,
 ) -> int:
     """Go on with a job, as if nothing had happened. Without ID: the one unfinished job.
 
@@ -37,6 +38,7 @@ def resume(
     """
     from perfbisect.cli import wiring
     from perfbisect.cli.desk import at_work, refuse_other_parts, slots_for
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.kinds import kind_of
     from perfbisect.cli.place import place
@@ -48,6 +50,8 @@ def resume(
     from perfbisect.jobs.plan import cell_of
     from perfbisect.store.journal import read
 
+    if working.detach:
+        return leave(working)
     here = place(repo=working.repo, state=working.state)
     job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
     events = read(job.journal).events

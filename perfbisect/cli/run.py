@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from perfbisect.cli import options
+from perfbisect.cli.invocation import Measuring
 
 
 @click.command(short_help="Measure one change.")
@@ -18,7 +19,7 @@ def run(
     at: str,
     launches: int,
     runs: int,
-    measuring: options.Measuring,
+    measuring: Measuring,
 ) -> int:
     """Measure one change: serve it, benchmark it, print median, tails, spread and the seconds of each phase.
 
@@ -30,6 +31,7 @@ def run(
     """
     from perfbisect.cli import changes, plan_notes, wiring
     from perfbisect.cli.desk import at_work, slots_for
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import teller
     from perfbisect.cli.place import place_of
@@ -40,6 +42,8 @@ def run(
     from perfbisect.jobs.views import cell_document
     from perfbisect.render.console import cell_lines
 
+    if measuring.detach:
+        return leave(measuring)
     here = place_of(measuring)
     the_cell = wiring.the_cell(here, cell, measuring.variant)
     wiring.refuse_another(the_cell, measuring.as_in)

@@ -10,7 +10,7 @@ from perfbisect.cli.contest import Contest, planned
 from perfbisect.cli.desk import at_work
 from perfbisect.cli.ending import keep, remembered
 from perfbisect.cli.imports import check_client
-from perfbisect.cli.options import Working
+from perfbisect.cli.invocation import Working
 from perfbisect.cli.output import teller
 from perfbisect.cli.place import Place
 from perfbisect.cli.verbs import beginning, carry_out

@@ -8,6 +8,7 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.track_suspects import FDR
 
 
@@ -28,7 +29,7 @@ def repro(
     seed: int,
     dry_run: bool,
     fdr: float,
-    measuring: options.Measuring,
+    measuring: Measuring,
 ) -> int:
     """Compare the ends of ALERT's window on this machine, before anything is bisected.
 
@@ -44,6 +45,7 @@ def repro(
     """
     from perfbisect.cli import wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import UNDONE, emit, teller
     from perfbisect.cli.place import place_of
@@ -58,6 +60,8 @@ def repro(
     from perfbisect.render.safe import line
     from perfbisect.store.series import SeriesStore
 
+    if measuring.detach and not dry_run:
+        return leave(measuring)
     here, table = place_of(measuring), load_suspect_table()
     repository = here.needed_repository()
     with SeriesStore.of(here.state) as store:
