@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from perfbisect.jobs.kind import JobKind
-from perfbisect.jobs.plan import JobPlan
-from perfbisect.render.documents import Document
+from perfbisect.jobs.kind import DocumentT, JobKind
+from perfbisect.jobs.plan import PlanT
 from perfbisect.store.jobs import Job
 from perfbisect.system.whole_file import write_whole
 
-P = TypeVar("P", bound=JobPlan)
-D = TypeVar("D", bound=Document)
 
-
-def write_report(job: Job, kind: JobKind[P, D], document: D) -> None:
+def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT) -> None:
     """``report.md``, ``report.json`` and, where the kind has a page, ``report.html`` in the job's folder,
     each whole or not there.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from perfbisect.cli import plan_notes, verbs, wiring
 from perfbisect.cli.desk import at_work, slots_for
@@ -21,15 +20,13 @@ from perfbisect.jobs.bisect_plan import BisectPlan, Extras
 from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.nightly_hands import CellJob, Search, Window, one_after_another
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
-from perfbisect.jobs.plan import JobPlan, require_plan
+from perfbisect.jobs.plan import PlanT, require_plan
 from perfbisect.jobs.run import make_run_plan, run
 from perfbisect.jobs.run_kind import RUN
 from perfbisect.jobs.run_plan import RunPlan
 from perfbisect.render.documents import ReportDocument
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import read
-
-P = TypeVar("P", bound=JobPlan)
 
 
 @dataclass(frozen=True)
@@ -141,7 +138,7 @@ def _same(cell: Cell, plan: CellPlan) -> None:
         raise UsageError(f"cell {plan.name} was changed in the night: {plan.source} is another workload now")
 
 
-def begun_plan(job: Job, plan_type: type[P]) -> P | None:
+def begun_plan(job: Job, plan_type: type[PlanT]) -> PlanT | None:
     """The plan of a job that has begun, None of a new one. :raises UsageError: it cannot be read."""
     events = read(job.journal).events if job.journal.exists() else ()
     return require_plan(job, events, plan_type) if events else None

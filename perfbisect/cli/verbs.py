@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from perfbisect.cli import wiring
 from perfbisect.cli.desk import Desk
@@ -11,13 +10,9 @@ from perfbisect.cli.ending import keep
 from perfbisect.cli.finish import write_report
 from perfbisect.cli.place import Place
 from perfbisect.environments import Builder, Environment
-from perfbisect.jobs.kind import JobKind
-from perfbisect.jobs.plan import JobPlan, begin
-from perfbisect.render.documents import Document
+from perfbisect.jobs.kind import DocumentT, JobKind
+from perfbisect.jobs.plan import JobPlan, PlanT, begin
 from perfbisect.store.jobs import Job
-
-P = TypeVar("P", bound=JobPlan)
-D = TypeVar("D", bound=Document)
 
 
 def beginning(job: Job, plan: JobPlan) -> Callable[[], None]:
@@ -28,11 +23,11 @@ def beginning(job: Job, plan: JobPlan) -> Callable[[], None]:
 def carry_out(
     here: Place,
     desk: Desk,
-    kind: JobKind[P, D],
-    plan: P,
+    kind: JobKind[PlanT, DocumentT],
+    plan: PlanT,
     builder: Builder,
     before: Callable[[Environment | None], None] = lambda _: None,
-) -> D:
+) -> DocumentT:
     """Runs a job that has begun to its report. Raises what its kind raises, and what the client's build does.
 
     ``before``: told of the one client of all sides, if there is one, before anything is launched.

@@ -8,14 +8,13 @@ from typing import Any, Generic, TypeVar
 
 from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef
-from perfbisect.jobs.plan import JobPlan, require_plan, verb_of
+from perfbisect.jobs.plan import JobPlan, PlanT, require_plan, verb_of
 from perfbisect.jobs.work import Tools
 from perfbisect.render.documents import Document, LaunchDocument, MetricDocument, MinutesDocument
 from perfbisect.store.events import Event
 from perfbisect.store.jobs import Job
 
-P = TypeVar("P", bound=JobPlan)
-D = TypeVar("D", bound=Document)
+DocumentT = TypeVar("DocumentT", bound=Document)
 
 
 @dataclass(frozen=True)
@@ -60,26 +59,26 @@ def one_worker(_: JobPlan) -> int:
 
 
 @dataclass(frozen=True)
-class JobKind(Generic[P, D]):
+class JobKind(Generic[PlanT, DocumentT]):
     """A kind of job. Functions of a job hold no lock: whoever calls ``run`` holds the job."""
 
-    plan: type[P]
-    run: Callable[[Job, Tools], D]
+    plan: type[PlanT]
+    run: Callable[[Job, Tools], DocumentT]
     """Runs a job that has its plan in the journal, new or resumed, to its document."""
-    document: Callable[[Job, Sequence[Event]], D]
+    document: Callable[[Job, Sequence[Event]], DocumentT]
     """The document of a job as far as it is."""
-    exit_code: Callable[[D], int]
-    status: Callable[[D], JobStatus]
-    lines: Callable[[D], list[str]]
+    exit_code: Callable[[DocumentT], int]
+    status: Callable[[DocumentT], JobStatus]
+    lines: Callable[[DocumentT], list[str]]
     """The document for a terminal."""
-    markdown: Callable[[D], str]
-    client_change: Callable[[P], Change]
+    markdown: Callable[[DocumentT], str]
+    client_change: Callable[[PlanT], Change]
     """The change whose engine brings the client where no other environment does."""
-    workers: Callable[[P], int] = one_worker
-    page: Callable[[D], str] | None = None
+    workers: Callable[[PlanT], int] = one_worker
+    page: Callable[[DocumentT], str] | None = None
     """The document as one HTML page."""
     amend: Callable[[Job, Tools, Amendment], None] | None = None
-    document_for_metric: Callable[[Job, Sequence[Event], MetricRef], D] | None = None
+    document_for_metric: Callable[[Job, Sequence[Event], MetricRef], DocumentT] | None = None
     """The document as if another metric had been asked for."""
 
     @property
@@ -87,7 +86,7 @@ class JobKind(Generic[P, D]):
         """The verb by which journals of this kind are known."""
         return verb_of(self.plan)
 
-    def read_plan(self, job: Job, events: Sequence[Event]) -> P:
+    def read_plan(self, job: Job, events: Sequence[Event]) -> PlanT:
         """The plan in a journal. :raises UsageError: none of this kind that can be read."""
         return require_plan(job, events, self.plan)
 

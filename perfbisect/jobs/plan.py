@@ -36,7 +36,7 @@ class JobPlan(Data):
         return parse_metric(self.metric)
 
 
-P = TypeVar("P", bound=JobPlan)
+PlanT = TypeVar("PlanT", bound=JobPlan)
 
 
 def verb_of(plan_type: type[JobPlan]) -> str:
@@ -94,7 +94,7 @@ def plan_data(events: Sequence[Event]) -> Mapping[str, Any]:
     return data
 
 
-def find_plan(events: Sequence[Event], plan_type: type[P]) -> P | None:
+def find_plan(events: Sequence[Event], plan_type: type[PlanT]) -> PlanT | None:
     """The plan in a journal; None where the job is of another kind.
 
     :raises UsageError: there is none, or it cannot be read.
@@ -108,7 +108,9 @@ def find_plan(events: Sequence[Event], plan_type: type[P]) -> P | None:
         raise UsageError(f"the job's plan cannot be read: {error}", next_step="start a new job") from error
 
 
-def require_plan(job: Job, events: Sequence[Event], plan_type: type[P], *, next_step: str | None = None) -> P:
+def require_plan(
+    job: Job, events: Sequence[Event], plan_type: type[PlanT], *, next_step: str | None = None
+) -> PlanT:
     """The plan in a journal of this kind.
 
     :raises UsageError: the job is of another kind, or its plan cannot be read.
