@@ -28,11 +28,15 @@ from perfbisect.core.bisect import Costs, Event, Measure, Measured, Plan, next_a
 from perfbisect.core.change import Change, History
 from perfbisect.environments.spec import make_builder
 from perfbisect.executors.local import LocalExecutor
-from perfbisect.jobs.bisect import begin, bisect
-from perfbisect.jobs.fold import launches, project
-from perfbisect.jobs.plan import BisectPlan, Setting, plan_of
-from perfbisect.jobs.prepare import make_plan, metric_of
+from perfbisect.jobs.bisect import bisect
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.fold import launches
+from perfbisect.jobs.plan import begin, find_plan
+from perfbisect.jobs.prepare import make_plan
+from perfbisect.jobs.projection import project
 from perfbisect.jobs.run import make_run_plan, run
+from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.work import Tools
 from perfbisect.render.notices import Launched, Launching, Notice, PhaseBegan
 from perfbisect.store.attempts import to_dict
@@ -273,9 +277,9 @@ def fold(count: int) -> Cost:
         long.write_text("".join(line.line() for line in journal(read(job.journal).events[0], count)))
         began = time.process_time()
         events = read(long).events
-        plan = plan_of(events)
+        plan = find_plan(events, BisectPlan)
         seen = launches(events)
-        assert isinstance(plan, BisectPlan)
+        assert plan is not None
         project(seen, plan)
         took = time.process_time() - began
     return Cost("a journal folded", took, 1.0, "s", f"{len(events)} events, {len(seen)} attempts")

@@ -9,6 +9,7 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
+from perfbisect.cli.invocation import Measuring
 
 
 @click.command(short_help="Name the change that made a cell worse.")
@@ -50,7 +51,7 @@ def bisect(
     seed: int,
     dry_run: bool,
     workers: int,
-    measuring: options.Measuring,
+    measuring: Measuring,
 ) -> int:
     """Name the change between GOOD and BAD that made CELL worse.
 
@@ -68,17 +69,21 @@ def bisect(
 
     Exit code: 3 a change is named, 0 not reproduced, 4 too small or out of budget.
     """
-    from perfbisect.cli import finish, wiring
+    from perfbisect.cli import wiring
     from perfbisect.cli.desk import at_work
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import UNDONE, emit
     from perfbisect.cli.place import place_of
     from perfbisect.cli.question import Typed, question
-    from perfbisect.cli.verbs import beginning, carry_out, lines_of
-    from perfbisect.jobs.plan import Extras
+    from perfbisect.cli.verbs import beginning, carry_out
+    from perfbisect.jobs.bisect_kind import BISECT
+    from perfbisect.jobs.bisect_plan import Extras
     from perfbisect.render.console import command_lines, plan_lines
     from perfbisect.render.notices import Planned
 
+    if measuring.detach and not dry_run:
+        return leave(measuring)
     here = place_of(measuring)
     wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.as_in)
     extras = Extras(
@@ -99,5 +104,5 @@ def bisect(
     job = wiring.new_job(here)
     with at_work(job, asked.slots, measuring, begin=beginning(job, asked.plan)) as desk:
         desk.sink(Planned(job.id, asked.shown))
-        document = carry_out(here, desk, asked.plan, asked.builder)
-    return hand_out(document, lines_of(document), finish.exit_code(document), measuring, job)
+        document = carry_out(here, desk, BISECT, asked.plan, asked.builder)
+    return hand_out(document, BISECT.lines(document), BISECT.exit_code(document), measuring, job)

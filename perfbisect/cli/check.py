@@ -8,6 +8,7 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes, Percent
+from perfbisect.cli.invocation import Measuring
 
 
 @click.command(short_help="For CI: is a commit worse by more than a limit?")
@@ -43,7 +44,7 @@ def check(
     budget: float | None,
     seed: int,
     dry_run: bool,
-    measuring: options.Measuring,
+    measuring: Measuring,
 ) -> int:
     """Is a commit worse than a revision, or than what was measured before, by more than a limit?
 
@@ -61,12 +62,16 @@ def check(
 
     Exit code: 0 not worse by more, 3 worse by more, 4 inconclusive; with --git-bisect as git has them.
     """
-    from perfbisect.cli import check_asked
+    from perfbisect.cli.check_asked import decide
+    from perfbisect.cli.check_options import TypedCheck
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.place import place_of
 
-    typed = check_asked.TypedCheck(
+    if measuring.detach and not dry_run:
+        return leave(measuring)
+    typed = TypedCheck(
         cell, at, against, fail_over, baseline, save_baseline, good_value, bad_value, git_bisect, launches,
         budget, seed, dry_run,
     )  # fmt: skip
     here = place_of(measuring)
-    return check_asked.decide(here, typed, measuring)
+    return decide(here, typed, measuring)

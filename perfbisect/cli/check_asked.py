@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-from perfbisect.cli import changes, finish
+from perfbisect.cli import changes
+from perfbisect.cli.check_ends import ends
 from perfbisect.cli.check_level import level_plan, measured, planned_level, save
+from perfbisect.cli.check_options import How, TypedCheck
 from perfbisect.cli.contest import TypedContest, contest, planned
 from perfbisect.cli.ending import hand_out
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.output import emit
 from perfbisect.cli.place import Place
 from perfbisect.cli.settle import settle
@@ -23,12 +24,12 @@ from perfbisect.errors import (
     UntestableError,
     UsageError,
 )
+from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.check import Level
+from perfbisect.jobs.check_kind import exit_code
 from perfbisect.jobs.compare import NothingDiffersError, SideRefusedError
 from perfbisect.jobs.fold import launches
 from perfbisect.jobs.next_command import git
-from perfbisect.jobs.plan import ComparePlan, plan_of
-from perfbisect.jobs.prepare import metric_of
 from perfbisect.jobs.recorded import Recorded
 from perfbisect.jobs.recordings import read_recorded, recorded_by
 from perfbisect.jobs.views import cell_document, change_document, metric_document
@@ -44,62 +45,6 @@ MOST = 20
 """Launches of the commit, at most."""
 SAVED = 8
 """Launches of a baseline."""
-
-How = Literal["rev", "baseline", "values", "ends", "save"]
-
-
-@dataclass(frozen=True)
-class TypedCheck:
-    """The options of ``perfbisect check`` as they were typed; ``fail_over`` is a share."""
-
-    cell: str | None
-    at: str | None
-    against: str | None
-    fail_over: float | None
-    baseline: str | None
-    save_baseline: Path | None
-    good_value: float | None
-    bad_value: float | None
-    git_bisect: bool
-    launches: int | None
-    budget: float | None
-    seed: int
-    dry_run: bool
-
-    @property
-    def how(self) -> How:
-        """What the commit is held against.
-
-        :raises UsageError: nothing, several things, or something of which a part is missing.
-        """
-        asked: list[How] = []
-        asked += ["baseline" if self.against == "baseline" else "rev"] if self.against else []
-        asked += ["values"] if self.good_value is not None or self.bad_value is not None else []
-        asked += ["save"] if self.save_baseline else []
-        if not asked and self.git_bisect:
-            asked = ["ends"]
-        if len(asked) != 1:
-            raise UsageError(
-                "a check holds a commit against one thing: --against REV, --against baseline, or "
-                "--good-value and --bad-value; --save-baseline measures one",
-                next_step="perfbisect check CELL --against REV --fail-over 5%",
-            )
-        how = asked[0]
-        if (self.baseline is not None) != (how == "baseline"):
-            raise UsageError(
-                "--against baseline and --baseline FILE|JOB go together",
-                next_step="perfbisect check CELL --save-baseline FILE writes one; status lists jobs",
-            )
-        if (self.fail_over is not None) != (how in ("rev", "baseline")):
-            raise UsageError(
-                "--against and --fail-over go together: by how much may the commit be worse?",
-                next_step="--against REV --fail-over 5%",
-            )
-        if how == "values" and (self.good_value is None or self.bad_value is None):
-            raise UsageError("--good-value and --bad-value go together: the line is in their middle")
-        if self.git_bisect and self.at is not None:
-            raise UsageError("--git-bisect answers for the commit that git asks about: leave --at out")
-        return how
 
 
 def decide(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
@@ -127,8 +72,8 @@ def decide(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
         job = new_job(here)
         document = measured(here, asked, measuring, job)
     except (BuildError, ServerError) as error:
-        raise _untestable(error, typed, job) from error
-    return hand_out(document, checked_lines(document), finish.exit_code(document), measuring, job)
+        raise _untestable(error, typed, job, position=0) from error
+    return hand_out(document, checked_lines(document), exit_code(document), measuring, job)
 
 
 def _against_rev(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
@@ -151,9 +96,9 @@ def _against_rev(here: Place, typed: TypedCheck, measuring: Measuring) -> int:
         emit(nothing, checked_lines(nothing), as_json=measuring.as_json, full=measuring.full)
         return EXIT_OK
     except (BuildError, ServerError) as error:
-        raise _untestable(error, typed, job) from error
+        raise _untestable(error, typed, job, position=1) from error
     document = checked_of(compared)
-    return hand_out(document, checked_lines(document), finish.exit_code(document), measuring, job)
+    return hand_out(document, checked_lines(document), exit_code(document), measuring, job)
 
 
 def _level(here: Place, typed: TypedCheck, measuring: Measuring, how: How) -> Level:
@@ -161,8 +106,6 @@ def _level(here: Place, typed: TypedCheck, measuring: Measuring, how: How) -> Le
         assert typed.good_value is not None and typed.bad_value is not None
         return Level(values=(typed.good_value, typed.bad_value))
     if how == "ends":
-        from perfbisect.cli.check_ends import ends
-
         return Level(ends=ends(here, typed, measuring, launches=typed.launches or MOST))
     return Level(baseline=_baseline(here, str(typed.baseline)), fail_over=typed.fail_over or 0.0)
 
@@ -201,22 +144,26 @@ def _nothing(here: Place, typed: TypedCheck, measuring: Measuring, error: UsageE
     )
 
 
-def _untestable(error: PerfbisectError, typed: TypedCheck, job: Job | None) -> PerfbisectError:
-    """The error as it is, or as the skip that it is to git: where the checked commit itself is at fault."""
+def _untestable(
+    error: PerfbisectError, typed: TypedCheck, job: Job | None, *, position: int
+) -> PerfbisectError:
+    """The error as it is, or as the skip that it is to git: where the checked commit itself is at fault.
+
+    ``position``: that of the checked commit in its job.
+    """
     if typed.git_bisect and (
-        (isinstance(error, SideRefusedError) and error.side == "b") or (job and _at_fault(job))
+        (isinstance(error, SideRefusedError) and error.side == "b") or (job and _at_fault(job, position))
     ):
         return UntestableError(error.message, where=error.where, next_step="git bisect goes on without it")
     return error
 
 
-def _at_fault(job: Job) -> bool:
-    """True if the job ended with a failure of the commit that is checked, and of no other."""
+def _at_fault(job: Job, position: int) -> bool:
+    """True if the job ended with a failure of the commit at this position, and of no other."""
     if not job.journal.exists():
         return False
-    events = read(job.journal).events
-    seen = launches(events)
+    seen = launches(read(job.journal).events)
     if not seen:
         return False
     last = max(seen, key=lambda launch: launch.ended)
-    return last.refused and last.position == (1 if isinstance(plan_of(events), ComparePlan) else 0)
+    return last.refused and last.position == position

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from perfbisect.cli import wiring
+from perfbisect.cli.check_options import TypedCheck
 from perfbisect.cli.contest import Contest, TypedContest, contest
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.cli.settle import settle
 from perfbisect.core.compare import BLOCK
 from perfbisect.errors import MachineError, PerfbisectError, UsageError
+from perfbisect.jobs.compare_plan import ComparePlan
 from perfbisect.jobs.compare_report import compare_document
-from perfbisect.jobs.plan import ComparePlan, plan_of
+from perfbisect.jobs.plan import find_plan
 from perfbisect.jobs.recorded import Recorded
 from perfbisect.jobs.recordings import ends_of
 from perfbisect.store.jobs import Job, finished
 from perfbisect.store.journal import read
 from perfbisect.system.git_bisect import bisect_ends
-
-if TYPE_CHECKING:
-    from perfbisect.cli.check_asked import TypedCheck
 
 DAY = timedelta(days=1)
 """Ends that were measured longer ago are measured again: a machine drifts."""
@@ -74,11 +72,11 @@ def _known(here: Place, asked: Contest) -> Job | None:
     for job in reversed(here.jobs.all()):
         try:
             events = read(job.journal).events
-            theirs = plan_of(events)
+            theirs = find_plan(events, ComparePlan)
         except PerfbisectError:
             continue
         told = finished(events) and events[-1].data.get("word") != "inconclusive"
-        if isinstance(theirs, ComparePlan) and told and _alike(theirs, asked.plan):
+        if theirs is not None and told and _alike(theirs, asked.plan):
             old = wiring.now() - datetime.fromisoformat(events[0].time) > DAY
             return None if old else job
     return None

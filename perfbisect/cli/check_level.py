@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from perfbisect.cli import changes, ranges, wiring
+from perfbisect.cli import changes, plan_notes, ranges, wiring
+from perfbisect.cli.check_options import TypedCheck
 from perfbisect.cli.desk import at_work, slots_for
 from perfbisect.cli.ending import hand_out
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.output import emit, teller
 from perfbisect.cli.place import Place
 from perfbisect.cli.verbs import beginning, carry_out
@@ -20,16 +20,18 @@ from perfbisect.core.level import LEAST, STEP
 from perfbisect.environments import Builder, Environment
 from perfbisect.errors import EXIT_OK, UsageError
 from perfbisect.executors.provenance import instrument
+from perfbisect.jobs.capabilities import metric_of, runs_per_launch
 from perfbisect.jobs.check import Level, make_check_plan
+from perfbisect.jobs.check_kind import CHECK
 from perfbisect.jobs.check_plan import CheckPlan
 from perfbisect.jobs.check_report import recorded_document, recorded_documents
 from perfbisect.jobs.compare import RUNS
 from perfbisect.jobs.expect import learnt_costs
 from perfbisect.jobs.planned import earlier_attempts
-from perfbisect.jobs.prepare import metric_of, runs_per_launch
 from perfbisect.jobs.recorded import refuse_other_place
 from perfbisect.jobs.recordings import recorded_by, write_recorded
 from perfbisect.jobs.run import make_run_plan
+from perfbisect.jobs.run_kind import RUN
 from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.views import cell_document, change_document, commands_document, metric_document
 from perfbisect.render.check_documents import BaselineDocument, CheckedDocument, CheckPlanDocument
@@ -38,9 +40,6 @@ from perfbisect.store.jobs import Job
 from perfbisect.system import environ
 from perfbisect.system.machine import machine
 from perfbisect.system.slots import Slot
-
-if TYPE_CHECKING:
-    from perfbisect.cli.check_asked import TypedCheck
 
 _PLAIN = " plain"
 """How the digest of a client ends that was told to print no table."""
@@ -82,7 +81,7 @@ def level_plan(
         launches=launches,
         budget=ranges.budget(here, typed.budget),
         machine_class=machine({**os.environ, **slots[0].env}, profile).kind,
-        told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
+        told=(*plan_notes.repository_notes(here, setting), *plan_notes.slot_notes(slots)),
     )
     earlier = earlier_attempts(here.jobs, cell.digest)
     costs = learnt_costs(earlier, ranges.costs(setting.environment))
@@ -103,9 +102,7 @@ def measured(here: Place, asked: LevelCheck, measuring: Measuring, job: Job) -> 
     with at_work(job, asked.slots, measuring, begin=beginning(job, plan)) as desk:
         for text in (*check_plan_lines(planned_level(asked)), f"job {job.id}", ""):
             say(text)
-        document = carry_out(here, desk, plan, asked.builder, known)
-    assert isinstance(document, CheckedDocument)
-    return document
+        return carry_out(here, desk, CHECK, plan, asked.builder, known)
 
 
 def planned_level(asked: LevelCheck) -> CheckPlanDocument:
@@ -151,7 +148,7 @@ def save(here: Place, typed: TypedCheck, measuring: Measuring, *, launches: int)
         setting=setting,
         launches=launches,
         runs=min(RUNS, runs_per_launch(cell)),
-        told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
+        told=(*plan_notes.repository_notes(here, setting), *plan_notes.slot_notes(slots)),
     )
     costs = learnt_costs(earlier_attempts(here.jobs, cell.digest), ranges.costs(setting.environment))
     minutes = launches * (costs.launch + plan.runs * costs.run)
@@ -177,7 +174,7 @@ def save(here: Place, typed: TypedCheck, measuring: Measuring, *, launches: int)
     with at_work(job, slots, measuring, begin=beginning(job, plan)) as desk:
         for text in (*check_plan_lines(shown), f"job {job.id}", ""):
             say(text)
-        carry_out(here, desk, plan, builder)
+        carry_out(here, desk, RUN, plan, builder)
     level = recorded_by(job)
     write_recorded(typed.save_baseline, level)
     document = BaselineDocument(

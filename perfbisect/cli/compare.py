@@ -8,6 +8,7 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
+from perfbisect.cli.invocation import Measuring
 
 
 @click.command(short_help="Is the second change slower, faster or the same?")
@@ -35,7 +36,7 @@ def compare(
     seed: int,
     sweep: bool,
     dry_run: bool,
-    measuring: options.Measuring,
+    measuring: Measuring,
 ) -> int:
     """Compare two changes, or two variants of one: A and B launched in turn until it is told.
 
@@ -50,16 +51,20 @@ def compare(
 
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
-    from perfbisect.cli import finish, wiring
+    from perfbisect.cli import wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import UNDONE, emit
     from perfbisect.cli.place import place_of
     from perfbisect.cli.settle import settle, settle_all
     from perfbisect.cli.sweep import rungs, swept
+    from perfbisect.jobs.compare_kind import exit_code
     from perfbisect.render.compare_documents import CompareDocument, SweepDocument
     from perfbisect.render.compare_lines import compare_lines, plan_lines, sweep_lines
 
+    if measuring.detach and not dry_run:
+        return leave(measuring)
     here = place_of(measuring)
     if measuring.as_in is not None:
         wiring.refuse_another(wiring.the_cell(here, cell, None), measuring.as_in)
@@ -73,10 +78,10 @@ def compare(
     if not sweep:
         job = wiring.new_job(here)
         document = settle(here, asked[0], measuring, job)
-        return hand_out(document, compare_lines(document), finish.exit_code(document), measuring, job)
+        return hand_out(document, compare_lines(document), exit_code(document), measuring, job)
 
     def conclude(told: list[CompareDocument]) -> tuple[SweepDocument, int]:
-        return swept(told), max(finish.exit_code(one) for one in told)
+        return swept(told), max(exit_code(one) for one in told)
 
     whole, code, first = settle_all(here, asked, measuring, conclude)
     return hand_out(whole, sweep_lines(whole), code, measuring, first)

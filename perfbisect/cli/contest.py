@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.cli import changes, ranges, wiring
+from perfbisect.cli import changes, plan_notes, ranges, wiring
 from perfbisect.cli.desk import foreseen_slots
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change_text import parse_change_text
 from perfbisect.environments import Builder
 from perfbisect.errors import UsageError
+from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.compare import make_compare_plan
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
 from perfbisect.jobs.compare_report import side_document
 from perfbisect.jobs.expect import learnt_costs
 from perfbisect.jobs.foresee import Foreseen, foresee
 from perfbisect.jobs.planned import earlier_attempts
-from perfbisect.jobs.prepare import metric_of
 from perfbisect.jobs.views import cell_document, commands_document, metric_document
 from perfbisect.render.compare_documents import ComparePlanDocument
 from perfbisect.system.slots import Slot
@@ -96,7 +96,7 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         watch=typed.watch,
         fail_over=typed.fail_over,
         deploy=ranges.deploy(here),
-        told=(*ranges.told(here, setting), *of_slots),
+        told=(*plan_notes.repository_notes(here, setting), *of_slots),
     )
     earlier = earlier_attempts(here.jobs, cell.digest)
     costs = learnt_costs(earlier, ranges.costs(environment))

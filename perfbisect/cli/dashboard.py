@@ -54,7 +54,6 @@ def build(
     from perfbisect.cli.documents import DashboardDocument
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
-    from perfbisect.cli.wiring import now
     from perfbisect.config.suspect_table import load_suspect_table
     from perfbisect.core.point import stamp
     from perfbisect.errors import UsageError
@@ -62,6 +61,7 @@ def build(
     from perfbisect.jobs.track_site import bisections, site
     from perfbisect.render.site import build as write
     from perfbisect.store.series import SeriesStore
+    from perfbisect.system.clock import now
 
     if commit_url and ("{sha}" not in commit_url or not commit_url.startswith("https://")):
         raise UsageError(f"--commit-url {commit_url!r} is no address of a commit: https://...{{sha}}")

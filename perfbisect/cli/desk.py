@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.cli import ranges, wiring
+from perfbisect.cli import plan_notes, wiring
 from perfbisect.cli.detach import hand_over
 from perfbisect.cli.ending import remembered
-from perfbisect.cli.options import Working
+from perfbisect.cli.invocation import Working
 from perfbisect.cli.output import say, teller
 from perfbisect.cli.signals import interruptible
 from perfbisect.core.cell import Cell
@@ -24,9 +24,9 @@ from perfbisect.executors import surroundings
 from perfbisect.executors.engines import check_stages
 from perfbisect.executors.local import LocalExecutor
 from perfbisect.executors.surroundings import machine_limits
-from perfbisect.jobs.ahead import LEAST_CORES, SpareCores
 from perfbisect.jobs.fold import Launch
-from perfbisect.jobs.plan import Setting
+from perfbisect.jobs.setting import Setting
+from perfbisect.jobs.spare_cores import LEAST_CORES, SpareCores
 from perfbisect.jobs.work import BACKOFF, Tools
 from perfbisect.render.console import Console as Lines
 from perfbisect.render.notices import Sink, Told
@@ -108,7 +108,7 @@ def foreseen_slots(
         if not dry:
             raise
         return (), (f"nothing can start on this machine: {error.message}",)
-    return slots, ranges.told_of_slots(slots)
+    return slots, plan_notes.slot_notes(slots)
 
 
 def refuse_other_parts(job: str, seen: Sequence[Launch], slots: Sequence[Slot], named: str) -> None:

@@ -13,11 +13,10 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+from perfbisect.cli.invocation import Working
 from perfbisect.cli.job_documents import DetachedDocument
-from perfbisect.cli.options import Working
 from perfbisect.cli.output import emit
 from perfbisect.cli.place import place
 from perfbisect.errors import EXIT_OK, MachineError, PerfbisectError
@@ -29,8 +28,8 @@ _OPTION = "--detach"
 _START = "import sys; sys.path = [p for p in sys.path if p]; from perfbisect.cli import main; main()"
 
 
-def leave(working: Working, typed: Sequence[str]) -> int:
-    """Starts ``perfbisect TYPED`` to go on by itself; its job is told once it has begun.
+def leave(working: Working) -> int:
+    """Starts the command of this process without its shell; returns once its job has begun.
 
     Returns the exit code: that of the child where it ended before a job began; what is wrong it has told.
 
@@ -39,7 +38,7 @@ def leave(working: Working, typed: Sequence[str]) -> int:
     reading, writing = os.pipe()
     try:
         child = subprocess.Popen(
-            [sys.executable, "-c", _START, *(word for word in typed if word != _OPTION)],
+            [sys.executable, "-c", _START, *(word for word in sys.argv[1:] if word != _OPTION)],
             env=os.environ | {_VARIABLE: str(writing)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,

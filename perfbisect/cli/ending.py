@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from perfbisect.cli.options import Working
+from perfbisect.cli.invocation import Working
 from perfbisect.cli.output import emit
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OURS, MachineError, PerfbisectError
 from perfbisect.render.documents import Document

@@ -131,22 +131,20 @@ def report(
       perfbisect report 20260102-030405-ab12 --format md > report.md
       perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
-    from perfbisect.cli import finish
+    from perfbisect.cli.kinds import read_document
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
-    from perfbisect.cli.state import document_of
-    from perfbisect.render.documents import ReportDocument
+    from perfbisect.errors import UsageError
 
     jobs = place(repo=repo, state=state).jobs
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("report")
-    document = document_of(job, metric)
-    text = finish.text_of(document)
+    kind, document = read_document(job, metric)
+    text = kind.markdown(document)
     if form == "html":
-        from perfbisect.errors import UsageError
-        from perfbisect.render.html_report import html
-
-        if not isinstance(document, ReportDocument):
-            raise UsageError(f"job {job.id} is no bisection: its report has no page", next_step="--format md")
-        text = html(document)
+        if kind.page is None:
+            raise UsageError(
+                f"job {job.id} is a {kind.plan.noun}: its report has no page", next_step="--format md"
+            )
+        text = kind.page(document)
     emit(document, [text.rstrip("\n")], as_json=as_json or form == "json", full=full or form == "json")
     return 0

@@ -48,8 +48,8 @@ def nightly(
     Exit code: that of the worst finding: 130 interrupted, 2 a cell is wrong, 3 a regression is new, 5 a cell
     or a step failed, 1 a failure of ours, 4 a bisection is not settled, 0 nothing new.
     """
+    from perfbisect.cli.invocation import Measuring
     from perfbisect.cli.nightly_scene import dress, go
-    from perfbisect.cli.options import Measuring
     from perfbisect.cli.output import emit
     from perfbisect.errors import UsageError
     from perfbisect.render.nightly_lines import nightly_lines

@@ -6,19 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfbisect.cli import finish, ranges, verbs, wiring
+from perfbisect.cli import plan_notes, verbs, wiring
 from perfbisect.cli.desk import at_work, slots_for
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.finish import write_report
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.cli.question import Question, Typed, question
 from perfbisect.core.cell import Cell
 from perfbisect.environments import Builder
 from perfbisect.errors import PerfbisectError, UsageError
+from perfbisect.jobs.bisect_kind import BISECT
+from perfbisect.jobs.bisect_plan import BisectPlan, Extras
+from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.nightly_hands import CellJob, Search, Window, one_after_another
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
-from perfbisect.jobs.plan import Extras, JobPlan, plan_of
-from perfbisect.jobs.prepare import metric_of
+from perfbisect.jobs.plan import PlanT, require_plan
 from perfbisect.jobs.run import make_run_plan, run
+from perfbisect.jobs.run_kind import RUN
+from perfbisect.jobs.run_plan import RunPlan
 from perfbisect.render.documents import ReportDocument
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import read
@@ -40,14 +45,14 @@ class Alone:
         job, setting = one.job, night.setting
         slots = slots_for(one.plan.load(), 1, setting.machine)
         builder = wiring.builder_of(self.here, setting)
-        begin = beginning(night, one, builder, ranges.told_of_slots(slots))
+        begin = beginning(night, one, builder, plan_notes.slot_notes(slots))
         with at_work(job, slots, self.measuring, begin=begin) as desk:
             limit = desk.tools(builder, None, setting).limits.build
             client = wiring.client_environment(
                 self.here, setting, builder, night.commit, job.path / "client-build.log", limit
             )
             document = run(job, desk.tools(builder, client, setting), until=launch)
-            finish.write_report(job, document)
+            write_report(job, RUN, document)
 
 
 def beginning(night: NightPlan, one: CellJob, builder: Builder, told: Sequence[str]) -> Callable[[], None]:
@@ -56,7 +61,7 @@ def beginning(night: NightPlan, one: CellJob, builder: Builder, told: Sequence[s
     :raises UsageError: the cell cannot be measured so.
     :raises BuildError: the commit cannot be built.
     """
-    if begun_plan(one.job) is not None:
+    if begun_plan(one.job, RunPlan) is not None:
         return _nothing
     cell = one.plan.load()
     plan = make_run_plan(
@@ -85,12 +90,10 @@ class Bisection:
         return self.asked.shown.expected.minutes_low
 
     def __call__(self, job: Job) -> ReportDocument:
-        asked, begun = self.asked, begun_plan(job)
+        asked, begun = self.asked, begun_plan(job, BisectPlan)
         begin = verbs.beginning(job, asked.plan) if begun is None else _nothing
         with at_work(job, asked.slots, self.measuring, begin=begin) as desk:
-            document = verbs.carry_out(self.here, desk, begun or asked.plan, asked.builder)
-        assert isinstance(document, ReportDocument)
-        return document
+            return verbs.carry_out(self.here, desk, BISECT, begun or asked.plan, asked.builder)
 
 
 @dataclass(frozen=True)
@@ -135,10 +138,10 @@ def _same(cell: Cell, plan: CellPlan) -> None:
         raise UsageError(f"cell {plan.name} was changed in the night: {plan.source} is another workload now")
 
 
-def begun_plan(job: Job) -> JobPlan | None:
+def begun_plan(job: Job, plan_type: type[PlanT]) -> PlanT | None:
     """The plan of a job that has begun, None of a new one. :raises UsageError: it cannot be read."""
     events = read(job.journal).events if job.journal.exists() else ()
-    return plan_of(events) if events else None
+    return require_plan(job, events, plan_type) if events else None
 
 
 def _nothing() -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.cli import ranges, wiring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.nightly_fetch import fetched
 from perfbisect.cli.nightly_hands import Alone, Searches
 from perfbisect.cli.nightly_suite import Suites, together
-from perfbisect.cli.options import Measuring
 from perfbisect.cli.output import teller
 from perfbisect.cli.place import Place, place
 from perfbisect.cli.signals import interruptible

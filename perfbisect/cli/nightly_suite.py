@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from perfbisect.cli import finish, ranges, wiring
+from perfbisect.cli import plan_notes, wiring
 from perfbisect.cli.desk import at_work, slots_for
+from perfbisect.cli.finish import write_report
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.nightly_hands import Alone, beginning
-from perfbisect.cli.options import Measuring
 from perfbisect.cli.place import Place
 from perfbisect.core.cell import Cell
 from perfbisect.errors import Interrupted, PerfbisectError
 from perfbisect.families.suite import suites
 from perfbisect.jobs.nightly_hands import CellJob
 from perfbisect.jobs.nightly_plan import NightPlan
+from perfbisect.jobs.run_kind import RUN
 from perfbisect.jobs.suite import suite
 
 
@@ -50,7 +52,7 @@ class Suites:
         setting, first = night.setting, cells[0]
         slots = slots_for(first.plan.load(), 1, setting.machine)
         builder = wiring.builder_of(self.here, setting)
-        told = ranges.told_of_slots(slots)
+        told = plan_notes.slot_notes(slots)
         begins = [beginning(night, one, builder, (*told, _shared(one, group))) for one in cells]
         with ExitStack() as stack:
             for one, begin in zip(cells[1:], begins[1:], strict=True):
@@ -64,7 +66,7 @@ class Suites:
             tools = desk.tools(builder, client, setting)
             outcomes = suite([one.job for one in cells], tools, until=launch)
             for outcome in outcomes:
-                finish.write_report(outcome.job, outcome.document)
+                write_report(outcome.job, RUN, outcome.document)
         failed = {outcome.job.id: outcome.error for outcome in outcomes}
         return {one.plan.name: error for one in cells if (error := failed[one.job.id]) is not None}
 

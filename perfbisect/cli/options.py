@@ -1,51 +1,19 @@
-"""Options that several verbs share, and what was typed of them as one value."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
 
 from perfbisect.cli.durations import Minutes
+from perfbisect.cli.invocation import Measuring, Working
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class Working:
-    """What a verb that works on a job was told of where jobs are and of what is shown meanwhile.
-
-    ``wait``: minutes to wait for whoever uses a device or core; ``full``: the documents with all that is in
-    their lists.
-    """
-
-    repo: Path | None = None
-    state: Path | None = None
-    wait: float | None = None
-    verbose: bool = False
-    quiet: bool = False
-    detach: bool = False
-    full: bool = False
-    as_json: bool = False
-
-
-@dataclass(frozen=True)
-class Measuring(Working):
-    """What a verb that begins to measure was told besides; None: not said."""
-
-    env: str | None = None
-    client: str | None = None
-    metric: str | None = None
-    variant: str | None = None
-    as_in: str | None = None
-    constraints: Path | None = None
-    exclude_newer: str | None = None
-    machine: str | None = None
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
@@ -115,45 +83,38 @@ as_in = click.option(
 )
 
 
-_told = (detach, verbose, quiet, full, as_json)
+_WORKING = (wait, repo, state, detach, verbose, quiet, full, as_json)
+_ENVIRONMENT = (repo, state, env, client)
+_MACHINE = (constraints, exclude_newer, machine, wait, detach, verbose, quiet, full, as_json)
 
 
 def working(function: _Function) -> _Function:
-    """The options of verbs that work on a job; the function gets them as ``working``, a :class:`Working`."""
-    return _gathered(function, "working", Working, (wait, repo, state, *_told))
+    """Options of commands that work on a job: ``working``, a :class:`Working`, is passed."""
+    return _bundled(function, "working", Working, _WORKING)
 
 
 def measuring(function: _Function) -> _Function:
-    """The options of verbs that measure; the function gets them as ``measuring``, a :class:`Measuring`."""
-    asked = (repo, state, env, client, metric, variant, as_in, constraints, exclude_newer, machine)
-    return _gathered(function, "measuring", Measuring, (*asked, wait, *_told))
+    """Options of commands that measure: ``measuring``, a :class:`Measuring`, is passed."""
+    return _bundled(function, "measuring", Measuring, (*_ENVIRONMENT, metric, variant, as_in, *_MACHINE))
 
 
 def measuring_a_claim(function: _Function) -> _Function:
-    """Those of a verb whose file says the metric and the variants: :func:`measuring` without them."""
-    asked = (repo, state, env, client, constraints, exclude_newer, machine)
-    return _gathered(function, "measuring", Measuring, (*asked, wait, *_told))
+    """Those of a command whose file says metric and variants: :func:`measuring` without them."""
+    return _bundled(function, "measuring", Measuring, (*_ENVIRONMENT, *_MACHINE))
 
 
-def _gathered(
-    function: _Function, name: str, kind: type[Working], options: tuple[Callable[[Any], Any], ...]
+def _bundled(
+    function: _Function, name: str, kind: type[Working], options: Sequence[Callable[[Any], Any]]
 ) -> _Function:
-    """Hands over the options that are fields of ``kind`` as one value, and the others as they are.
-
-    What is to go on without its shell is left to a process of its own, unless nothing is to be started.
-    """
+    """Passes the options that are fields of ``kind`` as one value, and the others as they are."""
     own = {field.name for field in fields(kind)}
 
     @functools.wraps(function)
     def call(**typed: Any) -> Any:
         value = kind(**{key: typed.pop(key) for key in own & typed.keys()})
-        if value.detach and not typed.get("dry_run"):
-            from perfbisect.cli.detach import leave
-
-            return leave(value, sys.argv[1:])
         return function(**typed, **{name: value})
 
-    made: Any = call
+    command: Any = call
     for option in reversed(options):
-        made = option(made)
-    return cast(_Function, made)
+        command = option(command)
+    return cast(_Function, command)

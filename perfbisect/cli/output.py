@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfbisect.cli.invocation import Working
+
 if TYPE_CHECKING:
-    from perfbisect.cli.options import Working
     from perfbisect.render.documents import Document
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfbisect.cli.invocation import Measuring
 from perfbisect.errors import PerfbisectError, RevisionError, UsageError
 
 if TYPE_CHECKING:
-    from perfbisect.cli.options import Measuring
     from perfbisect.config.settings import Settings
     from perfbisect.store.jobs import Jobs
     from perfbisect.system.git import Repository

@@ -7,19 +7,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.cli import changes, ranges, wiring
+from perfbisect.cli import changes, plan_notes, ranges, wiring
 from perfbisect.cli.desk import foreseen_slots, why_not_ahead
-from perfbisect.cli.options import Measuring
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.place import Place, needed
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import History
 from perfbisect.core.change_text import parse_change_text
 from perfbisect.environments import Builder
 from perfbisect.errors import RevisionError, UsageError
+from perfbisect.jobs.bisect_plan import Aside, BisectPlan, Extras
+from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.expect import learnt_costs, learnt_noise
-from perfbisect.jobs.plan import Aside, BisectPlan, Extras
 from perfbisect.jobs.planned import check_disk, earlier_attempts, plan_document
-from perfbisect.jobs.prepare import make_plan, metric_of
+from perfbisect.jobs.prepare import make_plan
 from perfbisect.render.documents import PlanDocument
 from perfbisect.system.git import Repository
 from perfbisect.system.git_history import history as line
@@ -93,7 +94,7 @@ def question(here: Place, typed: Typed) -> Question:
         budget=budget,
         seed=typed.seed,
         costs=learnt_costs(earlier, ranges.costs(environment)),
-        told=(*ranges.told(here, setting), *of_slots),
+        told=(*plan_notes.repository_notes(here, setting), *of_slots),
         deploy=ranges.deploy(here),
         extras=typed.extras,
         aside=aside,

@@ -1,4 +1,4 @@
-"""From what was typed to a range: releases of a package, the budget, what must be told of the repository."""
+"""From what was typed to a range: releases of a package, its budget, prior weights of its positions."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perfbisect.cli.place import Place
-from perfbisect.config.settings import FILE
 from perfbisect.core.bisect import Costs
 from perfbisect.core.change import History
 from perfbisect.core.durations import parse_minutes
 from perfbisect.errors import UsageError
-from perfbisect.jobs.plan import Position, Setting
+from perfbisect.jobs.bisect_plan import Position
 from perfbisect.system.releases import between, published
-from perfbisect.system.slots import Slot
 
 _DEFAULT_BUDGET = 900.0
 
@@ -53,40 +51,6 @@ def costs(environment: str) -> Costs:
     """Minutes expected of a build, by the kind of environment; launches and runs as the method has them."""
     build = {"overlay": 0.1, "existing": 0.0, "release": 1.5}.get(environment.partition(":")[0], 4.0)
     return Costs(build=build)
-
-
-def told(place: Place, setting: Setting) -> tuple[str, ...]:
-    """What a reader must know of the repository; ``perfbisect.yaml`` in it is ours and no change."""
-    ours = (".", f":(exclude,top){FILE}")
-    if setting.repository and place.repository is not None and place.repository.is_dirty(*ours):
-        return ("the work tree has uncommitted changes: they are not measured and not touched",)
-    return ()
-
-
-def told_of_slots(slots: Sequence[Slot]) -> tuple[str, ...]:
-    """Where the launches run, where that is not simply the whole machine."""
-    told = []
-    if any(slot.env and not slot.devices for slot in slots):
-        told.append("the cell reserves no device (gpus: 0): its engine sees none of those that are here")
-    for slot in slots:
-        parts = [f"devices {', '.join(slot.devices)}"] if slot.devices else []
-        if slot.cores:
-            server, client = spans(slot.server_cores), spans(slot.client_cores)
-            parts.append(f"cores {server} for the server, {client} for the client")
-        if slot.name:
-            told.append(f"slot {slot.name}: {'; '.join(parts)}")
-    return tuple(told)
-
-
-def spans(cores: Sequence[int]) -> str:
-    """``0-3,8``: processors as the kernel lists them."""
-    parts: list[list[int]] = []
-    for core in sorted(cores):
-        if parts and core == parts[-1][-1] + 1:
-            parts[-1].append(core)
-        else:
-            parts.append([core])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
 def weigh(place: Place, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:

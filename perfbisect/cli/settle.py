@@ -9,10 +9,11 @@ from perfbisect.cli import wiring
 from perfbisect.cli.contest import Contest, planned
 from perfbisect.cli.desk import at_work
 from perfbisect.cli.ending import keep, remembered
-from perfbisect.cli.options import Working
+from perfbisect.cli.invocation import Working
 from perfbisect.cli.output import teller
 from perfbisect.cli.place import Place
 from perfbisect.cli.verbs import beginning, carry_out
+from perfbisect.jobs.compare_kind import COMPARE
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_lines import plan_lines
 from perfbisect.render.documents import Document
@@ -47,6 +48,4 @@ def settle(here: Place, asked: Contest, working: Working, job: Job, *, held: boo
     with at_work(job, asked.slots, working, begin=beginning(job, asked.plan), held=held) as desk:
         for text in (*plan_lines(shown), f"job {job.id}", ""):
             say(text)
-        document = carry_out(here, desk, asked.plan, asked.builder)
-    assert isinstance(document, CompareDocument)
-    return document
+        return carry_out(here, desk, COMPARE, asked.plan, asked.builder)

@@ -46,12 +46,12 @@ def detect(
     """
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
-    from perfbisect.cli.wiring import now
     from perfbisect.config.suspect_table import load_suspect_table
     from perfbisect.core.point import stamp
     from perfbisect.jobs.track_detect import detect as judge
     from perfbisect.render.detect_lines import detect_lines
     from perfbisect.store.series import SeriesStore
+    from perfbisect.system.clock import now
 
     day = f"{since:%Y-%m-%d}" if since else ""
     with SeriesStore.of(place(state=state).state) as store:

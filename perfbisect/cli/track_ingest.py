@@ -53,12 +53,12 @@ def ingest(
 
     from perfbisect.cli.output import emit, say
     from perfbisect.cli.place import place
-    from perfbisect.cli.wiring import now
     from perfbisect.jobs.track_ingest import ingest as bring_in
     from perfbisect.jobs.track_ingest import ingest_document, zone_of
     from perfbisect.render.track_lines import ingest_lines
     from perfbisect.sources import Asked
     from perfbisect.store.series import SeriesStore
+    from perfbisect.system.clock import now
 
     here = now()
     recent = (here - timedelta(days=90)).date().isoformat()

@@ -8,6 +8,7 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.track_suspects import FDR
 
 
@@ -28,7 +29,7 @@ def repro(
     seed: int,
     dry_run: bool,
     fdr: float,
-    measuring: options.Measuring,
+    measuring: Measuring,
 ) -> int:
     """Compare the ends of ALERT's window on this machine, before anything is bisected.
 
@@ -42,8 +43,9 @@ def repro(
 
     Exit code: 3 it is there (a regression), 0 it is not, 4 inconclusive.
     """
-    from perfbisect.cli import finish, wiring
+    from perfbisect.cli import wiring
     from perfbisect.cli.contest import TypedContest, contest, planned_all
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import UNDONE, emit, teller
     from perfbisect.cli.place import place_of
@@ -51,12 +53,15 @@ def repro(
     from perfbisect.config.suspect_table import load_suspect_table
     from perfbisect.core.alert import way
     from perfbisect.errors import UsageError
+    from perfbisect.jobs.compare_kind import exit_code
     from perfbisect.jobs.track_detect import look
     from perfbisect.jobs.track_suspects import cell_of_ours, ranked, the_alert
     from perfbisect.render.compare_lines import compare_lines, plan_lines
     from perfbisect.render.safe import line
     from perfbisect.store.series import SeriesStore
 
+    if measuring.detach and not dry_run:
+        return leave(measuring)
     here, table = place_of(measuring), load_suspect_table()
     repository = here.needed_repository()
     with SeriesStore.of(here.state) as store:
@@ -84,4 +89,4 @@ def repro(
     teller(measuring)(line(told, 400))
     job = wiring.new_job(here)
     document = settle(here, asked, measuring, job)
-    return hand_out(document, compare_lines(document), finish.exit_code(document), measuring, job)
+    return hand_out(document, compare_lines(document), exit_code(document), measuring, job)

@@ -1,28 +1,17 @@
-"""What differs between jobs by their verb: how they go on, and how they are shown."""
+"""Jobs of any kind: how one begins, and how one that has begun is run to its report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from perfbisect.cli import finish, wiring
+from perfbisect.cli import wiring
 from perfbisect.cli.desk import Desk
 from perfbisect.cli.ending import keep
-from perfbisect.cli.finish import JobDocument
+from perfbisect.cli.finish import write_report
 from perfbisect.cli.place import Place
-from perfbisect.core.change import Change
 from perfbisect.environments import Builder, Environment
-from perfbisect.jobs.bisect import begin, bisect
-from perfbisect.jobs.check import check
-from perfbisect.jobs.compare import compare
-from perfbisect.jobs.plan import BisectPlan, CheckPlan, ComparePlan, JobPlan
-from perfbisect.jobs.run import run
-from perfbisect.jobs.work import Tools
-from perfbisect.render.check_documents import CheckedDocument
-from perfbisect.render.check_lines import checked_lines
-from perfbisect.render.compare_documents import CompareDocument
-from perfbisect.render.compare_lines import compare_lines
-from perfbisect.render.console import report_lines, run_lines
-from perfbisect.render.documents import ReportDocument
+from perfbisect.jobs.kind import DocumentT, JobKind
+from perfbisect.jobs.plan import JobPlan, PlanT, begin
 from perfbisect.store.jobs import Job
 
 
@@ -34,45 +23,22 @@ def beginning(job: Job, plan: JobPlan) -> Callable[[], None]:
 def carry_out(
     here: Place,
     desk: Desk,
-    plan: JobPlan,
+    kind: JobKind[PlanT, DocumentT],
+    plan: PlanT,
     builder: Builder,
     before: Callable[[Environment | None], None] = lambda _: None,
-) -> JobDocument:
-    """A job that has begun, to its report. Raises what its verb raises, and what the client's build does.
+) -> DocumentT:
+    """Runs a job that has begun to its report. Raises what its kind raises, and what the client's build does.
 
     ``before``: told of the one client of all sides, if there is one, before anything is launched.
     """
     job, setting = desk.job, plan.setting
     limit = desk.tools(builder, None, setting).limits.build
     client = wiring.client_environment(
-        here, setting, builder, newest_of(plan), job.path / "client-build.log", limit
+        here, setting, builder, kind.client_change(plan), job.path / "client-build.log", limit
     )
     before(client)
-    document = _measured(job, plan, desk.tools(builder, client, setting))
-    finish.write_report(job, document)
-    keep(job, finish.exit_code(document))
+    document = kind.run(job, desk.tools(builder, client, setting))
+    write_report(job, kind, document)
+    keep(job, kind.exit_code(document))
     return document
-
-
-def _measured(job: Job, plan: JobPlan, tools: Tools) -> JobDocument:
-    if isinstance(plan, BisectPlan):
-        return bisect(job, tools)
-    if isinstance(plan, CheckPlan):
-        return check(job, tools)
-    return compare(job, tools) if isinstance(plan, ComparePlan) else run(job, tools)
-
-
-def newest_of(plan: JobPlan) -> Change:
-    """The change whose engine brings the client, where no other does."""
-    if isinstance(plan, BisectPlan):
-        return plan.positions[-1].change
-    return plan.b.change if isinstance(plan, ComparePlan) else plan.change
-
-
-def lines_of(document: JobDocument) -> list[str]:
-    """The document for a person."""
-    if isinstance(document, ReportDocument):
-        return report_lines(document)
-    if isinstance(document, CheckedDocument):
-        return checked_lines(document)
-    return compare_lines(document) if isinstance(document, CompareDocument) else run_lines(document)

@@ -8,6 +8,7 @@ import click
 
 from perfbisect.cli import options
 from perfbisect.cli.durations import Minutes
+from perfbisect.cli.invocation import Measuring
 
 
 @click.command(short_help="Does a claim hold?")
@@ -27,7 +28,7 @@ def verify(
     budget: float | None,
     seed: int,
     dry_run: bool,
-    measuring: options.Measuring,
+    measuring: Measuring,
 ) -> int:
     """Does a CLAIM hold? Its cells are measured, A and B in turn, until the interval says so.
 
@@ -43,6 +44,7 @@ def verify(
     """
     from perfbisect.cli.claims import cells_of, find_claim, verified
     from perfbisect.cli.contest import TypedContest, contest, planned_all
+    from perfbisect.cli.detach import leave
     from perfbisect.cli.ending import hand_out
     from perfbisect.cli.output import UNDONE, emit
     from perfbisect.cli.place import place_of
@@ -51,6 +53,8 @@ def verify(
     from perfbisect.render.compare_documents import CompareDocument, VerifyDocument
     from perfbisect.render.compare_lines import plan_lines, verify_lines
 
+    if measuring.detach and not dry_run:
+        return leave(measuring)
     here, (path, found) = place_of(measuring), find_claim(claim)
     expected = found.expect
     judged = replace(measuring, metric=expected.metric)

@@ -20,7 +20,7 @@ from perfbisect.environments import Builder, Environment
 from perfbisect.environments.grammar import CLIENT_OF_CHANGE, absolute_spec
 from perfbisect.environments.spec import make_builder
 from perfbisect.errors import UsageError
-from perfbisect.jobs.plan import Setting
+from perfbisect.jobs.setting import Setting
 from perfbisect.store.jobs import Job
 from perfbisect.system.clock import now as now
 from perfbisect.system.git import Repository

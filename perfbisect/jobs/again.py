@@ -12,8 +12,10 @@ from perfbisect.core.attempt import key
 from perfbisect.core.metric import MetricRef
 from perfbisect.core.nearest import hint
 from perfbisect.errors import UsageError
-from perfbisect.jobs.fold import SEARCHING, Launch, launches, project
-from perfbisect.jobs.plan import BisectPlan, plan_of
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.fold import Launch, launches
+from perfbisect.jobs.plan import require_plan
+from perfbisect.jobs.projection import SEARCHING, project
 from perfbisect.jobs.report import made
 from perfbisect.render.documents import ReportDocument
 from perfbisect.store.events import Event
@@ -43,12 +45,7 @@ def with_metric(job: Job, events: Sequence[Event], metric: MetricRef) -> ReportD
 
     :raises UsageError: no bisection, or its client did not report the metric.
     """
-    plan = plan_of(tuple(events))
-    if not isinstance(plan, BisectPlan):
-        raise UsageError(
-            f"job {job.id} is no bisection: its report has every metric",
-            next_step=f"perfbisect report {job.id}",
-        )
+    plan = require_plan(job, events, BisectPlan)
     seen = launches(events)
     check_reported(seen, metric)
     asked = plan.model_copy(update={"metric": str(metric)})

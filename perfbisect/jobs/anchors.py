@@ -16,8 +16,9 @@ from statistics import fmean
 
 from perfbisect.core import bisect as core
 from perfbisect.core.noise import launch_variance
-from perfbisect.jobs.fold import SEARCHING, Launch, in_order, project
-from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.fold import Launch, in_order
+from perfbisect.jobs.projection import SEARCHING, project
 
 _FAR = 5.0
 """Standard errors by which an anchor may differ from its level: launches have heavy tails."""

@@ -8,44 +8,31 @@ from dataclasses import asdict
 from functools import partial
 
 from perfbisect.core import bisect as core
-from perfbisect.core.metric import MetricRef
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.jobs.admit import admit
 from perfbisect.jobs.again import check_reported
 from perfbisect.jobs.ahead import likely
 from perfbisect.jobs.anchors import disagreement
+from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, Ledger, launches
-from perfbisect.jobs.plan import BisectPlan, JobPlan, cell_of, plan_of
+from perfbisect.jobs.kind import Amendment
+from perfbisect.jobs.plan import cell_of, require_plan
 from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.report import outcome_of, report
 from perfbisect.jobs.revert import confirm_revert
 from perfbisect.jobs.step import next_step
-from perfbisect.jobs.tell import launched, launching
+from perfbisect.jobs.tell import launched
 from perfbisect.jobs.words import end_name
-from perfbisect.jobs.work import Ahead, Order, Tools, clear_up
+from perfbisect.jobs.work import Ahead, Order, Tools, clear_up, launching
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.notices import Ended
-from perfbisect.store.events import Clock
 from perfbisect.store.jobs import Job, finished
 from perfbisect.store.journal import Journal
 from perfbisect.system.slots import Slot
 
 
-def begin(job: Job, plan: JobPlan, clock: Clock) -> None:
-    """Writes the plan into the job's journal: from here on the job can be resumed."""
-    with Journal(job.journal, clock=clock) as journal:
-        journal.append("plan", plan.model_dump(mode="json"))
-
-
-def amend(
-    job: Job,
-    tools: Tools,
-    *,
-    budget: float | None = None,
-    metric: MetricRef | None = None,
-    confirm_revert: bool = False,
-) -> None:
+def amend(job: Job, tools: Tools, asked: Amendment) -> None:
     """Asks a bisection for more: minutes, another metric, or the later end less its culprit.
 
     What was measured stays; the search goes on where the new question needs it.
@@ -53,17 +40,13 @@ def amend(
     :raises UsageError: no bisection, or nothing that would change anything.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
-        plan = plan_of(journal.events)
-        if not isinstance(plan, BisectPlan):
-            raise UsageError(
-                f"job {job.id} is no bisection: it has no budget and no other question",
-                next_step=f"perfbisect resume {job.id}, without options",
-            )
+        plan = require_plan(job, journal.events, BisectPlan)
+        budget, metric = asked.budget, asked.metric
         changed: dict[str, object] = {}
         if metric is not None and str(metric) != plan.metric:
             check_reported(launches(journal.events), metric)
             changed["metric"] = str(metric)
-        if confirm_revert and not plan.extras.confirm_revert:
+        if asked.confirm_revert and not plan.extras.confirm_revert:
             changed["extras"] = plan.extras.model_copy(update={"confirm_revert": True})
         outcome = outcome_of(journal.events)
         if budget is not None:
@@ -93,9 +76,7 @@ def bisect(job: Job, tools: Tools) -> ReportDocument:
     :raises Interrupted: Ctrl-C or a stop.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
-        plan = plan_of(journal.events)
-        if not isinstance(plan, BisectPlan):
-            raise UsageError(f"job {job.id} is no bisection")
+        plan = require_plan(job, journal.events, BisectPlan)
         if not finished(journal.events):
             clear_up(job, journal, tools)
             cell = cell_of(plan)

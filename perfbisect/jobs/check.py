@@ -13,14 +13,14 @@ from perfbisect.core.metric import MetricRef
 from perfbisect.environments import Builder
 from perfbisect.errors import UsageError
 from perfbisect.jobs.admit import admit
+from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.check_plan import CheckPlan
 from perfbisect.jobs.check_report import check_document, guards_told, told_of
 from perfbisect.jobs.compare import RUNS, SideRefusedError
 from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.one_by_one import affordable, one_by_one, plainly_told
-from perfbisect.jobs.plan import cell_data, cell_of, plan_of
-from perfbisect.jobs.prepare import runs_per_launch
+from perfbisect.jobs.plan import cell_data, cell_of, require_plan
 from perfbisect.jobs.recorded import Recorded, refuse_other_place, refuse_other_workload
 from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.sides import in_turn
@@ -113,9 +113,7 @@ def check(job: Job, tools: Tools) -> CheckedDocument:
     :raises Interrupted: Ctrl-C or a stop.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
-        plan = plan_of(journal.events)
-        if not isinstance(plan, CheckPlan):
-            raise UsageError(f"job {job.id} is no check")
+        plan = require_plan(job, journal.events, CheckPlan)
         if not finished(journal.events):
             clear_up(job, journal, tools)
             cell = cell_of(plan)

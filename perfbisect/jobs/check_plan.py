@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from perfbisect.core.change import Change
 from perfbisect.core.difference import Scale
 from perfbisect.core.level import Line, above, between
-from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.core.metric import MetricRef
+from perfbisect.jobs.plan import JobPlan
 from perfbisect.jobs.recorded import Recorded
-from perfbisect.jobs.setting import Data, Setting
 
 
-class CheckPlan(Data):
+class CheckPlan(JobPlan):
     """``perfbisect check`` of one change against a level. ``cell``: as it is served; budget in minutes.
 
     ``how`` says where the level is from: a ``baseline`` (``recorded`` has it, ``fail_over`` the share by
@@ -20,11 +20,8 @@ class CheckPlan(Data):
     their middle), or two ``values`` of the metric.
     """
 
+    noun: ClassVar[str] = "check"
     verb: Literal["check"] = "check"
-    cell: dict[str, Any]
-    digest: str
-    setting: Setting
-    metric: str
     change: Change
     how: Literal["baseline", "ends", "values"]
     recorded: tuple[Recorded, ...] = ()
@@ -36,10 +33,6 @@ class CheckPlan(Data):
     runs: int
     budget: float
     told: tuple[str, ...] = ()
-
-    @property
-    def ref(self) -> MetricRef:
-        return parse_metric(self.metric)
 
     @property
     def line(self) -> Line:

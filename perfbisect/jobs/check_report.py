@@ -11,13 +11,12 @@ from perfbisect.core import level as core
 from perfbisect.core.cell import Cell
 from perfbisect.core.difference import Scale
 from perfbisect.core.metric import MetricRef
-from perfbisect.errors import UsageError
 from perfbisect.jobs.check_plan import CheckPlan
 from perfbisect.jobs.compare_rows import number
 from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.guards import watched
 from perfbisect.jobs.next_command import again, following
-from perfbisect.jobs.plan import cell_of, plan_of
+from perfbisect.jobs.plan import cell_of, require_plan
 from perfbisect.jobs.recorded import Recorded, dependencies_differ
 from perfbisect.jobs.saved import saved
 from perfbisect.jobs.sides import in_turn
@@ -71,9 +70,7 @@ def guards_told(plan: CheckPlan, cell: Cell, made: Sequence[Launch]) -> Iterator
 
 def check_document(job: Job, events: Sequence[Event]) -> CheckedDocument:
     """What is known of a check. :raises UsageError: the journal holds none that can be read."""
-    plan = plan_of(tuple(events))
-    if not isinstance(plan, CheckPlan):
-        raise UsageError(f"job {job.id} is no check", next_step=f"perfbisect report {job.id}")
+    plan = require_plan(job, events, CheckPlan)
     seen, cell, scale = launches(events), cell_of(plan), Scale.of(plan.ref.metric)
     made = in_turn(seen)
     told, guards = told_of(plan, made), tuple(guards_told(plan, cell, made))

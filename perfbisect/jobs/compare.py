@@ -12,14 +12,16 @@ from perfbisect.core.metric import MetricRef
 from perfbisect.environments import Builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.admit import admit
+from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
 from perfbisect.jobs.compare_report import compare_document, guards_of, the_comparison
 from perfbisect.jobs.compare_rows import untold
 from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.one_by_one import affordable, one_by_one, plainly_told
-from perfbisect.jobs.plan import Setting, cell_data
-from perfbisect.jobs.prepare import DeployText, differing, runs_per_launch
+from perfbisect.jobs.plan import cell_data
+from perfbisect.jobs.prepare import DeployText, differing
+from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.sides import SIDES, check_overlap, in_turn, seen_of
 from perfbisect.jobs.work import Order, Tools, clear_up
 from perfbisect.render.compare_documents import CompareDocument

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Literal
-
-from pydantic import ValidationError
+from typing import ClassVar, Literal
 
 from perfbisect.core import claim, compare
 from perfbisect.core.cell import Cell, apply_variant
 from perfbisect.core.change import Change
-from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.core.metric import MetricRef
 from perfbisect.errors import UsageError
-from perfbisect.jobs.setting import Data, Setting
+from perfbisect.jobs.plan import JobPlan, cell_of
+from perfbisect.jobs.setting import Data
 
 BLOCKS = 10
 """Blocks of four launches at most."""
@@ -31,14 +29,11 @@ class SidePlan(Data):
         return self.change.short + (f"+{self.variant}" if self.variant else "")
 
 
-class ComparePlan(Data):
+class ComparePlan(JobPlan):
     """``perfbisect compare``: two sides of one workload. ``cell``: before variants; budget in minutes."""
 
+    noun: ClassVar[str] = "comparison"
     verb: Literal["compare"] = "compare"
-    cell: dict[str, Any]
-    digest: str
-    setting: Setting
-    metric: str
     a: SidePlan
     b: SidePlan
     blocks: int
@@ -54,10 +49,6 @@ class ComparePlan(Data):
     fail_over: float | None = None
     """Of a check: the share by which B may be worse than A, and no more."""
     told: tuple[str, ...] = ()
-
-    @property
-    def ref(self) -> MetricRef:
-        return parse_metric(self.metric)
 
     @property
     def expected(self) -> claim.Change | None:
@@ -89,15 +80,12 @@ def cells_of(plan: ComparePlan) -> tuple[Cell, Cell]:
 
     :raises UsageError: this version of perfbisect reads another workload from it.
     """
-    try:
-        cell = Cell.model_validate_json(json.dumps(plan.cell))
-    except ValidationError as error:
-        raise UsageError(f"the job's cell cannot be read: {error}", next_step="start a new job") from error
-    served = [apply_variant(cell, side.variant) if side.variant else cell for side in plan.sides]
-    for side in served:
+    cell = cell_of(plan)
+    sides = [apply_variant(cell, side.variant) if side.variant else cell for side in plan.sides]
+    for side in sides:
         if side.digest != plan.digest:
             raise UsageError(
                 f"the job's cell has the digest {side.digest} here and had {plan.digest} when the job began",
                 next_step="go on with the version of perfbisect that began it, or start a new job",
             )
-    return served[0], served[1]
+    return sides[0], sides[1]

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from perfbisect.core import compare as core
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import MetricRef, parse_metric
-from perfbisect.errors import UsageError
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
 from perfbisect.jobs.compare_rows import guard_moved, number, rows_of
 from perfbisect.jobs.compare_words import advice_of, sentences_of
 from perfbisect.jobs.fold import launches
 from perfbisect.jobs.guards import watched
-from perfbisect.jobs.plan import plan_of
+from perfbisect.jobs.plan import require_plan
 from perfbisect.jobs.saved import saved
 from perfbisect.jobs.sides import attempts_of, in_turn, seen_of
 from perfbisect.jobs.views import (
@@ -32,10 +31,7 @@ from perfbisect.store.jobs import Job, finished
 
 def the_comparison(job: Job, events: Sequence[Event]) -> ComparePlan:
     """The plan of a comparison. :raises UsageError: the journal holds none that can be read."""
-    plan = plan_of(tuple(events))
-    if not isinstance(plan, ComparePlan):
-        raise UsageError(f"job {job.id} is no comparison", next_step=f"perfbisect status {job.id}")
-    return plan
+    return require_plan(job, events, ComparePlan, next_step=f"perfbisect status {job.id}")
 
 
 def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:

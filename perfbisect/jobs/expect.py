@@ -10,7 +10,7 @@ from statistics import median, stdev
 from perfbisect.core.attempt import Attempt
 from perfbisect.core.bisect import Costs
 from perfbisect.core.metric import MetricRef
-from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.render.documents import ExpectedDocument
 
 TYPICAL_RUNS, TYPICAL_LAUNCHES = 0.03, 0.02

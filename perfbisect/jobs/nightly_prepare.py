@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 from perfbisect.config.nightly_cells import launches_of
 from perfbisect.core import night as core
 from perfbisect.core.cell import Cell
+from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.nightly_hands import Hands, Scene
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan, Past, setting_name
 from perfbisect.jobs.plan import cell_data
-from perfbisect.jobs.prepare import runs_per_launch
 from perfbisect.store.nights import Night
 
 

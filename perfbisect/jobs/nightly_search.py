@@ -12,11 +12,11 @@ from perfbisect.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_OK,
     EXIT_OUTSIDE,
-    EXIT_REGRESSION,
     Interrupted,
     PerfbisectError,
     UsageError,
 )
+from perfbisect.jobs.bisect_kind import exit_code
 from perfbisect.jobs.nightly_hands import Hands, Scene, Window
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
 from perfbisect.jobs.nightly_state import NightState, spent, state_of
@@ -35,8 +35,6 @@ _NIGHTS_BACK = 30
 
 _LEAST = 1.0
 """Minutes below which a bisection is not even planned."""
-
-_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
 
 
 @dataclass(frozen=True)
@@ -200,7 +198,7 @@ def _bisected(bench: Bench, case: Case, cell: CellPlan, found: Ranked) -> NightB
         minutes=report.minutes.total,
         budget=report.minutes.budget,
         report=str(job.report),
-        exit_code=_CODES.get(report.outcome, EXIT_INCONCLUSIVE),
+        exit_code=exit_code(report),
     )
 
 

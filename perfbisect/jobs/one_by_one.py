@@ -14,9 +14,8 @@ from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, Ledger, owed
 from perfbisect.jobs.policy import Failures
-from perfbisect.jobs.tell import launching
 from perfbisect.jobs.views import launch_document
-from perfbisect.jobs.work import Order, Tools
+from perfbisect.jobs.work import Order, Tools, launching
 from perfbisect.render.notices import Launched
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import Journal

@@ -9,17 +9,13 @@ from pathlib import Path
 from perfbisect.core.attempt import Attempt
 from perfbisect.environments import Builder
 from perfbisect.errors import MachineError, PerfbisectError
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.bisect_views import position_document
 from perfbisect.jobs.expect import Noise, expected
 from perfbisect.jobs.fold import launches
-from perfbisect.jobs.plan import BisectPlan, cell_of
+from perfbisect.jobs.plan import cell_of
 from perfbisect.jobs.revert import BLOCKS
-from perfbisect.jobs.views import (
-    cell_document,
-    change_document,
-    commands_document,
-    metric_document,
-    position_document,
-)
+from perfbisect.jobs.views import cell_document, change_document, commands_document, metric_document
 from perfbisect.render.documents import PlanDocument, SkipDocument
 from perfbisect.store.jobs import Jobs
 from perfbisect.store.journal import read

@@ -6,52 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from perfbisect.clients import CLIENTS
 from perfbisect.core.bisect import Costs
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change, History
-from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.core.metric import MetricRef
 from perfbisect.environments import Builder, group_of
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.families import FAMILIES, Endpoint
 from perfbisect.jobs import rebase
-from perfbisect.jobs.plan import Aside, BisectPlan, Extras, Position, Setting, cell_data
-
-MOST_RUNS = 6
-"""Runs a launch at most, where the engine can empty its caches between them."""
-
-EXAMPLE = Endpoint(port=8000, model_name="perfbisect")
-"""Stands in commands for the port and name that each attempt draws for itself."""
+from perfbisect.jobs.bisect_plan import Aside, BisectPlan, Extras, Position
+from perfbisect.jobs.capabilities import runs_per_launch
+from perfbisect.jobs.plan import cell_data
+from perfbisect.jobs.setting import Setting
 
 Weigh = Callable[[Sequence[Position]], tuple[float, ...]]
 """Positions -> prior weights of them."""
 
 DeployText = Callable[[str, str], str | None]
 """(commit, path) -> what the file there is, None where there is none: for deploy YAML of the change."""
-
-
-def metric_of(cell: Cell, asked: str | None) -> MetricRef:
-    """The metric that is judged: the one asked for, or the cell's headline.
-
-    :raises UsageError: an unknown metric, or one that the client does not report (those it does are named).
-    """
-    metric = parse_metric(asked or cell.headline)
-    client = CLIENTS[cell.client.name]
-    client.check_metric(cell, metric)
-    if metric.metric.guard:
-        raise UsageError(
-            f"{metric.name} is watched, not chased: it has no step that a bisection could follow",
-            next_step="name another metric with --metric",
-        )
-    return metric
-
-
-def runs_per_launch(cell: Cell) -> int:
-    """How many runs a launch may have: one, where the engine cannot empty its caches between them.
-
-    :raises UsageError: the cell asks for what its family cannot serve.
-    """
-    return MOST_RUNS if FAMILIES[cell.family].server(cell, EXAMPLE).reset_requests else 1
 
 
 def make_plan(

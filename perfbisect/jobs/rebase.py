@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from packaging.utils import canonicalize_name
 
 from perfbisect.core.bisect import Outcome
+from perfbisect.jobs.bisect_plan import BisectPlan, Position
 from perfbisect.jobs.fold import Launch
 from perfbisect.jobs.next_command import following
-from perfbisect.jobs.plan import BisectPlan, Position
 
 _MOST = 6
 _FIRST = ("vllm", "torch", "triton", "transformers", "flashinfer-python")

@@ -14,10 +14,12 @@ from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.core.level import LEAST
 from perfbisect.errors import LocatedError, UsageError
+from perfbisect.jobs.check_plan import CheckPlan
 from perfbisect.jobs.compare_plan import ComparePlan, cells_of
 from perfbisect.jobs.fold import launches
-from perfbisect.jobs.plan import CheckPlan, JobPlan, RunPlan, cell_data, cell_of, plan_of
+from perfbisect.jobs.plan import JobPlan, cell_data, cell_of, find_plan, plan_data, require_plan
 from perfbisect.jobs.recorded import Recorded
+from perfbisect.jobs.run_plan import RunPlan
 from perfbisect.jobs.sides import attempts_of, in_turn
 from perfbisect.store.attempts import to_dict
 from perfbisect.store.jobs import Job
@@ -55,10 +57,11 @@ def recorded_by(job: Job) -> Recorded:
     :raises UsageError: it measured several changes, or its journal cannot be read.
     """
     events = read(job.journal).events
-    plan = plan_of(events)
-    if not isinstance(plan, RunPlan | CheckPlan):
+    plan = find_plan(events, RunPlan) or find_plan(events, CheckPlan)
+    if plan is None:
+        verb = plan_data(events).get("verb")
         raise UsageError(
-            f"job {job.id} is a {plan.verb}: it measured several changes, and a baseline is one",
+            f"job {job.id} is a {verb}: it measured several changes, and a baseline is one",
             next_step="name a job of perfbisect run or check, or a file of --save-baseline",
         )
     made = [x.attempt for x in in_turn(launches(events)) if x.attempt is not None]
@@ -71,9 +74,7 @@ def ends_of(job: Job) -> tuple[Recorded, Recorded]:
     :raises UsageError: the job is none, or its journal cannot be read.
     """
     events = read(job.journal).events
-    plan = plan_of(events)
-    if not isinstance(plan, ComparePlan):
-        raise UsageError(f"job {job.id} is no comparison")
+    plan = require_plan(job, events, ComparePlan)
     seen, cells = launches(events), cells_of(plan)
     sides = (attempts_of(seen, "a"), attempts_of(seen, "b"))
     count = min(map(len, sides))

@@ -12,22 +12,22 @@ from perfbisect.core import bisect as core
 from perfbisect.core.attempt import Attempt
 from perfbisect.errors import UsageError
 from perfbisect.families.engine_log import agreed, differences
-from perfbisect.jobs.fold import SEARCHING, Launch, launches, project
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.bisect_views import belief_document, position_document, shown_probability
+from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.guards import compare_guards, watched
-from perfbisect.jobs.plan import BisectPlan, cell_of, plan_of
+from perfbisect.jobs.plan import cell_of, require_plan
+from perfbisect.jobs.projection import SEARCHING, project
 from perfbisect.jobs.rebase import of_rebase
 from perfbisect.jobs.revert import Reverted, reverted
 from perfbisect.jobs.saved import saved
 from perfbisect.jobs.views import (
-    belief_document,
     cell_document,
     change_document,
     commands_document,
     launch_document,
     metric_document,
     minutes_document,
-    position_document,
-    shown_probability,
     versions,
 )
 from perfbisect.jobs.words import advice, of_revert, sentences
@@ -63,9 +63,7 @@ def report(job: Job, events: Sequence[Event]) -> ReportDocument:
 
     :raises UsageError: the journal holds no bisection, or one that cannot be read.
     """
-    plan = plan_of(tuple(events))
-    if not isinstance(plan, BisectPlan):
-        raise UsageError(f"job {job.id} is no bisection", next_step=f"perfbisect status {job.id}")
+    plan = require_plan(job, events, BisectPlan, next_step=f"perfbisect status {job.id}")
     seen = launches(events)
     return made(job, plan, seen, outcome_of(events), events)
 

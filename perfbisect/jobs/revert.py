@@ -17,10 +17,11 @@ from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.errors import BuildError, ServerError
 from perfbisect.jobs.admit import admit
+from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, Ledger, in_order
 from perfbisect.jobs.one_by_one import affordable, one_by_one
-from perfbisect.jobs.plan import BisectPlan, cell_of
+from perfbisect.jobs.plan import cell_of
 from perfbisect.jobs.tell import launched
 from perfbisect.jobs.work import Order, Tools
 from perfbisect.render.notices import Launched

@@ -12,12 +12,14 @@ from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.environments import Builder
 from perfbisect.errors import BuildError, UsageError
+from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.one_by_one import one_by_one, plainly_told
-from perfbisect.jobs.plan import RunPlan, Setting, cell_data, cell_of, plan_of
-from perfbisect.jobs.prepare import runs_per_launch
+from perfbisect.jobs.plan import cell_data, cell_of, require_plan
+from perfbisect.jobs.run_plan import RunPlan
 from perfbisect.jobs.saved import saved
+from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.views import (
     cell_document,
     change_document,
@@ -88,9 +90,7 @@ def run(job: Job, tools: Tools, *, until: int | None = None) -> RunDocument:
     :raises Interrupted: Ctrl-C or a stop.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
-        plan = plan_of(journal.events)
-        if not isinstance(plan, RunPlan):
-            raise UsageError(f"job {job.id} is no run")
+        plan = require_plan(job, journal.events, RunPlan)
         if not finished(journal.events):
             clear_up(job, journal, tools)
             cell = cell_of(plan)
@@ -130,15 +130,13 @@ class _Launches:
         """Whatever was measured is shown."""
 
     def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
-        return plainly_told(ended, seen, order, parse_metric(self.plan.metric), 0.0)
+        return plainly_told(ended, seen, order, self.plan.ref, 0.0)
 
 
 def run_document(job: Job, events: Sequence[Event]) -> RunDocument:
     """What was measured so far. :raises UsageError: the journal holds no run, or one that cannot be read."""
-    plan = plan_of(tuple(events))
-    if not isinstance(plan, RunPlan):
-        raise UsageError(f"job {job.id} is no run", next_step=f"perfbisect report {job.id}")
-    cell, seen, metric = cell_of(plan), launches(events), parse_metric(plan.metric)
+    plan = require_plan(job, events, RunPlan)
+    cell, seen, metric = cell_of(plan), launches(events), plan.ref
     attempts = [x.attempt for x in seen if x.end == "finished" and x.attempt is not None]
     return RunDocument(
         job=job.id,

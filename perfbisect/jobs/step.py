@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from perfbisect.core import bisect as core
 from perfbisect.jobs.anchors import standing
-from perfbisect.jobs.fold import Launch, owed, pending, project
-from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.fold import Launch, owed
+from perfbisect.jobs.projection import pending, project
 from perfbisect.jobs.rebase import measured_first
 from perfbisect.jobs.words import end_name, reason_sentence
 from perfbisect.jobs.work import Order

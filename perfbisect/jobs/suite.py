@@ -14,19 +14,18 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from perfbisect.core.attempt import Attempt
-from perfbisect.core.metric import parse_metric
 from perfbisect.errors import PerfbisectError, UsageError
 from perfbisect.executors import AttemptRequest
 from perfbisect.families.suite import server_digest
 from perfbisect.jobs.fold import Launch, Ledger, launches, owed
 from perfbisect.jobs.one_by_one import plainly_told
-from perfbisect.jobs.plan import RunPlan, cell_of, plan_of
+from perfbisect.jobs.plan import cell_of, require_plan
 from perfbisect.jobs.policy import Failures
 from perfbisect.jobs.run import run_document
+from perfbisect.jobs.run_plan import RunPlan
 from perfbisect.jobs.setting import Setting
-from perfbisect.jobs.tell import launching
 from perfbisect.jobs.timeline import Timeline
-from perfbisect.jobs.work import Order, Tools, check_stop, clear_up, enter, leave
+from perfbisect.jobs.work import Order, Tools, check_stop, clear_up, enter, launching, leave
 from perfbisect.render.documents import RunDocument
 from perfbisect.render.notices import Ended, PhaseBegan
 from perfbisect.store.jobs import Job, finished
@@ -95,9 +94,7 @@ class _Member:
     """A cell of the suite, and its job."""
 
     def __init__(self, job: Job, journal: Journal, tools: Tools) -> None:
-        plan = plan_of(journal.events)
-        if not isinstance(plan, RunPlan):
-            raise UsageError(f"job {job.id} is no run")
+        plan = require_plan(job, journal.events, RunPlan)
         self.job, self.journal, self.tools, self.plan = job, journal, tools, plan
         self.cell = cell_of(plan)
         self.server = server_digest(self.cell)
@@ -168,7 +165,7 @@ class _Member:
         seen, order = self.seen, self._order
         assert order is not None
         ended = next(launch for launch in seen if launch.attempt_id == attempt.id)
-        self.tools.sink(plainly_told(ended, seen, order, parse_metric(self.plan.metric), 0.0))
+        self.tools.sink(plainly_told(ended, seen, order, self.plan.ref, 0.0))
         try:
             if ended.refused and (not ended.built or self._again is not None):
                 advice = "read the log; another --at or --env may do"

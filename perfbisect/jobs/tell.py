@@ -6,29 +6,14 @@ from collections.abc import Sequence
 
 from perfbisect.core import bisect as core
 from perfbisect.core.change import Change
-from perfbisect.jobs.fold import Launch, project
-from perfbisect.jobs.plan import BisectPlan
-from perfbisect.jobs.views import belief_document, launch_document, position_document, shown_probability
-from perfbisect.jobs.work import Order
-from perfbisect.render.notices import Launched, Launching
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.bisect_views import belief_document, position_document, shown_probability
+from perfbisect.jobs.fold import Launch
+from perfbisect.jobs.projection import project
+from perfbisect.jobs.views import launch_document
+from perfbisect.render.notices import Launched
 
 _LEADING = 3
-
-
-def launching(number: int, order: Order, last: int, slot: str) -> Launching:
-    """An attempt that is about to begin."""
-    change = order.change
-    return Launching(
-        number,
-        change.short,
-        order.position,
-        last,
-        order.purpose,
-        order.runs,
-        order.why,
-        slot=slot,
-        subject=change.subject,
-    )
 
 
 def launched(

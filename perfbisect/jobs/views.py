@@ -11,25 +11,21 @@ from typing import Any
 
 import perfbisect
 from perfbisect.clients import CLIENTS
-from perfbisect.core import bisect as core
 from perfbisect.core.attempt import Attempt, key
 from perfbisect.core.cell import Cell, echo
 from perfbisect.core.change import Change
 from perfbisect.core.metric import MetricRef
-from perfbisect.core.verdict import SHOWN
 from perfbisect.families import FAMILIES
+from perfbisect.jobs.capabilities import EXAMPLE
 from perfbisect.jobs.fold import Launch
-from perfbisect.jobs.plan import Position, Setting
-from perfbisect.jobs.prepare import EXAMPLE
+from perfbisect.jobs.setting import Setting
 from perfbisect.render.documents import (
-    BeliefDocument,
     CellDocument,
     ChangeDocument,
     CommandsDocument,
     LaunchDocument,
     MetricDocument,
     MinutesDocument,
-    PositionDocument,
 )
 
 
@@ -37,10 +33,6 @@ def change_document(change: Change) -> ChangeDocument:
     return ChangeDocument(
         id=change.id, short=change.short, subject=change.subject, date=change.date, author=change.author
     )
-
-
-def position_document(index: int, position: Position) -> PositionDocument:
-    return PositionDocument(index=index, changes=tuple(change_document(c) for c in position.changes))
 
 
 def metric_document(metric: MetricRef) -> MetricDocument:
@@ -97,28 +89,6 @@ def launch_document(launch: Launch, change: Change, metric: MetricRef) -> Launch
             "slot": launch.slot,
             "at": launch.at,
         }
-    )
-
-
-def shown_probability(p: float) -> float:
-    """A probability as documents tell it: to a ten-thousandth, and never above what the model is good for."""
-    return min(SHOWN, round(p, 4))
-
-
-def belief_document(told: core.Beliefs | None) -> BeliefDocument | None:
-    """A posterior as it is shown."""
-    if told is None:
-        return None
-    return BeliefDocument(
-        none=shown_probability(told.none),
-        leading=told.leading,
-        leading_probability=shown_probability(told.leading_p),
-        by_position=tuple(shown_probability(p) for p in told.p),
-        noise_between_runs=told.sigma,
-        noise_between_launches=told.tau,
-        step=told.step,
-        step_low=told.step_low,
-        step_high=told.step_high,
     )
 
 

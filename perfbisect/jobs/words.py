@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from perfbisect.core.bisect import Comparison, Outcome
 from perfbisect.core.metric import Metric
 from perfbisect.core.plan import Note, NoteKind, Reason, ReasonKind
+from perfbisect.jobs.bisect_plan import BisectPlan, Position
 from perfbisect.jobs.next_command import git
-from perfbisect.jobs.plan import BisectPlan, Position
 from perfbisect.jobs.revert import Reverted
 from perfbisect.render.numbers import percent
 

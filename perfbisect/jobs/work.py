@@ -16,7 +16,7 @@ from perfbisect.core.change import Change
 from perfbisect.errors import Interrupted
 from perfbisect.executors import AttemptRequest, Executor, Limits
 from perfbisect.jobs.fold import Launch, launches
-from perfbisect.render.notices import Sink, Told
+from perfbisect.render.notices import Launching, Sink, Told
 from perfbisect.store.attempts import read_attempt, to_dict
 from perfbisect.store.events import Clock
 from perfbisect.store.jobs import Job
@@ -90,6 +90,22 @@ class Order:
     purpose: Purpose
     runs: int
     why: str
+
+
+def launching(number: int, order: Order, last: int, slot: str) -> Launching:
+    """An attempt that is about to begin."""
+    change = order.change
+    return Launching(
+        number,
+        change.short,
+        order.position,
+        last,
+        order.purpose,
+        order.runs,
+        order.why,
+        slot=slot,
+        subject=change.subject,
+    )
 
 
 def check_stop(job: Job) -> None:

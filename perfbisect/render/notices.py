@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from perfbisect.render.documents import (
     BeliefDocument,
+    Document,
     LaunchDocument,
     PlanDocument,
     PositionDocument,
-    ReportDocument,
-    RunDocument,
 )
 
 
@@ -85,7 +84,7 @@ class Waiting:
 class Ended:
     """The job is done."""
 
-    document: ReportDocument | RunDocument
+    document: Document
 
 
 Notice = Told | Planned | Launching | PhaseBegan | Launched | Waiting | Ended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfbisect.render.documents import EffectDocument, ReportDocument, RunDocument
+from perfbisect.render.documents import EffectDocument, ReportDocument
 from perfbisect.render.markdown import (
     cell_table,
     change,
@@ -14,7 +14,7 @@ from perfbisect.render.markdown import (
     table,
     version_table,
 )
-from perfbisect.render.numbers import number, percent, probability, with_unit
+from perfbisect.render.numbers import percent, probability, with_unit
 from perfbisect.render.rows import effect_rows
 from perfbisect.render.safe import code
 
@@ -35,31 +35,6 @@ def markdown(report: ReportDocument) -> str:
         _spent(report),
         reproduce(report.reproduce),
         version_table(report.versions),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def run_markdown(document: RunDocument) -> str:
-    """The report of ``perfbisect run``."""
-    rows = (
-        (
-            code(m.name),
-            m.display,
-            with_unit(m.median, m.unit),
-            number(m.low),
-            number(m.high),
-            _share(m.within),
-        )
-        for m in document.metrics
-    )
-    parts = [
-        f"# perfbisect run: {change(document.change)}",
-        cell_table(document.cell.rows),
-        "## Measured\n\n" + table(("metric", "", "median", "lowest", "highest", "within a run"), rows),
-        launch_table(document.launches, document.headline.unit),
-        _spent(document),
-        reproduce(document.reproduce),
-        version_table(document.versions),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -193,10 +168,6 @@ def _rest(report: ReportDocument) -> str:
     return "\n".join(out).strip()
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else percent(value, False)
-
-
-def _spent(document: ReportDocument | RunDocument) -> str:
+def _spent(document: ReportDocument) -> str:
     spent = document.minutes
     return minutes_table(spent.by_phase, spent.total, spent.lost, spent.saved)

@@ -13,7 +13,7 @@ from perfbisect.cli.question import Typed
 from perfbisect.cli.question import _range as between
 from perfbisect.core.change_text import parse_change_text
 from perfbisect.errors import RevisionError, UsageError
-from perfbisect.jobs.plan import Extras
+from perfbisect.jobs.bisect_plan import Extras
 from tests.environments.tiny import TinyHistory, write_history
 from tests.system.repositories import git
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.cli.invocation import Measuring
 from perfbisect.cli.nightly_scene import dress
-from perfbisect.cli.options import Measuring
 from perfbisect.errors import LocatedError, MachineError
 from tests.fakes.remote import Cloned, cloned
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from perfbisect.cli import options
 from perfbisect.cli.app import run
-from perfbisect.cli.options import Measuring, Working
+from perfbisect.cli.invocation import Measuring, Working
 from perfbisect.cli.output import emit, teller
 from perfbisect.cli.place import Place
 from perfbisect.cli.settle import settle_all

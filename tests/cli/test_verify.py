@@ -11,7 +11,7 @@ from perfbisect.cli.claims import cells_of, find_claim, verified
 from perfbisect.cli.place import Place, place
 from perfbisect.cli.sweep import rungs, swept
 from perfbisect.errors import LocatedError, MachineError, UsageError
-from perfbisect.jobs.prepare import metric_of
+from perfbisect.jobs.capabilities import metric_of
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_lines import sweep_lines, verify_lines
 from perfbisect.resources import cells_folder

@@ -10,7 +10,7 @@ from perfbisect.cli.place import place
 from perfbisect.cli.ranges import weigh
 from perfbisect.config.commit_weights import commit_weights_text
 from perfbisect.core.change import Change
-from perfbisect.jobs.plan import Position
+from perfbisect.jobs.bisect_plan import Position
 from tests.fakes.gitwriter import HistoryWriter
 
 

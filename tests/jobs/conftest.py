@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from perfbisect.core.bisect import Costs
-from perfbisect.jobs.bisect import begin
-from perfbisect.jobs.plan import BisectPlan, Setting
-from perfbisect.jobs.prepare import make_plan, metric_of
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.plan import begin
+from perfbisect.jobs.prepare import make_plan
+from perfbisect.jobs.setting import Setting
 from perfbisect.store.jobs import Job, Jobs
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
 

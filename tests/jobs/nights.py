@@ -17,7 +17,8 @@ from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
 from perfbisect.errors import PerfbisectError
 from perfbisect.executors import AttemptRequest, Sink, Started
-from perfbisect.jobs.bisect import begin, bisect
+from perfbisect.jobs.bisect import bisect
+from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.nightly import nightly
 from perfbisect.jobs.nightly_hands import (
     CellJob,
@@ -30,9 +31,10 @@ from perfbisect.jobs.nightly_hands import (
 )
 from perfbisect.jobs.nightly_plan import NightPlan
 from perfbisect.jobs.nightly_prepare import alone
-from perfbisect.jobs.plan import Setting
-from perfbisect.jobs.prepare import make_plan, metric_of
+from perfbisect.jobs.plan import begin
+from perfbisect.jobs.prepare import make_plan
 from perfbisect.jobs.run import make_run_plan, run
+from perfbisect.jobs.setting import Setting
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.store.attempts import write_attempt

@@ -10,9 +10,9 @@ from typing import Any
 from perfbisect.core.cell import Cell
 from perfbisect.executors import Limits
 from perfbisect.executors.local import LocalExecutor
-from perfbisect.jobs.plan import Setting
-from perfbisect.jobs.prepare import metric_of
+from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.run import make_run_plan
+from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.suite import Outcome, suite
 from perfbisect.store.jobs import Job, Jobs
 from perfbisect.store.journal import Journal

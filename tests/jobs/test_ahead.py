@@ -14,8 +14,8 @@ import pytest
 from perfbisect.cli import desk
 from perfbisect.core.change import Change
 from perfbisect.errors import BuildError
-from perfbisect.jobs.ahead import SpareCores
-from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.spare_cores import SpareCores
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import read
 from perfbisect.system.slots import Slot

@@ -9,8 +9,8 @@ import pytest
 from perfbisect.core.attempt import Failure
 from perfbisect.errors import MachineError
 from perfbisect.executors import AttemptRequest
+from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.jobs.fold import launches
-from perfbisect.jobs.plan import BisectPlan
 from perfbisect.render.notices import Waiting
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import read

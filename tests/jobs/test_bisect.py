@@ -11,7 +11,8 @@ from perfbisect.core.attempt import Failure
 from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.executors import AttemptRequest
 from perfbisect.jobs.bisect import amend
-from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.kind import Amendment
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.notices import Ended, Launched, Launching, Waiting
 from perfbisect.store.jobs import Job
@@ -87,15 +88,15 @@ def test_out_of_budget_names_who_leads_and_a_larger_budget_goes_on(
     assert report.next.startswith(f"perfbisect resume {job.id} --budget")
     before = len(world.requests)
     with pytest.raises(UsageError, match="no more"):
-        amend(job, watch.tools(world), budget=8.0)
-    amend(job, watch.tools(world), budget=120.0)
+        amend(job, watch.tools(world), Amendment(budget=8.0))
+    amend(job, watch.tools(world), Amendment(budget=120.0))
     again = verdict(job, watch, world)
     assert again.outcome == "found"
     assert again.culprit is not None
     assert again.culprit.id == world.changes[9].id
     assert len(again.launches) == len(world.requests) > before, "what was measured is not measured again"
     with pytest.raises(UsageError, match="has its verdict, 'found'"):
-        amend(job, watch.tools(world), budget=500.0)
+        amend(job, watch.tools(world), Amendment(budget=500.0))
 
 
 def test_a_change_that_fails_is_tried_once_more_and_then_a_skip(plan_for: MakePlan, new_job: NewJob) -> None:

@@ -14,9 +14,9 @@ from perfbisect.core.metric import parse_metric
 from perfbisect.environments import Refusal
 from perfbisect.errors import Interrupted, LocatedError, MachineError, ServerError, UsageError
 from perfbisect.executors import AttemptRequest
-from perfbisect.jobs.bisect import begin
 from perfbisect.jobs.check import Level, check, make_check_plan
 from perfbisect.jobs.compare import SideRefusedError
+from perfbisect.jobs.plan import begin
 from perfbisect.jobs.recorded import Recorded
 from perfbisect.jobs.recordings import ends_of, read_recorded, recorded_by, write_recorded
 from perfbisect.jobs.setting import Setting

@@ -16,11 +16,11 @@ from perfbisect.core.metric import parse_metric
 from perfbisect.environments import Refusal
 from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.executors import AttemptRequest
-from perfbisect.jobs.bisect import begin
 from perfbisect.jobs.compare import compare, make_compare_plan
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan
 from perfbisect.jobs.compare_report import compare_document
-from perfbisect.jobs.plan import Setting
+from perfbisect.jobs.plan import begin
+from perfbisect.jobs.setting import Setting
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_lines import compare_lines
 from perfbisect.render.compare_report import compare_markdown

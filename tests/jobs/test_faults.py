@@ -15,8 +15,8 @@ from perfbisect.core.attempt import Failure, Fault, Phase
 from perfbisect.core.change import Change
 from perfbisect.errors import MachineError
 from perfbisect.executors import AttemptRequest
+from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.jobs.fold import launches
-from perfbisect.jobs.plan import BisectPlan
 from perfbisect.jobs.timeline import Timeline
 from perfbisect.render.notices import Told
 from perfbisect.store.jobs import Job

@@ -7,8 +7,10 @@ import pytest
 from perfbisect.core.metric import parse_metric
 from perfbisect.environments import Refusal
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.jobs.plan import cell_data, cell_of, plan_of
-from perfbisect.jobs.prepare import make_plan, metric_of, runs_per_launch
+from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.jobs.capabilities import metric_of, runs_per_launch
+from perfbisect.jobs.plan import cell_data, cell_of, find_plan
+from perfbisect.jobs.prepare import make_plan
 from perfbisect.store.events import Event
 from tests.jobs.conftest import SETTING, MakePlan
 from tests.jobs.world import FakeBuilder, World, cell, history
@@ -121,8 +123,8 @@ def test_a_plan_survives_the_journal(plan_for: MakePlan) -> None:
     world = World(history(5).changes, slow=None)
     made = plan(world, plan_for, merged=(1,), refused={3: Refusal("no")})
     event = Event(0, "2026-01-01T00:00:00+00:00", "plan", made.model_dump(mode="json"))
-    again = plan_of((event,))
-    assert again == made
+    again = find_plan((event,), BisectPlan)
+    assert again is not None and again == made
     assert cell_of(again) == cell()
 
 
@@ -134,9 +136,9 @@ def test_a_cell_that_reads_differently_now_is_refused(plan_for: MakePlan) -> Non
     with pytest.raises(UsageError, match="cannot be read"):
         cell_of(made.model_copy(update={"cell": {"name": "x"}}))
     with pytest.raises(UsageError, match="no plan"):
-        plan_of(())
+        find_plan((), BisectPlan)
     with pytest.raises(UsageError, match="plan cannot be read"):
-        plan_of((Event(0, "2026-01-01T00:00:00+00:00", "plan", {"verb": "bisect"}),))
+        find_plan((Event(0, "2026-01-01T00:00:00+00:00", "plan", {"verb": "bisect"}),), BisectPlan)
 
 
 def test_costs_and_seed_reach_the_core() -> None:

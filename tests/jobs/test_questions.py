@@ -15,8 +15,9 @@ from perfbisect.environments import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.again import with_metric
 from perfbisect.jobs.bisect import amend
+from perfbisect.jobs.bisect_plan import Aside, BisectPlan, Extras
 from perfbisect.jobs.expect import Noise
-from perfbisect.jobs.plan import Aside, BisectPlan, Extras
+from perfbisect.jobs.kind import Amendment
 from perfbisect.jobs.planned import plan_document
 from perfbisect.jobs.words import note_sentence, reason_sentence
 from perfbisect.render.documents import ReportDocument
@@ -165,7 +166,7 @@ class TestAnotherMetric:
 
     def test_measuring_goes_on_with_it(self, plan_for: MakePlan, new_job: NewJob) -> None:
         job, world, watch, first = self.measured(plan_for, new_job)
-        amend(job, watch.tools(world), metric=parse_metric("output_throughput"))
+        amend(job, watch.tools(world), Amendment(metric=parse_metric("output_throughput")))
         report = verdict(job, watch, world)
         assert report.outcome == "found"
         assert report.metric.name == "output_throughput"

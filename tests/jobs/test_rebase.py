@@ -12,7 +12,7 @@ from perfbisect.core.attempt import Attempt
 from perfbisect.core.change import Change
 from perfbisect.environments import Refusal
 from perfbisect.executors import AttemptRequest, Sink, Started
-from perfbisect.jobs.plan import BisectPlan, Position
+from perfbisect.jobs.bisect_plan import BisectPlan, Position
 from perfbisect.jobs.rebase import crossings, differing, told
 from perfbisect.store.jobs import Job
 from tests.jobs.conftest import MakePlan

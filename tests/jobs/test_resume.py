@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.core.attempt import Failure
 from perfbisect.errors import MachineError
-from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.render.notices import Told
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import Journal, read

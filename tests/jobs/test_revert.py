@@ -10,7 +10,8 @@ from perfbisect.core.attempt import Failure
 from perfbisect.core.change import Change
 from perfbisect.executors import AttemptRequest
 from perfbisect.jobs.bisect import amend
-from perfbisect.jobs.plan import BisectPlan, Extras
+from perfbisect.jobs.bisect_plan import BisectPlan, Extras
+from perfbisect.jobs.kind import Amendment
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.html_report import html
 from perfbisect.render.report import markdown
@@ -137,7 +138,7 @@ def test_it_can_be_asked_of_a_finished_job(plan_for: MakePlan, new_job: NewJob) 
     first = verdict(job, watch, world)
     assert first.revert is None
     assert first.revert_note == ""
-    amend(job, watch.tools(world), confirm_revert=True)
+    amend(job, watch.tools(world), Amendment(confirm_revert=True))
     again = verdict(job, watch, world, revert=taken)
     assert again.revert is not None
     assert again.culprit == first.culprit

@@ -9,12 +9,14 @@ import pytest
 from perfbisect.core.attempt import Failure
 from perfbisect.environments import Refusal
 from perfbisect.errors import BuildError, MachineError, ServerError, UsageError
-from perfbisect.jobs.bisect import amend, begin, bisect
-from perfbisect.jobs.plan import RunPlan
-from perfbisect.jobs.prepare import metric_of
+from perfbisect.jobs.bisect import amend, bisect
+from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.kind import Amendment
+from perfbisect.jobs.plan import begin
 from perfbisect.jobs.run import make_run_plan, run, run_document
+from perfbisect.jobs.run_plan import RunPlan
 from perfbisect.render.documents import RunDocument
-from perfbisect.render.report import run_markdown
+from perfbisect.render.run_markdown import run_markdown
 from perfbisect.store.jobs import Job, Jobs
 from perfbisect.store.journal import read
 from tests.jobs.conftest import SETTING
@@ -109,5 +111,5 @@ def test_a_run_is_no_bisection(tmp_path: Path) -> None:
     job = job_of(tmp_path, plan(world), watch, world)
     with pytest.raises(UsageError, match="is no bisection"):
         bisect(job, watch.tools(world))
-    with pytest.raises(UsageError, match="it has no budget"):
-        amend(job, watch.tools(world), budget=10.0)
+    with pytest.raises(UsageError, match="is no bisection"):
+        amend(job, watch.tools(world), Amendment(budget=10.0))

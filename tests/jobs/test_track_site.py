@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.config.suspect_table import load_suspect_table
-from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.jobs.track_detect import Seen, look
 from perfbisect.jobs.track_ingest import ingest, zone_of
 from perfbisect.jobs.track_site import bisections, site

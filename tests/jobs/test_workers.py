@@ -10,8 +10,8 @@ import pytest
 from perfbisect.core.attempt import Failure
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.executors import AttemptRequest
+from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.jobs.fold import launches
-from perfbisect.jobs.plan import BisectPlan
 from perfbisect.render.notices import Told, Waiting
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import read

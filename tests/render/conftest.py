@@ -11,7 +11,7 @@ from perfbisect.core.attempt import Failure
 from perfbisect.core.change import History
 from perfbisect.environments import Refusal
 from perfbisect.jobs.bisect import bisect
-from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.render.documents import EffectDocument, ReportDocument, StepDocument
 from perfbisect.store.jobs import Job
 from tests.fakes.history import HOSTILE_SUBJECT

@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from perfbisect.jobs.plan import BisectPlan
+from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.render.console import notice_lines
 from perfbisect.render.live import Area, Live, area, sparkline
 from perfbisect.render.notices import Notice

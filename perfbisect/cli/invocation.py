@@ -1,0 +1,38 @@
+"""The values of the options that several commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Working:
+    """Options of a command that works on a job: where jobs are, and what is shown meanwhile.
+
+    ``wait``: minutes to wait for whoever uses a device or core; ``full``: the documents with all that is in
+    their lists.
+    """
+
+    repo: Path | None = None
+    state: Path | None = None
+    wait: float | None = None
+    verbose: bool = False
+    quiet: bool = False
+    detach: bool = False
+    full: bool = False
+    as_json: bool = False
+
+
+@dataclass(frozen=True)
+class Measuring(Working):
+    """Options of a command that begins to measure; None: not given."""
+
+    env: str | None = None
+    client: str | None = None
+    metric: str | None = None
+    variant: str | None = None
+    as_in: str | None = None
+    constraints: Path | None = None
+    exclude_newer: str | None = None
+    machine: str | None = None
