@@ -24,8 +24,9 @@ from statistics import median
 
 from perfbisect.config.cells import load_cell
 from perfbisect.core.attempt import Attempt, Provenance, RunResult
-from perfbisect.core.bisect import Costs, Event, Measure, Measured, Plan, next_action
+from perfbisect.core.bisect import Event, Measure, Measured, Plan, next_action
 from perfbisect.core.change import Change, History
+from perfbisect.core.costs import Costs
 from perfbisect.environments.spec import make_builder
 from perfbisect.executors.local import LocalExecutor
 from perfbisect.jobs.bisect import bisect

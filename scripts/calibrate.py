@@ -32,7 +32,6 @@ import numpy as np  # noqa: E402
 
 from perfbisect.core.bisect import (  # noqa: E402
     Comparison,
-    Costs,
     Done,
     Event,
     Lost,
@@ -45,6 +44,7 @@ from perfbisect.core.bisect import (  # noqa: E402
     beliefs,
     next_action,
 )
+from perfbisect.core.costs import Costs  # noqa: E402
 
 SETS = (0.5, 0.8, 0.95)
 

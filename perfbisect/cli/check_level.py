@@ -26,7 +26,7 @@ from perfbisect.jobs.check_kind import CHECK
 from perfbisect.jobs.check_plan import CheckPlan
 from perfbisect.jobs.check_report import recorded_document, recorded_documents
 from perfbisect.jobs.compare import RUNS
-from perfbisect.jobs.expect import learnt_costs
+from perfbisect.jobs.learnt import learnt_costs
 from perfbisect.jobs.planned import earlier_attempts
 from perfbisect.jobs.recorded import refuse_other_place
 from perfbisect.jobs.recordings import recorded_by, write_recorded

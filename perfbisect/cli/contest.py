@@ -17,8 +17,8 @@ from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.compare import make_compare_plan
 from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
 from perfbisect.jobs.compare_report import side_document
-from perfbisect.jobs.expect import learnt_costs
 from perfbisect.jobs.foresee import Foreseen, foresee
+from perfbisect.jobs.learnt import learnt_costs
 from perfbisect.jobs.planned import earlier_attempts
 from perfbisect.jobs.views import cell_document, commands_document, metric_document
 from perfbisect.render.compare_documents import ComparePlanDocument

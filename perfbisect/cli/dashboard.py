@@ -55,7 +55,7 @@ def build(
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
     from perfbisect.config.suspect_table import load_suspect_table
-    from perfbisect.core.point import stamp
+    from perfbisect.core.moments import stamp
     from perfbisect.errors import UsageError
     from perfbisect.jobs.track_detect import look
     from perfbisect.jobs.track_site import bisections, site

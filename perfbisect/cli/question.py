@@ -18,7 +18,7 @@ from perfbisect.environments import Builder
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.jobs.bisect_plan import Aside, BisectPlan, Extras
 from perfbisect.jobs.capabilities import metric_of
-from perfbisect.jobs.expect import learnt_costs, learnt_noise
+from perfbisect.jobs.learnt import learnt_costs, learnt_noise
 from perfbisect.jobs.planned import check_disk, earlier_attempts, plan_document
 from perfbisect.jobs.prepare import make_plan
 from perfbisect.render.documents import PlanDocument

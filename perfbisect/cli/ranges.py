@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perfbisect.cli.place import Place
-from perfbisect.core.bisect import Costs
 from perfbisect.core.change import History
+from perfbisect.core.costs import Costs
 from perfbisect.core.durations import parse_minutes
 from perfbisect.errors import UsageError
 from perfbisect.jobs.bisect_plan import Position

@@ -47,7 +47,7 @@ def detect(
     from perfbisect.cli.output import emit
     from perfbisect.cli.place import place
     from perfbisect.config.suspect_table import load_suspect_table
-    from perfbisect.core.point import stamp
+    from perfbisect.core.moments import stamp
     from perfbisect.jobs.track_detect import detect as judge
     from perfbisect.render.detect_lines import detect_lines
     from perfbisect.store.series import SeriesStore

@@ -21,7 +21,7 @@ from perfbisect.clients.reading import number
 from perfbisect.core.attempt import Attempt, RunResult
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import METRICS, PER_UNIT, STAGE
-from perfbisect.core.point import moment
+from perfbisect.core.moments import moment
 from perfbisect.errors import ClientError
 
 BLOCK = "perfbisect"

@@ -15,7 +15,6 @@ from perfbisect.core.every import go_on, named, parts
 from perfbisect.core.plan import (
     Beliefs,
     Comparison,
-    Costs,
     Done,
     Event,
     Imported,
@@ -39,7 +38,6 @@ from perfbisect.core.story import Story, fold
 __all__ = [
     "Beliefs",
     "Comparison",
-    "Costs",
     "Done",
     "Event",
     "Imported",

@@ -8,18 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from perfbisect.core.costs import Costs
+
 Word = Literal["found", "not reproduced", "too small", "out of budget"]
 Purpose = Literal["end", "search", "confirm"]
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Minutes that a build, a launch (start, readiness, discarded run, stop) and a run take: expected, then
-    as observed."""
-
-    build: float = 4.0
-    launch: float = 3.0
-    run: float = 1.5
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Literal
+
+from perfbisect.core.moments import moment
 
 MAIN = ("main", "master")
 """Names of the branch whose builds are nightlies of the product."""
@@ -167,16 +169,3 @@ None of it is judged; causes are read from it.
 def known(covariates: Mapping[str, Any]) -> dict[str, Any]:
     """Covariates without those that say nothing: None, empty text, empty lists and mappings."""
     return {name: value for name, value in covariates.items() if value not in (None, "", [], {})}
-
-
-def moment(text: str) -> datetime:
-    """ISO 8601 with its zone -> a moment. :raises ValueError: it has none."""
-    found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    if found.tzinfo is None:
-        raise ValueError(f"{text!r} does not say its zone")
-    return found
-
-
-def stamp(when: datetime) -> str:
-    """A moment as a point has it: UTC, to the second."""
-    return when.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -6,7 +6,8 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-from perfbisect.core.plan import Costs, Event, Imported, Lost, Plan, Skipped
+from perfbisect.core.costs import Costs
+from perfbisect.core.plan import Event, Imported, Lost, Plan, Skipped
 
 _LEAST = 1e-3
 """Minutes below which a price makes no difference (and must not divide by zero)."""

@@ -16,7 +16,8 @@ from functools import cached_property
 from itertools import accumulate
 
 from perfbisect.core.change import Change
-from perfbisect.core.point import Build, moment
+from perfbisect.core.moments import moment
+from perfbisect.core.point import Build
 from perfbisect.errors import RevisionError
 
 LEAD = timedelta(hours=6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from perfbisect.config.deploy_changes import DeployText, differing
 from perfbisect.core import compare as core
 from perfbisect.core.attempt import Attempt
 from perfbisect.core.cell import SERVER_SIDE, Cell
@@ -20,7 +21,6 @@ from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.one_by_one import affordable, one_by_one, plainly_told
 from perfbisect.jobs.plan import cell_data
-from perfbisect.jobs.prepare import DeployText, differing
 from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.sides import SIDES, check_overlap, in_turn, seen_of
 from perfbisect.jobs.work import Order, Tools, clear_up

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perfbisect.core import compare
 from perfbisect.core.attempt import Attempt
 from perfbisect.jobs.compare_plan import ComparePlan
-from perfbisect.jobs.expect import learnt_noise
+from perfbisect.jobs.learnt import learnt_noise
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfbisect.core.point import stamp
+from perfbisect.core.moments import stamp
 from perfbisect.jobs.nightly_hands import Done, Scene, Step
 from perfbisect.jobs.track_detect import Seen
 from perfbisect.jobs.track_report import report

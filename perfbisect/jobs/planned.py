@@ -11,8 +11,9 @@ from perfbisect.environments import Builder
 from perfbisect.errors import MachineError, PerfbisectError
 from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.jobs.bisect_views import position_document
-from perfbisect.jobs.expect import Noise, expected
+from perfbisect.jobs.expect import expected
 from perfbisect.jobs.fold import launches
+from perfbisect.jobs.learnt import Noise
 from perfbisect.jobs.plan import cell_of
 from perfbisect.jobs.revert import BLOCKS
 from perfbisect.jobs.views import cell_document, change_document, commands_document, metric_document

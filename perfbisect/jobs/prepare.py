@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from perfbisect.core.bisect import Costs
+from perfbisect.config.deploy_changes import DeployText, differing
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change, History
+from perfbisect.core.costs import Costs
 from perfbisect.core.metric import MetricRef
 from perfbisect.environments import Builder, group_of
 from perfbisect.errors import BuildError, UsageError
@@ -20,9 +21,6 @@ from perfbisect.jobs.setting import Setting
 
 Weigh = Callable[[Sequence[Position]], tuple[float, ...]]
 """Positions -> prior weights of them."""
-
-DeployText = Callable[[str, str], str | None]
-"""(commit, path) -> what the file there is, None where there is none: for deploy YAML of the change."""
 
 
 def make_plan(
@@ -123,16 +121,3 @@ def _positions(
             )
         )
     return tuple(positions), tuple(suspects)
-
-
-def differing(cell: Cell, changes: Sequence[Change], deploy: DeployText | None) -> frozenset[str]:
-    """Ids of changes whose deploy YAML, taken from the change, is not what it was one change before."""
-    source = cell.deploy_yaml
-    if source is None or source.origin is None or source.path is None or deploy is None:
-        return frozenset()
-    texts = [deploy(change.source, source.path) if change.kind == "commit" else None for change in changes]
-    return frozenset(
-        change.id
-        for change, here, before in zip(changes[1:], texts[1:], texts[:-1], strict=True)
-        if here != before
-    )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from perfbisect.core.lineages import kind_of
 from perfbisect.core.metric import parse_metric
-from perfbisect.core.point import Point, Workload, moment, stamp
+from perfbisect.core.moments import moment, stamp
+from perfbisect.core.point import Point, Workload
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.series_levels import levels
 from perfbisect.jobs.track_trend import HEADLINES

@@ -10,8 +10,9 @@ from itertools import groupby
 from perfbisect.clients.eras import DIFFUSION, NIGHTLY, OMNI
 from perfbisect.core.era import Era
 from perfbisect.core.lineages import cell_of, lineages
+from perfbisect.core.moments import moment
 from perfbisect.core.nearest import hint
-from perfbisect.core.point import Build, Point, moment
+from perfbisect.core.point import Build, Point
 from perfbisect.core.reported_series import CellSeries, gather
 from perfbisect.core.window import LEAD, Line, Window, ordered, window
 from perfbisect.errors import UsageError

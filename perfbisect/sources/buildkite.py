@@ -15,7 +15,8 @@ from datetime import timezone
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from perfbisect.core.point import Build, moment, stamp
+from perfbisect.core.moments import moment, stamp
+from perfbisect.core.point import Build
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.sources import Asked, Batch, Listed
 from perfbisect.system.http import MissingResourceError, RestClient

@@ -16,7 +16,8 @@ from typing import Any
 
 from perfbisect.core.attempt import Attempt
 from perfbisect.core.metric import parse_metric
-from perfbisect.core.point import ALONE, Build, Point, Rejection, Workload, known, moment, stamp
+from perfbisect.core.moments import moment, stamp
+from perfbisect.core.point import ALONE, Build, Point, Rejection, Workload, known
 from perfbisect.errors import UsageError
 from perfbisect.sources import Asked, Batch, Listed
 from perfbisect.store.attempts import from_dict

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from perfbisect.clients.published import BLOCK, Origin, PublishedRun, origin_of
 from perfbisect.core.attempt import Attempt, Provenance
-from perfbisect.core.point import Build, Fate, Point, Rejection, moment, stamp
+from perfbisect.core.moments import moment, stamp
+from perfbisect.core.point import Build, Fate, Point, Rejection
 from perfbisect.errors import ClientError
 from perfbisect.sources.journals import PIPELINE, point_of
 

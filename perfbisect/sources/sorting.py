@@ -14,7 +14,8 @@ from perfbisect.clients.eras import NIGHTLY
 from perfbisect.clients.reported import Reading, Refused, readings
 from perfbisect.config.perf_specs import WARMUPS
 from perfbisect.core.admission import admit
-from perfbisect.core.point import Build, Point, Rejection, Workload, known, moment, stamp
+from perfbisect.core.moments import moment, stamp
+from perfbisect.core.point import Build, Point, Rejection, Workload, known
 from perfbisect.core.sighting import SEVEN, Sighting, of_command, of_result_name
 from perfbisect.errors import UsageError
 from perfbisect.sources import journals, kanban, published

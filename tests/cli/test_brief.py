@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pytest
 
 from perfbisect.cli.state import status_document
-from perfbisect.jobs.expect import learnt_noise
+from perfbisect.jobs.learnt import learnt_noise
 from perfbisect.jobs.planned import plan_document
 from perfbisect.render.documents import PlanDocument, PositionDocument, ReportDocument
 from perfbisect.store.jobs import Job

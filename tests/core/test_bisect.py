@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.core.bisect import (
-    Costs,
     Done,
     Lost,
     Measure,
@@ -22,6 +21,7 @@ from perfbisect.core.bisect import (
     beliefs,
     next_action,
 )
+from perfbisect.core.costs import Costs
 from perfbisect.core.ends import WORTHWHILE
 from tests.core.worlds import Bench
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfbisect.core.bisect import Comparison, Costs, Lost, Measure, Measured, Plan, Reason
+from perfbisect.core.bisect import Comparison, Lost, Measure, Measured, Plan, Reason
+from perfbisect.core.costs import Costs
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "calibrate.py"
 

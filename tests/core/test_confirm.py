@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from perfbisect.core.bisect import Costs, Plan
+from perfbisect.core.bisect import Plan
 from perfbisect.core.confirm import (
     DECIDED,
     PAIRS,
@@ -20,6 +20,7 @@ from perfbisect.core.confirm import (
     sides,
     turn,
 )
+from perfbisect.core.costs import Costs
 from perfbisect.core.noise import Launch
 from perfbisect.core.posterior import posterior, prior_weights
 from perfbisect.core.prices import observed

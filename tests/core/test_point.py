@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from perfbisect.core.point import Build, Workload, moment, stamp
+from perfbisect.core.moments import moment, stamp
+from perfbisect.core.point import Build, Workload
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfbisect.core.bisect import Costs, Lost, Measured, Plan, Skipped
+from perfbisect.core.bisect import Lost, Measured, Plan, Skipped
+from perfbisect.core.costs import Costs
 from perfbisect.core.prices import observed
 
 PLAN = Plan(n=8, costs=Costs(build=10, launch=5, run=2), cached=frozenset({3}))

@@ -9,7 +9,8 @@ import pytest
 from scipy import integrate
 from scipy import stats as scipy_stats
 
-from perfbisect.core.bisect import Costs, Plan
+from perfbisect.core.bisect import Plan
+from perfbisect.core.costs import Costs
 from perfbisect.core.noise import Launch
 from perfbisect.core.posterior import posterior, prior_weights
 from perfbisect.core.prices import observed

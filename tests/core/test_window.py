@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.core.change import Change
-from perfbisect.core.point import Build, stamp
+from perfbisect.core.moments import stamp
+from perfbisect.core.point import Build
 from perfbisect.core.window import LEAD, Line, Spot, ordered, spot, window
 from perfbisect.errors import RevisionError
 

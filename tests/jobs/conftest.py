@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.core.bisect import Costs
+from perfbisect.core.costs import Costs
 from perfbisect.jobs.bisect_plan import BisectPlan
 from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.plan import begin

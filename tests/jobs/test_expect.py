@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.core.attempt import Attempt, Provenance, RunResult
-from perfbisect.core.bisect import Costs
+from perfbisect.core.costs import Costs
 from perfbisect.core.metric import parse_metric
-from perfbisect.jobs.expect import Noise, expected, learnt_costs, learnt_noise
+from perfbisect.jobs.expect import expected
+from perfbisect.jobs.learnt import Noise, learnt_costs, learnt_noise
 from tests.jobs.conftest import MakePlan
 from tests.jobs.world import World, history
 

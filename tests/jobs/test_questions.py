@@ -16,8 +16,8 @@ from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.again import with_metric
 from perfbisect.jobs.bisect import amend
 from perfbisect.jobs.bisect_plan import Aside, BisectPlan, Extras
-from perfbisect.jobs.expect import Noise
 from perfbisect.jobs.kind import Amendment
+from perfbisect.jobs.learnt import Noise
 from perfbisect.jobs.planned import plan_document
 from perfbisect.jobs.words import note_sentence, reason_sentence
 from perfbisect.render.documents import ReportDocument

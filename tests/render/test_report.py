@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from perfbisect.environments import Refusal
-from perfbisect.jobs.expect import Noise
+from perfbisect.jobs.learnt import Noise
 from perfbisect.jobs.planned import plan_document
 from perfbisect.render.console import Console, error_lines, notice_lines, plan_lines, report_lines
 from perfbisect.render.documents import ReportDocument
