@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from perfbisect.core import bisect as core
 from perfbisect.core.change import Change
+from perfbisect.core.costs import Costs
 from perfbisect.jobs.plan import JobPlan
 from perfbisect.jobs.setting import Data
 
@@ -66,7 +67,7 @@ class BisectPlan(JobPlan):
     budget: float
     seed: int
     max_runs: int
-    costs: core.Costs
+    costs: Costs
     told: tuple[str, ...] = ()
     extras: Extras = Extras()
     prior: tuple[float, ...] | None = None
