@@ -29,7 +29,6 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from perfbisect.core.bisect import (  # noqa: E402
-    Costs,
     Done,
     Event,
     Measure,
@@ -40,6 +39,7 @@ from perfbisect.core.bisect import (  # noqa: E402
     beliefs,
     next_action,
 )
+from perfbisect.core.costs import Costs  # noqa: E402
 from scripts.comparison import Comparison  # noqa: E402
 from scripts.detection import change_sets, detect_indices  # noqa: E402
 
