@@ -11,7 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.alert import Alert, beside_worse, recovery
+from perfbisect.core.finding import Finding
 from perfbisect.core.reported_series import CellSeries
+
+Change = tuple[Alert, Finding]
+"""An alert, with the finding that it was made of."""
 
 OTHERWISE = ("instrument", "workload")
 """Causes by which a cell is another one since: no level of the product changed."""
@@ -52,14 +56,14 @@ class Anew:
 
 
 def chosen(
-    series: CellSeries, alerts: Sequence[Alert], *, first: int, last: int, others: Iterable[Anew] = ()
+    series: CellSeries, changes: Sequence[Change], *, first: int, last: int, others: Iterable[Anew] = ()
 ) -> Chosen:
     """The nights from ``first`` to ``last``, both included, of which a mean is of one thing.
 
-    ``series`` has one value a night; ``alerts`` are those of its cell; ``others``: where cells of the same
+    ``series`` has one value a night; ``changes`` are those of its cell; ``others``: where cells of the same
     requests say that these changed.
     """
-    begun = [one for one in alerts if one.finding.first <= last]
+    begun = [change for change in changes if change[1].first <= last]
     anew = (*_anew(series), *others, *_levels(series, begun))
     start = max((one for one in anew if one.night <= last), key=lambda one: one.night, default=None)
     bad = {one.night: one for one in _left(series, begun)}
@@ -81,66 +85,60 @@ def _anew(series: CellSeries) -> Iterator[Anew]:
         yield Anew(series.nights[mark.index], f"{mark.kind} changed", mark.what)
 
 
-def _levels(series: CellSeries, alerts: Iterable[Alert]) -> Iterator[Anew]:
+def _levels(series: CellSeries, changes: Sequence[Change]) -> Iterator[Anew]:
     """Nights from which on a cell is another one, or the series at a level that a baseline may have."""
-    among = tuple(alerts)
-    for one in among:
-        finding, word = one.finding, one.cause.word
-        if _over(one):
+    for alert, finding in changes:
+        if finding.is_over:
             continue
         nights = finding.series.nights
-        if word in OTHERWISE:
-            why = f"alert {one.id}: {one.cause.evidence[0]}"
-            yield Anew(nights[max((finding.index, *finding.places))], f"{word} changed", why)
-        elif finding.series.key == series.key and (one.state == "closed" or _better(one, among)):
+        if alert.cause in OTHERWISE:
+            why = f"alert {alert.id}: {alert.evidence[0]}"
+            yield Anew(nights[max((finding.index, *finding.places))], f"{alert.cause} changed", why)
+        elif finding.series.key == series.key and (alert.state == "closed" or _better(alert, changes)):
             begun = nights[recovery(finding) or finding.after[0]]
-            yield Anew(begun, f"alert {one.id}", f"alert {one.id}: another level since")
+            yield Anew(begun, f"alert {alert.id}", f"alert {alert.id}: another level since")
 
 
-def _left(series: CellSeries, alerts: Iterable[Alert]) -> Iterator[LeftOut]:
+def _left(series: CellSeries, changes: Sequence[Change]) -> Iterator[LeftOut]:
     """Nights of transients, and of what is worse and was not accepted; last those of the series itself."""
-    among = sorted(alerts, key=lambda one: one.finding.series.key == series.key)
-    for one in among:
-        finding, own = one.finding, one.finding.series.key == series.key
-        if not own and (finding.series.part != "typical" or one.cause.word not in _OF_ALL):
+    for alert, finding in sorted(changes, key=lambda change: change[1].series.key == series.key):
+        own = finding.series.key == series.key
+        if not own and (alert.part != "typical" or alert.cause not in _OF_ALL):
             continue
-        still = one.cause.word not in OTHERWISE and one.state != "closed"
-        if finding.found.shape == "transient" and (_over(one) or still):
-            told = f"{one.cause.word}, transient"
-        elif own and _worse(one, among):
-            told = f"{one.cause.word}, not accepted"
+        still = alert.cause not in OTHERWISE and alert.state != "closed"
+        if alert.shape == "transient" and (finding.is_over or still):
+            what = f"{alert.cause}, transient"
+        elif own and _worse(alert, changes):
+            what = f"{alert.cause}, not accepted"
         else:
             continue
         until = recovery(finding) or finding.after[-1] + 1
         for place in range(min(finding.places, default=finding.index), until):
-            yield LeftOut(finding.series.nights[place], f"alert {one.id}", f"alert {one.id}: {told}")
+            yield LeftOut(finding.series.nights[place], f"alert {alert.id}", f"alert {alert.id}: {what}")
 
 
-def _skip(series: CellSeries, alerts: Iterable[Alert], last: int) -> str:
+def _skip(series: CellSeries, changes: Sequence[Change], last: int) -> str:
     """The series is at a level that nobody accepted."""
-    among = tuple(alerts)
-    for one in among:
-        finding = one.finding
-        if finding.series.key != series.key or finding.found.shape == "transient" or not _worse(one, among):
+    for alert, finding in changes:
+        if finding.series.key != series.key or alert.shape == "transient" or not _worse(alert, changes):
             continue
         back = recovery(finding)
         end = finding.end if back is None else back
         if end == len(series.nights) or series.nights[end] > last:
-            return f"alert {one.id} is {one.state}"
+            return f"alert {alert.id} is {alert.state}"
     return ""
 
 
-def _over(alert: Alert) -> bool:
-    return alert.finding.found.shape == "transient" and alert.finding.until is not None
-
-
-def _worse(alert: Alert, among: Iterable[Alert]) -> bool:
+def _worse(alert: Alert, changes: Sequence[Change]) -> bool:
     """A change of level that no baseline may have: for the worse and not accepted, or beside such a one."""
-    if alert.state == "closed" or alert.cause.word in OTHERWISE:
+    if alert.state == "closed" or alert.cause in OTHERWISE:
         return False
-    return alert.finding.shift > 0 or bool(beside_worse(alert, among))
+    return alert.worse or _is_beside_worse(alert, changes)
 
 
-def _better(alert: Alert, among: Iterable[Alert]) -> bool:
-    lasting = alert.finding.found.shape != "transient"
-    return lasting and alert.finding.shift < 0 and not beside_worse(alert, among)
+def _better(alert: Alert, changes: Sequence[Change]) -> bool:
+    return alert.shape != "transient" and not alert.worse and not _is_beside_worse(alert, changes)
+
+
+def _is_beside_worse(alert: Alert, changes: Sequence[Change]) -> bool:
+    return beside_worse(alert, [other for other, _ in changes]) is not None

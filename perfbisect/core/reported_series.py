@@ -125,7 +125,7 @@ def gather(
             CellSeries(
                 cell=kept[0].cell,
                 metric=name,
-                part=_part(ref.statistic),
+                part=part_of(ref.statistic),
                 row=ref.metric,
                 values=tuple(point.values[key] for point in kept),
                 nights=tuple(day_number(point.night) for point in kept),
@@ -194,7 +194,8 @@ def _usable(value: float | None, metric: Metric) -> bool:
     return value is not None and math.isfinite(value) and (value > 0 or (metric.absolute and value == 0))
 
 
-def _part(statistic: str) -> Part:
+def part_of(statistic: str) -> Part:
+    """What a statistic says of the requests of a metric."""
     if statistic in ("", "median", "p50"):
         return "typical"
     return "mean" if statistic == "mean" else "tail"

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from perfbisect.config.nightly import NightlyFile
 from perfbisect.config.nightly_cells import FoundCell
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
+from perfbisect.core.night_values import Night, NightFindings
 from perfbisect.core.suspect_table import Table
 from perfbisect.errors import Interrupted, PerfbisectError
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan, Together
 from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.work import StopLeftovers
 from perfbisect.render.documents import ReportDocument
-from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.render.notices import Sink
 from perfbisect.store.events import Clock
 from perfbisect.store.jobs import Job, Jobs
@@ -92,11 +92,11 @@ Prepare = Callable[[NightPlan, Window, float], Search]
 
 @dataclass(frozen=True)
 class Done:
-    """What a step did: in words, the files that it wrote, by kind, and what the journal keeps besides."""
+    """What a step did: in words, the files that it wrote, by kind, and what it found in the series."""
 
     told: str = ""
     files: Mapping[str, Path] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)
+    findings: NightFindings | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Step:
     """A step of the night after it was judged. ``run`` may raise: the steps behind it still run."""
 
     name: str
-    run: Callable[[NightlyDocument], Done]
+    run: Callable[[Night], Done]
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from perfbisect.core.alert import Alert, Known, alerts_of
+from perfbisect.core.alert import Alert, AlertRecord, alerts_of, begun
 from perfbisect.core.finding import Family, Finding, judge, without_told
 from perfbisect.core.finding_cause import Cells, causes_of
 from perfbisect.core.lineages import Beginning, beginnings
@@ -16,10 +16,8 @@ from perfbisect.core.series_many import FDR, Census
 from perfbisect.core.suspect_table import Table
 from perfbisect.errors import UsageError
 from perfbisect.jobs.track_series import by_lineage, gathered
-from perfbisect.jobs.track_state import told as last_told
 from perfbisect.render.detect_documents import (
     CensusDocument,
-    DetectedDocument,
     ElsewhereDocument,
     FamilyDocument,
     GoneDocument,
@@ -28,24 +26,22 @@ from perfbisect.render.detect_documents import (
     TogetherDocument,
     TrackDetectDocument,
 )
-from perfbisect.render.site_documents import PlaceDocument
-from perfbisect.store.alerts import Told
 from perfbisect.store.series import SeriesStore
-
-SET = 0.95
-"""Probability of the set of places of a change; its places share it equally."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """All that was found. ``series``: every series, one value a night; ``families``: medians first."""
+class Detection:
+    """What a store's series show. ``series``: every series, one value a night; ``families``: medians first;
+    ``findings``: what each alert was made of, by its name; ``known``: the alerts that were reported before;
+    ``away``: builds that are not of main and were left out."""
 
     series: tuple[CellSeries, ...]
     cells: Cells
     families: tuple[Family, Family]
     alerts: tuple[Alert, ...]
+    findings: Mapping[str, Finding]
+    known: tuple[AlertRecord, ...]
     away: int
-    """Builds that are not of main and were left out."""
 
     @property
     def until(self) -> str:
@@ -58,12 +54,13 @@ class Seen:
         points = {id(point): point for one in self.series for point in one.points}
         return tuple(beginnings(points.values()))
 
-    def alert(self, name: str) -> Alert | None:
-        """The alert of that name, None where it is not found any more."""
-        return next((one for one in self.alerts if one.id == name), None)
+    def alerts_since(self, night: str) -> tuple[Alert, ...]:
+        """The alerts that began on that night or later; all where it is empty."""
+        first = day_number(night) if night else 0
+        return tuple(alert for alert in self.alerts if self.findings[alert.id].first >= first)
 
 
-def look(store: SeriesStore, table: Table, fdr: float = FDR) -> Seen:
+def look(store: SeriesStore, table: Table, fdr: float = FDR) -> Detection:
     """Judges every series of a store; writes nothing.
 
     :raises UsageError: the store has no points, or the rate is none.
@@ -75,14 +72,12 @@ def look(store: SeriesStore, table: Table, fdr: float = FDR) -> Seen:
     medians = judge([one for one in series if one.part == "typical"], fdr)
     tails = without_told(judge([one for one in series if one.part != "typical"], fdr), medians)
     findings = (*medians.alerts, *tails.alerts)
-    known = [
-        Known(t.id, t.cell, t.metric, t.way, (t.begun_after, t.begun_by), t.state, t.why)
-        for t in store.alerts.all()
-    ]
+    known = store.alerts.all()
     until = max(one.nights[-1] for one in series)
     alerts = alerts_of(findings, causes_of(findings, cells), known, until=until)
-    ordered = sorted(alerts, key=lambda one: (-one.finding.first, one.finding.series.key))
-    return Seen(series, cells, (medians, tails), tuple(ordered), away)
+    of = {alert.id: finding for alert, finding in zip(alerts, findings, strict=True)}
+    ordered = sorted(alerts, key=lambda alert: (-of[alert.id].first, alert.cell, alert.metric))
+    return Detection(series, cells, (medians, tails), tuple(ordered), of, known, away)
 
 
 def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
@@ -112,127 +107,69 @@ def detect(
 
     ``now``: ISO 8601 in UTC. Raises what :func:`look` raises.
     """
-    seen = look(store, table, fdr)
-    document = detect_document(seen, store, since=since, fdr=fdr)
-    remember(store, seen, document, now)
-    return document
+    detection = look(store, table, fdr)
+    remember(store, detection, now, since)
+    return detect_document(detection, since=since, fdr=fdr)
 
 
-def remember(store: SeriesStore, seen: Seen, document: TrackDetectDocument, now: str) -> None:
-    """Writes down what is told; of what was told before, its first telling and its state stay."""
-    told = {one.id: one for one in document.alerts}
-    rows = [
-        Told(
-            known.id, known.cell, known.metric, known.way, *known.begun, known.state, known.why, now, now,
-            told[known.id].text(),
-        )
-        for known in (one.known for one in seen.alerts)
-        if known.id in told
-    ]  # fmt: skip
+def remember(store: SeriesStore, detection: Detection, now: str, since: str = "") -> None:
+    """Writes down the alerts that began on the night ``since`` or later, as found at ``now``."""
+    records = [
+        AlertRecord(alert, begun(detection.findings[alert.id]), now)
+        for alert in detection.alerts_since(since)
+    ]
     with store.transaction():
-        store.alerts.keep(rows, now)
+        store.alerts.keep(records)
 
 
-def detect_document(seen: Seen, store: SeriesStore, *, since: str, fdr: float) -> TrackDetectDocument:
-    """What was found, as it is told."""
+def detect_document(detection: Detection, *, since: str, fdr: float) -> TrackDetectDocument:
+    """The public JSON of a detection: what began on the night ``since`` or later."""
     first = day_number(since) if since else 0
-    medians, tails = seen.families
-    last = {one.id: last_told(one) for one in store.alerts.all()}
-    listed = [pair for family in seen.families for pair in family.listed if pair[0].first >= first]
+    medians, tails = detection.families
+    listed = [pair for family in detection.families for pair in family.listed if pair[0].first >= first]
     return TrackDetectDocument(
         fdr=fdr,
         since=since,
-        until=seen.until,
-        alerts=tuple(
-            _since(alert_document(one), last.get(one.id)) for one in seen.alerts if one.finding.first >= first
-        ),
+        until=detection.until,
+        alerts=detection.alerts_since(since),
         listed=tuple(_listed(finding, why) for finding, why in listed),
-        together=tuple(_shared(event) for family in seen.families for event in family.shared),
+        together=tuple(_shared(event) for family in detection.families for event in family.shared),
         boundaries=tuple(
-            sorted((*_boundaries(seen.series, first), *_machines(seen, first)), key=lambda one: one.night)
+            sorted(
+                (*_boundaries(detection.series, first), *_machines(detection, first)),
+                key=lambda one: one.night,
+            )
         ),
-        gone=_gone(store.alerts.all(), {one.id for one in seen.alerts}),
+        gone=_gone(detection),
         census=CensusDocument(
             families=(
                 _family("medians and single numbers", medians),
                 _family("means and percentiles", tails),
             ),
             series=(*_rows(medians.census), *_rows(tails.census)),
-            not_judged=dict(Counter(why for family in seen.families for _, why in family.left)),
-            builds_not_of_main=seen.away,
+            not_judged=dict(Counter(why for family in detection.families for _, why in family.left)),
+            builds_not_of_main=detection.away,
         ),
     )
 
 
-def alert_document(alert: Alert) -> DetectedDocument:
-    """An alert as it is told."""
-    finding, series = alert.finding, alert.finding.series
-    around = (max(0, finding.places[0] - 1), *finding.places)
-    return DetectedDocument(
-        id=alert.id,
-        cell=series.cell,
-        metric=series.metric,
-        first=series.points[finding.index].began,
-        last=series.points[finding.after[0] if finding.found.shape == "drift" else finding.after[-1]].began,
-        shape=finding.found.shape,
-        cause=alert.cause.word,
-        effect=finding.found.effect,
-        interval=(finding.found.low, finding.found.high),
-        places=tuple(
-            PlaceDocument(
-                build=series.points[i].build.name,
-                time=series.points[i].began,
-                p=SET / len(finding.places),
-            )
-            for i in finding.places
-        ),
-        builds=tuple(dict.fromkeys(series.points[i].build.name for i in around)),
-        state=alert.state,
-        evidence=(*alert.cause.evidence, *_how(finding)),
-        event=alert.event,
-        p=finding.found.p,
-        recovered=alert.recovered,
-        why=alert.why,
-        new=alert.new,
-        nights=len(finding.after),
-        now=alert.now,
-    )
-
-
-def _since(now: DetectedDocument, before: DetectedDocument | None) -> DetectedDocument:
-    """With what became of it since it was told last."""
-    if before is None:
-        return now
-    was = before.cause if before.cause != now.cause else ""
-    return now.model_copy(update={"was": was, "came_back": now.recovered and not before.recovered})
-
-
-def _gone(told: Sequence[Told], found: Collection[str]) -> tuple[GoneDocument, ...]:
-    """What was told and is not found any more; first what was found the last time."""
-    last = max((one.seen for one in told), default="")
+def _gone(detection: Detection) -> tuple[GoneDocument, ...]:
+    """What was reported and is not found any more; first what was found the last time."""
+    found = {alert.id for alert in detection.alerts}
+    last = max((record.seen for record in detection.known), default="")
     gone = [
-        GoneDocument(id=t.id, cell=t.cell, metric=t.metric, state=t.state, seen=t.seen, new=t.seen == last)
-        for t in told
-        if t.id not in found
+        GoneDocument(
+            id=record.alert.id,
+            cell=record.alert.cell,
+            metric=record.alert.metric,
+            state=record.alert.state,
+            seen=record.seen,
+            new=record.seen == last,
+        )
+        for record in detection.known
+        if record.alert.id not in found
     ]
     return tuple(sorted(gone, key=lambda one: (not one.new, one.id)))
-
-
-_SHORT = 20
-"""Nights below which a series is said to be short."""
-
-
-def _how(finding: Finding) -> Iterator[str]:
-    if finding.joined:
-        yield (
-            "doubtful by itself among so many series; told since other servers moved on that night: "
-            f"{', '.join(finding.joined)}"
-        )
-    count = len(finding.series.values)
-    if count < _SHORT:
-        yield f"a short series: {count} nights"
-    if finding.series.lacking:
-        yield f"{finding.series.lacking} points of the cell do not report {finding.series.metric}"
 
 
 def _listed(finding: Finding, why: str) -> ListedDocument:
@@ -273,11 +210,11 @@ def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[ElsewhereDocu
     )
 
 
-def _machines(seen: Seen, first: int) -> Iterator[ElsewhereDocument]:
+def _machines(detection: Detection, first: int) -> Iterator[ElsewhereDocument]:
     """Nights from which on another kind of machine measures."""
-    counts = Counter(one.cell for one in seen.series)
+    counts = Counter(one.cell for one in detection.series)
     found: dict[tuple[str, str], list[str]] = {}
-    for one in seen.begun:
+    for one in detection.begun:
         if day_number(one.first.night) >= first:
             found.setdefault((one.first.night, one.what), []).append(one.lineage)
     for (night, what), names in found.items():

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from perfbisect.core.night_values import AlertChange
 from perfbisect.render.detect_lines import size_words
 from perfbisect.render.nightly_documents import (
-    AlertChange,
     NightAlertDocument,
     NightBisectionDocument,
     NightlyDocument,

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from statistics import median
 from typing import Any
 
+from perfbisect.core.alert import Alert
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.safe import line
 from perfbisect.render.site_documents import (
-    AlertDocument,
     BisectionDocument,
     PointDocument,
     SeriesDocument,
@@ -31,6 +32,9 @@ Payload = dict[str, Any]
 _LONGEST = 8000
 _BUCKETS = 60
 _HEIGHTS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+_OF_ONE_RUN = ("new", "nights", "was", "came_back", "now")
+"""Fields of an alert that compare it with the run of ``track detect`` before; a site does not show them."""
+
 _FLAT = 0.10
 """A small curve spans at least so much: noise of one per cent is not drawn as mountains."""
 
@@ -146,7 +150,8 @@ def event_payload(event: Event, document: SiteDocument) -> Payload:
             own = rankings[name].model_dump(exclude={"alert"})
             at = kept.index(own) if own in kept else len(kept)
             kept += [own] * (at == len(kept))
-        alerts.append(alert.model_dump() | {"ranking": at, "ranked": name})
+        fields = {key: value for key, value in asdict(alert).items() if key not in _OF_ONE_RUN}
+        alerts.append(fields | {"ranking": at, "ranked": name})
     return {"id": text(event.id), "alerts": harmless(alerts), "rankings": harmless(kept)}
 
 
@@ -218,7 +223,7 @@ def _series_in_short(one: SeriesDocument, small: str, points: Sequence[PointDocu
 
 
 def _alert_in_short(
-    alert: AlertDocument, cell: int, metric: SeriesMetricDocument, ranking: SuspectsDocument | None
+    alert: Alert, cell: int, metric: SeriesMetricDocument, ranking: SuspectsDocument | None
 ) -> Payload:
     first = ranking.suspects[0] if ranking and ranking.suspects else None
     return {

@@ -18,7 +18,7 @@ _DIGITS = 10
 
 
 @dataclass(frozen=True)
-class Night:
+class NightFolder:
     """One night's folder."""
 
     path: Path
@@ -51,7 +51,7 @@ class Nights:
         self.name = name
         self.folder = state / "nightly" / name
 
-    def new(self, moment: datetime, commit: str) -> Night:
+    def new(self, moment: datetime, commit: str) -> NightFolder:
         """A folder for a night; its name sorts by ``moment`` and ends in the commit's beginning.
 
         :raises MachineError: the folder cannot be made.
@@ -68,11 +68,11 @@ class Nights:
             raise MachineError(
                 f"no folder for the night: {error}", where=path, next_step="choose another state folder"
             ) from error
-        return Night(path)
+        return NightFolder(path)
 
-    def all(self) -> tuple[Night, ...]:
+    def all(self) -> tuple[NightFolder, ...]:
         """Every night that began, oldest first."""
-        return tuple(Night(path.parent) for path in sorted(self.folder.glob(f"*/{JOURNAL}")))
+        return tuple(NightFolder(path.parent) for path in sorted(self.folder.glob(f"*/{JOURNAL}")))
 
     @contextlib.contextmanager
     def held(self, now: datetime) -> Iterator[None]:

@@ -68,9 +68,9 @@ CREATE TABLE logs (
 _ALERTS = """
 CREATE TABLE alerts (
   id TEXT PRIMARY KEY,
-  cell TEXT NOT NULL, metric TEXT NOT NULL, way INTEGER NOT NULL,
   begun_after INTEGER NOT NULL, begun_by INTEGER NOT NULL,
-  state TEXT NOT NULL, why TEXT NOT NULL, told TEXT NOT NULL, seen TEXT NOT NULL, document TEXT NOT NULL
+  state TEXT NOT NULL, why TEXT NOT NULL, by_rule INTEGER NOT NULL,
+  seen TEXT NOT NULL, alert TEXT NOT NULL
 ) WITHOUT ROWID;
 """
 
@@ -85,7 +85,7 @@ def _logs(connection: sqlite3.Connection) -> None:
 
 
 def _alerts(connection: sqlite3.Connection) -> None:
-    """Version 3: the alerts that were told, and what people said of them."""
+    """Version 3: the alerts that were reported, and what was said of them."""
     _run(connection, _ALERTS)
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.alert import Alert, alerts_of
-from perfbisect.core.baseline_nights import Anew, Chosen, chosen
+from perfbisect.core.alert import alerts_of
+from perfbisect.core.baseline_nights import Anew, Change, Chosen, chosen
 from perfbisect.core.cause_facts import Cause
 from perfbisect.core.finding import judge
 from perfbisect.core.reported_series import CellSeries
@@ -20,15 +20,19 @@ LAST = FIRST + 39
 
 def found(
     at: int, factor: float, until: int | None = None, *, word: CauseWord = "product", name: str = "e2el"
-) -> tuple[CellSeries, Alert]:
-    """Forty nights with one change, and its alert."""
+) -> tuple[CellSeries, Change]:
+    """Forty nights with one change, its alert and its finding."""
     (series,) = cell({f"{name}:median": step(noise(1, 40), at, factor, until)})
     finding = judge([series, *QUIET], 0.05).alerts[0]
-    return series, alerts_of([finding], [Cause(word, ("it stayed",))])[0]
+    return series, (alerts_of([finding], [Cause(word, ("it stayed",))])[0], finding)
 
 
-def week(series: CellSeries, *alerts: Alert, last: int = LAST, others: tuple[Anew, ...] = ()) -> Chosen:
-    return chosen(series, alerts, first=last - 6, last=last, others=others)
+def closed(change: Change) -> Change:
+    return replace(change[0], state="closed"), change[1]
+
+
+def week(series: CellSeries, *changes: Change, last: int = LAST, others: tuple[Anew, ...] = ()) -> Chosen:
+    return chosen(series, changes, first=last - 6, last=last, others=others)
 
 
 def left(made: Chosen) -> dict[int, str]:
@@ -45,16 +49,16 @@ def test_where_nothing_changed_it_is_all_nights() -> None:
 def test_a_transient_is_left_out(word: CauseWord) -> None:
     series, alert = found(35, 1.6, 36, word=word)
     made = week(series, alert)
-    assert (left(made), made.skip) == ({35: f"alert {alert.id}"}, "")
+    assert (left(made), made.skip) == ({35: f"alert {alert[0].id}"}, "")
     assert made.values == (*series.values[33:35], *series.values[36:])
-    assert made.left_out[0].why == f"alert {alert.id}: {word}, transient"
+    assert made.left_out[0].why == f"alert {alert[0].id}: {word}, transient"
 
 
 def test_a_night_on_which_the_product_broke_is_left_out_of_all_that_the_cell_reports() -> None:
     _, broken = found(35, 1.6, 36, name="ttft")
     _, noisy = found(35, 1.6, 36, name="itl", word="unknown")
     series, _ = found(10, 1.3)
-    assert left(week(series, broken)) == {35: f"alert {broken.id}"}
+    assert left(week(series, broken)) == {35: f"alert {broken[0].id}"}
     assert left(week(series, noisy)) == {}
 
 
@@ -63,36 +67,36 @@ def test_what_is_worse_and_not_accepted_is_no_level(factor: float) -> None:
     series, alert = found(36, factor)
     made = week(series, alert)
     if factor > 1:
-        assert made.skip == f"alert {alert.id} is open"
-        assert left(made) == dict.fromkeys(range(36, 40), f"alert {alert.id}")
-        made = week(series, replace(alert, state="closed"))
+        assert made.skip == f"alert {alert[0].id} is open"
+        assert left(made) == dict.fromkeys(range(36, 40), f"alert {alert[0].id}")
+        made = week(series, closed(alert))
     assert (made.values, made.skip) == (series.values[36:], "")
-    assert left(made) == dict.fromkeys(range(33, 36), f"alert {alert.id}")
+    assert left(made) == dict.fromkeys(range(33, 36), f"alert {alert[0].id}")
 
 
 def test_what_is_closed_and_came_back_begins_where_it_did() -> None:
     series, alert = found(20, 1.3)
-    assert alert.finding.found.shape == "step"
+    assert alert[0].shape == "step"
     values = (*series.values[:36], *(value / 1.3 for value in series.values[36:]))
     back = replace(series, values=values)
-    finding = replace(alert.finding, series=back, until=36)
-    made = week(back, replace(alert, finding=finding, state="closed"))
+    finding = replace(alert[1], series=back, until=36)
+    made = week(back, closed((alert[0], finding)))
     assert (made.values, made.skip) == (values[36:], "")
 
 
 def test_a_transient_that_is_still_there_and_accepted_is_a_level() -> None:
     series, alert = found(39, 2.0)
-    assert (alert.finding.found.shape, alert.finding.until) == ("transient", None)
-    assert left(week(series, alert)) == {39: f"alert {alert.id}"}
-    assert week(series, replace(alert, state="closed")).values == series.values[39:]
+    assert (alert[0].shape, alert[1].until) == ("transient", None)
+    assert left(week(series, alert)) == {39: f"alert {alert[0].id}"}
+    assert week(series, closed(alert)).values == series.values[39:]
 
 
 def test_what_became_better_beside_a_regression_is_no_level() -> None:
     series, better = found(36, 0.7)
     _, worse = found(36, 1.3, name="ttft")
-    assert better.event == worse.event
-    assert week(series, better, worse).skip == f"alert {better.id} is open"
-    assert week(series, better, replace(worse, state="closed")).skip == ""
+    assert better[0].event == worse[0].event
+    assert week(series, better, worse).skip == f"alert {better[0].id} is open"
+    assert week(series, better, closed(worse)).skip == ""
 
 
 @pytest.mark.parametrize("word", ["instrument", "workload"])
@@ -103,7 +107,7 @@ def test_another_workload_or_instrument_begins_the_cell_anew(word: CauseWord) ->
         made = week(series, alert)
         assert (made.values, made.skip) == (series.values[37:], "")
         assert left(made) == dict.fromkeys(range(33, 37), f"{word} changed")
-        assert made.left_out[0].why == f"alert {alert.id}: it stayed"
+        assert made.left_out[0].why == f"alert {alert[0].id}: it stayed"
 
 
 def test_other_requests_begin_it_anew_also_where_another_cell_says_so() -> None:

@@ -34,7 +34,7 @@ from perfbisect.jobs.plan import Setting
 from perfbisect.jobs.prepare import make_plan, metric_of
 from perfbisect.jobs.run import make_run_plan, run
 from perfbisect.render.documents import ReportDocument
-from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.render.nightly_documents import NightlyDocument, night_document
 from perfbisect.store.attempts import write_attempt
 from perfbisect.store.jobs import Job, Jobs
 from perfbisect.store.journal import read
@@ -122,7 +122,7 @@ class Place:
         self.world.moment = datetime(2026, 1, 1, 2, tzinfo=timezone.utc) + timedelta(
             days=day if date is None else date
         )
-        return nightly(self.scene(day, head), self.hands())
+        return night_document(nightly(self.scene(day, head), self.hands()))
 
     def hands(self) -> Hands:
         return Hands(

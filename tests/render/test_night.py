@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -153,7 +154,7 @@ def test_the_message_for_slack() -> None:
 
 def test_slack_takes_however_much_there_is() -> None:
     many = tuple(alert(id=str(n), event=f"event-{n}", cell="&" * 200) for n in range(200))
-    cells = tuple(cell.model_copy(update={"reason": "&" * 500}) for cell in night().cells * 50)
+    cells = tuple(replace(cell, reason="&" * 500) for cell in night().cells * 50)
     message = slack_message(night(alerts=many, cells=cells, bisections=(search(),) * 60))
     assert len(message["blocks"]) <= 50
     assert len(message["blocks"][0]["text"]["text"]) <= 150
