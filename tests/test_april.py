@@ -12,7 +12,7 @@ import pytest
 
 from perfbisect.config.suspect_table import load_suspect_table
 from perfbisect.core.alert import Alert
-from perfbisect.jobs.track_detect import Detection, detect, look
+from perfbisect.jobs.track_detect import SeriesAnalysis, detect, look
 from perfbisect.jobs.track_ingest import ingest
 from perfbisect.jobs.track_rebaseline import rebaseline
 from perfbisect.jobs.track_report import report
@@ -43,7 +43,7 @@ def told(store: SeriesStore) -> TrackDetectDocument:
 
 
 @pytest.fixture(scope="module")
-def seen(store: SeriesStore, told: TrackDetectDocument) -> Detection:
+def seen(store: SeriesStore, told: TrackDetectDocument) -> SeriesAnalysis:
     assert told.alerts, "what is asked about was told"
     return look(store, TABLE)
 
@@ -142,7 +142,9 @@ def test_the_census_says_what_was_judged(told: TrackDetectDocument) -> None:
     assert sum(told.census.not_judged.values()) > 100
 
 
-def test_the_window_and_the_commit(store: SeriesStore, seen: Detection, history: HistoryRepository) -> None:
+def test_the_window_and_the_commit(
+    store: SeriesStore, seen: SeriesAnalysis, history: HistoryRepository
+) -> None:
     """By the cells and the revert, whichever alert of the event is asked about."""
     repository = Repository.open(history.path)
     asked = [
@@ -161,7 +163,7 @@ def test_the_window_and_the_commit(store: SeriesStore, seen: Detection, history:
         assert {"cells", "reverted"} <= factors
 
 
-def test_a_baseline_is_of_one_level_and_one_workload(store: SeriesStore, seen: Detection) -> None:
+def test_a_baseline_is_of_one_level_and_one_workload(store: SeriesStore, seen: SeriesAnalysis) -> None:
     """Nights up to 04-14: without the break of 04-12, and of `random-mm` not across its other prompts."""
     rows = {(row.cell, row.name): row for row in rebaseline(store, seen).rows}
     chunk = rows["qwen3_omni_chunk/random-mm@r0.1-n10", "output_throughput"]
@@ -178,7 +180,7 @@ def test_a_baseline_is_of_one_level_and_one_workload(store: SeriesStore, seen: D
     assert (image.n, image.status, image.left_out) == (6, "better", ())
 
 
-def test_the_report_s_words_follow_the_cause(seen: Detection) -> None:
+def test_the_report_s_words_follow_the_cause(seen: SeriesAnalysis) -> None:
     rows = {(f"{row.test}/{row.config}", row.metric): row for row in report(seen, fdr=0.05).rows}
     assert not [row for row in rows.values() if row.status == "regressed: an issue"], "it was mended"
     itl = rows["qwen3_omni/random@c4-n16", "itl"]

@@ -101,11 +101,12 @@ class CellSeries:
 
 
 def gather(
-    points: Sequence[Point], eras: Callable[[Point], Sequence[Era]], *, metric: str = ""
+    points: Sequence[Point], eras: Callable[[Point], Sequence[Era]], *, metric: str = "", cell: str = ""
 ) -> tuple[CellSeries, ...]:
     """The series of one cell's points, by metric: the median first, then the mean, then the percentiles.
 
     ``eras``: the table of the instrument that measured a point, in order of time. ``metric``: this one alone.
+    ``cell``: the name of the series, where it is not the points' own.
 
     :raises UsageError: there is no such metric.
     """
@@ -123,7 +124,7 @@ def gather(
         kept = [ordered[i] for i in having]
         found.append(
             CellSeries(
-                cell=kept[0].cell,
+                cell=cell or kept[0].cell,
                 metric=name,
                 part=part_of(ref.statistic),
                 row=ref.metric,

@@ -26,7 +26,7 @@ from perfbisect.jobs.nightly_read import bring_in, judge, machines, unjudged, wr
 from perfbisect.jobs.nightly_search import Bench, cases, earlier, settle
 from perfbisect.jobs.nightly_state import CellFailure, NightState, StepRecord, Tally, spent, state_of, tallies
 from perfbisect.jobs.nightly_steps import reading_steps
-from perfbisect.jobs.track_detect import Detection, look
+from perfbisect.jobs.track_detect import SeriesAnalysis, look
 from perfbisect.jobs.track_report import report
 from perfbisect.jobs.work import clear_up
 from perfbisect.render.nightly_documents import night_document
@@ -214,10 +214,10 @@ class _NightRun:
         jobs = [Job(self.scene.jobs.folder / name) for state in states for name in state.jobs.values()]
         return Done(bring_in(store, jobs))
 
-    def _read(self, store: SeriesStore) -> Detection | None:
+    def _read(self, store: SeriesStore) -> SeriesAnalysis | None:
         """What changed, told and looked into; None where the series cannot be read."""
         table, rules = self.scene.table, self.rules.alerts
-        found: list[Detection] = []
+        found: list[SeriesAnalysis] = []
 
         def detect() -> Done:
             seen, alerts = judge(store, table, rules)
@@ -247,7 +247,7 @@ class _NightRun:
         self._step("search", partial(self._search, store, seen, alerts))
         return seen
 
-    def _search(self, store: SeriesStore, seen: Detection, alerts: Sequence[NightAlert]) -> Done:
+    def _search(self, store: SeriesStore, seen: SeriesAnalysis, alerts: Sequence[NightAlert]) -> Done:
         rules = self.rules.bisect
         states = {record.alert.id: record.alert.state for record in store.alerts.all()}
         among = cases(

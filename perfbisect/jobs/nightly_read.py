@@ -11,7 +11,7 @@ from perfbisect.core.night_values import NightAlert
 from perfbisect.core.reported_series import night_of
 from perfbisect.core.series import FEWEST
 from perfbisect.core.suspect_table import Table
-from perfbisect.jobs.track_detect import Detection, look, remember
+from perfbisect.jobs.track_detect import SeriesAnalysis, look, remember
 from perfbisect.jobs.track_ingest import ingest
 from perfbisect.sources import Asked
 from perfbisect.store.jobs import Job
@@ -39,7 +39,9 @@ def bring_in(store: SeriesStore, jobs: Iterable[Job]) -> str:
     return f"{done.points} points" + (f", {lost} launches without a measurement" if lost else "")
 
 
-def judge(store: SeriesStore, table: Table, rules: AlertRules) -> tuple[Detection, tuple[NightAlert, ...]]:
+def judge(
+    store: SeriesStore, table: Table, rules: AlertRules
+) -> tuple[SeriesAnalysis, tuple[NightAlert, ...]]:
     """What the series show, and what the night does to their alerts; nothing is written.
 
     :raises UsageError: the store has no points.
@@ -55,7 +57,7 @@ def judge(store: SeriesStore, table: Table, rules: AlertRules) -> tuple[Detectio
     return seen, (*found, *(_gone(alert, seen.until) for alert in gone))
 
 
-def machines(seen: Detection, cells: Container[str], since: str) -> Iterator[str]:
+def machines(seen: SeriesAnalysis, cells: Container[str], since: str) -> Iterator[str]:
     """What a reader must know where cells are measured on another kind of machine for the first time, on the
     night ``since`` or later."""
     found: dict[tuple[str, str], int] = {}
@@ -71,7 +73,7 @@ def machines(seen: Detection, cells: Container[str], since: str) -> Iterator[str
         )
 
 
-def unjudged(seen: Detection, cells: Container[str]) -> dict[str, int]:
+def unjudged(seen: SeriesAnalysis, cells: Container[str]) -> dict[str, int]:
     """Cells of which nothing can be told yet -> the nights that they have, on the machine of the last one."""
     latest: dict[str, int] = {}
     for one in seen.series:
@@ -81,7 +83,7 @@ def unjudged(seen: Detection, cells: Container[str]) -> dict[str, int]:
 
 
 def write_down(
-    store: SeriesStore, seen: Detection, alerts: Sequence[NightAlert], rules: AlertRules, now: str
+    store: SeriesStore, seen: SeriesAnalysis, alerts: Sequence[NightAlert], rules: AlertRules, now: str
 ) -> str:
     """Writes down what was judged; where, in words. Safe to do twice, also after people said something in
     between."""

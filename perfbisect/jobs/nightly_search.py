@@ -24,7 +24,7 @@ from perfbisect.errors import (
 from perfbisect.jobs.nightly_hands import Hands, Scene, Window
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
 from perfbisect.jobs.nightly_state import NightState, bisection_to_json, spent, state_of
-from perfbisect.jobs.track_detect import Detection
+from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_suspects import Ranked, ranked, track_suspects
 from perfbisect.render.documents import ChangeDocument
 from perfbisect.render.notices import Told
@@ -76,7 +76,7 @@ def earlier(nights: Sequence[NightFolder]) -> Earlier:
 
 
 def cases(
-    seen: Detection,
+    seen: SeriesAnalysis,
     changed: Sequence[NightAlert],
     before: Earlier,
     states: Mapping[str, State],
@@ -124,7 +124,7 @@ class Bench:
     plan: NightPlan
     journal: Journal
     store: SeriesStore
-    seen: Detection
+    seen: SeriesAnalysis
     folder: Path
 
     @property

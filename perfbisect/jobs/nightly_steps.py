@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from perfbisect.core.night_values import Night
 from perfbisect.core.point import stamp
 from perfbisect.jobs.nightly_hands import Done, Scene, Step
-from perfbisect.jobs.track_detect import Detection
+from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_report import report
 from perfbisect.jobs.track_site import bisections, site
 from perfbisect.render.night_markdown import night_markdown
@@ -21,7 +21,7 @@ from perfbisect.system.whole_file import write_whole
 
 
 def reading_steps(
-    scene: Scene, store: SeriesStore, seen: Detection, folder: NightFolder, clock: Clock
+    scene: Scene, store: SeriesStore, seen: SeriesAnalysis, folder: NightFolder, clock: Clock
 ) -> Iterator[Step]:
     """The report, and the site where the configuration asks for one."""
     rules = scene.file.nightly

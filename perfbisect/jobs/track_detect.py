@@ -10,12 +10,12 @@ from perfbisect.core.alert import Alert, AlertRecord, alerts_of, begun
 from perfbisect.core.finding import Family, Finding, judge, without_told
 from perfbisect.core.finding_cause import Cells, causes_of
 from perfbisect.core.lineages import Beginning, beginnings
-from perfbisect.core.reported_series import CellSeries, day_number, night_of, nightly
+from perfbisect.core.reported_series import CellSeries, day_number, gather, night_of, nightly
 from perfbisect.core.series_joint import Event
 from perfbisect.core.series_many import FDR, Census
 from perfbisect.core.suspect_table import Table
 from perfbisect.errors import UsageError
-from perfbisect.jobs.track_series import by_lineage, gathered
+from perfbisect.jobs.track_series import by_lineage, eras_of
 from perfbisect.render.detect_documents import (
     CensusDocument,
     ElsewhereDocument,
@@ -30,7 +30,7 @@ from perfbisect.store.series import SeriesStore
 
 
 @dataclass(frozen=True)
-class Detection:
+class SeriesAnalysis:
     """What a store's series show. ``series``: every series, one value a night; ``families``: medians first;
     ``findings``: what each alert was made of, by its name; ``known``: the alerts that were reported before;
     ``away``: builds that are not of main and were left out."""
@@ -60,7 +60,7 @@ class Detection:
         return tuple(alert for alert in self.alerts if self.findings[alert.id].first >= first)
 
 
-def look(store: SeriesStore, table: Table, fdr: float = FDR) -> Detection:
+def look(store: SeriesStore, table: Table, fdr: float = FDR) -> SeriesAnalysis:
     """Judges every series of a store; writes nothing.
 
     :raises UsageError: the store has no points, or the rate is none.
@@ -77,7 +77,7 @@ def look(store: SeriesStore, table: Table, fdr: float = FDR) -> Detection:
     alerts = alerts_of(findings, causes_of(findings, cells), known, until=until)
     of = {alert.id: finding for alert, finding in zip(alerts, findings, strict=True)}
     ordered = sorted(alerts, key=lambda alert: (-of[alert.id].first, alert.cell, alert.metric))
-    return Detection(series, cells, (medians, tails), tuple(ordered), of, known, away)
+    return SeriesAnalysis(series, cells, (medians, tails), tuple(ordered), of, known, away)
 
 
 def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
@@ -96,7 +96,7 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
     away = {point.build.key for point in points if point.build.of_main is False}
     found: list[CellSeries] = []
     for name, own in by_lineage(mine):
-        found += [nightly(one) for one in gathered(name, own)]
+        found += map(nightly, gather(own, eras_of, cell=name))
     return tuple(found), len(away)
 
 
@@ -107,56 +107,55 @@ def detect(
 
     ``now``: ISO 8601 in UTC. Raises what :func:`look` raises.
     """
-    detection = look(store, table, fdr)
-    remember(store, detection, now, since)
-    return detect_document(detection, since=since, fdr=fdr)
+    analysis = look(store, table, fdr)
+    remember(store, analysis, now, since)
+    return detect_document(analysis, since=since, fdr=fdr)
 
 
-def remember(store: SeriesStore, detection: Detection, now: str, since: str = "") -> None:
+def remember(store: SeriesStore, analysis: SeriesAnalysis, now: str, since: str = "") -> None:
     """Writes down the alerts that began on the night ``since`` or later, as found at ``now``."""
     records = [
-        AlertRecord(alert, begun(detection.findings[alert.id]), now)
-        for alert in detection.alerts_since(since)
+        AlertRecord(alert, begun(analysis.findings[alert.id]), now) for alert in analysis.alerts_since(since)
     ]
     with store.transaction():
         store.alerts.keep(records)
 
 
-def detect_document(detection: Detection, *, since: str, fdr: float) -> TrackDetectDocument:
-    """The public JSON of a detection: what began on the night ``since`` or later."""
+def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> TrackDetectDocument:
+    """The public JSON of a analysis: what began on the night ``since`` or later."""
     first = day_number(since) if since else 0
-    medians, tails = detection.families
-    listed = [pair for family in detection.families for pair in family.listed if pair[0].first >= first]
+    medians, tails = analysis.families
+    listed = [pair for family in analysis.families for pair in family.listed if pair[0].first >= first]
     return TrackDetectDocument(
         fdr=fdr,
         since=since,
-        until=detection.until,
-        alerts=detection.alerts_since(since),
+        until=analysis.until,
+        alerts=analysis.alerts_since(since),
         listed=tuple(_listed(finding, why) for finding, why in listed),
-        together=tuple(_shared(event) for family in detection.families for event in family.shared),
+        together=tuple(_shared(event) for family in analysis.families for event in family.shared),
         boundaries=tuple(
             sorted(
-                (*_boundaries(detection.series, first), *_machines(detection, first)),
+                (*_boundaries(analysis.series, first), *_machines(analysis, first)),
                 key=lambda one: one.night,
             )
         ),
-        gone=_gone(detection),
+        gone=_gone(analysis),
         census=CensusDocument(
             families=(
                 _family("medians and single numbers", medians),
                 _family("means and percentiles", tails),
             ),
             series=(*_rows(medians.census), *_rows(tails.census)),
-            not_judged=dict(Counter(why for family in detection.families for _, why in family.left)),
-            builds_not_of_main=detection.away,
+            not_judged=dict(Counter(why for family in analysis.families for _, why in family.left)),
+            builds_not_of_main=analysis.away,
         ),
     )
 
 
-def _gone(detection: Detection) -> tuple[GoneDocument, ...]:
+def _gone(analysis: SeriesAnalysis) -> tuple[GoneDocument, ...]:
     """What was reported and is not found any more; first what was found the last time."""
-    found = {alert.id for alert in detection.alerts}
-    last = max((record.seen for record in detection.known), default="")
+    found = {alert.id for alert in analysis.alerts}
+    last = max((record.seen for record in analysis.known), default="")
     gone = [
         GoneDocument(
             id=record.alert.id,
@@ -166,7 +165,7 @@ def _gone(detection: Detection) -> tuple[GoneDocument, ...]:
             seen=record.seen,
             new=record.seen == last,
         )
-        for record in detection.known
+        for record in analysis.known
         if record.alert.id not in found
     ]
     return tuple(sorted(gone, key=lambda one: (not one.new, one.id)))
@@ -210,11 +209,11 @@ def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[ElsewhereDocu
     )
 
 
-def _machines(detection: Detection, first: int) -> Iterator[ElsewhereDocument]:
+def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[ElsewhereDocument]:
     """Nights from which on another kind of machine measures."""
-    counts = Counter(one.cell for one in detection.series)
+    counts = Counter(one.cell for one in analysis.series)
     found: dict[tuple[str, str], list[str]] = {}
-    for one in detection.begun:
+    for one in analysis.begun:
         if day_number(one.first.night) >= first:
             found.setdefault((one.first.night, one.what), []).append(one.lineage)
     for (night, what), names in found.items():

@@ -12,7 +12,7 @@ from perfbisect.core.metric import parse_metric
 from perfbisect.core.point import Point
 from perfbisect.core.reported_series import CellSeries, day_number, night_of
 from perfbisect.errors import UsageError
-from perfbisect.jobs.track_detect import Detection
+from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_series import points_of
 from perfbisect.render.track_documents import BaselineDocument, LeftOutDocument, TrackRebaselineDocument
 from perfbisect.store.series import SeriesStore
@@ -32,7 +32,7 @@ USUAL = (
 
 
 def rebaseline(
-    store: SeriesStore, seen: Detection, cells: Sequence[str] = (), *, until: str = "", days: int = DAYS
+    store: SeriesStore, seen: SeriesAnalysis, cells: Sequence[str] = (), *, until: str = "", days: int = DAYS
 ) -> TrackRebaselineDocument:
     """Old, mean, new, n and status of every baseline of these cells (none named: of all).
 
@@ -63,7 +63,7 @@ class Days:
     count: int
 
 
-def _rows(of: Sequence[CellSeries], seen: Detection, days: Days) -> Iterator[BaselineDocument]:
+def _rows(of: Sequence[CellSeries], seen: SeriesAnalysis, days: Days) -> Iterator[BaselineDocument]:
     """Those of one cell, by its series."""
     cell = of[0].cell
     points = [point for one in of for point in one.points if day_number(point.night) <= days.last]
@@ -102,7 +102,7 @@ def _rows(of: Sequence[CellSeries], seen: Detection, days: Days) -> Iterator[Bas
         )  # fmt: skip
 
 
-def _changed_elsewhere(series: CellSeries, seen: Detection) -> tuple[Anew, ...]:
+def _changed_elsewhere(series: CellSeries, seen: SeriesAnalysis) -> tuple[Anew, ...]:
     """Nights on which cells of the same data set and model say that the prompts changed: not every server
     counts what a picture becomes."""
     load = series.points[-1].workload

@@ -8,7 +8,7 @@ from statistics import median
 
 from perfbisect.core.alert import Alert, ReportRow, beside_worse
 from perfbisect.core.reported_series import CellSeries
-from perfbisect.jobs.track_detect import Detection, detect_document
+from perfbisect.jobs.track_detect import SeriesAnalysis, detect_document
 from perfbisect.render.detect_documents import TrackReportDocument
 from perfbisect.render.detect_lines import size_words
 
@@ -22,7 +22,7 @@ _LEVEL = 7
 _LATEST = 3
 
 
-def report(seen: Detection, *, fdr: float) -> TrackReportDocument:
+def report(seen: SeriesAnalysis, *, fdr: float) -> TrackReportDocument:
     """The nightly report of the last night: what is slow or fast now and was not before. Writes nothing."""
     newest = max(
         (point for one in seen.series for point in one.points), key=lambda point: (point.began, point.raw)
@@ -41,7 +41,7 @@ def report(seen: Detection, *, fdr: float) -> TrackReportDocument:
     )
 
 
-def _row(alert: Alert, seen: Detection) -> Iterator[tuple[int, ReportRow]]:
+def _row(alert: Alert, seen: SeriesAnalysis) -> Iterator[tuple[int, ReportRow]]:
     """The rank and the row of a change that is still there; none of one that is over, closed or a night's."""
     finding = seen.findings[alert.id]
     series = finding.series
@@ -77,7 +77,7 @@ def _type(series: CellSeries) -> str:
     return {"typical": "median or total", "mean": "mean", "tail": "tail"}[series.part]
 
 
-def _beside(alert: Alert, seen: Detection) -> str:
+def _beside(alert: Alert, seen: SeriesAnalysis) -> str:
     """Of what became better: the regression of the same cell and event that it is a side of, in words."""
     worse = beside_worse(alert, seen.alerts)
     if worse is None:

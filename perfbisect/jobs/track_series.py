@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
@@ -30,7 +29,7 @@ def series_of(
     :raises UsageError: a cell without points (the nearest are named), a metric that there is not.
     """
     for name, own in points_of(store, cells, since=since):
-        yield from gathered(name, own, metric=metric)
+        yield from gather(own, eras_of, metric=metric, cell=name)
 
 
 def points_of(
@@ -57,11 +56,6 @@ def by_lineage(points: Iterable[Point]) -> Iterator[tuple[str, tuple[Point, ...]
     """Points by cell, then by kind of machine, with the name of each lineage."""
     for _, group in groupby(points, key=lambda point: point.cell):
         yield from lineages(tuple(group))
-
-
-def gathered(name: str, points: Sequence[Point], *, metric: str = "") -> tuple[CellSeries, ...]:
-    """The series of a lineage under its name. Raises what :func:`gather` raises."""
-    return tuple(replace(one, cell=name) for one in gather(points, eras_of, metric=metric))
 
 
 def known_cells(store: SeriesStore, cells: Sequence[str]) -> tuple[str, ...]:

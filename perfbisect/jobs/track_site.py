@@ -13,7 +13,7 @@ from perfbisect.core.suspect_table import Table
 from perfbisect.errors import RevisionError
 from perfbisect.jobs import site_cells
 from perfbisect.jobs.site_cells import cell_document
-from perfbisect.jobs.track_detect import Detection
+from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_suspects import Ranked, cell_of_ours, command_of, note_of, ranked
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.site_documents import (
@@ -37,7 +37,7 @@ _SETTLED_BY_COMMITS = ("product", "unknown")
 
 def site(
     store: SeriesStore,
-    seen: Detection,
+    seen: SeriesAnalysis,
     table: Table,
     *,
     title: str,
@@ -77,7 +77,7 @@ def bisections(jobs: Iterable[Job]) -> tuple[ReportDocument, ...]:
     return tuple(found)
 
 
-def _cells(seen: Detection) -> Iterable[SiteCellDocument]:
+def _cells(seen: SeriesAnalysis) -> Iterable[SiteCellDocument]:
     found: dict[tuple[str, str], list[Finding]] = {}
     small: dict[tuple[str, str], list[SmallDocument]] = {}
     for alert in seen.alerts:
@@ -138,7 +138,7 @@ def _notes(families: Sequence[Family]) -> dict[str, tuple[bool, str]]:
 
 def _rankings(
     store: SeriesStore,
-    seen: Detection,
+    seen: SeriesAnalysis,
     repository: Repository | None,
     table: Table,
 ) -> tuple[list[Ranked], list[SuspectsDocument]]:
@@ -173,7 +173,7 @@ def _bisection(
     )
 
 
-def _census(seen: Detection) -> tuple[tuple[str, int], ...]:
+def _census(seen: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
     medians, tails = (family.census for family in seen.families)
     refused = Counter(one.reason for census in (medians, tails) for one in census.refused)
     left = Counter(why for family in seen.families for _, why in family.left)
@@ -185,7 +185,7 @@ def _census(seen: Detection) -> tuple[tuple[str, int], ...]:
     return tuple(rows)
 
 
-def _unknown(seen: Detection) -> Iterable[str]:
+def _unknown(seen: SeriesAnalysis) -> Iterable[str]:
     builds = {point.build.key: point.build for one in seen.series for point in one.points}
     unknown = sum(build.of_main is None for build in builds.values())
     if unknown:

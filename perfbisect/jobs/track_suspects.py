@@ -21,7 +21,7 @@ from perfbisect.core.suspects import rank
 from perfbisect.core.window import Line, Spot, spot
 from perfbisect.errors import UsageError
 from perfbisect.jobs.suspects import After, Asked, Onset, asked
-from perfbisect.jobs.track_detect import Detection
+from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_series import began, line_of, window_between
 from perfbisect.render.detect_lines import effect_words
 from perfbisect.render.suspects import TrackSuspectsDocument, suspects_document
@@ -51,7 +51,7 @@ class Ranked:
         return self.asked.bad
 
 
-def the_alert(store: SeriesStore, seen: Detection, name: str) -> Alert:
+def the_alert(store: SeriesStore, seen: SeriesAnalysis, name: str) -> Alert:
     """The alert of a name, or the one by which an event is shown.
 
     :raises UsageError: there is none of that name, or it is not found any more.
@@ -75,7 +75,9 @@ def the_alert(store: SeriesStore, seen: Detection, name: str) -> Alert:
     return exact[0]
 
 
-def ranked(store: SeriesStore, seen: Detection, alert: Alert, repository: Repository, table: Table) -> Ranked:
+def ranked(
+    store: SeriesStore, seen: SeriesAnalysis, alert: Alert, repository: Repository, table: Table
+) -> Ranked:
     """The commits of an alert's window, ranked.
 
     :raises RevisionError: the repository lacks them, or no commit came between the nights.
@@ -107,7 +109,7 @@ def _onsets(line: Line, points: Sequence[Point], finding: Finding) -> tuple[Onse
     )
 
 
-def _after(line: Line, points: Sequence[Point], seen: Detection, alert: Alert) -> After:
+def _after(line: Line, points: Sequence[Point], seen: SeriesAnalysis, alert: Alert) -> After:
     """When the series was slow last, and when it was good again: by itself, or where it was not measured
     again by the others of its event, those that moved most first."""
     own = seen.findings[alert.id]
@@ -130,7 +132,7 @@ def _spot(line: Line, points: Sequence[Point], key: str) -> Spot:
     return spot(line, build, began(points, build))
 
 
-def _ran(seen: Detection, finding: Finding) -> tuple[Ran, ...]:
+def _ran(seen: SeriesAnalysis, finding: Finding) -> tuple[Ran, ...]:
     return tuple(
         Ran(
             cell=one.cell,

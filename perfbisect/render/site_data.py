@@ -25,7 +25,7 @@ from perfbisect.render.site_documents import (
     SiteDocument,
     SuspectsDocument,
 )
-from perfbisect.render.site_weight import Event, events, kind, metrics, worse
+from perfbisect.render.site_weight import Event, events, kind, metrics
 
 Payload = dict[str, Any]
 
@@ -70,9 +70,8 @@ def overview(
     moments = [_seconds(point.time) for cell in document.cells for point in cell.points]
     span = (min(moments), max(moments)) if moments else (0, 0)
     places = {cell.name: i for i, cell in enumerate(document.cells)}
-    table = metrics(document)
     rankings = {ranking.alert: ranking for ranking in document.suspects}
-    measures = list(dict.fromkeys(table.values()))
+    measures = list(dict.fromkeys(metrics(document).values()))
     numbers = {measure: number for number, measure in enumerate(measures)}
     made: Payload = harmless(
         {
@@ -91,9 +90,7 @@ def overview(
                     "weight": event.weight,
                     "file": event_files[event.id],
                     "alerts": [
-                        _alert_in_short(
-                            alert, places[alert.cell], table[alert.cell, alert.metric], rankings.get(alert.id)
-                        )
+                        _alert_in_short(alert, places[alert.cell], rankings.get(alert.id))
                         for alert in event.alerts
                     ],
                 }
@@ -222,16 +219,14 @@ def _series_in_short(one: SeriesDocument, small: str, points: Sequence[PointDocu
     }
 
 
-def _alert_in_short(
-    alert: Alert, cell: int, metric: SeriesMetricDocument, ranking: SuspectsDocument | None
-) -> Payload:
+def _alert_in_short(alert: Alert, cell: int, ranking: SuspectsDocument | None) -> Payload:
     first = ranking.suspects[0] if ranking and ranking.suspects else None
     return {
         "id": alert.id,
         "cell": cell,
         "metric": alert.metric,
-        "kind": kind(alert, metric),
-        "worse": worse(alert, metric),
+        "kind": kind(alert),
+        "worse": alert.worse,
         "first": alert.first,
         "last": alert.last,
         "places": [alert.places[0].time, alert.places[-1].time] if alert.places else [alert.first] * 2,

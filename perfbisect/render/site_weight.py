@@ -30,12 +30,7 @@ class Event:
     alerts: tuple[Alert, ...]
 
 
-def worse(alert: Alert, metric: SeriesMetricDocument) -> bool:
-    """Whether the metric moved to the bad side."""
-    return alert.effect > 0 if metric.direction == "lower" else alert.effect < 0
-
-
-def kind(alert: Alert, metric: SeriesMetricDocument) -> Kind:
+def kind(alert: Alert) -> Kind:
     """Where it is listed."""
     if alert.state != "open":
         return alert.state
@@ -43,7 +38,7 @@ def kind(alert: Alert, metric: SeriesMetricDocument) -> Kind:
         return "over"
     if alert.cause not in ("product", "unknown"):
         return "other"
-    return "wrong" if worse(alert, metric) else "better"
+    return "wrong" if alert.worse else "better"
 
 
 def weight(alert: Alert, metric: SeriesMetricDocument) -> float:
@@ -75,11 +70,11 @@ def events(document: SiteDocument) -> tuple[Event, ...]:
 
     def placed(alert: Alert) -> tuple[int, bool, float, str]:
         own, named = table[alert.cell, alert.metric], (alert.cell, alert.metric) in headlines
-        return KINDS.index(kind(alert, own)), not named, -weight(alert, own), alert.id
+        return KINDS.index(kind(alert)), not named, -weight(alert, own), alert.id
 
     found = []
     for name, alerts in groups.items():
         ordered = tuple(sorted(alerts, key=placed))
         own = table[ordered[0].cell, ordered[0].metric]
-        found.append(Event(name, kind(ordered[0], own), weight(ordered[0], own), ordered))
+        found.append(Event(name, kind(ordered[0]), weight(ordered[0], own), ordered))
     return tuple(sorted(found, key=lambda event: (KINDS.index(event.kind), -event.weight, event.id)))

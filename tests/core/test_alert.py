@@ -133,3 +133,17 @@ def test_an_alert_agrees_with_its_finding(factor: float, worse: bool) -> None:
     (alert,) = told(finding)
     assert (alert.worse, alert.part) == (worse, finding.series.part)
     assert alert.size == pytest.approx(abs(finding.shift))
+
+
+@pytest.mark.parametrize(
+    ("metric", "effect", "worse"),
+    [
+        ("ttft", 0.1, True),
+        ("ttft:p99", -0.1, False),
+        ("output_throughput", 0.1, False),
+        ("output_throughput", -0.1, True),
+    ],
+)
+def test_worse_follows_the_direction_of_the_metric(metric: str, effect: float, worse: bool) -> None:
+    (alert,) = told(found())
+    assert replace(alert, metric=metric, effect=effect).worse is worse
