@@ -53,7 +53,7 @@ def headline(document: NightlyDocument) -> str:
 
 
 @dataclass(frozen=True)
-class Told:
+class NightEvent:
     """What a night did to an event: its alerts, the one that stands for it first."""
 
     alerts: tuple[NightAlertDocument, ...]
@@ -70,16 +70,16 @@ class Told:
         return f"{more}, {cells} cells in all" if more and cells > 1 else more
 
 
-def events(document: NightlyDocument) -> list[Told]:
+def events(document: NightlyDocument) -> list[NightEvent]:
     """What the night did to each event: what is new first, findings before others, the largest first."""
     found: dict[tuple[str, str], list[NightAlertDocument]] = {}
     for alert in document.alerts:
         found.setdefault((alert.event, alert.change), []).append(alert)
-    told = [Told(tuple(sorted(alerts, key=_weight))) for alerts in found.values()]
+    told = [NightEvent(tuple(sorted(alerts, key=_weight))) for alerts in found.values()]
     return sorted(told, key=lambda one: (_CHANGES.index(one.first.change), _weight(one.first)))
 
 
-def alert_words(told: Told, shown: Callable[[str], str] = str) -> str:
+def alert_words(told: NightEvent, shown: Callable[[str], str] = str) -> str:
     """An event in one line. ``shown``: how names of others are set."""
     alert = told.first
     how = "worse" if alert.worse else "better"
