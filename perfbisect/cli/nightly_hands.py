@@ -14,7 +14,14 @@ from perfbisect.cli.question import Question, Typed, question
 from perfbisect.core.cell import Cell
 from perfbisect.environments import Builder
 from perfbisect.errors import PerfbisectError, UsageError
-from perfbisect.jobs.nightly_hands import CellJob, Search, Window, one_after_another
+from perfbisect.jobs.nightly_hands import (
+    CellJob,
+    Search,
+    SearchResult,
+    Window,
+    one_after_another,
+    search_result,
+)
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
 from perfbisect.jobs.plan import Extras, JobPlan, plan_of
 from perfbisect.jobs.prepare import metric_of
@@ -84,13 +91,13 @@ class Bisection:
     def least(self) -> float:
         return self.asked.shown.expected.minutes_low
 
-    def __call__(self, job: Job) -> ReportDocument:
+    def __call__(self, job: Job) -> SearchResult:
         asked, begun = self.asked, begun_plan(job)
         begin = verbs.beginning(job, asked.plan) if begun is None else _nothing
         with at_work(job, asked.slots, self.measuring, begin=begin) as desk:
             document = verbs.carry_out(self.here, desk, begun or asked.plan, asked.builder)
         assert isinstance(document, ReportDocument)
-        return document
+        return search_result(document)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,15 @@ from perfbisect.config.nightly import NightlyFile
 from perfbisect.config.nightly_cells import FoundCell
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
-from perfbisect.core.night_values import Night, NightFindings
+from perfbisect.core.night_values import BisectionOutcome, Night, NightFindings
 from perfbisect.core.suspect_table import Table
-from perfbisect.errors import Interrupted, PerfbisectError
+from perfbisect.errors import (
+    EXIT_INCONCLUSIVE,
+    EXIT_OK,
+    EXIT_REGRESSION,
+    Interrupted,
+    PerfbisectError,
+)
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan, Together
 from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.work import StopLeftovers
@@ -23,6 +29,8 @@ from perfbisect.store.events import Clock
 from perfbisect.store.jobs import Job, Jobs
 from perfbisect.store.nights import Nights
 from perfbisect.system.git import Repository
+
+_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,37 @@ class Window:
     weights: Path
 
 
+@dataclass(frozen=True)
+class SearchResult:
+    """How a bisection ended, as far as a night decides on it. ``minutes``: measured, of ``budget``."""
+
+    outcome: BisectionOutcome
+    culprit: Change | None
+    probability: float
+    sentences: tuple[str, ...]
+    minutes: float
+    budget: float
+
+    @property
+    def exit_code(self) -> int:
+        return _CODES.get(self.outcome, EXIT_INCONCLUSIVE)
+
+
+def search_result(report: ReportDocument) -> SearchResult:
+    """What a night keeps of a bisection's report."""
+    named = report.culprit
+    return SearchResult(
+        outcome=report.outcome,
+        culprit=None
+        if named is None
+        else Change(named.id, subject=named.subject, date=named.date, author=named.author),
+        probability=report.probability,
+        sentences=report.sentences,
+        minutes=report.minutes.total,
+        budget=report.minutes.budget,
+    )
+
+
 class Search(Protocol):
     """A bisection that can begin."""
 
@@ -81,7 +120,7 @@ class Search(Protocol):
         """Minutes that it takes at least."""
         ...
 
-    def __call__(self, job: Job) -> ReportDocument:
+    def __call__(self, job: Job) -> SearchResult:
         """Goes on with the job, new or cut short, until its verdict. Raises what a bisection raises."""
         ...
 

@@ -16,7 +16,6 @@ from perfbisect.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_OK,
     EXIT_OUTSIDE,
-    EXIT_REGRESSION,
     Interrupted,
     PerfbisectError,
     UsageError,
@@ -26,7 +25,6 @@ from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
 from perfbisect.jobs.nightly_state import NightState, bisection_to_json, spent, state_of
 from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_suspects import Ranked, ranked, track_suspects
-from perfbisect.render.documents import ChangeDocument
 from perfbisect.render.notices import Told
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import Journal
@@ -38,8 +36,6 @@ _NIGHTS_BACK = 30
 
 _LEAST = 1.0
 """Minutes below which a bisection is not even planned."""
-
-_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
 
 
 @dataclass(frozen=True)
@@ -188,28 +184,22 @@ def _bisected(bench: Bench, case: Case, cell: CellPlan, found: Ranked) -> NightB
         budget = rules.minutes
         search = bench.hands.prepare(bench.plan, window, budget)
     job = Job(bench.scene.jobs.folder / identity)
-    report = search(job)
+    result = search(job)
     return _result(
         case,
         "measured",
-        f"bisected: {report.outcome}",
+        f"bisected: {result.outcome}",
         found,
         job=job.id,
-        outcome=report.outcome,
-        culprit=_culprit(report.culprit),
-        probability=report.probability,
-        sentences=report.sentences,
-        minutes=report.minutes.total,
-        budget=report.minutes.budget,
+        outcome=result.outcome,
+        culprit=result.culprit,
+        probability=result.probability,
+        sentences=result.sentences,
+        minutes=result.minutes,
+        budget=result.budget,
         report=str(job.report),
-        exit_code=_CODES.get(report.outcome, EXIT_INCONCLUSIVE),
+        exit_code=result.exit_code,
     )
-
-
-def _culprit(document: ChangeDocument | None) -> Change | None:
-    if document is None:
-        return None
-    return Change(document.id, subject=document.subject, date=document.date, author=document.author)
 
 
 def _enough(most: int, begun: int) -> str:

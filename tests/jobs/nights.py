@@ -24,16 +24,17 @@ from perfbisect.jobs.nightly_hands import (
     Hands,
     Scene,
     Search,
+    SearchResult,
     Step,
     Window,
     one_after_another,
+    search_result,
 )
 from perfbisect.jobs.nightly_plan import NightPlan
 from perfbisect.jobs.nightly_prepare import alone
 from perfbisect.jobs.plan import Setting
 from perfbisect.jobs.prepare import make_plan, metric_of
 from perfbisect.jobs.run import make_run_plan, run
-from perfbisect.render.documents import ReportDocument
 from perfbisect.render.nightly_documents import NightlyDocument, night_document
 from perfbisect.store.attempts import write_attempt
 from perfbisect.store.jobs import Job, Jobs
@@ -185,7 +186,7 @@ class _Searching:
     def least(self) -> float:
         return self.place.least
 
-    def __call__(self, job: Job) -> ReportDocument:
+    def __call__(self, job: Job) -> SearchResult:
         served, place = self.window.cell.load(), self.place
         tools = place.watch.tools(place.world, clock=Clock(place.world.moment))
         if not job.journal.exists():
@@ -196,7 +197,7 @@ class _Searching:
             )  # fmt: skip
             begin(job, plan, tools.clock)
         with job.held():
-            return bisect(job, tools)
+            return search_result(bisect(job, tools))
 
 
 @cache
