@@ -93,7 +93,7 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(PY) -m scripts.gen_cli_docs
-	$(PY) -m scripts.gen_schemas
+	$(PY) -m scripts.schema_digests
 
 lock: $(STAMP)
 	$(LOCK) --upgrade pyproject.toml -o requirements/runtime.txt

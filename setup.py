@@ -23,9 +23,8 @@ setup(
     packages=[*find_packages(include=["perfbisect", "perfbisect.*"]), *there],
     package_dir=there,
     package_data={
-        "perfbisect.render": ["templates/*"],
+        "perfbisect.report": ["templates/*"],
         "perfbisect.config": ["*.yaml"],
-        "perfbisect.cli": ["schemas/*"],
     }
     | {
         name: sorted(

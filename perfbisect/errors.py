@@ -20,6 +20,40 @@ An error says what was tried, what came back, where the log is and which command
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
+
+FaultCode = Literal[
+    "load_exceeded",
+    "oom_killed",
+    "port_taken",
+    "lease_lost",
+    "disk_full",
+    "file_size_limit",
+    "read_only_disk",
+    "out_of_memory",
+    "descriptor_limit",
+    "process_limit",
+    "device_memory_taken",
+    "device_failed",
+    "hub_unreachable",
+    "device_out_of_memory",
+    "crashed",
+    "killed",
+    "terminated",
+    "engine_vanished",
+    "machine_failed",
+    "build_failed",
+    "server_hung",
+    "server_option_unknown",
+    "engine_import_failed",
+    "model_unsupported",
+    "server_failed",
+    "client_option_unknown",
+    "dataset_unreadable",
+    "client_hung",
+    "client_failed",
+]
+"""What went wrong in an attempt; ``executors.fault_table`` says whose fault each is."""
 
 EXIT_OK = 0
 EXIT_OURS = 1
@@ -35,18 +69,27 @@ class PerfbisectError(Exception):
     """A failure, told to the user.
 
     ``message`` says what was tried and what came back; ``where`` a log or place (``file:line``) to look at;
-    ``next_step`` the command or change that comes next.
+    ``next_step`` the command or change that comes next. All three are for readers; decisions use ``code``
+    (what went wrong, where that is known) and ``output`` (what another program wrote about it).
     """
 
     exit_code = EXIT_OURS
 
     def __init__(
-        self, message: str, *, where: str | Path | None = None, next_step: str | None = None
+        self,
+        message: str,
+        *,
+        where: str | Path | None = None,
+        next_step: str | None = None,
+        code: FaultCode | None = None,
+        output: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
         self.where = None if where is None else str(where)
         self.next_step = next_step
+        self.code = code
+        self.output = output
 
     @property
     def next(self) -> str:
@@ -66,9 +109,20 @@ class PerfbisectError(Exception):
 
 
 class UsageError(PerfbisectError):
-    """Bad input: a word, file or combination that the user can mend."""
+    """Bad input: a word, file or combination that the user can mend. ``field``: the key at fault."""
 
     exit_code = EXIT_USAGE
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | Path | None = None,
+        next_step: str | None = None,
+        field: str | None = None,
+    ) -> None:
+        super().__init__(message, where=where, next_step=next_step)
+        self.field = field
 
     def _usual(self) -> str:
         where = f"mend {self.where}, then the same command again"
@@ -88,12 +142,12 @@ class LocatedError(UsageError):
         allowed: str | None = None,
         next_step: str | None = None,
     ) -> None:
-        self.file, self.line, self.field, self.allowed = str(file), line, field, allowed
+        self.file, self.line, self.allowed = str(file), line, allowed
         place = str(file) if line is None else f"{file}:{line}"
         text = f"{field}: {message}" if field else message
         if allowed:
             text += f" (allowed: {allowed})"
-        super().__init__(text, where=place, next_step=next_step)
+        super().__init__(text, where=place, next_step=next_step, field=field)
 
 
 class RevisionError(UsageError):

@@ -262,7 +262,7 @@ def test_one_night_of_it_is_a_products_and_no_bad_night() -> None:
     for key in broken:
         cause = cause_of(found[key])
         assert cause.word == "product", (key, cause)
-        assert "async_chunk" in cause.evidence[0]
+        assert "async_chunk" in cause.evidence[0].names
 
 
 def test_of_the_other_cells_nothing_is_a_products() -> None:

@@ -18,8 +18,8 @@ _SHOWN = 3
 )
 @options.as_json
 def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
-    """Which cell TEXT is of: a bench command line, with the server's where it is known, or the name of a
-    result file. The sentences around them may stay: a whole report is read, also from a file: @FILE.
+    """Which cell TEXT is of: a bench command, with the server's where it is known, each on a line of its own,
+    or the name of a result file. @FILE reads the text from a file.
 
     Told are all cells that agree with it and what tells those apart, or the nearest ones with the fields
     that differ, and which of the seven things that make a cell the text does not say.

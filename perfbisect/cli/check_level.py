@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfbisect.cli import changes, ranges, wiring
 from perfbisect.cli.desk import at_work, slots_for
 from perfbisect.cli.ending import hand_out
-from perfbisect.cli.imports import PLAIN, client_here
 from perfbisect.cli.options import Measuring
 from perfbisect.cli.output import emit, teller
 from perfbisect.cli.place import Place
 from perfbisect.cli.verbs import beginning, carry_out
+from perfbisect.clients import CLIENTS
 from perfbisect.core.cell import Cell
-from perfbisect.core.level import LEAST, STEP, Scale
+from perfbisect.core.difference import Scale
+from perfbisect.core.level import LEAST, STEP
 from perfbisect.environments import Builder, Environment
 from perfbisect.errors import EXIT_OK, UsageError
+from perfbisect.executors.provenance import instrument
 from perfbisect.jobs.check import Level, make_check_plan
 from perfbisect.jobs.check_plan import CheckPlan
 from perfbisect.jobs.check_report import recorded_document, recorded_documents
@@ -33,11 +35,15 @@ from perfbisect.jobs.views import cell_document, change_document, commands_docum
 from perfbisect.render.check_documents import BaselineDocument, CheckedDocument, CheckPlanDocument
 from perfbisect.render.check_lines import baseline_lines, check_plan_lines
 from perfbisect.store.jobs import Job
+from perfbisect.system import environ
 from perfbisect.system.machine import machine
 from perfbisect.system.slots import Slot
 
 if TYPE_CHECKING:
     from perfbisect.cli.check_asked import TypedCheck
+
+_PLAIN = " plain"
+"""How the digest of a client ends that was told to print no table."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +97,8 @@ def measured(here: Place, asked: LevelCheck, measuring: Measuring, job: Job) -> 
         if client is None:
             return
         for one in plan.recorded:
-            plain = one.provenance.client_digest.endswith(PLAIN)
-            refuse_other_place(one, client=client_here(asked.cell, client, job, plain=plain))
+            plain = one.provenance.client_digest.endswith(_PLAIN)
+            refuse_other_place(one, client=_client_here(asked.cell, client, job, plain=plain))
 
     with at_work(job, asked.slots, measuring, begin=beginning(job, plan)) as desk:
         for text in (*check_plan_lines(planned_level(asked)), f"job {job.id}", ""):
@@ -198,3 +204,14 @@ def _setting(here: Place, typed: TypedCheck, measuring: Measuring) -> Setting:
 
 def _where(here: Place, cell: Cell, setting: Setting) -> tuple[Builder, tuple[Slot, ...]]:
     return wiring.builder_of(here, setting), slots_for(cell, 1, wiring.the_machine(here))
+
+
+def _client_here(cell: Cell, pinned: Environment, job: Job, *, plain: bool) -> tuple[str, str]:
+    """Digest and era of the client with which a job will measure.
+
+    :raises ClientError: its sources cannot be read.
+    """
+    client = CLIENTS[cell.client.name]
+    env = environ.for_interpreter(dict(os.environ), pinned.interpreter, pinned.env, client.env(cell))
+    ours = replace(instrument(client, pinned, env, job.path), forced_plain=plain)
+    return ours.digest, ours.era

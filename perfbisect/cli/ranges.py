@@ -33,7 +33,9 @@ def budget(place: Place, typed: float | None) -> float:
         raise UsageError(f"budget: {error}", where=place.root / "perfbisect.yaml") from None
 
 
-def releases(package: str, good: str, bad: str, versions: str | None) -> History:
+def releases(
+    package: str, good: str, bad: str, versions: str | None, names: tuple[str, str] = ("good", "bad")
+) -> History:
     """The releases of a package from good to bad: those named, or those of the registry.
 
     :raises RevisionError: an end is no release, or they are the same or the wrong way round.
@@ -44,7 +46,7 @@ def releases(package: str, good: str, bad: str, versions: str | None) -> History
         if versions
         else published(package)
     )
-    return between(package, known, good, bad)
+    return between(package, known, good, bad, names)
 
 
 def costs(environment: str) -> Costs:

@@ -26,13 +26,16 @@ def schema(verb: tuple[str, ...], as_json: bool) -> int:
     import json
 
     from perfbisect.cli import schemas
+    from perfbisect.cli.documents import SchemasDocument
+    from perfbisect.config.schema import cell_schema
     from perfbisect.core.nearest import hint
     from perfbisect.errors import UsageError
 
-    verbs = schemas.verbs()
+    verbs = schemas.document_names()
     if not verb:
         if as_json:
-            click.echo(json.dumps({"schema": schemas.LISTED, "verbs": verbs}, indent=2))
+            document = SchemasDocument(verbs={name: tuple(names) for name, names in verbs.items()})
+            click.echo(json.dumps(document.model_dump(by_alias=True), indent=2))
             return 0
         width = max(map(len, verbs))
         for name, documents in verbs.items():
@@ -45,6 +48,5 @@ def schema(verb: tuple[str, ...], as_json: bool) -> int:
             f"no schema of {name!r}{hint(name, known)}; there are: {', '.join(known)}",
             next_step="perfbisect schema",
         )
-    document = schemas.cell_file() if name == "cell" else schemas.of_verb(name)
-    click.echo(json.dumps(document, indent=2))
+    click.echo(json.dumps(cell_schema() if name == "cell" else schemas.verb_schema(name), indent=2))
     return 0

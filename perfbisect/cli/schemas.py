@@ -1,54 +1,64 @@
-"""The JSON Schemas that are shipped: a file for each document, and which verb prints which documents.
-
-They are written from the models by ``python -m scripts.gen_schemas``; nothing of the models is imported here.
-"""
+"""JSON Schemas of the documents that ``--json`` prints, generated from their models."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "schemas"
-LISTED = "perfbisect.schemas/1"
+from pydantic import BaseModel
+
+from perfbisect.cli.documents import VERBS
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-VERBS_FILE, CELL_FILE = "verbs.json", "cell-file.json"
 
 
-def verbs() -> dict[str, list[str]]:
-    """A verb -> the names of the documents that its ``--json`` prints: ``perfbisect.report/1``."""
-    found: dict[str, list[str]] = _read(VERBS_FILE)
-    return found
+def document_names() -> dict[str, list[str]]:
+    """Map each verb to the names of its documents, such as ``perfbisect.report/1``."""
+    return {verb: [document_name(model) for model in VERBS[verb]] for verb in sorted(VERBS)}
 
 
-def of_verb(verb: str) -> dict[str, Any]:
-    """The schema of what a verb prints: any one of its documents. :raises KeyError: no such verb."""
-    places, definitions = [], {}
-    for name in verbs()[verb]:
-        document = _read(file_of(name))
-        definitions.update(document.pop("$defs", {}))
-        # Without an address of its own: its references are to the definitions of the whole.
-        body = {key: item for key, item in document.items() if key not in ("$id", "$schema")}
-        definitions[document["title"]] = body
-        places.append({"$ref": f"#/$defs/{document['title']}"})
+def document_name(model: type[BaseModel]) -> str:
+    """Return the value of a document's ``schema`` field."""
+    return str(model.model_fields["schema_"].default)
+
+
+def document_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Generate a document's schema, open for additional keys because readers ignore unknown ones."""
+    schema = model.model_json_schema(mode="serialization")
+    if "$ref" in schema:  # pydantic refers to the definition of a model that contains itself
+        definition = schema["$defs"][schema["$ref"].rpartition("/")[2]]
+        schema = {**definition, "$defs": schema["$defs"]}
+    opened: dict[str, Any] = _allow_additional_keys(schema)
+    return opened
+
+
+def verb_schema(verb: str) -> dict[str, Any]:
+    """Generate the schema of what a verb prints: any one of its documents.
+
+    Raises:
+        KeyError: the verb does not exist.
+    """
+    references: list[dict[str, str]] = []
+    definitions: dict[str, Any] = {}
+    for model in VERBS[verb]:
+        schema = document_schema(model)
+        definitions.update(schema.pop("$defs", {}))
+        definitions[schema["title"]] = schema
+        references.append({"$ref": f"#/$defs/{schema['title']}"})
     return {
         "$schema": DIALECT,
         "title": f"perfbisect {verb} --json",
-        "anyOf": places,
+        "anyOf": references,
         "$defs": definitions,
     }
 
 
-def cell_file() -> dict[str, Any]:
-    """The schema of a cell file."""
-    found: dict[str, Any] = _read(CELL_FILE)
-    return found
-
-
-def file_of(name: str) -> str:
-    """``perfbisect.report/1`` -> ``report.json``."""
-    return f"{name.removeprefix('perfbisect.').partition('/')[0]}.json"
-
-
-def _read(name: str) -> Any:
-    return json.loads((FOLDER / name).read_text(encoding="utf-8"))
+def _allow_additional_keys(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {
+            key: _allow_additional_keys(value)
+            for key, value in part.items()
+            if (key, value) != ("additionalProperties", False)
+        }
+    if isinstance(part, list):
+        return [_allow_additional_keys(item) for item in part]
+    return part

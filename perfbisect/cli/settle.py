@@ -9,13 +9,10 @@ from perfbisect.cli import wiring
 from perfbisect.cli.contest import Contest, planned
 from perfbisect.cli.desk import at_work
 from perfbisect.cli.ending import keep, remembered
-from perfbisect.cli.imports import check_client
 from perfbisect.cli.options import Working
 from perfbisect.cli.output import teller
 from perfbisect.cli.place import Place
 from perfbisect.cli.verbs import beginning, carry_out
-from perfbisect.environments import Environment
-from perfbisect.jobs.imports import take_in
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_lines import plan_lines
 from perfbisect.render.documents import Document
@@ -47,14 +44,9 @@ def settle_all(
 def settle(here: Place, asked: Contest, working: Working, job: Job, *, held: bool = False) -> CompareDocument:
     """Measures a comparison in a new job, until its verdict. ``held``: this process has the job already."""
     shown, say = planned(asked), teller(working)
-
-    def imported(client: Environment | None) -> None:
-        check_client(asked.imported, asked.cell, client, job)
-        take_in(job, asked.imported, wiring.now)
-
     with at_work(job, asked.slots, working, begin=beginning(job, asked.plan), held=held) as desk:
         for text in (*plan_lines(shown), f"job {job.id}", ""):
             say(text)
-        document = carry_out(here, desk, asked.plan, asked.builder, imported)
+        document = carry_out(here, desk, asked.plan, asked.builder)
     assert isinstance(document, CompareDocument)
     return document

@@ -8,35 +8,29 @@ from pathlib import Path
 import click
 
 from perfbisect.cli import options
-from perfbisect.cli.track_suspects import FDR
 
 
 @click.command(short_help="New baselines: old, 7-day mean, new, n, status.")
 @click.argument("cells", nargs=-1, metavar="[CELL...]")
-@click.option("--days", type=click.IntRange(1, 365), default=7, show_default=True, help="Nights of the mean.")
 @click.option(
     "--until",
     type=click.DateTime(["%Y-%m-%d"]),
     metavar="DAY",
     help="The last of these nights.  [default: the last in the store]",
 )
-@FDR
 @options.state
 @options.as_json
 def rebaseline(
     cells: tuple[str, ...],
-    days: int,
     until: datetime | None,
-    fdr: float,
     state: Path | None,
     as_json: bool,
 ) -> int:
     """What the baselines of each CELL (none named: of all) would be: the mean of the last seven nights.
 
-    A mean that is worse by more than 7 % does not become the baseline, or the regression would be absorbed;
-    nor does one of too few nights. Left out, and told, are the nights of a transient, those before the newest
-    change of workload, instrument or level, and those of a regression that was not accepted (closed).
-    A CELL may be the beginning of names, as in track trend.
+    A mean that is worse by more than 7 % does not become the baseline. Left out are the nights of a
+    transient, of a regression that was not accepted (closed), and those before the newest change of
+    workload, instrument or level. A CELL may be the beginning of names, as in track trend.
 
     \b
     Example:
@@ -52,7 +46,6 @@ def rebaseline(
 
     with SeriesStore.of(place(state=state).state) as store:
         last = f"{until:%Y-%m-%d}" if until else ""
-        seen = look(store, load_suspect_table(), fdr)
-        document = proposals(store, seen, cells, until=last, days=days)
+        document = proposals(store, look(store, load_suspect_table()), cells, until=last)
     emit(document, rebaseline_lines(document), as_json=as_json)
     return 0

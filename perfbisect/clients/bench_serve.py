@@ -50,7 +50,8 @@ def taken(cell: Cell, ours: Iterable[str] = _OURS) -> None:
     if found:
         raise UsageError(
             f"cell {cell.name}: client.args and dataset_args cannot set {', '.join(found)}: "
-            "these have keys of their own in the cell, or belong to the attempt"
+            "these have keys of their own in the cell, or belong to the attempt",
+            field="client" if found[0] in cell.client.args else "dataset_args",
         )
 
 

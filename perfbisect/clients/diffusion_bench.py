@@ -74,10 +74,13 @@ class DiffusionBench:
         """
         taken(cell, _OURS)
         if cell.task not in _TASKS:
-            raise UsageError(f"cell {cell.name}: task {cell.task!r} is none of {', '.join(_TASKS)}")
+            raise UsageError(
+                f"cell {cell.name}: task {cell.task!r} is none of {', '.join(_TASKS)}", field="task"
+            )
         if cell.extra_body:
             raise UsageError(
-                f"cell {cell.name}: diffusion_bench takes no extra_body: sizes and steps are dataset_args"
+                f"cell {cell.name}: diffusion_bench takes no extra_body: sizes and steps are dataset_args",
+                field="extra_body",
             )
         path = endpoint_of(cell)
         own: dict[str, object] = {

@@ -156,12 +156,14 @@ def backend_of(cell: Cell) -> Backend:
     found = BACKENDS.get(cell.backend)
     if found is None:
         raise UsageError(
-            f"cell {cell.name}: client omni_bench has no backend {cell.backend}: {', '.join(BACKENDS)}"
+            f"cell {cell.name}: client omni_bench has no backend {cell.backend}: {', '.join(BACKENDS)}",
+            field="backend",
         )
     if found.endpoint != cell.endpoint:
         raise UsageError(
             f"cell {cell.name}: backend {cell.backend} asks at {found.endpoint}, the cell's endpoint is "
-            f"{cell.endpoint}"
+            f"{cell.endpoint}",
+            field="backend",
         )
     return found
 
@@ -192,7 +194,8 @@ def _extra_body(cell: Cell) -> dict[str, object]:
         if cell.extra_body.get(name, value) != value:
             raise UsageError(
                 f"cell {cell.name}: extra_body asks for {name} {cell.extra_body[name]!r}, and the client "
-                f"counts the bytes of raw sound: {name} must be {value!r} or left out"
+                f"counts the bytes of raw sound: {name} must be {value!r} or left out",
+                field="extra_body",
             )
     return {**cell.extra_body, "stream_format": RAW_SOUND["stream_format"]}
 

@@ -73,10 +73,14 @@ def parse(
     completed, failed = count(document, "completed"), count(document, "failed")
     errors = [str(error) for error in document.get("errors") or () if error]
     if completed == 0:
-        raise ClientError(f"none of {cell.num_prompts} requests completed ({failed} failed): {first(errors)}")
+        raise ClientError(
+            f"none of {cell.num_prompts} requests completed ({failed} failed): {first(errors)}",
+            output=first(errors),
+        )
     if len(errors) > failed:
         raise ClientError(
-            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first(errors)}"
+            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first(errors)}",
+            output=first(errors),
         )
     duration = number(document, "duration")
     if duration <= 0:

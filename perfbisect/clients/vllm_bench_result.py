@@ -54,10 +54,13 @@ def parse(
     asked, tokens = cell.num_prompts, count(document, "total_output_tokens")
     errors = [str(error) for error in document.get("errors") or () if error]
     if completed == 0:
-        raise ClientError(f"none of {asked} requests completed ({failed} failed): {first(errors)}")
+        raise ClientError(
+            f"none of {asked} requests completed ({failed} failed): {first(errors)}", output=first(errors)
+        )
     if len(errors) > failed:
         raise ClientError(
-            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first(errors)}"
+            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first(errors)}",
+            output=first(errors),
         )
     if tokens == 0:
         raise ClientError(f"{completed} requests completed but not one output token came back")

@@ -313,23 +313,14 @@ def _accepted(cell: Cell, document: Located) -> None:
                 raise _wrong(document, (field,), error.message) from None
     try:
         if FAMILIES[cell.family].server(cell, endpoint).likeness is None and cell.reference is not None:
-            raise UsageError(f"cell {cell.name}: reference: family {cell.family} makes no images to compare")
+            raise UsageError(
+                f"cell {cell.name}: reference: family {cell.family} makes no images to compare",
+                field="reference",
+            )
         if cell.deploy_yaml is None or not cell.deploy_yaml.at or cell.deploy_yaml.text is not None:
             client.command(cell, endpoint, seed=0, result=Path("result.json"), metadata={})
     except UsageError as error:
-        told = [
-            field
-            for field in (
-                "deploy_yaml",
-                "stage_overrides",
-                "serve_args",
-                "reference",
-                "client",
-                "dataset_args",
-            )
-            if field in error.message
-        ]
-        place = next(((field,) for field in told if (field,) in document.lines), ())
+        place = () if error.field is None else (error.field,)
         raise _wrong(document, place, error.message) from None
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from perfbisect.config.validation import located
+from perfbisect.config.validation import validate
 from perfbisect.config.yaml_lines import load
 from perfbisect.core.claim import Change, parse_change
 from perfbisect.core.fields import Words
-from perfbisect.core.metric import MetricRef, parse_metric
-from perfbisect.errors import UsageError
+from perfbisect.core.metric import MetricRef, check_metrics, parse_metric
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -25,15 +24,7 @@ class Expected(BaseModel):
     change: str
     guards: Words = ()
 
-    @field_validator("metric", "guards")
-    @classmethod
-    def _known(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        for text in (value,) if isinstance(value, str) else value:
-            try:
-                parse_metric(text)
-            except UsageError as error:
-                raise ValueError(error.message) from None
-        return value
+    _known_metrics = field_validator("metric", "guards")(check_metrics)
 
     @field_validator("change")
     @classmethod
@@ -97,8 +88,4 @@ def load_claim(path: Path) -> Claim:
     :raises UsageError: the file cannot be read.
     :raises LocatedError: a key, metric or change that is wrong: file, line, field, what is allowed.
     """
-    document = load(path)
-    try:
-        return Claim.model_validate(document.mapping())
-    except ValidationError as error:
-        raise located(error, document, Claim) from None
+    return validate(load(path), Claim)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from perfbisect.config.validation import located
+from perfbisect.config.validation import validate
 from perfbisect.config.yaml_lines import Located, load
 from perfbisect.core.durations import parse_minutes, parse_share
 from perfbisect.core.fields import Words
@@ -163,7 +163,6 @@ class Webhook(BaseModel):
     model_config = _STRICT
 
     url: Annotated[str, AfterValidator(_variable)]
-    format: Literal["json", "slack"] = "json"
     when: Literal["findings", "always"] = "findings"
 
 
@@ -253,7 +252,4 @@ def load_nightly(path: Path) -> NightlyFile:
             f"there is no {path}", next_step=f"perfbisect nightly --init {path} writes one to begin with"
         )
     document = load(path)
-    try:
-        return NightlyFile(Nightly.model_validate(document.mapping()), document)
-    except ValidationError as error:
-        raise located(error, document, Nightly) from None
+    return NightlyFile(validate(document, Nightly), document)

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from perfbisect import resources
-from perfbisect.config.validation import located
+from perfbisect.config.validation import validate
 from perfbisect.config.yaml_lines import load
 from perfbisect.core.fields import Words
 from perfbisect.core.nearest import hint
@@ -178,8 +178,4 @@ def load_machine(name: str) -> MachineFile:
     :raises UsageError: there is none of that name.
     :raises LocatedError: its file is wrong: file, line, field, what is allowed.
     """
-    document = load(machine_path(name))
-    try:
-        return MachineFile.model_validate(document.mapping())
-    except ValidationError as error:
-        raise located(error, document, MachineFile) from None
+    return validate(load(machine_path(name)), MachineFile)

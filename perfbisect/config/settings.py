@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from perfbisect.config.validation import located
+from perfbisect.config.validation import validate
 from perfbisect.config.yaml_lines import load
 
 FILE = "perfbisect.yaml"
@@ -53,7 +53,4 @@ def load_settings(root: Path | None) -> Settings:
     document = load(root / FILE)
     if document.data is None:
         return Settings()
-    try:
-        return Settings.model_validate(document.mapping())
-    except ValidationError as error:
-        raise located(error, document, Settings) from None
+    return validate(document, Settings)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from perfbisect.config.validation import located
+from perfbisect.config.validation import validate
 from perfbisect.config.yaml_lines import load
 from perfbisect.core.suspect_table import Table
 
@@ -19,8 +17,4 @@ def load_suspect_table(path: Path = SHIPPED) -> Table:
     :raises UsageError: the file cannot be read.
     :raises LocatedError: a key, weight or pattern that is wrong: file, line, field, what is allowed.
     """
-    document = load(path)
-    try:
-        return Table.model_validate(document.mapping())
-    except ValidationError as error:
-        raise located(error, document, Table) from None
+    return validate(load(path), Table)

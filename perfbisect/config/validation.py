@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,6 +20,17 @@ _WORDS = {
     "dict_type": "expected a mapping",
     "model_type": "expected a mapping",
 }
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(document: Located, model: type[Model]) -> Model:
+    """The document as a value. :raises LocatedError: what is wrong: file, line, field, what is allowed."""
+    try:
+        return model.model_validate(document.mapping())
+    except ValidationError as error:
+        raise located(error, document, model) from None
 
 
 def located(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -55,9 +55,6 @@ _BACK = 0.25
 
 _NEAR = 3
 """Nights after a change over which is read whether the series came back."""
-
-_SHORT = 20
-"""Nights below which a series is called short."""
 
 _JSON = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
 
@@ -240,11 +237,17 @@ def weight(alert: Alert) -> tuple[bool, bool, int, float]:
 
 
 def alerts_of(
-    findings: Sequence[Finding], causes: Sequence[Cause], known: Iterable[AlertRecord] = (), *, until: int = 0
+    findings: Sequence[Finding],
+    causes: Sequence[Cause],
+    known: Iterable[AlertRecord] = (),
+    *,
+    until: int = 0,
+    describe: Callable[[Finding, Cause], tuple[str, ...]] = lambda _finding, _cause: (),
 ) -> tuple[Alert, ...]:
     """The alert of each finding, in their order; each known alert is recognised once.
 
-    ``until``: the last night of all series (days since 1970-01-01).
+    ``until``: the last night of all series (days since 1970-01-01). ``describe``: the sentences of an alert's
+    evidence, which are shown and decide nothing.
     """
     left: dict[tuple[str, str, bool], list[AlertRecord]] = {}
     for record in known:
@@ -257,14 +260,23 @@ def alerts_of(
         if same is None:
             name = _name(finding, taken)
             taken.add(name)
-            alerts.append(_alert(name, finding, cause, event, until, None))
+            alerts.append(_alert(name, finding, cause, event, describe(finding, cause), until, None))
         else:
             group.remove(same)
-            alerts.append(_alert(same.alert.id, finding, cause, event, until, same.alert))
+            evidence = describe(finding, cause)
+            alerts.append(_alert(same.alert.id, finding, cause, event, evidence, until, same.alert))
     return tuple(alerts)
 
 
-def _alert(name: str, finding: Finding, cause: Cause, event: str, until: int, before: Alert | None) -> Alert:
+def _alert(
+    name: str,
+    finding: Finding,
+    cause: Cause,
+    event: str,
+    evidence: tuple[str, ...],
+    until: int,
+    before: Alert | None,
+) -> Alert:
     points, change = finding.series.points, finding.found
     around = (max(0, finding.places[0] - 1), *finding.places)
     now = status(finding, until)
@@ -285,7 +297,7 @@ def _alert(name: str, finding: Finding, cause: Cause, event: str, until: int, be
         ),
         builds=tuple(dict.fromkeys(points[i].build.name for i in around)),
         state="open" if before is None else before.state,
-        evidence=(*cause.evidence, *_detection_evidence(finding)),
+        evidence=evidence,
         event=event,
         p=change.p,
         recovered=recovered,
@@ -296,19 +308,6 @@ def _alert(name: str, finding: Finding, cause: Cause, event: str, until: int, be
         came_back=before is not None and recovered and not before.recovered,
         now=now,
     )
-
-
-def _detection_evidence(finding: Finding) -> Iterator[str]:
-    if finding.joined:
-        yield (
-            "doubtful by itself among so many series; told since other servers moved on that night: "
-            f"{', '.join(finding.joined)}"
-        )
-    count = len(finding.series.values)
-    if count < _SHORT:
-        yield f"a short series: {count} nights"
-    if finding.series.lacking:
-        yield f"{finding.series.lacking} points of the cell do not report {finding.series.metric}"
 
 
 def _same(finding: Finding, among: Sequence[AlertRecord]) -> AlertRecord | None:

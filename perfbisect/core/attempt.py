@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, median
 from typing import Any, Literal
 
 from perfbisect.core.metric import MetricRef
+from perfbisect.errors import FaultCode
 
 Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "stop"]
 """Where an attempt's time goes, and where it can fail."""
@@ -26,6 +28,7 @@ class Failure:
     fault: Fault
     reason: str
     log: str = ""
+    code: FaultCode | None = None
 
 
 @dataclass(frozen=True)
@@ -87,15 +90,50 @@ class Attempt:
         """The metric of each run, in run order. :raises KeyError: a run does not report it."""
         return tuple(run.values[key(metric)] for run in self.runs)
 
-    def log_value(self, metric: MetricRef) -> float:
-        """The attempt's value: the mean over its runs of the log of each run's value (DESIGN §1).
+    def value(self, metric: MetricRef) -> float:
+        """The value of the launch: see :func:`value_of_runs`.
 
-        :raises ValueError: no run, or a value that is not positive and finite.
+        :raises KeyError: a run does not report it.
+        :raises ValueError: no run.
+        """
+        return value_of_runs(self.values(metric), absolute=metric.metric.absolute)
+
+    def log_value(self, metric: MetricRef) -> float:
+        """The log of the value of the launch.
+
+        :raises KeyError: a run does not report it.
+        :raises ValueError: no run, or a run's value is not positive and finite.
         """
         values = self.values(metric)
         if not values or any(not math.isfinite(v) or v <= 0 for v in values):
             raise ValueError(f"attempt {self.id}: {metric} has no usable value: {values}")
-        return math.fsum(math.log(v) for v in values) / len(values)
+        return math.log(self.value(metric))
+
+
+def value_of_runs(runs: Sequence[float], *, absolute: bool = False) -> float:
+    """The value of a launch, from its runs: exp of the centre of their logs.
+
+    Without logs, of the values themselves, for shares (``absolute``) and where a run is not positive.
+
+    :raises ValueError: no run.
+    """
+    if not runs:
+        raise ValueError("a launch without a run has no value")
+    least = min(runs)
+    if absolute or least <= 0:
+        return robust_center(runs)
+    # Relative to the least run: equal runs have exactly their own value.
+    return least * math.exp(robust_center([math.log(run / least) for run in runs]))
+
+
+def robust_center(values: Sequence[float]) -> float:
+    """The mean of one or two values, the median of three or four, else the mean without both extremes.
+
+    Symmetric under a change of sign and of order.
+    """
+    if len(values) < 3:
+        return fmean(values)
+    return median(values) if len(values) < 5 else fmean(sorted(values)[1:-1])
 
 
 def key(metric: MetricRef) -> str:

@@ -1,10 +1,7 @@
-"""A new baseline of a cell: the mean of its last nights, and whether it may take the place of the old one.
+"""A new baseline of a cell, by the rule of vLLM-Omni's maintainers (#5231, #6201).
 
-The rule is the one by which vLLM-Omni's maintainers do it by hand (#5231, #6201): the plain mean of seven
-days; it replaces the old baseline where it is as good or better, or worse by no more than 7 %; what got worse
-by more keeps its baseline, or the regression would be absorbed; with too few nights nothing is changed. Nor
-is it where one wild night makes the mean: that lies further from the median than what is tolerated; or where
-the nights differ so much that the mean is not known to what is tolerated.
+The plain mean of seven days replaces the old baseline unless it is worse by more than 7 %: a regression is
+not absorbed.
 """
 
 from __future__ import annotations
@@ -12,68 +9,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
-from statistics import median, stdev
+from statistics import stdev
 from typing import Literal
 
 DAYS = 7
 TOLERATED = 0.07
-"""By how much worse a mean may be, as a share of the old baseline, and still become the new one."""
+"""By how much worse a mean may be, as a share of the old baseline; also its largest relative error."""
 LEAST = 4
-"""Nights, of seven, without which a mean is none."""
+"""Nights, of seven, without which there is no baseline."""
 
 Status = Literal["better", "same", "worse, tolerated", "kept", "too few", "new", "skipped"]
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """``old`` None: there was none. ``mean`` None: no night. ``change``: of the mean against the old, as a
-    share. ``nights``: how many have a value. ``why``: in words, where something is kept or left."""
+    """``change``: of the mean against the old baseline, as a share. None: there was none."""
 
-    old: float | None
     mean: float | None
     new: float | None
-    nights: int
+    change: float | None
     status: Status
-    change: float | None = None
     why: str = ""
 
 
 def propose(
-    old: float | None,
-    values: Sequence[float],
-    *,
-    sign: int,
-    smallest: float,
-    days: int = DAYS,
-    skip: str = "",
+    old: float | None, values: Sequence[float], *, sign: int, smallest: float, skip: str = ""
 ) -> Proposal:
-    """A value a night, of the last ``days`` days. ``sign`` +1 where larger is worse; ``smallest``: the
-    smallest effect worth telling, as a share; ``skip``: why this one is not to be touched."""
-    nights = len(values)
-    mean = fsum(values) / nights if nights else None
-    change = None if mean is None or not old else mean / old - 1
+    """``values``: one a night. ``sign``: +1 where larger is worse. ``smallest``: the smallest relevant
+    effect, as a share. ``skip``: why there is no baseline of these nights."""
+    count = len(values)
+    mean = fsum(values) / count if values else None
+    change = mean / old - 1 if mean is not None and old else None
     if skip:
-        return Proposal(old, mean, old, nights, "skipped", change, skip)
-    least = -(-LEAST * days // DAYS)
-    if mean is None or nights < least:
-        return Proposal(
-            old, mean, old, nights, "too few", change, f"{nights} of {days} nights, {least} needed"
-        )
-    middle = median(values)
-    if abs(mean - middle) > TOLERATED * abs(middle):
-        return _kept(old, mean, nights, change, f"one night makes the mean: their median is {middle:.6g}")
-    if nights > 1 and stdev(values) / sqrt(nights) > TOLERATED * abs(mean):
-        why = f"the nights are no level: {min(values):.6g} to {max(values):.6g}"
-        return _kept(old, mean, nights, change, why)
+        return Proposal(mean, old, change, "skipped", skip)
+    if mean is None or count < LEAST:
+        return Proposal(mean, old, change, "too few", f"{count} of {DAYS} nights, {LEAST} needed")
+    if stdev(values) / sqrt(count) > TOLERATED * abs(mean):
+        why = f"the nights are not one level: {min(values):.6g} to {max(values):.6g}"
+        return Proposal(mean, old, change, "skipped" if old is None else "kept", why)
     if change is None:
-        return Proposal(old, mean, mean, nights, "new")
-    worse = sign * change
-    if worse > TOLERATED:
-        return _kept(old, mean, nights, change, f"worse by {abs(change):.1%}: a regression is not absorbed")
-    status: Status = "same" if abs(change) < smallest else "better" if worse < 0 else "worse, tolerated"
-    return Proposal(old, mean, mean, nights, status, change)
-
-
-def _kept(old: float | None, mean: float, nights: int, change: float | None, why: str) -> Proposal:
-    """Where there is nothing to keep it is none."""
-    return Proposal(old, mean, old, nights, "skipped" if old is None else "kept", change, why)
+        return Proposal(mean, mean, None, "new")
+    if sign * change > TOLERATED:
+        why = f"worse by {abs(change):.1%}: a regression is not absorbed"
+        return Proposal(mean, old, change, "kept", why)
+    if abs(change) < smallest:
+        return Proposal(mean, mean, change, "same")
+    return Proposal(mean, mean, change, "better" if sign * change < 0 else "worse, tolerated")

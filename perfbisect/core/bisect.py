@@ -22,10 +22,12 @@ from perfbisect.core.plan import (
     Lost,
     Measure,
     Measured,
+    Note,
     Outcome,
     Pending,
     Plan,
     Purpose,
+    Reason,
     Skipped,
     Step,
     Wait,
@@ -44,10 +46,12 @@ __all__ = [
     "Lost",
     "Measure",
     "Measured",
+    "Note",
     "Outcome",
     "Pending",
     "Plan",
     "Purpose",
+    "Reason",
     "Skipped",
     "Step",
     "Wait",
@@ -106,8 +110,8 @@ def _spent(plan: Plan, story: Story) -> Outcome:
     steps = named(plan, story) if plan.every and state is not None else ()
     if state is None or not steps:
         return verdict.out_of_budget(plan, story, state)
-    left = ", ".join(f"{low} to {high}" for low, high in parts(plan.n, steps))
-    return verdict.every(plan, story, state, steps, [f"the budget ended before all was settled of {left}"])
+    unsettled = Note("parts unsettled", spans=parts(plan.n, steps))
+    return verdict.every(plan, story, state, steps, [unsettled])
 
 
 def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
@@ -134,10 +138,10 @@ def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
 
 def _unseen_end(plan: Plan, story: Story, who: Crew) -> Measure | None:
     """The end that a slot which joins the search has still to see: its speed is known by them."""
-    for index, name in ((0, "good"), (plan.n, "bad")):
+    for index in (0, plan.n):
         if not any(x.index == index and x.slot == who.slot and not x.imported for x in story.data):
             others = [x.runs for x in story.data if x.index == index and not x.imported]
-            return Measure(index, others[-1], "end", f"{name} end: this slot has not seen it")
+            return Measure(index, others[-1], "end", Reason("end new to slot", index=index))
     return None
 
 

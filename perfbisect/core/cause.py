@@ -1,4 +1,4 @@
-"""The cause of a break: product, instrument, workload, night or unknown, with the evidence in words.
+"""The cause of a break: product, instrument, workload, night or unknown, with the evidence for it.
 
 What is compared must be alike before it is blamed, so the order is: how it was measured, what was asked of
 it, then who else moved. A covariate explains a break only where it moved at the same point and by enough:
@@ -10,10 +10,10 @@ product's nevertheless where its size and the cells it hit say so.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from perfbisect.core.cause_facts import Break, Cause, Neighbour
+from perfbisect.core.cause_facts import Break, Cause, Evidence, EvidenceKind, Neighbour
 from perfbisect.core.cause_moves import NEAR, CountMove, counts_moved, key_changes, labels_moved
 
 INSTRUMENT = ("warmups", "client", "definition", "suite")
@@ -49,16 +49,19 @@ def cause_of(found: Break) -> Cause:
 
 
 def _instrument(found: Break, moves: tuple[CountMove, ...]) -> Cause | None:
-    told = [move.words for move in labels_moved(found.before, found.after, INSTRUMENT)]
-    told += _counted_otherwise(found, moves)
-    own = tuple(key for key in key_changes(found.before, found.after) if found.metric in key.name)
-    told += [key.words for key in own]
-    if not told:
+    evidence = list(labels_moved(found.before, found.after, INSTRUMENT))
+    evidence += _counted_otherwise(found, moves)
+    evidence += [
+        change
+        for change in key_changes(found.before, found.after)
+        if any(found.metric in name for name in change.names)
+    ]
+    if not evidence:
         return None
-    return Cause("instrument", (*told, "what is measured changed at this point: nothing is scored across it"))
+    return Cause("instrument", (*evidence, Evidence("definition changed")))
 
 
-def _counted_otherwise(found: Break, moves: tuple[CountMove, ...]) -> list[str]:
+def _counted_otherwise(found: Break, moves: tuple[CountMove, ...]) -> list[Evidence]:
     """Input tokens that moved with the metric while the runs took as long: another count of one load."""
     moved = {move.name: move for move in moves}
     tokens = moved.get("input_tokens")
@@ -67,7 +70,11 @@ def _counted_otherwise(found: Break, moves: tuple[CountMove, ...]) -> list[str]:
         return []
     if abs(abs(tokens.shift) - abs(found.shift)) > 0.2 * abs(tokens.shift):
         return []
-    return [f"{tokens.words} and the runs took as long as before: what is counted changed, not the load"]
+    return [_of_count("count redefined", tokens)]
+
+
+def _of_count(kind: EvidenceKind, move: CountMove, shift: float = 0.0) -> Evidence:
+    return Evidence(kind, name=move.name, before=move.before, after=move.after, shift=shift)
 
 
 def _tail(found: Break) -> Cause | None:
@@ -76,44 +83,37 @@ def _tail(found: Break) -> Cause | None:
         return None
     if abs(found.median) > min(0.1, 0.25 * abs(found.shift)):
         return None
-    moved = f"the {found.statistic} moved {_times(found.shift)} and the median {_times(found.median)}: "
+    moved = Evidence("few requests moved", name=found.statistic, shift=found.shift, median_shift=found.median)
     keys = key_changes(found.before, found.after)
     warm = _warmed(found)
-    if warm:
-        words = (
-            moved + "slow requests that were in it before, such as the first of a cold server, are no longer"
-        )
-        return Cause("instrument", (words, warm, *(key.words for key in keys)))
-    words = moved + "a few requests, such as those of a cold server, and not the most"
+    if warm is not None:
+        return Cause("instrument", (replace(moved, kind="slow requests gone"), warm, *keys))
     if keys:
-        return Cause("instrument", (words, *(key.words for key in keys)))
+        return Cause("instrument", (moved, *keys))
     if not found.over and len(found.after) == 1:
-        return Cause("unknown", (words, "one night so far: the next tells a bad night from a change"))
+        return Cause("unknown", (moved, Evidence("one night so far")))
     if len(found.after) == 1 or found.shape == "transient":
-        return Cause("night", (words, "one night long"))
-    return Cause("unknown", (words, "it may be how the server is warmed, or a pause that became dearer"))
+        return Cause("night", (moved, Evidence("one night")))
+    return Cause("unknown", (moved, Evidence("warm-up or pause")))
 
 
-def _warmed(found: Break) -> str:
+def _warmed(found: Break) -> Evidence | None:
     """That the client does something before the run since, which takes as long as the slow requests did: as
-    if these were sent and not counted. Empty where nothing says so."""
+    if these were sent and not counted. None where nothing says so."""
     before = [night.outside for night in found.before[-NEAR:] if night.outside is not None]
     after = [night.outside for night in found.after[:NEAR] if night.outside is not None]
     if not before or not after or not found.saved:
-        return ""
+        return None
     longer = min(after) - max(before)
     if longer < _COVERS * found.saved or min(after) < 2 * max(before):
-        return ""
-    return (
-        f"the client took {median(after):.0f} s before the run that it measures, and {median(before):.0f} s "
-        f"until then; {found.saved:.0f} s of slow requests are gone: as if it sent them first and uncounted"
-    )
+        return None
+    return Evidence("warm-up added", before=median(before), after=median(after), saved_s=found.saved)
 
 
 def _workload(found: Break, moves: tuple[CountMove, ...]) -> Cause | None:
-    told = [move.words for move in labels_moved(found.before, found.after, WORKLOAD)]
-    told += [f"{move.words}, which is enough to explain it" for move in moves if _explains(move, found)]
-    return Cause("workload", tuple(told)) if told else None
+    evidence = list(labels_moved(found.before, found.after, WORKLOAD))
+    evidence += [_of_count("count explains", move) for move in moves if _explains(move, found)]
+    return Cause("workload", tuple(evidence)) if evidence else None
 
 
 def _explains(move: CountMove, found: Break) -> bool:
@@ -122,15 +122,10 @@ def _explains(move: CountMove, found: Break) -> bool:
     return abs(found.shift) <= _ENOUGH * abs(move.shift)
 
 
-def _partly(found: Break, moves: tuple[CountMove, ...]) -> tuple[str, ...]:
+def _partly(found: Break, moves: tuple[CountMove, ...]) -> tuple[Evidence, ...]:
     """What moved besides and does not explain it."""
-    told = [
-        f"{move.words}, which does not explain {_times(found.shift)}"
-        for move in moves
-        if move.name != "duration"
-    ]
-    told += [key.words for key in key_changes(found.before, found.after)]
-    return tuple(told)
+    counts = [_of_count("count falls short", move, found.shift) for move in moves if move.name != "duration"]
+    return (*counts, *key_changes(found.before, found.after))
 
 
 @dataclass(frozen=True)
@@ -159,51 +154,50 @@ def _cells(found: Break) -> Cause:
     """By who else moved, and for how long."""
     starts, nights = _starts(found), len(found.after)
     hit, spared = [s for s in starts if s.moved], [s for s in starts if not s.moved]
-    hosts = tuple(move.words for move in labels_moved(found.before, found.after, PLACE))
+    hosts = labels_moved(found.before, found.after, PLACE)
     lasting = found.shape != "transient" and nights > 1
-    stayed = f"it stayed for {nights} nights, each on a fresh machine"
     if hosts and (not spared or lasting):
-        return Cause("night", (*hosts, "the machine changed at this point"))
+        return Cause("night", (*hosts, Evidence("machine changed")))
     if len(starts) >= 3 and len(hit) >= _COMMON * len(starts):
-        return _common(found, hit, spared, stayed if lasting else "")
+        return _common(found, hit, spared, lasting=lasting)
     if lasting:
-        return Cause("product", (stayed, *_difference(hit, spared)))
+        return Cause("product", (Evidence("lasting", nights=nights), *_difference(hit, spared)))
     return _one_night(found, hit, spared)
 
 
-def _common(found: Break, hit: list[_Start], spared: list[_Start], stayed: str) -> Cause:
+def _common(found: Break, hit: list[_Start], spared: list[_Start], *, lasting: bool) -> Cause:
     """Nearly everything moved together."""
-    words = f"{len(hit)} of {len(hit) + len(spared)} servers moved together"
     controls = [n for n in found.neighbours if n.control]
     moved = [n for n in controls if n.moved and n.shift * found.shift > 0]
-    control = f"; of the controls (low concurrency, stage times) {len(moved)} of {len(controls)}"
-    words += control if controls else ""
-    if stayed:
-        return Cause("product", (stayed, f"{words}: code that all run, or what it is built on"))
+    together = Evidence(
+        "servers moved",
+        count=len(hit),
+        total=len(hit) + len(spared),
+        moved_controls=len(moved),
+        controls=len(controls),
+    )
+    if lasting:
+        stayed = Evidence("lasting", nights=len(found.after))
+        return Cause("product", (stayed, replace(together, kind="all servers moved")))
     if controls and len(moved) < 0.5 * len(controls):
-        return Cause("unknown", (words, "a slow machine slows them too"))
+        return Cause("unknown", (together, Evidence("controls spared")))
     if found.shape == "transient":
-        return Cause("night", (words, "one night long, then back"))
-    return Cause("unknown", (words, "one night so far: the next tells a bad night from a change"))
+        return Cause("night", (together, Evidence("one night, then back")))
+    return Cause("unknown", (together, Evidence("one night so far")))
 
 
 def _one_night(found: Break, hit: list[_Start], spared: list[_Start]) -> Cause:
     """Some cells, one night: a product's only where size and cells both say so."""
-    told = _difference(hit, spared)
-    deviations = abs(found.shift) / max(found.noise, 1e-9)
-    size = f"{_times(found.shift)}, {deviations:.0f} standard deviations of its nights"
+    shared = _difference(hit, spared)
+    size = Evidence("size", shift=found.shift, deviations=abs(found.shift) / max(found.noise, 1e-9))
     far = abs(found.shift) > max(_LARGE, _FAR * found.noise)
-    if told and len(hit) > 1 and far:
-        return Cause("product", (*told, size, "one slow machine would have slowed the others too"))
-    why = (
-        "too few cells moved to tell one slow machine from a change"
-        if far
-        else "no more than a bad night does"
-    )
-    return Cause("unknown", (f"one night long: {size}", *told, why))
+    if shared and len(hit) > 1 and far:
+        return Cause("product", (*shared, size, Evidence("others spared")))
+    doubt = Evidence("too few cells" if far else "within noise")
+    return Cause("unknown", (replace(size, kind="size of one night"), *shared, doubt))
 
 
-def _difference(hit: list[_Start], spared: list[_Start]) -> tuple[str, ...]:
+def _difference(hit: list[_Start], spared: list[_Start]) -> tuple[Evidence, ...]:
     """What those that moved run and no other does; empty where there is no such thing."""
     if not hit or not spared:
         return ()
@@ -212,15 +206,4 @@ def _difference(hit: list[_Start], spared: list[_Start]) -> tuple[str, ...]:
     if not alone:
         return ()
     worst = max(abs(n.shift) for start in spared for n in start.cells)
-    return (
-        f"every server that moved runs {' and '.join(sorted(alone))}, none of the {len(spared)} others does; "
-        f"they moved by {math.expm1(worst) * 100:.0f} % at most",
-    )
-
-
-def _times(shift: float) -> str:
-    """A log as people say it: a factor where it is large."""
-    if abs(shift) <= math.log(1.5):
-        return f"{math.expm1(shift) * 100:+.1f} %"
-    factor = math.exp(shift)
-    return f"{factor:,.0f} times" if factor >= 100 else f"{factor:.2g} times"
+    return (Evidence("shared trait", names=tuple(sorted(alone)), count=len(spared), shift=worst),)

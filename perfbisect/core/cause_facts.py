@@ -90,9 +90,81 @@ class Break:
     saved: float | None = None
 
 
+EvidenceKind = Literal[
+    "label changed",
+    "count explains",
+    "count falls short",
+    "count redefined",
+    "keys added",
+    "keys removed",
+    "keys differ",
+    "definition changed",
+    "slow requests gone",
+    "few requests moved",
+    "warm-up added",
+    "warm-up or pause",
+    "machine changed",
+    "lasting",
+    "one night",
+    "one night so far",
+    "one night, then back",
+    "few nights",
+    "size of one night",
+    "size",
+    "within noise",
+    "too few cells",
+    "servers moved",
+    "all servers moved",
+    "shared trait",
+    "others spared",
+    "controls spared",
+    "median unchanged",
+    "same stream unchanged",
+    "level seen before",
+    "same requests changed",
+    "same start moved",
+]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One observation about a break: ``kind`` decides, the other fields are its values.
+
+    Only the fields that a kind needs are set. ``name``: a covariate, metric or statistic; ``names``: keys of
+    a result, or traits. ``old``, ``new``: labels; ``before``, ``after``: numbers. ``shift``,
+    ``median_shift``: logs of after / before. ``nights``: how many; ``night``: days since 1970-01-01.
+    ``count`` of ``total`` server starts, ``moved_controls`` of ``controls``. ``what``: the description of a
+    hint of the series.
+    """
+
+    kind: EvidenceKind
+    name: str = ""
+    names: tuple[str, ...] = ()
+    cell: str = ""
+    what: str = ""
+    old: str = ""
+    new: str = ""
+    before: float = 0.0
+    after: float = 0.0
+    shift: float = 0.0
+    median_shift: float = 0.0
+    deviations: float = 0.0
+    saved_s: float = 0.0
+    nights: int = 0
+    night: int = 0
+    count: int = 0
+    total: int = 0
+    moved_controls: int = 0
+    controls: int = 0
+
+
 @dataclass(frozen=True)
 class Cause:
-    """What is behind a break, and the evidence in words, the deciding one first."""
+    """What is behind a break, and the evidence for it, the deciding one first."""
 
     word: CauseWord
-    evidence: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+
+    def has(self, *kinds: EvidenceKind) -> bool:
+        """Whether any of the evidence is of one of these kinds."""
+        return any(evidence.kind in kinds for evidence in self.evidence)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from perfbisect.core.cause_facts import Night
+from perfbisect.core.cause_facts import Evidence, Night
 
 NEAR = 3
 """Nights on each side that are compared: what moved weeks before is no evidence."""
@@ -18,21 +18,18 @@ _MAD = 1.4826
 
 
 @dataclass(frozen=True)
-class Move:
-    """A covariate that is another after the break, in words."""
+class CountMove:
+    """A count that is another after the break; ``shift`` is the log of after / before."""
 
     name: str
-    words: str
-
-
-@dataclass(frozen=True)
-class CountMove(Move):
-    """... with its size, the log of after / before."""
-
+    before: float
+    after: float
     shift: float
 
 
-def labels_moved(before: Sequence[Night], after: Sequence[Night], names: Iterable[str]) -> tuple[Move, ...]:
+def labels_moved(
+    before: Sequence[Night], after: Sequence[Night], names: Iterable[str]
+) -> tuple[Evidence, ...]:
     """Labels that had one value on the nights before and another on those after, where they are known."""
     found = []
     for name in names:
@@ -40,7 +37,7 @@ def labels_moved(before: Sequence[Night], after: Sequence[Night], names: Iterabl
         right = {night.labels[name] for night in after[:NEAR] if name in night.labels}
         if len(left) == len(right) == 1 and left != right:
             (old,), (new,) = left, right
-            found.append(Move(name, f"{_plain(name)}: {old} before, {new} after"))
+            found.append(Evidence("label changed", name=name, old=old, new=new))
     return tuple(found)
 
 
@@ -55,8 +52,7 @@ def counts_moved(before: Sequence[Night], after: Sequence[Night]) -> tuple[Count
             continue
         old, new = median(left[-NEAR:]), median(right[:NEAR])
         if abs(new - old) > max(_LEAST, 4 * _spread(left)):
-            words = f"{_plain(name)}: {math.exp(old):,.6g} before, {math.exp(new):,.6g} after"
-            found.append(CountMove(name, words, new - old))
+            found.append(CountMove(name, math.exp(old), math.exp(new), new - old))
     return tuple(sorted(found, key=lambda move: -abs(move.shift)))
 
 
@@ -71,26 +67,18 @@ def _spread(logs: Sequence[float]) -> float:
     return _MAD * median(steps) / math.sqrt(2) if steps else 0.0
 
 
-def key_changes(before: Sequence[Night], after: Sequence[Night]) -> tuple[Move, ...]:
+def key_changes(before: Sequence[Night], after: Sequence[Night]) -> tuple[Evidence, ...]:
     """Numbers that the client reported on the nights of one side and on none of the other."""
     left = [night.keys for night in before[-NEAR:] if night.keys]
     right = [night.keys for night in after[:NEAR] if night.keys]
     if not left or not right:
         digests = labels_moved(before, after, ("keys",))
-        return (Move("keys", "the client reports other numbers than before"),) if digests else ()
+        return (Evidence("keys differ"),) if digests else ()
     gone = frozenset.intersection(*left) - frozenset().union(*right)
     new = frozenset.intersection(*right) - frozenset().union(*left)
-    return tuple(
-        Move(" ".join(sorted(keys)), f"the client reports {_some(keys)} {how}")
-        for keys, how in ((gone, "no longer"), (new, "from here on"))
-        if keys
-    )
-
-
-def _some(keys: Iterable[str]) -> str:
-    names = sorted(keys)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", " ")
+    found = []
+    if gone:
+        found.append(Evidence("keys removed", names=tuple(sorted(gone))))
+    if new:
+        found.append(Evidence("keys added", names=tuple(sorted(new))))
+    return tuple(found)

@@ -32,7 +32,7 @@ from perfbisect.core.fields import (
     Whole,
     Words,
 )
-from perfbisect.core.metric import MetricRef, parse_metric
+from perfbisect.core.metric import MetricRef, check_metrics, parse_metric
 from perfbisect.core.nearest import hint
 from perfbisect.core.options import merge_options
 from perfbisect.errors import UsageError
@@ -143,15 +143,7 @@ class Cell(BaseModel):
                 raise ValueError(f"{name!r} is no name of a variant")
         return value
 
-    @field_validator("headline", "guards")
-    @classmethod
-    def _known_metrics(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        for text in (value,) if isinstance(value, str) else value:
-            try:
-                parse_metric(text)
-            except UsageError as error:
-                raise ValueError(error.message) from None
-        return value
+    _known_metrics = field_validator("headline", "guards")(check_metrics)
 
     @field_validator("metric_percentiles")
     @classmethod

@@ -12,14 +12,14 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from statistics import median
 from typing import Literal
 
 import numpy as np
 
-from perfbisect.core.difference import posterior
-from perfbisect.core.looks import multipliers
-from perfbisect.core.stats import center, quantiles
+from perfbisect.core.difference import Scale, posterior
+from perfbisect.core.looks import multipliers, tail_mass
+from perfbisect.core.stats import quantiles
 
 Side = Literal["a", "b"]
 Word = Literal["regression", "improvement", "same", "inconclusive"]
@@ -53,9 +53,10 @@ class Question:
     seed: int = 0
     absolute: bool = False
 
-    def effect(self, difference: float) -> float:
-        """A difference of B and A on the scale of the model, larger is worse, in the metric's own terms."""
-        return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
+    @property
+    def scale(self) -> Scale:
+        """The scale of the model."""
+        return Scale(self.sign, self.absolute)
 
     def __post_init__(self) -> None:
         if self.sign not in (1, -1):
@@ -80,7 +81,9 @@ class Verdict:
     the first block.
 
     ``settled``: the word stands and nothing more need be measured, or the blocks are used up. ``needed``:
-    blocks in all that would probably settle it, 0 where that is not known or not needed.
+    blocks in all that would probably settle it, 0 where that is not known or not needed. ``a`` and ``b``: the
+    levels of the sides in the metric's unit, estimated together with the effect: their ratio (of shares
+    their difference) is the effect.
     """
 
     word: Word
@@ -90,6 +93,8 @@ class Verdict:
     launches: int
     settled: bool
     needed: int = 0
+    a: float = math.nan
+    b: float = math.nan
 
 
 def order(question: Question, block: int) -> tuple[Side, Side, Side, Side]:
@@ -124,13 +129,15 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     if not block:
         return Verdict("inconclusive", math.nan, math.nan, math.nan, len(seen), False)
     looks = max(question.blocks, block)
-    wide, wider = (_tails(looks, alpha)[block - 1] for alpha in (1 - COVERED, DIFFERENT))
+    wide, wider = (tail_mass(looks, block, alpha) for alpha in (1 - COVERED, DIFFERENT))
     is_b = np.array([seen[i].side == "b" for i in range(len(used))]).reshape(-1, BLOCK)
-    delta, mass = posterior(np.array(used, float).reshape(-1, BLOCK), is_b)
+    levels = np.array(used, float).reshape(-1, BLOCK)
+    delta, mass = posterior(levels, is_b)
     far_low, low, middle, high, far_high = quantiles(
         delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
     )
-    ends = sorted((question.effect(low), question.effect(high)))
+    scale = question.scale
+    ends = sorted((scale.effect(low), scale.effect(high)))
     within = max(abs(ends[0]), abs(ends[1])) < question.min_effect
     word: Word = "inconclusive"
     if within:
@@ -142,49 +149,56 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     settled = word != "inconclusive" or block >= question.blocks
     needed = 0
     if word == "inconclusive":
-        smallest = question.min_effect if question.absolute else math.log1p(question.min_effect)
-        needed = _needed(block, low, middle, high, smallest)
-    return Verdict(word, question.effect(middle), ends[0], ends[1], len(seen), settled, needed)
+        needed = _needed(block, low, middle, high, scale.room(question.min_effect))
+    a, b = side_levels(levels[~is_b].tolist(), levels[is_b].tolist(), middle)
+    values = scale.value(a), scale.value(b)
+    # A share is no less than nothing: where few launches have any, both move up.
+    lift = max(0.0, -min(values)) if question.absolute else 0.0
+    return Verdict(
+        word,
+        scale.effect(middle),
+        ends[0],
+        ends[1],
+        len(seen),
+        settled,
+        needed,
+        a=values[0] + lift,
+        b=values[1] + lift,
+    )
 
 
-def foreseen(question: Question, noise: float, difference: float = 0.0) -> int | None:
-    """Blocks after which a verdict is as likely as not, at so much noise of a launch; None: too few.
+def side_levels(a: Sequence[float], b: Sequence[float], difference: float) -> tuple[float, float]:
+    """The levels of two sides that lie ``difference`` apart: around the median of all launches of both."""
+    half = 0.5 * difference
+    middle = median([*(level + half for level in a), *(level - half for level in b)])
+    return middle - half, middle + half
 
-    ``noise`` (a standard deviation) and the true ``difference`` of B and A are on the scale of the model:
-    logs, of shares the shares themselves. For plans only: it takes launches for normal and knows no outliers.
+
+def foreseen(question: Question, noise: float) -> int | None:
+    """Blocks after which a verdict is as likely as not, if nothing changed; None: too few.
+
+    ``noise`` of a launch (a standard deviation) is on the scale of the model: logs, of shares the shares
+    themselves. For plans only: it takes launches for normal and knows no outliers.
     """
-    smallest = question.min_effect if question.absolute else math.log1p(question.min_effect)
-    wide, wider = (_bounds(question.blocks, alpha) for alpha in (1 - COVERED, DIFFERENT))
-    size = abs(difference)
+    smallest = question.scale.room(question.min_effect)
+    wide = multipliers(question.blocks, 1 - COVERED)
     for block in range(1, question.blocks + 1):
         # A block tells the difference of two means of two: its error is the noise of one launch.
         error = noise / math.sqrt(block)
-        within = size + (wide[block - 1] + _HALF) * error < smallest
-        if within or size > wider[block - 1] * error:
+        if (wide[block - 1] + _HALF) * error < smallest:
             return block
     return None
 
 
 def _launch(question: Question, number: int, one: Seen) -> float:
-    values = np.array(one.values, float)
-    least = 0.0 if question.absolute else np.nextafter(0.0, 1.0)
-    if not len(values) or not np.all(np.isfinite(values)) or np.any(values < least):
-        raise ValueError(f"launch {number + 1}: values must be positive and finite: {one.values}")
+    try:
+        level = question.scale.level(one.values)
+    except ValueError as error:
+        raise ValueError(f"launch {number + 1}: {error}") from None
     block, place = divmod(number, BLOCK)
     if one.side != order(question, block)[place]:
         raise ValueError(f"launch {number + 1} should be of side {order(question, block)[place]}")
-    return center(np.asarray(question.sign * (values if question.absolute else np.log(values))))
-
-
-@lru_cache(maxsize=64)
-def _bounds(looks: int, alpha: float) -> tuple[float, ...]:
-    """Standard errors of the interval's half at each look."""
-    return multipliers(looks, alpha)
-
-
-def _tails(looks: int, alpha: float) -> tuple[float, ...]:
-    """Two-sided tail mass of the interval at each look."""
-    return tuple(math.erfc(c / math.sqrt(2)) for c in _bounds(looks, alpha))
+    return level
 
 
 def _needed(block: int, low: float, middle: float, high: float, smallest: float) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfbisect.core.noise import Launch, launch_scale
+from perfbisect.core.noise import Launch, launch_scale, launch_variance
 from perfbisect.core.plan import Comparison
 from perfbisect.core.posterior import Posterior
 from perfbisect.core.prices import Prices
@@ -205,7 +205,7 @@ def runs_for(state: Posterior, prices: Prices, max_runs: int) -> int:
     size = quantiles(state.step, state.step_weight, (0.4,))[0]
     best, least = 1, math.inf
     for runs in range(1, max_runs + 1):
-        variance = 2 * (state.tau**2 + state.sigma**2 / runs)
+        variance = 2 * launch_variance(state.sigma, state.tau, runs)
         pairs = max(float(LEAST_PAIRS), _ENOUGH * variance / size**2)
         minutes = pairs * (prices.launch + runs * prices.run)
         if minutes < least * (1 - 1e-9):

@@ -8,12 +8,14 @@ shares themselves); nothing here knows of looks, limits or verdicts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfbisect.core.attempt import value_of_runs
+from perfbisect.core.metric import Metric
 from perfbisect.core.stats import Array, log_sum, log_t
 
 _SCALES = 0.001 * np.power(2.0, 0.5 * np.arange(19))
@@ -24,6 +26,51 @@ _SCALE_PRIOR = (0.025, 1.2)
 
 _PLAUSIBLE = 0.16
 """Noise that is never ruled out before the launches do."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale on which levels are compared: logs, of shares the shares themselves; larger is worse."""
+
+    sign: int = 1
+    absolute: bool = False
+
+    @staticmethod
+    def of(metric: Metric) -> Scale:
+        """The scale of a metric."""
+        return Scale(metric.sign, metric.absolute)
+
+    def level(self, values: Sequence[float]) -> float:
+        """The level of a launch: its value on this scale.
+
+        :raises ValueError: a value that is not finite, or not positive where logs are taken.
+        """
+        given = np.array(values, float)
+        least = 0.0 if self.absolute else np.nextafter(0.0, 1.0)
+        if not len(given) or not np.all(np.isfinite(given)) or np.any(given < least):
+            raise ValueError(f"values must be positive and finite: {tuple(values)}")
+        value = value_of_runs(values, absolute=self.absolute)
+        return self.sign * (value if self.absolute else math.log(value))
+
+    def signed(self, values: Array) -> Array:
+        """Values on this scale."""
+        return np.asarray(self.sign * (values if self.absolute else np.log(values)))
+
+    def value(self, level: float) -> float:
+        """A level as a value of the metric."""
+        return self.sign * level if self.absolute else math.exp(self.sign * level)
+
+    def room(self, share: float) -> float:
+        """The smallest distance on this scale that is a relative effect of so much, in either direction."""
+        return share if self.absolute else math.log1p(share)
+
+    def worse_by(self, share: float) -> float:
+        """How far above a level one is that is worse by a share (0.05: 5 % slower, 5 % less throughput)."""
+        return share if self.absolute else self.sign * math.log1p(self.sign * share)
+
+    def effect(self, difference: float) -> float:
+        """A difference of levels in the metric's own direction: B / A - 1, of shares B - A."""
+        return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
 
 
 def posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array, Array]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfbisect.core.crew import ALONE, Crew
-from perfbisect.core.noise import Launch
-from perfbisect.core.plan import Measure, Plan, Wait, Word
+from perfbisect.core.noise import Launch, launch_variance
+from perfbisect.core.plan import Measure, Plan, Reason, Wait, Word
 from perfbisect.core.posterior import Posterior, odds_of_sizes, posterior, prior_weights
 from perfbisect.core.prices import Prices
 from perfbisect.core.stats import quantiles
@@ -66,9 +66,11 @@ def next_end(
     begin = made[0].index if made else (0, plan.n)[crew.rank(data) % 2]
     order = (begin, plan.n - begin) if turn % 2 == 0 else (plan.n - begin, begin)
     if count % 2:
-        return Measure(order[1], made[-1].runs, "end", f"{_name(order[1])} end, round {turn + 1}")
+        why = Reason("end round", index=order[1], round=turn + 1)
+        return Measure(order[1], made[-1].runs, "end", why)
     if not count:
-        return Measure(order[0], min(2, plan.max_runs), "end", f"{_name(order[0])} end, round 1")
+        why = Reason("end round", index=order[0], round=1)
+        return Measure(order[0], min(2, plan.max_runs), "end", why)
     usable = tuple(launch for launch in data if math.isfinite(launch.doubt))
     state = posterior(usable, prior_weights(plan.n, plan.prior), plan.min_effect)
     good = sum(launch.index == 0 for launch in usable)
@@ -87,9 +89,8 @@ def next_end(
         if state.none < NOT_REPRODUCED and needed <= WORTHWHILE:
             return Settled(None, state)
         return Settled("too small", state, needed)
-    return Measure(
-        order[0], runs, "end", f"{_name(order[0])} end, round {turn + 1}: P(no change) {state.none:.2f}"
-    )
+    why = Reason("end round", index=order[0], round=turn + 1, none=state.none)
+    return Measure(order[0], runs, "end", why)
 
 
 def hopeless(plan: Plan, data: tuple[Launch, ...], prices: Prices, state: Posterior) -> int:
@@ -122,9 +123,5 @@ def launches_needed(state: Posterior, runs: int, min_effect: float, made: int) -
     overcome the prior of no change and of all the sizes that the step could have had.
     """
     size = max(quantiles(state.step, state.step_weight, (0.5,))[0], math.log1p(min_effect))
-    variance = state.tau**2 + state.sigma**2 / runs
+    variance = launch_variance(state.sigma, state.tau, runs)
     return max(made + 1, math.ceil(16 * variance / size**2))
-
-
-def _name(index: int) -> str:
-    return "bad" if index else "good"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from perfbisect.core import confirm, verdict
 from perfbisect.core.crew import Crew
 from perfbisect.core.ends import GO_ON, NOT_REPRODUCED, PATIENCE, ROUNDS, excludes
-from perfbisect.core.plan import Done, Measure, Plan, Wait
+from perfbisect.core.plan import Done, Measure, Note, Plan, Reason, Wait
 from perfbisect.core.posterior import Posterior
 from perfbisect.core.search import NAME_AT, Ended, inside, judged, search, state_of
 from perfbisect.core.story import Pairs, Story
@@ -28,7 +28,7 @@ Span = tuple[int, int]
 class Closed:
     """Nothing more to find in a part: ``note`` says why it was given up, else ``state`` shows no step."""
 
-    note: str = ""
+    note: Note | None = None
     state: Posterior | None = None
 
 
@@ -102,15 +102,15 @@ def go_on(
         answer.note if answer.state is None else _better(plan, story, answer.state, span)
         for span, answer in closed
     ]
-    return Done(verdict.every(plan, story, state, steps, notes))
+    return Done(verdict.every(plan, story, state, steps, [note for note in notes if note is not None]))
 
 
 def _part(plan: Plan, story: Story, span: Span, crew: Crew) -> Measure | Wait | Closed:
     if set(span) & story.skips:
-        return Closed(f"{_named(span)} could not be searched: one of them can no longer be measured")
+        return Closed(Note("part not measurable", positions=span))
     state = state_of(plan, story.data, span)
     if state is None:
-        return Closed(f"{_named(span)} could not be searched: they were measured on slots of unlike speed")
+        return Closed(Note("part on unlike slots", positions=span))
     if state.none < GO_ON or _confirming(plan, story, span, crew):
         return _searched(plan, story, state, span, crew)
     made = [sum(launch.index == end for launch in story.own) for end in span]
@@ -118,12 +118,12 @@ def _part(plan: Plan, story: Story, span: Span, crew: Crew) -> Measure | Wait | 
         return Closed(state=state)
     under_way = [sum(launch.index == end for launch in crew.pending) for end in span]
     if min(made) >= ROUNDS:
-        return Closed(f"{_named(span)} may differ by less than the noise lets see")
+        return Closed(Note("part below noise", positions=span))
     if min(made[0] + under_way[0], made[1] + under_way[1]) >= ROUNDS:
-        return Wait(f"the last launches of {_named(span)} are under way")
+        return Wait(f"the last launches of positions {span[0]} and {span[1]} are under way")
     runs = max(story.prices.best_runs(state.sigma, state.tau, plan.max_runs), min(2, plan.max_runs))
     end = span[made[1] + under_way[1] < made[0] + under_way[0]]
-    return Measure(end, runs, "search", f"{_named(span)}: is there another step?")
+    return Measure(end, runs, "search", Reason("another step", span=span))
 
 
 def _confirming(plan: Plan, story: Story, span: Span, crew: Crew) -> bool:
@@ -140,18 +140,14 @@ def _searched(plan: Plan, story: Story, state: Posterior, span: Span, crew: Crew
         return answer
     if answer.word == "not reproduced":
         return Closed(state=state)
-    return Closed(f"{_named(span)} seem to differ, but no A/B between them did")
+    return Closed(Note("part not confirmed", positions=span))
 
 
-def _better(plan: Plan, story: Story, state: Posterior, span: Span) -> str:
+def _better(plan: Plan, story: Story, state: Posterior, span: Span) -> Note | None:
     """A step that makes it better, told by the part's ends alone."""
     low, high = ([x for x in story.own if x.index == end] for end in span)
     change = confirm.compare(low, high, confirm.expected(state), plan.sign)
     worst = change.high if plan.sign > 0 else -change.low
     if worst >= 0 or abs(change.effect) < plan.min_effect:
-        return ""
-    return f"between {_named(span)} it gets better: {change.effect:+.1%}"
-
-
-def _named(span: Span) -> str:
-    return f"positions {span[0]} and {span[1]}"
+        return None
+    return Note("part improves", positions=span, effect=change.effect)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from perfbisect.core.metric import PER_UNIT
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.series import Break, Series
 from perfbisect.core.series_joint import Event
-from perfbisect.core.series_many import Census, detect_all
+from perfbisect.core.series_many import Census, adjusted_p, detect_all
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,19 @@ class Finding:
         return float(self.series.sign * np.log1p(max(self.found.effect, -0.999999)))
 
 
+RejectionKind = Literal["starts the series", "too small", "too doubtful", "told by the median"]
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why a change is no alert. ``least``: the smallest effect worth telling, where it is smaller;
+    ``metric``: the median that tells the same change."""
+
+    kind: RejectionKind
+    least: float = 0.0
+    metric: str = ""
+
+
 @dataclass(frozen=True)
 class Family:
     """What was found in series that are judged together.
@@ -86,7 +100,7 @@ class Family:
     """
 
     alerts: tuple[Finding, ...]
-    listed: tuple[tuple[Finding, str], ...]
+    listed: tuple[tuple[Finding, Rejection], ...]
     census: Census
     left: tuple[tuple[str, str], ...] = ()
     """Series that are not judged at all, and why."""
@@ -117,13 +131,19 @@ def judge(series: Sequence[CellSeries], fdr: float) -> Family:
     judged = [one for one in series if not left[id(one)]]
     stretches = {key: (one, part) for one in judged for key, part in _stretches(one)}
     seen = detect_all([_series(key, *which) for key, which in stretches.items()], fdr)
-    q = _adjusted({entry.key: entry.p for entry in seen.census.judged})
+    entries = seen.census.judged
+    adjusted = adjusted_p([entry.p for entry in entries])
+    q = {entry.key: float(rate) for entry, rate in zip(entries, adjusted, strict=True)}
     ends = _ends((*seen.alerts, *seen.listed))
-    alerts, doubtful = [], []
+    alerts: list[Finding] = []
+    doubtful: list[tuple[Finding, Rejection]] = []
     for found in (*seen.alerts, *seen.listed):
         finding = _finding(found, *stretches[found.key], ends, q[found.key])
-        why = _why_not(finding, alarmed=found.p <= seen.census.cut)
-        doubtful.append((finding, why)) if why else alerts.append(finding)
+        rejection = _rejection(finding, alarmed=found.p <= seen.census.cut)
+        if rejection is None:
+            alerts.append(finding)
+        else:
+            doubtful.append((finding, rejection))
     told, still = _joined(alerts, doubtful, seen.census, seen.events)
     return Family(
         _ordered(told),
@@ -134,17 +154,13 @@ def judge(series: Sequence[CellSeries], fdr: float) -> Family:
     )
 
 
-DOUBTFUL = "too doubtful among so many series"
-TOLD = "told by"
-
-
-def _why_not(finding: Finding, *, alarmed: bool) -> str:
-    """Why a change is listed and no alert; empty where it is one."""
+def _rejection(finding: Finding, *, alarmed: bool) -> Rejection | None:
+    """Why a change is listed and no alert; None where it is one."""
     if finding.found.shape == "transient" and finding.index == finding.begin:
-        return "the series begins with it: what was before is not known"
+        return Rejection("starts the series")
     if not finding.found.telling:
-        return f"below the {finding.series.min_effect * 100:g} % that are worth telling"
-    return "" if alarmed else DOUBTFUL
+        return Rejection("too small", least=finding.series.min_effect)
+    return None if alarmed else Rejection("too doubtful")
 
 
 def _stretches(series: CellSeries) -> Iterator[tuple[str, slice]]:
@@ -183,37 +199,28 @@ def _finding(found: Break, series: CellSeries, part: slice, ends: dict[str, list
     )
 
 
-def _adjusted(p: dict[str, float]) -> dict[str, float]:
-    """The smallest rate at which each series would be told (Benjamini and Hochberg's adjusted p)."""
-    keys = sorted(p, key=lambda key: p[key])
-    out, least = {}, 1.0
-    for rank in range(len(keys), 0, -1):
-        least = min(least, p[keys[rank - 1]] * len(keys) / rank)
-        out[keys[rank - 1]] = least
-    return out
-
-
 def _joined(
     alerts: Sequence[Finding],
-    doubtful: Sequence[tuple[Finding, str]],
+    doubtful: Sequence[tuple[Finding, Rejection]],
     census: Census,
     shared: Sequence[Event],
-) -> tuple[list[Finding], list[tuple[Finding, str]]]:
+) -> tuple[list[Finding], list[tuple[Finding, Rejection]]]:
     """Doubtful changes on a night at which the servers together speak of one are told.
 
     A change's p is for any night of its series. Where other servers name the night, it is that of this very
     night, as many times as nights are named; it has to be what the rate allows to one series more.
     """
-    told, still = list(alerts), []
+    told: list[Finding] = list(alerts)
+    still: list[tuple[Finding, Rejection]] = []
     most = census.cut + census.fdr / max(1, len(census.judged))
-    for finding, why in doubtful:
+    for finding, rejection in doubtful:
         votes = {vote for event in shared if _of(event, finding) for vote in event.votes}
         others = votes - {finding.series.group}
         named = sum(any(_within(event, night) for event in shared) for night in finding.series.nights)
-        if why == DOUBTFUL and others and finding.found.local * named <= most:
+        if rejection.kind == "too doubtful" and others and finding.found.local * named <= most:
             told.append(replace(finding, joined=tuple(sorted(others))))
         else:
-            still.append((finding, why))
+            still.append((finding, rejection))
     return told, still
 
 
@@ -253,7 +260,7 @@ def without_told(tails: Family, medians: Family) -> Family:
         if same is None:
             told.append(one)
         else:
-            listed.append((one, f"{TOLD} {same.series.metric} of that night"))
+            listed.append((one, Rejection("told by the median", metric=same.series.metric)))
     return replace(tails, alerts=tuple(told), listed=tuple(sorted(listed, key=lambda x: _order(x[0]))))
 
 

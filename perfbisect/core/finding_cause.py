@@ -7,13 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from statistics import median
 
 from perfbisect.core.cause import cause_of
-from perfbisect.core.cause_facts import Break, Cause, Neighbour, Night, night_of
+from perfbisect.core.cause_facts import Break, Cause, Evidence, Neighbour, Night, night_of
 from perfbisect.core.cause_moves import NEAR
 from perfbisect.core.finding import Finding
 from perfbisect.core.metric import STAGE
 from perfbisect.core.point import Workload
 from perfbisect.core.reported_series import CellSeries
-from perfbisect.core.reported_series import night_of as night_name
 from perfbisect.core.series_evidence import INNER
 
 Traits = Callable[[str], frozenset[str]]
@@ -129,7 +128,7 @@ def _control(load: Workload) -> bool:
 
 
 def causes_of(findings: Sequence[Finding], cells: Cells) -> tuple[Cause, ...]:
-    """The cause of each, with the evidence in words."""
+    """The cause of each, with the evidence for it."""
     first = [_other_work(f, _corrected(f, _cause(f, cells), cells), cells) for f in findings]
     return tuple(_inherited(f, cause, findings, first) for f, cause in zip(findings, first, strict=True))
 
@@ -211,21 +210,19 @@ def _corrected(finding: Finding, cause: Cause, cells: Cells) -> Cause:
         return cause
     series = finding.series
     if series.part != "typical":
-        words = "the median shows no change that could be told from its nights"
-        return Cause("unknown", (words, *cause.evidence))
+        return Cause("unknown", (Evidence("median unchanged"), *cause.evidence))
     twin = cells.get(series.cell, _SAME.get(series.metric, ""))
     moved = shift(twin, finding) if twin else None
     if twin and moved and moved[0] * math.copysign(1.0, finding.shift) < _SHARE * abs(finding.shift):
-        words = f"{twin.metric} counts the same stream and did not move with it: chunks are grouped otherwise"
-        return Cause("unknown", (words, *cause.evidence))
+        return Cause("unknown", (Evidence("same stream unchanged", name=twin.metric), *cause.evidence))
     nights = len(finding.after)
-    if finding.found.shape == "step" and nights < _SEVERAL and not _by_servers(cause):
-        words = f"{nights} nights so far: the next tell whether it stays"
-        return Cause("unknown", (words, *cause.evidence[1:]))
+    by_servers = cause.has("all servers moved", "shared trait")
+    if finding.found.shape == "step" and nights < _SEVERAL and not by_servers:
+        others = (evidence for evidence in cause.evidence if evidence.kind != "lasting")
+        return Cause("unknown", (Evidence("few nights", nights=nights), *others))
     seen = _seen_before(finding)
     if seen is not None:
-        words = f"the night of {night_name(seen)} was like that before: nights of two kinds, as machines are"
-        return Cause("unknown", (words, *cause.evidence))
+        return Cause("unknown", (Evidence("level seen before", night=seen), *cause.evidence))
     return cause
 
 
@@ -245,14 +242,9 @@ def _other_work(finding: Finding, own: Cause, cells: Cells) -> Cause:
         return own
     for _, cell, what, size in cells.changed_work(load, finding.nights):
         if abs(finding.shift) <= _ENOUGH * size:
-            words = f"{what} in {cell}, of the same data set and model: other requests since that night"
-            return Cause("workload", (words, *own.evidence))
+            changed = Evidence("same requests changed", what=what, cell=cell)
+            return Cause("workload", (changed, *own.evidence))
     return own
-
-
-def _by_servers(cause: Cause) -> bool:
-    """Whether who moved and who did not speaks for it too, and not the number of nights alone."""
-    return any("server" in words for words in cause.evidence)
 
 
 def _seen_before(finding: Finding) -> int | None:
@@ -277,7 +269,6 @@ def _inherited(finding: Finding, own: Cause, findings: Sequence[Finding], causes
     for other, cause in zip(findings, causes, strict=True):
         together = other.nights == finding.nights and other.series.group == finding.series.group
         if cause.word == "product" and together:
-            who = f"{other.series.metric} of {other.series.cell}"
-            words = f"{who}, served by the same start, moved that night too; of it is known:"
-            return Cause("product", (words, *cause.evidence))
+            beside = Evidence("same start moved", name=other.series.metric, cell=other.series.cell)
+            return Cause("product", (beside, *cause.evidence))
     return own

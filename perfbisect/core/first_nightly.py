@@ -97,5 +97,5 @@ bisect:
 tell:
   job_summary: true              # where GITHUB_STEP_SUMMARY is set
   # markdown: nightly/night.md   # for an issue or a comment
-  # webhook: {{url: NIGHTLY_WEBHOOK, format: slack}}
+  # webhook: {{url: NIGHTLY_WEBHOOK}}
 """

@@ -13,15 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
 from perfbisect.core.difference import from_zero, posterior
-from perfbisect.core.looks import multipliers
-from perfbisect.core.metric import Metric
-from perfbisect.core.stats import Array, center, quantiles
+from perfbisect.core.looks import tail_mass
+from perfbisect.core.stats import Array, quantiles
 
 Word = Literal["beyond", "within", "inconclusive"]
 
@@ -33,42 +31,6 @@ LEAST = 4
 
 ERROR = 0.05
 """Chance that the interval misses the truth at any look; half of it on the side that a verdict goes wrong."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The scale on which levels are compared: logs, of shares the shares themselves; larger is worse."""
-
-    sign: int = 1
-    absolute: bool = False
-
-    @staticmethod
-    def of(metric: Metric) -> Scale:
-        """The scale of a metric."""
-        return Scale(metric.sign, metric.absolute)
-
-    def level(self, values: Sequence[float]) -> float:
-        """The level of a launch: the centre of its runs.
-
-        :raises ValueError: a value that is not finite, or not positive where logs are taken.
-        """
-        given = np.array(values, float)
-        least = 0.0 if self.absolute else np.nextafter(0.0, 1.0)
-        if not len(given) or not np.all(np.isfinite(given)) or np.any(given < least):
-            raise ValueError(f"values must be positive and finite: {tuple(values)}")
-        return center(np.asarray(self.sign * (given if self.absolute else np.log(given))))
-
-    def value(self, level: float) -> float:
-        """A level as a value of the metric."""
-        return self.sign * level if self.absolute else math.exp(self.sign * level)
-
-    def worse_by(self, share: float) -> float:
-        """How far above a level one is that is worse by a share (0.05: 5 % slower, 5 % less throughput)."""
-        return share if self.absolute else self.sign * math.log1p(self.sign * share)
-
-    def effect(self, difference: float) -> float:
-        """A difference of levels in the metric's own direction: B / A - 1, of shares B - A."""
-        return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
 
 
 @dataclass(frozen=True)
@@ -133,7 +95,7 @@ def judge(line: Line, made: Sequence[float], most: int) -> Told:
     if not look:
         return Told("inconclusive", math.nan, math.nan, math.nan, len(made), False)
     over = np.array(made[: look * STEP], float) - line.at
-    tail = math.erfc(_bounds(looks)[look - 1] / math.sqrt(2)) / 2
+    tail = tail_mass(looks, look, ERROR) / 2
     low, middle, high = quantiles(*_against(line, over), (tail, 0.5, 1 - tail))
     word: Word = "beyond" if low > 0 else "within" if high < 0 else "inconclusive"
     settled = word != "inconclusive" or len(made) + STEP > most
@@ -147,12 +109,6 @@ def _against(line: Line, over: Array) -> tuple[Array, Array]:
     row = np.concatenate([np.array(line.known) - line.at, over])
     is_new = np.arange(len(row)) >= len(line.known)
     return posterior(row[None, :], is_new[None, :])
-
-
-@lru_cache(maxsize=64)
-def _bounds(looks: int) -> tuple[float, ...]:
-    """Standard errors of the interval's half at each look."""
-    return multipliers(looks, ERROR)
 
 
 def _needed(known: int, made: int, half: float, away: float) -> int | None:

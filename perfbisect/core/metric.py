@@ -230,3 +230,13 @@ def parse_metric(text: str) -> MetricRef:
             next_step=f"--metric {name}",
         )
     return MetricRef(name, statistic or ("median" if metric.per_request else ""))
+
+
+def check_metrics(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """The same, where every name is that of a metric: a validator. :raises ValueError: one is none."""
+    for text in (value,) if isinstance(value, str) else value:
+        try:
+            parse_metric(text)
+        except UsageError as error:
+            raise ValueError(error.message) from None
+    return value

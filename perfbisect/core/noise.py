@@ -104,6 +104,11 @@ class Scales:
     """A large but plausible one: how far levels may lie from what was seen."""
 
 
+def launch_variance(sigma: float, tau: float, runs: float) -> float:
+    """Variance of the centre of a launch of so many runs."""
+    return tau**2 + sigma**2 / runs
+
+
 def launch_scale(sigma: Array, tau: Array, runs: Array | float, doubt: Array | float = 0.0) -> Array:
     """Scale of a launch's centre: sqrt(tau^2 + sigma^2 / r), wider by the doubt of its slot's shift."""
     return np.sqrt(tau * tau + sigma * sigma / runs + doubt * doubt)

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from perfbisect.core.groups import nearest
+from perfbisect.core.noise import launch_variance
 from perfbisect.core.posterior import Posterior
 from perfbisect.core.stats import Array, quantiles
 
@@ -60,7 +61,7 @@ def left_over(
 def _error(state: Posterior, runs: int) -> float:
     """Chance that a launch lies on the wrong side of the midpoint between the levels."""
     size = quantiles(state.step, state.step_weight, (0.5,))[0]
-    scale = math.sqrt(state.tau**2 + state.sigma**2 / runs)
+    scale = math.sqrt(launch_variance(state.sigma, state.tau, runs))
     return max(1e-6, 0.5 * math.erfc(size / (2 * math.sqrt(2) * scale)))
 
 

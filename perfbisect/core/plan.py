@@ -111,14 +111,42 @@ class Wait:
     why: str
 
 
+ReasonKind = Literal[
+    "end round",
+    "end new to slot",
+    "ends again",
+    "most informative",
+    "pair",
+    "parent before pair",
+    "another step",
+]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a position is launched; only the fields that its ``kind`` needs are set.
+
+    ``none``: the probability of no change, None before it is known. ``span``: the ends of a part of the
+    range.
+    """
+
+    kind: ReasonKind
+    index: int = 0
+    round: int = 0
+    none: float | None = None
+    bits: float = 0.0
+    minutes: float = 0.0
+    span: tuple[int, int] = (0, 0)
+
+
 @dataclass(frozen=True)
 class Measure:
-    """Launch this position afresh and make ``runs`` runs; ``why`` in words for the live line."""
+    """Launch this position afresh and make ``runs`` runs."""
 
     index: int
     runs: int
     purpose: Purpose
-    why: str
+    why: Reason
 
 
 @dataclass(frozen=True)
@@ -163,15 +191,46 @@ class Step:
     confirmed: Comparison
 
 
+NoteKind = Literal[
+    "more steps",
+    "one build",
+    "unstable ends",
+    "ends swapped",
+    "not confirmed",
+    "part not measurable",
+    "part on unlike slots",
+    "part below noise",
+    "part not confirmed",
+    "part improves",
+    "parts unsettled",
+]
+
+
+@dataclass(frozen=True)
+class Note:
+    """What else a reader must know of an outcome; only the fields that its ``kind`` needs are set.
+
+    ``positions``: those concerned, of a part its two ends. ``effect``, ``whole``: relative changes, of a step
+    and of the range; None where they are not part of it. ``spans``: the ends of several parts.
+    """
+
+    kind: NoteKind
+    positions: tuple[int, ...] = ()
+    effect: float | None = None
+    whole: float | None = None
+    probability: float = 0.0
+    spans: tuple[tuple[int, int], ...] = ()
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a bisection ended.
 
     ``culprits``: positions that cannot be told apart (one, where its neighbours are testable); empty unless
     found or leading when the budget ended. ``probability``: of the culprits, or of no change where it was not
-    reproduced; never above 0.99. ``share``: the culprit's part of the whole change (of logs). ``note``: what
-    else a reader must know (more than one step, an end that flaps). ``launches_needed``: for "too small",
-    the launches a side that would settle it; 0 unknown.
+    reproduced; never above 0.99. ``share``: the culprit's part of the whole change (of logs). ``notes``:
+    what else a reader must know (more than one step, an end that flaps). ``launches_needed``: for
+    "too small", the launches a side that would settle it; 0 unknown.
     """
 
     word: Word
@@ -181,7 +240,7 @@ class Outcome:
     confirmed: Comparison | None = None
     whole: Comparison | None = None
     share: float | None = None
-    note: str = ""
+    notes: tuple[Note, ...] = ()
     launches_needed: int = 0
     steps: tuple[Step, ...] = ()
     """Where every step was asked for (``Plan.every``): those that were named, in the history's order."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfbisect.core.groups import leading, nearest
+from perfbisect.core.noise import launch_variance
 from perfbisect.core.pending import between, left_over
 from perfbisect.core.posterior import Posterior
 from perfbisect.core.prices import Prices
@@ -124,7 +125,7 @@ def probe(
     best_rate = alone = -1.0
     counts = sorted({r for r in _RUNS if r < max_runs} | {max_runs})
     for runs in counts:
-        bits = information(state, where, state.tau**2 + state.sigma**2 / runs)
+        bits = information(state, where, launch_variance(state.sigma, state.tau, runs))
         minutes = np.array([prices.visit(i, runs) for i in where])
         alone = max(alone, float(bits.max()))
         bits = bits * left_over(state, pending, where, runs)

@@ -10,7 +10,7 @@ from perfbisect.core.crew import WORKERS, Crew
 from perfbisect.core.ends import excludes
 from perfbisect.core.groups import leading, parent_of
 from perfbisect.core.noise import Launch
-from perfbisect.core.plan import Measure, Plan, Wait, Word
+from perfbisect.core.plan import Measure, Plan, Reason, Wait, Word
 from perfbisect.core.posterior import Posterior, posterior, prior_weights
 from perfbisect.core.probe import probe
 from perfbisect.core.story import Pairs, Story
@@ -102,7 +102,7 @@ def search(
     found = probe(state, prices, story.skips, plan.max_runs, crew.under_way)
     if found.share < WORTH:
         return Wait("the launches under way will tell nearly all that another could")
-    why = f"tells most a minute: {found.bits:.2f} bits in about {found.minutes:.1f} min"
+    why = Reason("most informative", bits=found.bits, minutes=found.minutes)
     return Measure(found.index, found.runs, "search", why)
 
 
@@ -114,7 +114,7 @@ def _goes_on(pairs: Pairs, skips: frozenset[int]) -> bool:
 def _turn(pairs: Pairs, skips: frozenset[int]) -> Measure:
     made = pairs.launches
     index = confirm.turn(parent_of(pairs.culprit, skips), pairs.culprit, len(made))
-    why = f"A/B of the suspect and its parent, pair {len(made) // 2 + 1}"
+    why = Reason("pair", round=len(made) // 2 + 1)
     return Measure(index, made[0].runs, "confirm", why)
 
 
@@ -125,10 +125,8 @@ def _begin(plan: Plan, story: Story, state: Posterior, culprit: int, crew: Crew)
     if any(
         x.alone and x.slot == crew.slot and culprit in {y.index for y in x.launches} for x in story.trials
     ):
-        return Measure(
-            parent_of(culprit, story.skips), runs, "search", "the suspect's parent, before its A/B"
-        )
-    return Measure(culprit, runs, "confirm", "A/B of the suspect and its parent, pair 1")
+        return Measure(parent_of(culprit, story.skips), runs, "search", Reason("parent before pair"))
+    return Measure(culprit, runs, "confirm", Reason("pair", round=1))
 
 
 def _nothing(plan: Plan, story: Story, state: Posterior, span: tuple[int, int]) -> Measure | Ended:
@@ -138,6 +136,4 @@ def _nothing(plan: Plan, story: Story, state: Posterior, span: tuple[int, int]) 
         return Ended("not reproduced", state if own is None else own)
     count = [sum(launch.index == end for launch in story.own) for end in span]
     runs = story.prices.best_runs(own.sigma, own.tau, plan.max_runs)
-    return Measure(
-        span[count[1] < count[0]], runs, "search", "earlier launches show no change: the ends again"
-    )
+    return Measure(span[count[1] < count[0]], runs, "search", Reason("ends again"))

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from perfbisect.core.difference import Scale
 from perfbisect.core.series_evidence import INNER, LAST, size
 from perfbisect.core.series_noise import LEAST, step_density
 from perfbisect.core.series_search import Found, Survey, calm, place_prior, survey
@@ -91,13 +92,13 @@ class Series:
 
     @property
     def signed(self) -> Array:
-        """What is judged: ``sign`` times the log of the values, or times the values where ``absolute``."""
-        values = np.array(self.values, float)
-        return self.sign * (values if self.absolute else np.log(values))
+        """What is judged: the values on their :attr:`scale`."""
+        return self.scale.signed(np.array(self.values, float))
 
-    def effect(self, step: float) -> float:
-        """A step of :attr:`signed` as the relative change of the value, or its difference."""
-        return self.sign * step if self.absolute else math.expm1(self.sign * step)
+    @property
+    def scale(self) -> Scale:
+        """Logs, of shares the shares themselves; larger is worse."""
+        return Scale(self.sign, self.absolute)
 
 
 @dataclass(frozen=True)
@@ -282,7 +283,7 @@ def _break(
     local: float,
 ) -> Break:
     nights = series.nights
-    effect, *ends = (series.effect(x) for x in size)
+    effect, *ends = (series.scale.effect(x) for x in size)
     return Break(
         key=series.key,
         index=index,

@@ -1,6 +1,6 @@
-"""A workload as somebody else wrote it down: the commands of server and client, or a result file's name.
+"""A workload that others reported: the commands of server and client, or a result file's name.
 
-Neither says everything that makes a cell. What is said is put into the words of a cell; what is not is named.
+Neither gives everything that makes a cell. What is given becomes fields of a cell; what is not is named.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from perfbisect.core.command_text import Command, commands, options_among, sentence_ended
+from perfbisect.core.command_text import commands
 from perfbisect.core.options import parse_options
 from perfbisect.errors import UsageError
 
@@ -57,10 +57,6 @@ _REPORTING = re.compile(
 _SEVERAL = frozenset({"goodput", "metadata", "lora-modules", "header"})
 """Options of the client that take any number of values."""
 
-_FLAGS = frozenset(name.replace("_", "-") for name, value in _DEFAULTS.items() if value is False)
-
-_NAMED = re.compile(r"(?<![A-Za-z0-9_])(?:result|benchmark_results|diffusion_result)_[A-Za-z0-9_.-]+\.json")
-
 
 @dataclass(frozen=True)
 class Sighting:
@@ -82,16 +78,14 @@ class Sighting:
 
 
 def sighting(text: str) -> Sighting:
-    """A bench command, with the server's or without it, or a result file's name, whatever stands around it.
+    """Read a bench command, with the server's or without it, or the name of a result file.
 
-    :raises UsageError: there is neither, or there are several names.
+    Raises:
+        UsageError: the text is neither.
     """
     name = text.strip().rsplit("/", 1)[-1]
     if " " not in text.strip() and name.endswith(".json"):
         return of_result_name(name)
-    names = set(_NAMED.findall(text))
-    if len(names) == 1 and _bench(commands(text)) is None:
-        return of_result_name(names.pop())
     return of_command(text)
 
 
@@ -126,64 +120,55 @@ def of_result_name(name: str) -> Sighting:
 
 
 def of_command(text: str) -> Sighting:
-    """A ``vllm bench serve`` command line with whatever stands around it, the server's command among that.
+    """Read a ``vllm bench serve`` command and, where it is there, the server's.
 
-    :raises UsageError: no such command, or one that cannot be read.
+    Raises:
+        UsageError: there is no such command, or one that cannot be read.
     """
-    found = commands(text)
-    bench = _bench(found)
-    if bench is None:
+    try:
+        found = commands(text)
+        bench = next((command.words for command in found if command.verb == "bench"), None)
+        server = next((command.words for command in found if command.verb == "server"), None)
+        if bench is None:
+            raise UsageError(
+                f"neither a `vllm bench serve` command nor the name of a result file: {text[:80]!r}",
+                next_step="perfbisect cells list",
+            )
+        known, arguments = _client_fields(bench)
+        serve_args: Mapping[str, object] | None = None
+        if server is not None:
+            fields, serve_args = _server_fields(server)
+            known |= fields
+    except ValueError as error:
         raise UsageError(
-            f"neither a `vllm bench serve` command nor the name of a result file: {text[:80]!r}",
-            next_step="perfbisect cells list",
-        )
-    known = dict(_DEFAULTS)
-    arguments: dict[str, object] = {}
-    for name, value in _options(bench).items():
-        own = name.replace("-", "_")
-        if own in _DEFAULTS or own in ("model", "dataset_path", "extra_body"):
-            known[own] = math.inf if own == "request_rate" and value == "inf" else value
-        elif name not in _PLACES and not _REPORTING.match(name):
-            arguments[name] = value
-    server = next((one for one in found if one.verb == "server" and one.typed), None)
-    serve_args: Mapping[str, object] | None = None
-    if server is not None:
-        fields, serve_args = _of_server(server)
-        known |= fields
+            f"the command cannot be read: {error}",
+            next_step="write each command on a line of its own, as it was typed",
+        ) from None
     missing = ["task"] if "model" in known else ["model", "task"]
     missing += ["deploy YAML"] if serve_args is None else []
     return Sighting(text, known, tuple(missing), arguments=arguments, closed=True, serve_args=serve_args)
 
 
-def _bench(found: Sequence[Command]) -> Command | None:
-    """The first that was typed; else one that has nothing behind it, which asks for all the defaults."""
-    of_clients = [one for one in found if one.verb == "bench"]
-    return next((one for one in of_clients if one.typed), None) or next(
-        (one for one in of_clients if not one.words), None
-    )
+def _client_fields(words: Sequence[str]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return fields of a cell, and the arguments that have none of their own."""
+    known = dict(_DEFAULTS)
+    arguments: dict[str, object] = {}
+    for name, value in parse_options(words, negatable=False).items():
+        if isinstance(value, list) and name not in _SEVERAL:
+            raise ValueError(f"--{name} takes one value, not {' '.join(map(str, value))!r}")
+        own = name.replace("-", "_")
+        if own in _DEFAULTS or own in ("model", "dataset_path", "extra_body"):
+            known[own] = math.inf if own == "request_rate" and value == "inf" else value
+        elif name not in _PLACES and not _REPORTING.match(name):
+            arguments[name] = value
+    return known, arguments
 
 
-def _options(command: Command) -> dict[str, object]:
-    try:
-        if command.trouble:
-            raise ValueError(command.trouble)
-        if command.verb == "bench":
-            words = options_among(command.words, flags=_FLAGS, several=_SEVERAL)
-            return parse_options(words, negatable=False)
-        return parse_options(sentence_ended(command.words), negatable=True)
-    except ValueError as error:
-        raise UsageError(
-            f"the command cannot be read: {error}",
-            next_step="write the command on a line of its own, as it was typed",
-        ) from None
-
-
-def _of_server(command: Command) -> tuple[dict[str, object], dict[str, object]]:
-    """What follows ``vllm serve``: fields of a cell, and the options that have none of their own."""
-    words = sentence_ended(command.words)
-    model = words[:1] if not words[0].startswith("-") else []
-    options = _options(replace(command, words=tuple(words[len(model) :])))
-    named = model[0] if model else options.pop("model", None)
+def _server_fields(words: Sequence[str]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return fields of a cell from the arguments of ``vllm serve``, and the options that have none."""
+    model = words[0] if words and not words[0].startswith("-") else None
+    options = parse_options(words[0 if model is None else 1 :], negatable=True)
+    named = model or options.pop("model", None)
     deploy = options.pop("deploy-config", None) or options.pop("stage-configs-path", None)
     fields: dict[str, object] = {"model": named} if named else {}
     fields["deploy_yaml"] = None if deploy is None else _PACKAGE.sub("", str(deploy))

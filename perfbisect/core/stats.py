@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from perfbisect.core.attempt import robust_center
+
 Array = NDArray[np.float64]
 
 DEGREES = 4.0
@@ -19,19 +21,16 @@ _FAR = 2.5
 
 
 def center(values: Array, scale: float = 0.0) -> float:
-    """The location of a launch's runs (log values): their mean, where none lies far out.
+    """The location of log values: their mean, where none lies far out.
 
-    ``scale`` is the standard deviation of a run; a run further than :data:`_FAR` of them from the centre
-    loses weight. Without a scale: the mean of one or two values, the median of three or four, and from five
-    on the mean without the smallest and the largest. Symmetric under a change of sign and of order.
+    ``scale`` is the standard deviation of a value; one further than :data:`_FAR` of them from the centre
+    loses weight. Without a scale: :func:`perfbisect.core.attempt.robust_center`. Symmetric under a change of
+    sign and of order.
     """
+    if not scale or len(values) < 3:
+        return robust_center(values.tolist())
     ordered = np.sort(values)
-    count = len(ordered)
-    if count < 3:
-        return float(ordered.mean())
-    middle = float(0.5 * (ordered[count // 2] + ordered[(count - 1) // 2]))
-    if not scale:
-        return middle if count < 5 else float(ordered[1:-1].mean())
+    middle = float(np.median(ordered))
     for _ in range(8):
         away = np.maximum(np.abs(ordered - middle) / (_FAR * scale), 1.0)
         middle = float(np.average(ordered, weights=away**-2.0))
@@ -73,7 +72,10 @@ def log_tail(z: Array) -> Array:
 
 
 def log_sum(a: Array, axis: int | None = None) -> Array:
-    """log of the sum of exponentials along an axis; -inf where every term is -inf."""
+    """log of the sum of exponentials along an axis; -inf where every term is -inf.
+
+    As scipy.special.logsumexp, in a third to a seventh of its time: decisions take it thousands of times.
+    """
     top = a.max(axis=axis, keepdims=True)
     top[~np.isfinite(top)] = 0.0
     with np.errstate(divide="ignore"):

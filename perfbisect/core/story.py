@@ -108,8 +108,7 @@ def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
         _other(trials, event)
     for index, times in end_skips.items():
         if index not in seen or times >= _END_SKIPS:
-            side = "good" if index == 0 else "bad"
-            raise ValueError(f"the {side} end (position {index}) cannot be measured: choose another range")
+            raise ValueError(f"the end at position {index} cannot be measured: choose another range")
     data = launches(events, plan.sign)
     return Story(
         data=data,

@@ -75,8 +75,8 @@ class Ran:
     """A cell that was measured on both sides of the change.
 
     ``traits``: its family, and the knobs that choose what code runs (``async_chunk``); ``model`` as it is
-    served; ``files`` that it names (its deploy YAML). ``start``: the server start that served it, by which it
-    votes: cells of one server are not independent.
+    served. ``start``: the server start that served it, by which it votes: cells of one server are not
+    independent.
     """
 
     cell: str
@@ -84,7 +84,6 @@ class Ran:
     start: str
     traits: frozenset[str] = frozenset()
     model: str = ""
-    files: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

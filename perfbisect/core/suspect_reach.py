@@ -101,8 +101,6 @@ def _chance(runs: bool, hit: bool, weights: Weights) -> float:
 
 def _runs(part: Part, path: str, vote: Start) -> bool | None:
     """Whether a server runs this file; None where that cannot be told."""
-    if any(path in cell.files for cell in vote.cells):
-        return True
     found = part.match(path)
     name = found.groupdict().get("model") if found else None
     if name is not None:

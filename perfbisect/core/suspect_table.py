@@ -122,8 +122,7 @@ class Weights(BaseModel):
 class Table(BaseModel):
     """All of it. A file is of the last part, and of the last kind, that covers it.
 
-    ``causes``: of each cause of an alert, by what it multiplies kinds, and ``elsewhere``. ``options``: serve
-    arguments -> the trait of the cells that have them.
+    ``causes``: of each cause of an alert, by what it multiplies kinds, and ``elsewhere``.
     """
 
     model_config = _STRICT
@@ -133,7 +132,6 @@ class Table(BaseModel):
     parts: Annotated[tuple[Part, ...], Rows]
     cells: Annotated[tuple[Trait, ...], Rows] = ()
     causes: Mapping[CauseWord, Mapping[str, float]] = Field(default_factory=dict)
-    options: Mapping[str, str] = Field(default_factory=dict)
 
     def kind_of(self, path: str) -> Kind | None:
         """What a file is; None for code like any other."""

@@ -1,5 +1,4 @@
-"""How a bisection ended, in the words that are shown: outcomes, beliefs, the note of what else a reader must
-know."""
+"""How a bisection ended: outcomes, beliefs, the notes of what else a reader must know."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ import numpy as np
 from perfbisect.core import confirm
 from perfbisect.core.ends import launches_needed
 from perfbisect.core.groups import leading
-from perfbisect.core.noise import Launch
-from perfbisect.core.plan import Beliefs, Comparison, Outcome, Plan, Step, Word
+from perfbisect.core.noise import Launch, launch_variance
+from perfbisect.core.plan import Beliefs, Comparison, Note, Outcome, Plan, Step, Word
 from perfbisect.core.posterior import NO_CHANGE, Posterior, prior_weights
 from perfbisect.core.stats import center, quantiles
 from perfbisect.core.story import Story
@@ -104,12 +103,12 @@ def found(plan: Plan, story: Story, state: Posterior, trial: tuple[Launch, ...])
         confirmed=step,
         whole=ends,
         share=share,
-        note=_join(_more_steps(story, state, step, ends), _one_build(plan, step), _flaps(story)),
+        notes=(*_more_steps(story, state, step, ends), *_one_build(plan, step), *_flaps(story)),
     )
 
 
 def every(
-    plan: Plan, story: Story, state: Posterior, steps: Sequence[Named], notes: Sequence[str]
+    plan: Plan, story: Story, state: Posterior, steps: Sequence[Named], notes: Sequence[Note]
 ) -> Outcome:
     """Every step that was named; the largest is told as the one of a bisection that asks for one."""
     told = tuple(step.told(plan.sign) for step in steps)
@@ -124,7 +123,11 @@ def every(
         confirmed=largest.confirmed,
         whole=ends,
         share=math.log1p(largest.confirmed.effect) / change if change else None,
-        note=_join(*notes, *(_one_build(plan, step.confirmed) for step in told), _flaps(story)),
+        notes=(
+            *notes,
+            *(note for step in told for note in _one_build(plan, step.confirmed)),
+            *_flaps(story),
+        ),
         steps=told,
     )
 
@@ -132,16 +135,16 @@ def every(
 def without_culprit(plan: Plan, story: Story, state: Posterior, word: Word, needed: int = 0) -> Outcome:
     """Not reproduced, or too small: what the ends showed, and no culprit."""
     ends = whole(plan, story, state)
-    better = ""
+    better: tuple[Note, ...] = ()
     if plan.sign * ends.effect < 0 and ends.low * ends.high > 0:
-        better = f"the bad end is better than the good end: {ends.effect:+.1%}; are they swapped?"
+        better = (Note("ends swapped", effect=ends.effect),)
     return Outcome(
         word=word,
         culprits=(),
         probability=min(SHOWN, state.none) if word == "not reproduced" else 0.0,
         beliefs=beliefs(plan, story, state),
         whole=ends,
-        note=_join(better, _flaps(story)),
+        notes=(*better, *_flaps(story)),
         launches_needed=needed,
     )
 
@@ -151,8 +154,7 @@ def unconfirmed(plan: Plan, story: Story, state: Posterior) -> Outcome:
     _, last, mass = leading(state.p, story.skips)
     runs = max(launch.runs for launch in story.data)
     needed = launches_needed(state, runs, plan.min_effect, confirm.PAIRS)
-    leader = f"position {last} leads with P {min(mass, SHOWN):.2f}"
-    note = f"the A/B did not confirm the step at any position tried; {leader}"
+    note = Note("not confirmed", positions=(last,), probability=min(mass, SHOWN))
     ends = without_culprit(plan, story, state, "too small", needed)
     return Outcome(
         word="too small",
@@ -160,7 +162,7 @@ def unconfirmed(plan: Plan, story: Story, state: Posterior) -> Outcome:
         probability=0.0,
         beliefs=ends.beliefs,
         whole=ends.whole,
-        note=_join(note, ends.note),
+        notes=(note, *ends.notes),
         launches_needed=needed,
     )
 
@@ -174,21 +176,17 @@ def out_of_budget(plan: Plan, story: Story, state: Posterior | None) -> Outcome:
         probability=told.leading_p,
         beliefs=told,
         whole=whole(plan, story, state) if state is not None else None,
-        note=_flaps(story),
+        notes=_flaps(story),
     )
 
 
-def _more_steps(story: Story, state: Posterior, step: Comparison, ends: Comparison) -> str:
+def _more_steps(story: Story, state: Posterior, step: Comparison, ends: Comparison) -> tuple[Note, ...]:
     """More than one step: the culprit's is not the whole change, or a position lies between (or beyond) the
     levels."""
-    notes = []
-    if step.high < ends.low or step.low > ends.high:
-        notes.append(f"the culprit's step ({step.effect:+.1%}) is not the whole change ({ends.effect:+.1%})")
     odd = outliers(story, state, step.culprit)
-    if odd:
-        listed = ", ".join(str(i) for i in odd)
-        notes.append(f"position {listed} lies at neither level")
-    return "more than one step: " + "; ".join(notes) if notes else ""
+    if step.high < ends.low or step.low > ends.high:
+        return (Note("more steps", positions=odd, effect=step.effect, whole=ends.effect),)
+    return (Note("more steps", positions=odd),) if odd else ()
 
 
 def outliers(story: Story, state: Posterior, culprit: int) -> tuple[int, ...]:
@@ -211,21 +209,15 @@ def outliers(story: Story, state: Posterior, culprit: int) -> tuple[int, ...]:
 
 def _error(here: list[Launch], state: Posterior) -> float:
     runs = float(np.mean([x.runs for x in here]))
-    return 1.25 * math.sqrt((state.tau**2 + state.sigma**2 / runs) / len(here))
+    return 1.25 * math.sqrt(launch_variance(state.sigma, state.tau, runs) / len(here))
 
 
-def _one_build(plan: Plan, step: Comparison) -> str:
+def _one_build(plan: Plan, step: Comparison) -> tuple[Note, ...]:
     """A small step that only an end itself shows: what one build does could pass for it."""
     if abs(step.effect) >= ONE_BUILD or (step.parent > 0 and step.culprit < plan.n):
-        return ""
-    end = "bad" if step.culprit == plan.n else "good"
-    return f"only the {end} end shows the step, with one build of it: rebuild its environment to be sure"
+        return ()
+    return (Note("one build", positions=(plan.n if step.culprit == plan.n else 0,)),)
 
 
-def _flaps(story: Story) -> str:
-    names = " and ".join("good" if i == 0 else "bad" for i in story.flapping)
-    return f"the {names} end could not be served at times" if names else ""
-
-
-def _join(*notes: str) -> str:
-    return "; ".join(note for note in notes if note)
+def _flaps(story: Story) -> tuple[Note, ...]:
+    return (Note("unstable ends", positions=story.flapping),) if story.flapping else ()

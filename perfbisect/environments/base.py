@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
 import secrets
 import shutil
 import time
@@ -26,6 +25,7 @@ from perfbisect.environments import Environment
 from perfbisect.environments.sizes import own_bytes
 from perfbisect.environments.use import Holds
 from perfbisect.errors import MachineError
+from perfbisect.system.whole_file import replace_file
 
 SCHEMA = "perfbisect.environment/1"
 STAMP = "stamp.json"
@@ -184,7 +184,7 @@ class Cabinet:
     def note_failure(self, key: str, why: str) -> None:
         with told_as_machine(f"write in {self._failures}"):
             self._failures.mkdir(parents=True, exist_ok=True)
-            write_safely(self._failures / key, f"{why}\n")
+            replace_file(self._failures / key, f"{why}\n")
 
     def forget_failure(self, key: str) -> None:
         (self._failures / key).unlink(missing_ok=True)
@@ -226,7 +226,7 @@ class Cabinet:
             built_at=round(time.time(), 3),
             facts={**built.facts, BYTES: own_bytes(folder)},
         )
-        write_safely(folder / STAMP, stamp.model_dump_json(by_alias=True, indent=1) + "\n")
+        replace_file(folder / STAMP, stamp.model_dump_json(by_alias=True, indent=1) + "\n")
         return stamp
 
 
@@ -253,25 +253,6 @@ def read_stamp(folder: Path) -> Stamp | None:
     except (OSError, ValueError, ValidationError):
         return None
     return stamp if stamp.schema_ == SCHEMA else None
-
-
-def write_safely(path: Path, text: str) -> None:
-    """Write a file that is whole or not there: temporary name, flushed, renamed, folder flushed."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)  # noqa: PTH105 - one name for tests of a full disk to take over
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager

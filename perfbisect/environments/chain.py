@@ -71,6 +71,7 @@ class ChainBuilder:
             for builder in self._willing(change):
                 self.cabinet.forget_failure(builder.key(change))
         passed: list[str] = []
+        outputs: list[str] = []
         for builder, why in self._told(change):
             if why is None:
                 try:
@@ -79,9 +80,14 @@ class ChainBuilder:
                 except BuildError as error:
                     why = error.message
                     self.cabinet.note_failure(builder.key(change), why)
+                    outputs.append(error.output)
             passed.append(f"{builder.name}: {why}")
             append(log, f"# {builder.spec}: {why}\n# the next builder")
-        raise BuildError(f"{change.short}: every builder failed: {'; '.join(passed)}", where=log)
+        raise BuildError(
+            f"{change.short}: every builder failed: {'; '.join(passed)}",
+            where=log,
+            output="\n".join(outputs),
+        )
 
     def client(self) -> Environment | None:
         """That of the first builder that has one."""

@@ -136,7 +136,8 @@ class CommandBuilder(KeptBuilder):
         if output.code != 0:
             lines = [line.strip() for line in output.text.splitlines() if line.strip()]
             ended = f"signal {-output.code}" if output.code < 0 else f"exit code {output.code}"
-            raise BuildError(f"{doing}: ended with {ended}: {lines[-1] if lines else 'no output'}", where=log)
+            last = lines[-1] if lines else "no output"
+            raise BuildError(f"{doing}: ended with {ended}: {last}", where=log, output=last)
 
     def _script(self) -> str:
         """Digest of the program, where it is a file of the user: changed, it makes other environments."""

@@ -1,35 +1,27 @@
-"""Removing environments that nobody has used for long, or the longest unused where the cache is too large.
-
-One that is in use or being built is never removed. What dead builds left is removed always.
-"""
+"""Removes environments by age and size, and always what dead builds left; never one in use or being built."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 import filelock
 
 from perfbisect.environments.base import Cabinet, read_stamp, told_as_machine
-from perfbisect.environments.sizes import Inode, inodes
+from perfbisect.environments.sizes import disk_bytes
 from perfbisect.environments.use import alone, last_used
-
-_TRASH = ".removed."
 
 
 @dataclass(frozen=True)
 class Item:
     """A folder of the cache. ``kind``: ``environment``, ``build folder`` (of source builds), ``unfinished``.
 
-    ``bytes``: what removing it frees, in the order in which they are removed: files that others link, such as
-    a base's in its overlays or uv's cache, are freed with the last of them. ``used_at``: seconds since
-    1970.
+    ``bytes``: on disk, files that a folder used since holds too not counted. ``used_at``: seconds since 1970.
     """
 
     key: str
@@ -48,12 +40,7 @@ class Collected:
     removed: tuple[Item, ...]
     in_use: tuple[Item, ...]
     kept: tuple[Item, ...]
-    bytes_before: int
     dry_run: bool
-
-    @property
-    def freed(self) -> int:
-        return sum(item.bytes for item in self.removed)
 
 
 def collect(
@@ -66,78 +53,55 @@ def collect(
 ) -> Collected:
     """Remove what was last used before ``now - older_than``, then the longest unused above ``keep_bytes``.
 
-    ``now`` in seconds since 1970. Sizes are bytes that only this cache holds.
+    ``now`` in seconds since 1970.
 
     :raises MachineError: a folder cannot be removed.
     """
-    if not dry_run:
-        _finish(cache)
     items = _items(cache)
-    tables = {item.folder: inodes(item.folder) for item in items}
-    left = _Ledger(tables.values())
-    before = left.total
+    total = sum(item.bytes for item in items)
     removed: list[Item] = []
-    busy: list[Item] = []
-    for item in sorted(items, key=lambda item: (item.kind != "unfinished", item.used_at)):
-        why = _why(item, older_than, keep_bytes, now, left.total)
+    in_use: list[Item] = []
+    kept: list[Item] = []
+    for item in items:
+        why = _why(item, older_than, keep_bytes, now, total)
         if not why:
+            kept.append(item)
             continue
-        with told_as_machine(f"remove {item.folder}"), _free(cache, item) as free:
-            if not free:
-                busy.append(item)
+        with told_as_machine(f"remove {item.folder}"), _locked(cache, item) as is_free:
+            if not is_free:
+                in_use.append(item)
                 continue
-            freed = left.remove(tables[item.folder])
-            removed.append(_with(item, freed, why))
             if not dry_run:
-                _remove(item.folder)
+                _remove(cache, item)
+        removed.append(replace(item, why=why))
+        total -= item.bytes
     if older_than is not None and not dry_run:
         _forget_failures(cache, now - older_than.total_seconds())
-    gone = {item.folder for item in (*removed, *busy)}
-    kept = tuple(
-        _with(item, left.alone(tables[item.folder]), "") for item in items if item.folder not in gone
-    )
-    return Collected(tuple(removed), tuple(busy), kept, before, dry_run)
-
-
-class _Ledger:
-    """Which of the cache's bytes are free once which folders are gone."""
-
-    def __init__(self, tables: Iterable[dict[Inode, int]]) -> None:
-        self._here: Counter[Inode] = Counter()
-        for table in tables:
-            self._here.update(table)
-        self._gone: Counter[Inode] = Counter()
-        self.total = sum(inode.bytes for inode, count in self._here.items() if count >= inode.links)
-
-    def alone(self, table: dict[Inode, int]) -> int:
-        """Bytes that removing a folder would free now."""
-        return sum(inode.bytes for inode, count in table.items() if self._gone[inode] + count >= inode.links)
-
-    def remove(self, table: dict[Inode, int]) -> int:
-        freed = self.alone(table)
-        self._gone.update(table)
-        self.total -= freed
-        return freed
+    return Collected(tuple(removed), tuple(in_use), tuple(kept), dry_run)
 
 
 def _items(cache: Path) -> list[Item]:
-    cabinet = Cabinet(cache)
-    found = []
-    for folder in _folders(cabinet.root):
+    """The folders of a cache in the order of removal: unfinished ones, then the longest unused first."""
+    root = Cabinet(cache).root
+    items = []
+    for folder in _folders(root):
         stamp = read_stamp(folder)
         if stamp is None:
-            found.append(Item(folder.name, folder, "unfinished", used_at=_time(folder)))
+            items.append(Item(folder.name, folder, "unfinished", used_at=_time(folder)))
         else:
             used = last_used(folder) or stamp.built_at
-            found.append(Item(folder.name, folder, "environment", stamp.change, used))
-    for folder in _folders(cabinet.root / ".staging"):
-        found.append(Item(folder.name.partition(".")[0], folder, "unfinished", used_at=_time(folder)))
+            items.append(Item(folder.name, folder, "environment", stamp.change, used))
+    for folder in _folders(root / ".staging"):
+        items.append(Item(folder.name.partition(".")[0], folder, "unfinished", used_at=_time(folder)))
     for folder in _folders(cache / "builds"):
         mark = folder / "built"
-        found.append(
-            Item(folder.name, folder, "build folder", used_at=_time(mark if mark.exists() else folder))
-        )
-    return found
+        used = _time(mark if mark.exists() else folder)
+        items.append(Item(folder.name, folder, "build folder", used_at=used))
+    items.sort(key=lambda item: (item.kind != "unfinished", item.used_at))
+    # From the last used on: a shared file is freed with the last folder that holds it.
+    counted: set[tuple[int, int]] = set()
+    sized = [replace(item, bytes=disk_bytes(item.folder, counted)) for item in reversed(items)]
+    return sized[::-1]
 
 
 def _folders(root: Path) -> list[Path]:
@@ -163,8 +127,8 @@ def _why(item: Item, older_than: timedelta | None, keep_bytes: int | None, now: 
 
 
 @contextlib.contextmanager
-def _free(cache: Path, item: Item) -> Iterator[bool]:
-    """True inside if nobody builds or uses a folder, and nobody can begin to."""
+def _locked(cache: Path, item: Item) -> Iterator[bool]:
+    """True inside if no process builds or uses a folder, and none can begin to."""
     root = cache / "builds" if item.kind == "build folder" else Cabinet(cache).root
     locks = root / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
@@ -176,25 +140,19 @@ def _free(cache: Path, item: Item) -> Iterator[bool]:
         return
     try:
         if item.kind == "environment":
-            with alone(item.folder) as free:
-                yield free
+            with alone(item.folder) as is_free:
+                yield is_free
         else:
             yield True
     finally:
         lock.release()
 
 
-def _finish(cache: Path) -> None:
-    """Remove what a removal that died has renamed."""
-    for root in (Cabinet(cache).root, cache / "builds"):
-        for trash in root.glob(f"{_TRASH}*"):
-            shutil.rmtree(trash, ignore_errors=True)
-
-
-def _remove(folder: Path) -> None:
-    """Out of sight at once, then file by file: a reader sees it whole or not at all."""
-    trash = folder.with_name(f"{_TRASH}{secrets.token_hex(4)}")
-    folder.rename(trash)
+def _remove(cache: Path, item: Item) -> None:
+    """Move away first: a removal that dies leaves an unfinished folder, never half an environment."""
+    trash = Cabinet(cache).root / ".staging" / f"{item.key}.{secrets.token_hex(4)}"
+    trash.parent.mkdir(parents=True, exist_ok=True)
+    item.folder.rename(trash)
     shutil.rmtree(trash)
 
 
@@ -203,7 +161,3 @@ def _forget_failures(cache: Path, before: float) -> None:
     for note in folder.iterdir() if folder.is_dir() else ():
         if _time(note) < before:
             note.unlink(missing_ok=True)
-
-
-def _with(item: Item, size: int, why: str) -> Item:
-    return Item(item.key, item.folder, item.kind, item.change, item.used_at, size, why)

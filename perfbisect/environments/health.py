@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.environments.running import Output, interpreter_environment, run
-from perfbisect.errors import BuildError, MachineError
+from perfbisect.errors import BuildError, FaultCode, MachineError
 from perfbisect.system.logs import neutral
 
 _LIMIT = 900.0
@@ -104,7 +104,7 @@ def probe(interpreter: Path, module: str, *, env: Mapping[str, str], log: Path) 
     """
     output, found = _ask(_PROBE, interpreter, module, env, log, 120.0)
     if output.code != 0 or "tag" not in found:
-        raise BuildError(f"{interpreter} does not run: {_last(output)}", where=log)
+        raise BuildError(f"{interpreter} does not run: {_last(output)}", where=log, output=_last(output))
     return Probe(found["file"], found["python"], found["tag"], found["platform"])
 
 
@@ -120,18 +120,23 @@ def health(
     if output.timed_out:
         raise BuildError(f"{what}: import {module} took more than {min(timeout, _LIMIT):.0f} s", where=log)
     if "error" in found:
-        machine = found["kind"] == "MemoryError" or found["errno"] in (
-            errno.ENOSPC,
-            errno.ENOMEM,
-            errno.EDQUOT,
-        )
-        kind = MachineError if machine else BuildError
-        raise kind(f"{what}: import {module} failed: {neutral(found['error'])}", where=log)
+        said = neutral(found["error"])
+        code: FaultCode | None = None
+        if found["kind"] == "MemoryError" or found["errno"] == errno.ENOMEM:
+            code = "out_of_memory"
+        elif found["errno"] in (errno.ENOSPC, errno.EDQUOT):
+            code = "disk_full"
+        kind = MachineError if code else BuildError
+        raise kind(f"{what}: import {module} failed: {said}", where=log, code=code, output=said)
     if output.code == -9:
-        raise MachineError(f"{what}: import {module} was killed from outside (out of memory?)", where=log)
+        raise MachineError(
+            f"{what}: import {module} was killed from outside (out of memory?)", where=log, code="killed"
+        )
     if output.code != 0 or "file" not in found:
         ended = f"signal {-output.code}" if output.code < 0 else f"exit code {output.code}"
-        raise BuildError(f"{what}: import {module} ended with {ended}: {_last(output)}", where=log)
+        raise BuildError(
+            f"{what}: import {module} ended with {ended}: {_last(output)}", where=log, output=_last(output)
+        )
     if not found["file"]:
         raise BuildError(f"{what}: {module} is a folder without __init__.py, not an engine", where=log)
     rest = {name: value for name, value in found.items() if name not in ("file", "version", "commit")}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,13 +18,15 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from perfbisect.environments.identity import commit_in_version
-from perfbisect.system.environ import without_secrets
+from perfbisect.errors import MachineError
+from perfbisect.system.http import RetryPolicy, failure_reason, open_session, public_url, send_request
 
 _TRIES = 4
 _PAUSE = 0.5
-"""Seconds before the second try; doubled before each later one."""
+"""Seconds, doubled before each later try; the second one comes at once."""
 _TIMEOUT = (10.0, 30.0)
 _AT_ONCE = 16
+_LARGEST = 64 * 1024 * 1024
 _GONE = frozenset({403, 404, 410})
 """An object store that may not be listed says 403 of what it does not have."""
 
@@ -35,7 +35,7 @@ State = Literal["found", "hole", "silent"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What an index said of one commit; ``why`` where there is no wheel.
+    """What an index said of one commit; ``problem`` where there is no wheel, at ``page`` if that matters.
 
     ``found``: ``url`` is its wheel's. ``hole``: it has none that fits. ``silent``: no answer that may be
     believed, after several tries.
@@ -44,7 +44,13 @@ class Answer:
     state: State
     url: str = ""
     file: str = ""
-    why: str = ""
+    problem: str = ""
+    page: str = ""
+
+    @property
+    def why(self) -> str:
+        """The problem and its page, for a message."""
+        return f"{self.problem} at {self.page}" if self.page else self.problem
 
     @property
     def version(self) -> str:
@@ -117,23 +123,22 @@ def choose(urls: Iterable[str], package: str, sha: str, fits: Iterable[tagging.T
     if not rows:
         told = f": it has {', '.join(sorted(others)[:3])}" if others else ""
         return Answer(
-            "hole", why=f"no wheel of {package} that fits this machine ({platform.machine()}){told}"
+            "hole", problem=f"no wheel of {package} that fits this machine ({platform.machine()}){told}"
         )
     ours = [row for row in rows if row[0] and sha.startswith(row[0])]
     silent = [row for row in rows if not row[0]]
     if not ours and not silent:
-        return Answer("hole", why=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
+        return Answer("hole", problem=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
     best = max(ours or silent, key=lambda row: row[1:3])
     return Answer("found", best[3], best[4])
 
 
 class Asker:
-    """Asks pages of an index, each up to ``tries`` times, after growing pauses (the first: ``pause`` s)."""
+    """Asks pages of an index, each up to ``tries`` times, after growing pauses of ``pause`` seconds."""
 
     def __init__(self, *, pause: float = _PAUSE, tries: int = _TRIES) -> None:
-        self.pause = pause
-        self.tries = tries
-        self._local = threading.local()
+        self._retries = RetryPolicy("wheel index", tries, backoff_s=pause)
+        self._sessions: dict[str, requests.Session] = {}
 
     def pages(self, urls: Mapping[str, str], read: Callable[[str, str, str], Answer]) -> dict[str, Answer]:
         """Key -> what ``read(key, address, text)`` makes of the page at its address; all at once."""
@@ -145,35 +150,34 @@ class Asker:
 
     def page(self, key: str, url: str, read: Callable[[str, str, str], Answer]) -> Answer:
         """What one page says; a server that fails or is silent is asked again, after a pause."""
-        why = ""
-        for attempt in range(self.tries):
-            if attempt:
-                time.sleep(self.pause * 2 ** (attempt - 1))
-            try:
-                response = self._session.get(url, timeout=_TIMEOUT, headers={"Accept": "text/html"})
-            except requests.RequestException as error:
-                why = f"{type(error).__name__} at {without_secrets(url)}"
-                continue
-            if response.status_code in _GONE:
-                return Answer("hole", why=f"HTTP {response.status_code} at {without_secrets(url)}")
-            if response.ok:
-                return read(key, response.url, response.text)
-            why = f"HTTP {response.status_code} at {without_secrets(url)}"
-            if response.status_code < 500 and response.status_code not in (408, 425, 429):
-                break
-        return Answer("silent", why=why)
+        shown = public_url(url)
+        try:
+            reply = send_request(
+                self._session(url), "GET", url, _LARGEST, timeout=_TIMEOUT, headers={"Accept": "text/html"}
+            )
+        except requests.RequestException as error:
+            return Answer("silent", problem=failure_reason(error, _TIMEOUT[1]), page=shown)
+        except MachineError as error:
+            return Answer("silent", problem=error.message, page=shown)
+        if reply.status in _GONE:
+            return Answer("hole", problem=f"HTTP {reply.status}", page=shown)
+        if reply.status != 200:
+            return Answer("silent", problem=f"HTTP {reply.status}", page=shown)
+        if reply.is_cut:
+            return Answer("silent", problem=f"more than {_LARGEST >> 20} MB", page=shown)
+        return read(key, reply.url, reply.text)
 
     def size(self, url: str) -> int | None:
         """Bytes of a file, as its server tells; None where it does not."""
-        with contextlib.suppress(requests.RequestException, ValueError):
-            response = self._session.head(url, timeout=_TIMEOUT, allow_redirects=True)
+        with contextlib.suppress(requests.RequestException, MachineError, ValueError):
+            response = self._session(url).head(url, timeout=_TIMEOUT, allow_redirects=True)
             if response.ok and "Content-Length" in response.headers:
                 return int(response.headers["Content-Length"])
         return None
 
-    @property
-    def _session(self) -> requests.Session:
-        if not hasattr(self._local, "session"):
-            self._local.session = requests.Session()
-        session: requests.Session = self._local.session
-        return session
+    def _session(self, url: str) -> requests.Session:
+        """The session with the host of ``url``; its connections are shared by all threads."""
+        host = urlsplit(url).netloc
+        if host not in self._sessions:
+            self._sessions.setdefault(host, open_session(url, retries=self._retries))
+        return self._sessions[host]

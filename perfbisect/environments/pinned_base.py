@@ -186,7 +186,7 @@ class PinnedBases:
 
     def _asked(self, sha: str) -> tuple[str, Answer]:
         distribution, fits = self.origin.release.distribution, supported(self.origin.python)
-        answer = Answer("hole", why="no variant was asked for")
+        answer = Answer("hole", problem="no variant was asked for")
         for variant in self.origin.variants:
             address = page_of(self.origin.template, sha, variant, distribution)
             answer = self.asker.page(
@@ -200,6 +200,7 @@ class PinnedBases:
                 raise MachineError(
                     f"the wheel index {self.origin.template} does not answer: {answer.why}",
                     next_step="check network, proxy and address, then start again",
+                    code="hub_unreachable",
                 )
         return self.origin.variants[-1] or DEFAULT, answer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,6 @@ from perfbisect.errors import BuildError, MachineError, ServerError
 from perfbisect.system import environ, proc
 
 _REGISTRY_PREFIXES = ("UV_", "NETRC", "KEYRING", "CC", "CXX")
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|CREDENTIAL|AUTH", re.IGNORECASE)
-_SHORTEST_SECRET = 6
 
 
 def interpreter_environment(interpreter: Path, *layers: Mapping[str, str]) -> dict[str, str]:
@@ -29,14 +26,6 @@ def registry_environment() -> dict[str, str]:
     """What packages are fetched in: the user's proxies and uv settings, no active environment."""
     passed = {name: value for name, value in os.environ.items() if name.startswith(_REGISTRY_PREFIXES)}
     return environ.with_proxies(environ.allowed(os.environ), os.environ) | passed
-
-
-def redacted(text: str) -> str:
-    """The text without passwords in addresses, tokens, and values of variables named like secrets."""
-    for name, value in os.environ.items():
-        if _SECRET_NAME.search(name) and len(value) >= _SHORTEST_SECRET:
-            text = text.replace(value, environ.REDACTED)
-    return environ.without_secrets(text)
 
 
 @dataclass(frozen=True)
@@ -61,10 +50,12 @@ def run(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, ti
     try:
         done = proc.run(argv, env=env, cwd=cwd, log=raw, token=secrets.token_hex(8), timeout=timeout)
     except ServerError as error:
-        raise BuildError(error.message, where=log) from error
+        raise BuildError(error.message, where=log, code=error.code, output=error.output) from error
     finally:
-        text = redacted(raw.read_text(errors="replace"))
-        shown = redacted(" ".join("SCRIPT" if "\n" in word else word for word in argv))
+        hidden = environ.secret_values(os.environ)
+        text = environ.without_secrets(raw.read_text(errors="replace"), hidden)
+        command = " ".join("SCRIPT" if "\n" in word else word for word in argv)
+        shown = environ.without_secrets(command, hidden)
         with contextlib.suppress(OSError):
             raw.unlink()
         append(log, f"$ {shown}\n{text}")

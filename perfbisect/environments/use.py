@@ -6,25 +6,22 @@ import contextlib
 import fcntl
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
 USED = "used"
 """The file whose time is that of the last use."""
-_MOST = 64
-"""Environments that one process holds at once: it measures in far fewer at a time."""
 
 
 class Holds:
-    """The environments that this process uses; the ones used longest ago are let go first."""
+    """The environments that this process uses, each from its first use on."""
 
     def __init__(self) -> None:
-        self._handles: OrderedDict[Path, int] = OrderedDict()
+        self._handles: dict[Path, int] = {}
         self._guard = threading.Lock()
 
     def hold(self, folder: Path) -> bool:
-        """Mark a folder as used now and hold it; False if somebody is removing it. Held already is held.
+        """Mark a folder as used now and hold it; False if it is being removed. Held already is held.
 
         A folder that cannot be written to is used without a mark: nobody can remove it either.
         """
@@ -38,12 +35,9 @@ class Holds:
                         os.close(handle)
                         return False
                     self._handles[folder] = handle
-                self._handles.move_to_end(folder)
                 os.utime(self._handles[folder])
             except OSError:
                 return folder.is_dir()
-            while len(self._handles) > _MOST:
-                os.close(self._handles.popitem(last=False)[1])
         return True
 
     def drop(self, folder: Path) -> None:
@@ -61,7 +55,7 @@ class Holds:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[bool]:
-    """True inside if nobody holds the folder, and nobody can while this lasts."""
+    """True inside if no process holds the folder, and none can while this lasts."""
     try:
         handle = os.open(folder / USED, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError:
@@ -70,10 +64,10 @@ def alone(folder: Path) -> Iterator[bool]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = True
+            is_free = True
         except OSError:
-            free = False
-        yield free
+            is_free = False
+        yield is_free
     finally:
         os.close(handle)
 

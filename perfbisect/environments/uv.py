@@ -16,6 +16,7 @@ from pathlib import Path
 
 from perfbisect.environments.running import Output, registry_environment, run
 from perfbisect.errors import BuildError, MachineError
+from perfbisect.system import proc
 from perfbisect.system.logs import neutral
 
 _REGISTRY = re.compile(
@@ -295,14 +296,23 @@ def _judge(output: Output, doing: str, log: Path, timeout: float) -> None:
     reason = neutral(" ".join(told[:3])) if told else f"exit code {output.code}"
     if _DISK.search(output.text):
         raise MachineError(
-            f"cannot {doing}: the disk is full or read-only", where=log, next_step="free disk space"
+            f"cannot {doing}: the disk is full or read-only",
+            where=log,
+            next_step="free disk space",
+            code="disk_full",
         )
     if output.code < 0:
-        raise MachineError(f"cannot {doing}: uv ended by signal {-output.code}", where=log)
+        raise MachineError(
+            f"cannot {doing}: uv ended by signal {-output.code}",
+            where=log,
+            code=proc.signal_code(-output.code),
+        )
     if _REGISTRY.search(output.text) and not _UNSOLVED.search(output.text):
         raise MachineError(
             f"cannot {doing}: the package registry cannot be reached: {reason}",
             where=log,
             next_step="check network, proxy and index, then start again",
+            code="hub_unreachable",
+            output=reason,
         )
-    raise BuildError(f"cannot {doing}: {reason}", where=log)
+    raise BuildError(f"cannot {doing}: {reason}", where=log, output=reason)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, Refusal, uv
-from perfbisect.environments.base import Built, Cabinet, write_safely
+from perfbisect.environments.base import Built, Cabinet
 from perfbisect.environments.commits import check_built
 from perfbisect.environments.experience import bytes_of
 from perfbisect.environments.index import Answer, Asker, choose, links, page_of, supported
@@ -23,6 +23,7 @@ from perfbisect.environments.variants import DEFAULT
 from perfbisect.environments.venv import fill
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.system.git import Repository
+from perfbisect.system.whole_file import replace_file
 
 _UNPACKED = 3
 """A wheel of compiled files takes about so many times its size when it is unpacked."""
@@ -139,7 +140,7 @@ class WheelBuilder(KeptBuilder):
             rows: dict[str, list[str]] = {}
             for sha, answer in self._answers.items():
                 if answer.state == state:
-                    rows.setdefault(answer.why.partition(" at ")[0], []).append(sha[:12])
+                    rows.setdefault(answer.problem, []).append(sha[:12])
             if rows:
                 named = "; ".join(f"{', '.join(shas)} ({why})" for why, shas in rows.items())
                 count = sum(map(len, rows.values()))
@@ -186,6 +187,7 @@ class WheelBuilder(KeptBuilder):
             raise MachineError(
                 f"the wheel index {self.template} does not answer: {silent[0].why}",
                 next_step="check network, proxy and address, then start again",
+                code="hub_unreachable",
             )
 
     def _choose(self, first: str, last: str) -> str:
@@ -211,5 +213,5 @@ class WheelBuilder(KeptBuilder):
                 break
         if most:
             memory.parent.mkdir(parents=True, exist_ok=True)
-            write_safely(memory, f"{best}\n")
+            replace_file(memory, f"{best}\n")
         return best

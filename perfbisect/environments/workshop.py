@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perfbisect.core.change import Change
 from perfbisect.environments import uv
-from perfbisect.environments.base import alone, told_as_machine, write_safely
+from perfbisect.environments.base import alone, told_as_machine
 from perfbisect.environments.keys import digest
 from perfbisect.environments.lines import version_at
 from perfbisect.environments.packages import Package
@@ -19,6 +19,7 @@ from perfbisect.environments.toolchain import build_requirements, with_ccache
 from perfbisect.environments.worktree import Synced, sync
 from perfbisect.errors import BuildError
 from perfbisect.system.git import Repository
+from perfbisect.system.whole_file import replace_file
 
 _KEPT = frozenset({"build", ".deps", "target", "_skbuild"})
 """Folders of a project in which build systems keep what they can use again."""
@@ -124,7 +125,7 @@ class Workshop:
         except BuildError:
             self._unfinished.unlink()
             raise
-        write_safely(self._last, "".join(f"{path}\n" for path in sorted(now)))
+        replace_file(self._last, "".join(f"{path}\n" for path in sorted(now)))
         self._unfinished.unlink()
         return Made(wheel, warm, len(synced.written))
 

@@ -12,13 +12,13 @@ from typing import Any
 from perfbisect.clients import Client
 from perfbisect.core.attempt import RunResult
 from perfbisect.core.cell import Cell
-from perfbisect.errors import ClientError, Interrupted, PerfbisectError, ServerError
+from perfbisect.errors import ClientError, FaultCode, Interrupted, PerfbisectError, ServerError
 from perfbisect.executors import Sink
 from perfbisect.executors.faults import BlamedError, Judge
 from perfbisect.executors.record import Record
 from perfbisect.executors.running import Runner
 from perfbisect.executors.surroundings import Surroundings
-from perfbisect.system import logs
+from perfbisect.system import logs, proc
 from perfbisect.system.proc import Asked, Finished
 from perfbisect.system.server import Server, hit_rate
 
@@ -134,14 +134,17 @@ class Bench:
     def _document(self, ended: Finished, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
         if unfinished:
             said = f"the server had {unfinished} requests unfinished when the limit of a run had passed"
-            raise self._of_the_server(ServerError(said, where=self.server.owned.log), f"({self.limit:.0f} s)")
+            hung = ServerError(said, where=self.server.owned.log, code="server_hung")
+            raise self._of_the_server(hung, f"({self.limit:.0f} s)")
         if ended.timed_out:
-            raise self._failed(f"the client did not end within {self.limit:.0f} s and was stopped", log)
+            said = f"the client did not end within {self.limit:.0f} s and was stopped"
+            raise self._failed(said, log, "client_hung")
         if ended.code != 0:
             signal = f"was ended by signal {-ended.code}"
             how = signal if ended.code < 0 else f"ended with exit code {ended.code}"
             cause = logs.cause(log)
-            raise self._failed(f"the client {how}" + (f": {cause}" if cause else f"\n{logs.tail(log)}"), log)
+            said = f"the client {how}" + (f": {cause}" if cause else f"\n{logs.tail(log)}")
+            raise self._failed(said, log, proc.signal_code(-ended.code) if ended.code < 0 else None, cause)
         try:
             document = json.loads(result.read_text("utf-8"))
         except FileNotFoundError:
@@ -155,27 +158,29 @@ class Bench:
             raise self._failed(f"{result.name} holds a {type(document).__name__}, not one result", log)
         return document
 
-    def _failed(self, message: str, log: Path) -> BlamedError:
-        return self._blamed(ClientError(message, where=log), log)
+    def _failed(
+        self, message: str, log: Path, code: FaultCode | None = None, output: str = ""
+    ) -> BlamedError:
+        return self._blamed(ClientError(message, where=log, code=code, output=output), log)
 
     def _blamed(self, error: ClientError, log: Path, *, streamed: bool = False) -> BlamedError:
         """A client's failure is the change's if its server has died or cannot answer any more."""
         text = logs.text_of(log, _END_OF_LOG)
-        fault = self.judge.fault(error, "bench", text)
-        if fault == "machine":
-            return BlamedError(_said(error, self.judge.reason(error, "bench", text)), fault)
+        row = self.judge.row(error, "bench", text)
+        if row.fault == "machine":
+            return BlamedError(error, row, self.judge.reason(error, "bench", text))
         wrong = self.server.trouble()
         if wrong is None and streamed:
             wrong = ServerError("the server answered requests with errors", where=self.server.owned.log)
         if wrong is not None:
             return self._of_the_server(wrong, f"(what the client said: {error.message})")
-        return BlamedError(_said(error, f"{error.message} (in the client: the server still answers)"), fault)
+        return BlamedError(error, row, f"{error.message} (in the client: the server still answers)")
 
     def _of_the_server(self, wrong: PerfbisectError, more: str) -> BlamedError:
         """Judged by what the server says: what its client says follows from it."""
         text = logs.text_of(self.server.owned.log, _END_OF_LOG)
         reason = self.judge.reason(wrong, "bench", text)
-        return BlamedError(_said(wrong, f"{reason} {more}"), self.judge.fault(wrong, "bench", text))
+        return BlamedError(wrong, self.judge.row(wrong, "bench", text), f"{reason} {more}")
 
 
 def measure(record: Record, bench: Bench, server: Server, sink: Sink) -> None:
@@ -202,10 +207,6 @@ def measure(record: Record, bench: Bench, server: Server, sink: Sink) -> None:
         sink("bench", {**told, "values": dict(run.values), "warnings": run.warnings})
         if index >= count:
             return
-
-
-def _said(error: PerfbisectError, reason: str) -> PerfbisectError:
-    return PerfbisectError(reason, where=error.where, next_step=error.next_step)
 
 
 def _stream_failed(document: Mapping[str, Any]) -> bool:

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfbisect.core.attempt import Fault
+from perfbisect.errors import FaultCode
 
-Event = Literal["void", "oom kill", "machine", "build", "server", "client"]
-"""What perfbisect saw by itself: too much load, an OOM kill meanwhile, or who it was that failed."""
+Event = Literal["oom kill", "machine", "build", "server", "client"]
+"""What perfbisect observed: an OOM kill during the attempt, or which part failed."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One kind of failure. ``means``: it in words; ``do``: what the user does; ``example``: what is read.
 
-    It fits a failure whose message, or the end of whose log, ``pattern`` is found in, and where ``event`` was
-    seen; either may be left out.
+    It fits a failure that was raised with its ``code``. A row with a ``pattern`` or an ``event`` also fits a
+    failure with that pattern in the output of another program and with that event observed.
     """
 
+    code: FaultCode
     means: str
     fault: Fault
     do: str
@@ -42,13 +44,14 @@ _MEND = "mend the cell or `--client`, then `perfbisect resume`"
 
 TABLE: tuple[Row, ...] = (
     Row(
+        "load_exceeded",
         "the load was over the limit",
         "machine",
         "end what else runs there; it is measured again",
-        "void: others used 1.4 cores, the limit is 0.5",
-        event="void",
+        "others used 1.4 cores, the limit is 0.5",
     ),
     Row(
+        "oom_killed",
         "the kernel ended a process for lack of memory",
         "machine",
         "give it more memory, or end what else runs there",
@@ -56,20 +59,22 @@ TABLE: tuple[Row, ...] = (
         event="oom kill",
     ),
     Row(
+        "port_taken",
         "a port is taken or shared",
         "machine",
         "end that process; nothing measured on this port is kept",
-        "port 31337 is shared with what is not this attempt's; Address already in use",
-        r"[Aa]ddress already in use|Errno 98\b|port \d+ is shared with",
+        "another process listens on port 31337; Address already in use",
+        r"[Aa]ddress already in use|Errno 98\b",
     ),
     Row(
+        "lease_lost",
         "the lease is lost",
         "machine",
         "leave the lock files alone",
-        "the lease is lost: GPU-1b2c.lock was removed",
-        r"the lease is lost|leased to somebody else",
+        "GPU-1b2c.lock was removed",
     ),
     Row(
+        "disk_full",
         "the disk is full",
         "machine",
         _ROOM,
@@ -77,6 +82,7 @@ TABLE: tuple[Row, ...] = (
         r"No space left on device|Disk quota exceeded|ENOSPC|Errno 28\b|Errno 122\b",
     ),
     Row(
+        "file_size_limit",
         "a file may not grow any more",
         "machine",
         "raise `ulimit -f`",
@@ -84,6 +90,7 @@ TABLE: tuple[Row, ...] = (
         r"File too large|Errno 27\b",
     ),
     Row(
+        "read_only_disk",
         "the file system is read-only",
         "machine",
         "see `dmesg`, or give another `--state` and PERFBISECT_CACHE",
@@ -91,6 +98,7 @@ TABLE: tuple[Row, ...] = (
         r"Read-only file system|Errno 30\b",
     ),
     Row(
+        "out_of_memory",
         "no memory is left",
         "machine",
         "end what else runs there, or use a smaller model or cache",
@@ -98,6 +106,7 @@ TABLE: tuple[Row, ...] = (
         r"Cannot allocate memory|\bMemoryError\b|std::bad_alloc|Errno 12\b",
     ),
     Row(
+        "descriptor_limit",
         "no file descriptor is left",
         "machine",
         "raise `ulimit -n`",
@@ -105,6 +114,7 @@ TABLE: tuple[Row, ...] = (
         r"Too many open files|Errno 24\b",
     ),
     Row(
+        "process_limit",
         "no process or thread is left",
         "machine",
         "raise `ulimit -u`, or the container's limit of processes",
@@ -112,6 +122,7 @@ TABLE: tuple[Row, ...] = (
         r"Resource temporarily unavailable|can't start new thread",
     ),
     Row(
+        "device_memory_taken",
         "another process holds the device's memory",
         "machine",
         _HOLDER,
@@ -120,6 +131,7 @@ TABLE: tuple[Row, ...] = (
         r"|all CUDA-capable devices are busy",
     ),
     Row(
+        "device_failed",
         "the device or its driver failed",
         "machine",
         "see `nvidia-smi` and `dmesg`; reset or replace the device",
@@ -128,6 +140,7 @@ TABLE: tuple[Row, ...] = (
         r"|CUDA driver version is insufficient|Driver/library version mismatch|device unavailable",
     ),
     Row(
+        "hub_unreachable",
         "the network or the hub does not answer",
         "machine",
         "see HF_TOKEN, HF_ENDPOINT and HF_HOME, or bring the files there and set HF_HUB_OFFLINE=1",
@@ -136,6 +149,7 @@ TABLE: tuple[Row, ...] = (
         r"|\b[45]\d\d (?:Client|Server) Error|HfHubHTTPError|RepositoryNotFoundError|GatedRepoError",
     ),
     Row(
+        "device_out_of_memory",
         "out of memory, where the same change has measured before",
         "machine",
         _HOLDER,
@@ -144,6 +158,7 @@ TABLE: tuple[Row, ...] = (
         pattern=r"OutOfMemoryError|CUDA out of memory|No available memory for the cache blocks",
     ),
     Row(
+        "device_out_of_memory",
         "out of device memory, on a change that never measured",
         "change",
         _SKIP,
@@ -152,23 +167,25 @@ TABLE: tuple[Row, ...] = (
         event="server",
     ),
     Row(
+        "crashed",
         "a process crashed",
         "change",
         _SKIP,
         "Fatal Python error: Segmentation fault",
-        r"ended by signal (?:4|5|6|7|8|11|31)\b|exit code: -(?:4|5|6|7|8|11|31)\b"
+        r"exit code: -(?:4|5|6|7|8|11|31)\b"
         r"|core proc\(s\): \{[^}]*: -(?:4|5|6|7|8|11|31)\b|Fatal Python error|Segfault encountered"
         r"|\*\*\* SIG(?:SEGV|ABRT|BUS|FPE|ILL)|terminate called after throwing",
     ),
     Row(
+        "killed",
         "it was ended from outside",
         "machine",
         "see who ends processes there (`dmesg`, the scheduler); " + _WAIT,
         "the server was ended by signal 9; Worker proc died unexpectedly (exit code: -9)",
-        r"ended by signal (?!(?:4|5|6|7|8|11|31)\b)\d+|exit code:? -(?:9|15)\b"
-        r"|core proc\(s\): \{[^}]*: -(?:9|15)\b",
+        r"exit code:? -(?:9|15)\b|core proc\(s\): \{[^}]*: -(?:9|15)\b",
     ),
     Row(
+        "terminated",
         "it was told to end from outside",
         "machine",
         "see who ends processes there; " + _WAIT,
@@ -177,6 +194,7 @@ TABLE: tuple[Row, ...] = (
         pattern=r"API server: shutdown triggered|EngineCore: trigger received signal",
     ),
     Row(
+        "engine_vanished",
         "the engine's process vanished without a word",
         "machine",
         "see `dmesg`; " + _WAIT,
@@ -186,6 +204,7 @@ TABLE: tuple[Row, ...] = (
         r"|Worker proc \S+ died unexpectedly(?! \(exit code: \d)",
     ),
     Row(
+        "machine_failed",
         "the machine failed",
         "machine",
         _WAIT,
@@ -193,6 +212,7 @@ TABLE: tuple[Row, ...] = (
         event="machine",
     ),
     Row(
+        "build_failed",
         "the environment is not built, or is not the change",
         "change",
         "read the build log; or another `--env`",
@@ -200,13 +220,14 @@ TABLE: tuple[Row, ...] = (
         event="build",
     ),
     Row(
+        "server_hung",
         "the server hung",
         "change",
         _SKIP,
-        "the server had 3 requests unfinished when the limit had passed",
-        r"requests? unfinished when the limit",
+        "3 requests are unfinished at the limit of the run",
     ),
     Row(
+        "server_option_unknown",
         "the engine does not know an option of the cell",
         "change",
         _SKIP,
@@ -215,6 +236,7 @@ TABLE: tuple[Row, ...] = (
         event="server",
     ),
     Row(
+        "engine_import_failed",
         "the engine does not import",
         "change",
         _SKIP,
@@ -223,6 +245,7 @@ TABLE: tuple[Row, ...] = (
         event="server",
     ),
     Row(
+        "model_unsupported",
         "the engine does not serve this model",
         "change",
         _SKIP,
@@ -231,6 +254,7 @@ TABLE: tuple[Row, ...] = (
         event="server",
     ),
     Row(
+        "server_failed",
         "the server failed",
         "change",
         _SKIP,
@@ -238,6 +262,7 @@ TABLE: tuple[Row, ...] = (
         event="server",
     ),
     Row(
+        "client_option_unknown",
         "the client does not know its own arguments",
         "client",
         _MEND,
@@ -246,6 +271,7 @@ TABLE: tuple[Row, ...] = (
         event="client",
     ),
     Row(
+        "dataset_unreadable",
         "the client cannot read its dataset",
         "client",
         "see `dataset_path` of the cell, then `perfbisect resume`",
@@ -254,14 +280,14 @@ TABLE: tuple[Row, ...] = (
         pattern=r"[Dd]ataset|FileNotFoundError|No such file or directory",
     ),
     Row(
+        "client_hung",
         "the client hung",
         "client",
         _MEND,
         "the client did not end within 3600 s and was stopped",
-        r"did not end within",
-        event="client",
     ),
     Row(
+        "client_failed",
         "the client failed, and the server still answers",
         "client",
         _MEND,
@@ -274,5 +300,6 @@ TABLE: tuple[Row, ...] = (
 
 def markdown() -> str:
     """The rows as docs/faults.md shows them."""
-    head = "| what happened | fault | what to do | as it is read |\n|---|---|---|---|\n"
-    return head + "".join(f"| {row.means} | {row.fault} | {row.do} | `{row.example}` |\n" for row in TABLE)
+    head = "| code | what happened | fault | what to do | example |\n|---|---|---|---|---|\n"
+    rows = (f"| `{row.code}` | {row.means} | {row.fault} | {row.do} | `{row.example}` |\n" for row in TABLE)
+    return head + "".join(rows)

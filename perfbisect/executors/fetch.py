@@ -117,4 +117,6 @@ def fetch(
         f"the hub did not give {', '.join(repositories)}: {why}",
         where=log,
         next_step="see HF_TOKEN, HF_ENDPOINT and HF_HOME, or put the files there and set HF_HUB_OFFLINE=1",
+        code="hub_unreachable",
+        output="" if ended.timed_out else why,
     )

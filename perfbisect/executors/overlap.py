@@ -82,7 +82,11 @@ class ClientHost:
         told = self._told(began + timeout, asked, when)
         if told is None or "pid" not in told:
             why = "no answer" if told is None else told.get("refused")
-            raise MachineError(f"the client's host began no run: {why}", where=self.owned.log)
+            raise MachineError(
+                f"the client's host began no run: {why}",
+                where=self.owned.log,
+                output="" if told is None else str(why),
+            )
         pid = int(told["pid"])
         row = processes.process(pid)
         ended: Mapping[str, Any] | None = None
@@ -139,10 +143,14 @@ class ClientHost:
         log = self.owned.log
         if code is None or code < 0:
             said = "closed its channel" if code is None else f"was ended by signal {-code}"
-            return MachineError(f"the client's host {said} {when}; nobody here sent it", where=log)
+            return MachineError(
+                f"the client's host {said} {when}; nobody here sent it",
+                where=log,
+                code=None if code is None else proc.signal_code(-code),
+            )
+        output = logs.cause(log) or logs.tail(log, 5)
         return ClientError(
-            f"the client's host ended with exit code {code} {when}: {logs.cause(log) or logs.tail(log, 5)}",
-            where=log,
+            f"the client's host ended with exit code {code} {when}: {output}", where=log, output=output
         )
 
 

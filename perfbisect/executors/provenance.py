@@ -80,10 +80,12 @@ def instrument(
     except ValueError:
         told = None
     if not isinstance(told, dict) or not told.get("files"):
+        output = logs.cause(log) or logs.tail(log, 3)
         raise ClientError(
             f"the client's sources ({client.package}: {', '.join(client.sources)}) cannot be digested with "
-            f"{environment.interpreter}: {logs.cause(log) or logs.tail(log, 3)}",
+            f"{environment.interpreter}: {output}",
             where=log,
+            output=output,
         )
     log.unlink(missing_ok=True)
     return Instrument(client.name, environment.engine_version, str(told["sha256"]), told)

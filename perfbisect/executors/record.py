@@ -69,8 +69,8 @@ class Record:
         text = ""
         if server is not None and isinstance(error, ServerError):
             text = logs.text_of(server.log, _END_OF_LOG)
-        fault, reason = self.judge.fault(error, self.phase, text), self.judge.reason(error, self.phase, text)
-        self.failure = Failure(self.phase, fault, reason, str(log))
+        row, reason = self.judge.row(error, self.phase, text), self.judge.reason(error, self.phase, text)
+        self.failure = Failure(self.phase, row.fault, reason, str(log), row.code)
         if isinstance(error, PerfbisectError) and error.next_step:
             self.facts["next_step"] = error.next_step
 

@@ -63,7 +63,9 @@ def _of_lease(error: Exception, owned: Owned, lost: tuple[int, ...]) -> Exceptio
     if code is None or code not in lost:
         return error
     said = error.message if isinstance(error, PerfbisectError) else str(error)
-    return MachineError(f"the lease is lost: its command ended with {code}: {said}", where=owned.log)
+    return MachineError(
+        f"the lease is lost: its command ended with {code}: {said}", where=owned.log, code="lease_lost"
+    )
 
 
 def _stop(record: Record, owned: Owned, port: int, sink: Sink) -> None:

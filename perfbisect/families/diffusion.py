@@ -24,7 +24,8 @@ def endpoint_of(cell: Cell) -> str:
     if found not in _KINDS:
         raise UsageError(
             f"cell {cell.name}: endpoint {found} (backend {cell.backend}) is none of diffusion's: "
-            f"{', '.join(_KINDS)}"
+            f"{', '.join(_KINDS)}",
+            field="endpoint",
         )
     return found
 
@@ -45,7 +46,8 @@ def likeness(cell: Cell, model: str) -> Request | None:
     if endpoint not in made or cell.task != "t2i":
         raise UsageError(
             f"cell {cell.name}: reference: compared are images made from text (task t2i, at "
-            f"{', '.join(made)}), and this is {cell.task or 'no task'} at {endpoint}"
+            f"{', '.join(made)}), and this is {cell.task or 'no task'} at {endpoint}",
+            field="reference",
         )
     return made[endpoint](cell, model, cell.reference.prompt, cell.reference.body)
 

@@ -17,7 +17,8 @@ def first_request(cell: Cell, model: str) -> Request:
     if cell.endpoint != CHAT:
         raise UsageError(
             f"cell {cell.name}: endpoint of omni is {CHAT}, not {cell.endpoint}: the speech API refuses "
-            "these models (#2763)"
+            "these models (#2763)",
+            field="endpoint",
         )
     return chat(cell, model)
 

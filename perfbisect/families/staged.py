@@ -69,7 +69,8 @@ class StagedFamily:
         if taken:
             raise UsageError(
                 f"cell {cell.name}: serve_args cannot set {', '.join(taken)}: these have keys of their own "
-                "in the cell, or belong to the attempt"
+                "in the cell, or belong to the attempt",
+                field="serve_args",
             )
         own: dict[str, object] = {
             "omni": True,
@@ -146,6 +147,7 @@ def _standalone(cell: Cell, text: str) -> str:
         raise UsageError(
             f"cell {cell.name}: the pinned deploy_yaml inherits from {found['base']}, which is not with it",
             next_step="write it out whole, or take it from the change: {from: change, path: ...}",
+            field="deploy_yaml",
         )
     return text
 

@@ -46,12 +46,15 @@ class TextFamily:
         """
         for field in ("deploy_yaml", "stage_overrides"):
             if getattr(cell, field):
-                raise UsageError(f"cell {cell.name}: {field} is for families with stages; text has none")
+                raise UsageError(
+                    f"cell {cell.name}: {field} is for families with stages; text has none", field=field
+                )
         taken = [name for name in _OURS if name in cell.serve_args]
         if taken:
             raise UsageError(
                 f"cell {cell.name}: serve_args cannot set {', '.join(taken)}: an attempt has a port and a "
-                "model name of its own, and model, tokenizer, seed and revision are keys of the cell"
+                "model name of its own, and model, tokenizer, seed and revision are keys of the cell",
+                field="serve_args",
             )
         options = merge_options({"generation-config": "vllm"}, cell.serve_args)
         own = {

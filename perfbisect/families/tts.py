@@ -15,7 +15,9 @@ def first_request(cell: Cell, model: str) -> Request:
         return speech(cell, model)
     if cell.endpoint == CHAT:
         return chat(cell, model)
-    raise UsageError(f"cell {cell.name}: endpoint of tts is {SPEECH} (or {CHAT}), not {cell.endpoint}")
+    raise UsageError(
+        f"cell {cell.name}: endpoint of tts is {SPEECH} (or {CHAT}), not {cell.endpoint}", field="endpoint"
+    )
 
 
 FAMILY = StagedFamily("tts", "audio_ttfp", ("failed", "audio_duration"), first_request)

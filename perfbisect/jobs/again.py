@@ -61,11 +61,10 @@ def with_metric(job: Job, events: Sequence[Event], metric: MetricRef) -> ReportD
         f"The rest would take about {rest.launches_low} to {rest.launches_high} launches, "
         f"{rest.minutes_low:.0f} to {rest.minutes_high:.0f} minutes."
     )
-    document = made(job, asked, seen, None, events)
+    document = made(job, asked, seen, None, events, open_question=said)
     return document.model_copy(
         update={
             "outcome": "inconclusive",
-            "sentences": (said, *document.sentences[1:]),
             "next": f"perfbisect resume {job.id} --metric {metric}",
         }
     )

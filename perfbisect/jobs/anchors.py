@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from perfbisect.core import bisect as core
+from perfbisect.core.noise import launch_variance
 from perfbisect.jobs.fold import SEARCHING, Launch, in_order, project
 from perfbisect.jobs.plan import BisectPlan
 
@@ -68,7 +69,7 @@ def disagreement(ended: Launch, seen: Sequence[Launch], plan: BisectPlan) -> str
         return ""
     beliefs = core.beliefs(plan.question, project(before, plan))
     level, value = fmean(earlier), ended.attempt.log_value(plan.ref)
-    error = math.sqrt(beliefs.tau**2 + beliefs.sigma**2 / len(ended.attempt.runs))
+    error = math.sqrt(launch_variance(beliefs.sigma, beliefs.tau, len(ended.attempt.runs)))
     allowed = _FAR * error * math.sqrt(1 + 1 / len(earlier))
     if abs(value - level) <= max(allowed, math.log1p(plan.ref.metric.smallest_effect)):
         return ""

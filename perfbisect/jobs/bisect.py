@@ -22,7 +22,7 @@ from perfbisect.jobs.report import outcome_of, report
 from perfbisect.jobs.revert import confirm_revert
 from perfbisect.jobs.step import next_step
 from perfbisect.jobs.tell import launched, launching
-from perfbisect.jobs.words import as_asked
+from perfbisect.jobs.words import end_name
 from perfbisect.jobs.work import Ahead, Order, Tools, clear_up
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.notices import Ended
@@ -195,7 +195,7 @@ def _check_end(ended: Launch, seen: Sequence[Launch], plan: BisectPlan, failures
         return
     if ended.built and sum(x.refused for x in same) < 2:
         return
-    end = as_asked("good" if ended.position == 0 else "bad", plan)
+    end = end_name(plan, ended.position)
     change = plan.positions[ended.position].change
     advice = f"choose another --{end}; `git log {change.short}` shows its neighbours"
     raise failures.broken(ended, f"the {end} end {change.short}", advice)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from perfbisect.core.change import Change
-from perfbisect.core.level import Line, Scale, above, between
+from perfbisect.core.difference import Scale
+from perfbisect.core.level import Line, above, between
 from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.jobs.recorded import Recorded
 from perfbisect.jobs.setting import Data, Setting

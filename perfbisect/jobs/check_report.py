@@ -9,6 +9,7 @@ from statistics import median
 
 from perfbisect.core import level as core
 from perfbisect.core.cell import Cell
+from perfbisect.core.difference import Scale
 from perfbisect.core.metric import MetricRef
 from perfbisect.errors import UsageError
 from perfbisect.jobs.check_plan import CheckPlan
@@ -73,7 +74,7 @@ def check_document(job: Job, events: Sequence[Event]) -> CheckedDocument:
     plan = plan_of(tuple(events))
     if not isinstance(plan, CheckPlan):
         raise UsageError(f"job {job.id} is no check", next_step=f"perfbisect report {job.id}")
-    seen, cell, scale = launches(events), cell_of(plan), core.Scale.of(plan.ref.metric)
+    seen, cell, scale = launches(events), cell_of(plan), Scale.of(plan.ref.metric)
     made = in_turn(seen)
     told, guards = told_of(plan, made), tuple(guards_told(plan, cell, made))
     moved = any(guard.word == "beyond" for _, guard in guards)
@@ -93,13 +94,13 @@ def check_document(job: Job, events: Sequence[Event]) -> CheckedDocument:
         effect=number(effect),
         low=number(low),
         high=number(high),
-        value=_value(plan, made),
+        value=_value(plan.line, told, scale, _levels(plan.ref, made)),
         line=scale.value(plan.line.at),
         change=change_document(plan.change),
         metric=metric_document(plan.ref),
         cell=cell_document(cell, plan.ref),
         recorded=recorded_documents(plan),
-        guards=tuple(_guard(guard, one, made) for guard, one in guards),
+        guards=tuple(_guard(plan, guard, one, made) for guard, one in guards),
         launches=tuple(launch_document(x, plan.change, plan.ref) for x in seen),
         minutes=minutes_document(seen, plan.budget, saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, plan.change, attempts[-1] if attempts else None),
@@ -116,7 +117,7 @@ def recorded_documents(plan: CheckPlan) -> tuple[RecordedDocument, ...]:
 
 def recorded_document(one: Recorded, metric: MetricRef) -> RecordedDocument:
     """A recorded level as documents have it."""
-    scale = core.Scale.of(metric.metric)
+    scale = Scale.of(metric.metric)
     levels = [scale.level(values) for values in one.values(metric)]
     return RecordedDocument(
         job=one.job,
@@ -128,23 +129,27 @@ def recorded_document(one: Recorded, metric: MetricRef) -> RecordedDocument:
 
 
 def _levels(metric: MetricRef, made: Sequence[Launch]) -> list[float]:
-    scale = core.Scale.of(metric.metric)
+    scale = Scale.of(metric.metric)
     return [scale.level(launch.attempt.values(metric)) for launch in made if launch.attempt is not None]
 
 
-def _value(plan: CheckPlan, made: Sequence[Launch]) -> float | None:
-    levels = _levels(plan.ref, made)
-    return core.Scale.of(plan.ref.metric).value(median(levels)) if levels else None
+def _value(line: core.Line, told: core.Told, scale: Scale, levels: Sequence[float]) -> float | None:
+    """The level of the change, as far from the line as is told; the median of its launches before that."""
+    if math.isnan(told.over):
+        return scale.value(median(levels)) if levels else None
+    value = scale.value(line.at + told.over)
+    return max(0.0, value) if scale.absolute else value
 
 
-def _guard(guard: MetricRef, told: core.Told, made: Sequence[Launch]) -> GuardLevelDocument:
-    levels = _levels(guard, made)
+def _guard(plan: CheckPlan, guard: MetricRef, told: core.Told, made: Sequence[Launch]) -> GuardLevelDocument:
+    line, scale = plan.guard_line(guard), Scale.of(guard.metric)
+    assert line is not None
     return GuardLevelDocument(
         name=str(guard),
         display=metric_document(guard).display,
         unit=guard.metric.unit,
         word=told.word,
-        value=core.Scale.of(guard.metric).value(median(levels)) if levels else None,
+        value=_value(line, told, scale, _levels(guard, made)),
     )
 
 
@@ -156,12 +161,12 @@ def _sentences(
     told: core.Told,
     guards: Sequence[tuple[MetricRef, core.Told]],
 ) -> Iterator[str]:
-    scale, unit = core.Scale.of(plan.ref.metric), plan.ref.metric.unit
+    scale, unit = Scale.of(plan.ref.metric), plan.ref.metric.unit
     display = metric_document(plan.ref).display
     if math.isnan(told.over):
         yield f"{plan.change.short}: nothing is told before {core.STEP} launches."
         return
-    value = with_unit(_value(plan, made), unit)
+    value = with_unit(_value(plan.line, told, scale, _levels(plan.ref, made)), unit)
     room = scale.worse_by(plan.fail_over)
     effect, *ends = (scale.effect(x + room) for x in (told.over, told.low, told.high))
     low, high = sorted(ends)

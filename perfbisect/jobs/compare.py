@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perfbisect.core import compare as core
 from perfbisect.core.attempt import Attempt
-from perfbisect.core.cell import Cell
+from perfbisect.core.cell import SERVER_SIDE, Cell
 from perfbisect.core.metric import MetricRef
 from perfbisect.environments import Builder
 from perfbisect.errors import BuildError, UsageError
@@ -17,7 +17,6 @@ from perfbisect.jobs.compare_report import compare_document, guards_of, the_comp
 from perfbisect.jobs.compare_rows import untold
 from perfbisect.jobs.crew import Crew
 from perfbisect.jobs.fold import Launch, launches
-from perfbisect.jobs.imports import Imported, alike, check_imports, imports_of
 from perfbisect.jobs.one_by_one import affordable, one_by_one, plainly_told
 from perfbisect.jobs.plan import Setting, cell_data
 from perfbisect.jobs.prepare import DeployText, differing, runs_per_launch
@@ -98,7 +97,7 @@ def make_compare_plan(
         told=tuple(told),
     )
     one_yaml = not differing(cell, (a.change, b.change), deploy)
-    if alike(*cells_of(plan)) and one_yaml and builder.key(a.change) == builder.key(b.change):
+    if _served_alike(*cells_of(plan)) and one_yaml and builder.key(a.change) == builder.key(b.change):
         variants = "one variant" if a.variant == b.variant else f"{a.name} and {b.name} are served alike"
         raise NothingDiffersError(
             f"{a.text} and {b.text} are the same: one environment, {variants}",
@@ -107,19 +106,23 @@ def make_compare_plan(
     return plan
 
 
+def _served_alike(a: Cell, b: Cell) -> bool:
+    return all(getattr(a, field) == getattr(b, field) for field in SERVER_SIDE)
+
+
 def compare(job: Job, tools: Tools) -> CompareDocument:
     """Goes on with a comparison, new or resumed, until its verdict. Hold the job meanwhile.
 
     :raises BuildError, ServerError: a side cannot be built or served.
     :raises ClientError, MachineError: they failed too often; the job can be resumed.
-    :raises UsageError: the client does not report the metric, or what was imported is not comparable.
+    :raises UsageError: the client does not report the metric.
     :raises Interrupted: Ctrl-C or a stop.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = the_comparison(job, journal.events)
         if not finished(journal.events):
             clear_up(job, journal, tools)
-            course = _Blocks(plan, cells_of(plan), imports_of(journal.events))
+            course = _Blocks(plan, cells_of(plan))
             with Crew(job, journal, tools, course.cells[0]) as crew:
                 one_by_one(job, journal, tools, crew, course)
             verdict = core.judge(plan.question(), seen_of(in_turn(launches(journal.events)), plan.ref))
@@ -129,11 +132,10 @@ def compare(job: Job, tools: Tools) -> CompareDocument:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """The sides in turn, block after block. What was imported decides nothing; it must be comparable."""
+    """The sides in turn, block after block."""
 
     plan: ComparePlan
     cells: tuple[Cell, Cell]
-    imported: tuple[Imported, ...]
     advice: str = "name another change"
 
     def next(self, seen: Sequence[Launch]) -> Order | str:
@@ -169,12 +171,6 @@ class _Blocks:
     def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
         check_overlap(seen)
         admit(attempt, seen, self.plan.ref, "measure both sides")
-        made = attempt.provenance
-        check_imports(
-            self.imported,
-            machine_class=made.machine_class,
-            client=(made.client_digest, made.client_era),
-        )
 
     def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
         return plainly_told(ended, seen, order, self.plan.ref, self.plan.budget)

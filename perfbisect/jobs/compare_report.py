@@ -13,8 +13,6 @@ from perfbisect.jobs.compare_rows import guard_moved, number, rows_of
 from perfbisect.jobs.compare_words import advice_of, sentences_of
 from perfbisect.jobs.fold import launches
 from perfbisect.jobs.guards import watched
-from perfbisect.jobs.imported_views import imported_documents, single_runs
-from perfbisect.jobs.imports import imports_of
 from perfbisect.jobs.plan import plan_of
 from perfbisect.jobs.saved import saved
 from perfbisect.jobs.sides import attempts_of, in_turn, seen_of
@@ -44,7 +42,7 @@ def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
     """What is known of a comparison. :raises UsageError: the journal holds none that can be read."""
     plan = the_comparison(job, events)
     seen, (cell, _) = launches(events), cells_of(plan)
-    made, imported = in_turn(seen), imports_of(events)
+    made = in_turn(seen)
     verdict = core.judge(plan.question(), seen_of(made, plan.ref))
     guards = guards_of(plan, cell)
     rows = tuple(rows_of(plan, made, verdict, {str(guard) for guard in guards}))
@@ -76,8 +74,6 @@ def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
         b=side_document(plan.b),
         metric=metric_document(plan.ref),
         metrics=rows,
-        imported=imported_documents(imported, plan.ref),
-        single_runs=single_runs(imported, guards),
         cell=cell_document(cell, plan.ref),
         repository=plan.setting.repository,
         environment=plan.setting.environment,

@@ -16,7 +16,7 @@ from perfbisect.jobs.compare_plan import ComparePlan
 from perfbisect.jobs.counts import pooled
 from perfbisect.jobs.fold import Launch
 from perfbisect.jobs.sides import SIDES, attempts_of, seen_of, shared_metrics
-from perfbisect.jobs.views import mean_value, metric_document
+from perfbisect.jobs.views import metric_document, reported_value
 from perfbisect.render.compare_documents import ComparedDocument
 
 _LEFT_OUT = (":std", ":p50")
@@ -28,8 +28,10 @@ def rows_of(
 ) -> list[ComparedDocument]:
     """The headline, the guards, then everything that both sides report; ``verdict`` is the headline's.
 
-    A metric that is zero somewhere and has no ratio is left out.
+    A metric that is zero somewhere and has no ratio is left out; before the first block there are no rows.
     """
+    if math.isnan(verdict.effect):
+        return []
     names = shared_metrics(made)
     refs: list[MetricRef] = []
     for name in (key(plan.ref), *(name for name in names if not name.endswith(_LEFT_OUT))):
@@ -45,7 +47,7 @@ def rows_of(
         told = verdict if headline else _judged(plan, ref, made)
         if told is not None:
             told, note = (told, "") if headline else _unmoved(ref, told, made)
-            rows.append(_row(ref, told, made, headline=headline, guard=str(ref) in guards, note=note))
+            rows.append(_row(ref, told, headline=headline, guard=str(ref) in guards, note=note))
     rows.sort(key=lambda row: (not row.headline, not row.guard))
     return rows
 
@@ -83,21 +85,27 @@ def _unmoved(ref: MetricRef, told: core.Verdict, made: Sequence[Launch]) -> tupl
     One that never varied, in any run of either side, did not move. The model would give it the least noise
     that it knows; of a share of which nothing was hit on either side the interval is that of counting.
     """
-    if math.isnan(told.effect) or len({v for one in seen_of(made, ref) for v in one.values}) != 1:
+    values = {value for launch in seen_of(made, ref) for value in launch.values}
+    if math.isnan(told.effect) or len(values) != 1:
         return told, ""
-    same = replace(told, word="same", needed=0)
+    (value,) = values
+    same = replace(told, word="same", effect=0.0, needed=0, a=value, b=value)
     sides = [pooled(ref, attempts_of(made, side)) for side in SIDES]
     (left, of_left), (right, of_right) = (side or (1, 1) for side in sides)
     if left or right:
         return same, "one value in every run"
-    same = replace(same, effect=0.0, low=-most_of_none(of_left), high=most_of_none(of_right))
+    same = replace(same, low=-most_of_none(of_left), high=most_of_none(of_right))
     return same, f"none of {of_left} in A, none of {of_right} in B"
 
 
-def _row(
-    ref: MetricRef, told: core.Verdict, made: Sequence[Launch], *, headline: bool, guard: bool, note: str
-) -> ComparedDocument:
-    left, right = (_median(made, side, key(ref)) for side in SIDES)
+def equal_medians(made: Sequence[Launch], ref: MetricRef) -> bool:
+    """True if the median launch of both sides has one value."""
+    sides = [[reported_value(attempt, ref) for attempt in attempts_of(made, side)] for side in SIDES]
+    left, right = ([value for value in values if value is not None] for values in sides)
+    return bool(left and right) and median(left) == median(right)
+
+
+def _row(ref: MetricRef, told: core.Verdict, *, headline: bool, guard: bool, note: str) -> ComparedDocument:
     return ComparedDocument(
         name=str(ref),
         display=metric_document(ref).display,
@@ -106,15 +114,10 @@ def _row(
         guard=guard,
         absolute=ref.metric.absolute,
         word=told.word,
-        left=left,
-        right=right,
-        effect=number(told.effect) or 0.0,
-        low=number(told.low) or 0.0,
-        high=number(told.high) or 0.0,
+        left=told.a,
+        right=told.b,
+        effect=told.effect,
+        low=told.low,
+        high=told.high,
         note=note,
     )
-
-
-def _median(made: Sequence[Launch], side: core.Side, name: str) -> float:
-    values = [mean_value(attempt, name) for attempt in attempts_of(made, side)]
-    return median([value for value in values if value is not None] or [0.0])

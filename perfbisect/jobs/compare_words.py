@@ -10,7 +10,7 @@ from perfbisect.core import compare as core
 from perfbisect.core.claim import Settled
 from perfbisect.core.metric import METRICS, PER_UNIT, MetricRef
 from perfbisect.jobs.compare_plan import ComparePlan
-from perfbisect.jobs.compare_rows import guard_moved
+from perfbisect.jobs.compare_rows import equal_medians, guard_moved
 from perfbisect.jobs.fold import Launch
 from perfbisect.jobs.next_command import again, following
 from perfbisect.jobs.views import metric_document
@@ -48,7 +48,7 @@ def sentences_of(
     if claim is not None:
         by = f"{names}: {display} changed by {span}."
         out = [by] if plan.fail_over is not None else [_of_claim(plan, claim, guard_moved(rows)), by]
-    out += _of_guards(verdict, rows, guards)
+    out += _of_guards(verdict, rows, guards, seen)
     if verdict.word == "inconclusive" and verdict.needed and plan.fail_over is None and claim in OPEN:
         each = [launch.minutes for launch in seen if launch.end == "finished"]
         more = max(0, verdict.needed * core.BLOCK - verdict.launches)
@@ -69,7 +69,10 @@ def _of_claim(plan: ComparePlan, claim: Settled, moved: bool) -> str:
 
 
 def _of_guards(
-    verdict: core.Verdict, rows: Sequence[ComparedDocument], guards: Sequence[MetricRef]
+    verdict: core.Verdict,
+    rows: Sequence[ComparedDocument],
+    guards: Sequence[MetricRef],
+    seen: Sequence[Launch],
 ) -> Iterator[str]:
     """Guards that moved for the worse decide; one that says nothing is no reassurance."""
     by_name = {row.name: row for row in rows}
@@ -80,7 +83,9 @@ def _of_guards(
         elif row.word == "regression":
             step = f"{with_unit(row.left, row.unit)} to {with_unit(row.right, row.unit)}"
             yield f"Guard {row.display} moved for the worse, {step}: that decides."
-        elif row.word == "inconclusive" and verdict.word in ("improvement", "same") and row.left != row.right:
+        elif row.word == "inconclusive" and verdict.word in ("improvement", "same"):
+            if equal_medians(seen, ref):
+                continue
             span = f"{percent(row.low)} to {percent(row.high)}"
             yield f"Guard {row.display} is not told yet ({span}): it neither backs nor breaks this."
 

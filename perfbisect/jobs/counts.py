@@ -15,7 +15,7 @@ _COUNTED = {
 """Shares of which a run keeps the counts: the fact that is counted, and those that it is a share of."""
 
 
-def counts(guard: MetricRef, facts: Mapping[str, Any]) -> tuple[int, int] | None:
+def _counts(guard: MetricRef, facts: Mapping[str, Any]) -> tuple[int, int] | None:
     """Hits, and of how many; None where the run keeps no counts of the share."""
     if guard.name not in _COUNTED:
         return None
@@ -29,7 +29,7 @@ def counts(guard: MetricRef, facts: Mapping[str, Any]) -> tuple[int, int] | None
 
 def pooled(guard: MetricRef, attempts: Iterable[Attempt]) -> tuple[int, int] | None:
     """Hits, and of how many, over all runs of launches; None where a run keeps no counts."""
-    known = [counts(guard, run.facts) for attempt in attempts for run in attempt.runs]
+    known = [_counts(guard, run.facts) for attempt in attempts for run in attempt.runs]
     found = [one for one in known if one is not None]
     if not found or len(found) != len(known):
         return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from perfbisect.core.attempt import Attempt, key
+from perfbisect.core.attempt import Attempt
 from perfbisect.core.cell import Cell
 from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.families import FAMILIES
-from perfbisect.jobs.views import mean_value
+from perfbisect.jobs.views import reported_value
 from perfbisect.render.documents import GuardDocument
 
 
@@ -33,7 +33,7 @@ def compare_guards(
 def _guard(metric: MetricRef, left: Sequence[Attempt], right: Sequence[Attempt]) -> GuardDocument:
     row = metric.metric
     sides = [
-        [v for v in (mean_value(a, key(metric)) for a in side) if v is not None] for side in (left, right)
+        [v for v in (reported_value(a, metric) for a in side) if v is not None] for side in (left, right)
     ]
     document = GuardDocument(
         name=str(metric), display=row.display, unit=row.unit, left=None, right=None, moved=False

@@ -12,7 +12,7 @@ from perfbisect.jobs.nightly_hands import Done, Scene, Step
 from perfbisect.jobs.publish import publish
 from perfbisect.jobs.track_export import export_files, series_for_export
 from perfbisect.render.night_markdown import LARGEST, cut, night_markdown
-from perfbisect.render.night_messages import json_message, slack_message
+from perfbisect.render.night_messages import json_message
 from perfbisect.render.nightly_documents import night_document
 from perfbisect.store.jobs import Job
 from perfbisect.store.series import SeriesStore
@@ -100,6 +100,5 @@ def _sent(
     if hook.when == "findings" and not night.exit_code and not night.has_news:
         return Done("left out: there is nothing to tell")
     to = webhook.target(hook.url, variables)
-    made = slack_message if hook.format == "slack" else json_message
-    webhook.send(to, made(night_document(night), link=job_link(variables)), wait=wait, say=say)
+    webhook.send(to, json_message(night_document(night), link=job_link(variables)), wait=wait, say=say)
     return Done(f"told {to.shown}")

@@ -17,12 +17,9 @@ from perfbisect.sources import Asked
 from perfbisect.store.jobs import Job
 from perfbisect.store.series import SeriesStore
 
-BY_RULE = "by rule: "
-"""How the reason of a state begins that a nightly set; ``AlertRecord.by_rule`` is what decides."""
-
-_OVER = f"{BY_RULE}the series is back where it was"
-_AGAIN = f"{BY_RULE}the series is not where it was, after all"
-_GONE = f"{BY_RULE}it is not found any more in the nights up to"
+_OVER = "by rule: the series is back where it was"
+_AGAIN = "by rule: the series is not where it was, after all"
+_GONE = "by rule: it is not found any more in the nights up to"
 
 
 def bring_in(store: SeriesStore, jobs: Iterable[Job]) -> str:

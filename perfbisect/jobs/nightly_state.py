@@ -9,12 +9,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from perfbisect.core.attempt import key
 from perfbisect.core.night_values import NightBisection, NightFindings, NightStep
 from perfbisect.errors import EXIT_OK
 from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
-from perfbisect.jobs.views import mean_value
+from perfbisect.jobs.views import reported_value
 from perfbisect.store.events import Event
 from perfbisect.store.jobs import Job, Jobs
 from perfbisect.store.journal import read
@@ -135,7 +134,7 @@ class Tally:
 
     def value(self, cell: CellPlan) -> float | None:
         """The median over the launches of the cell's headline; None where none reports it."""
-        found = [mean_value(x.attempt, key(cell.ref)) for x in self.measured if x.attempt is not None]
+        found = [reported_value(x.attempt, cell.ref) for x in self.measured if x.attempt is not None]
         values = [value for value in found if value is not None]
         return median(values) if values else None
 

@@ -77,8 +77,12 @@ def made(
     outcome: core.Outcome | None,
     events: Sequence[Event],
     more: Sequence[str] = (),
+    open_question: str = "",
 ) -> ReportDocument:
-    """The document of a plan, its launches and its outcome; ``more`` is said behind the outcome."""
+    """The document of a plan, its launches and its outcome; ``more`` is said behind the outcome.
+
+    ``open_question``: said in its place where there is none; empty: how far the job is.
+    """
     cell, less = cell_of(plan), reverted(events, plan, seen)
     told = outcome.beliefs if outcome else _beliefs(plan, seen)
     changes = {c.id: c for position in plan.positions for c in position.changes}
@@ -98,7 +102,7 @@ def made(
         job=job.id,
         outcome=outcome.word if outcome else "unfinished",
         sentences=(
-            *(sentences(outcome, plan, per_launch) if outcome else (_under_way(seen),)),
+            *(sentences(outcome, plan, per_launch) if outcome else (open_question or _under_way(seen),)),
             *of_rebase(plan, outcome, seen),
             *of_revert(less, plan),
             *more,

@@ -23,9 +23,9 @@ from perfbisect.jobs.views import (
     change_document,
     commands_document,
     launch_document,
-    mean_value,
     metric_document,
     minutes_document,
+    reported_value,
     spread,
     versions,
 )
@@ -170,7 +170,7 @@ def _metric(attempts: Sequence[Attempt], name: str) -> RunMetricDocument | None:
         metric = parse_metric(name)
     except UsageError:
         return None
-    values = [v for v in (mean_value(a, name) for a in attempts) if v is not None]
+    values = [v for v in (reported_value(a, metric) for a in attempts) if v is not None]
     if not values:
         return None
     within = [s for s in (spread(a, metric) for a in attempts) if s is not None]

@@ -9,7 +9,7 @@ from perfbisect.jobs.anchors import standing
 from perfbisect.jobs.fold import Launch, owed, pending, project
 from perfbisect.jobs.plan import BisectPlan
 from perfbisect.jobs.rebase import measured_first
-from perfbisect.jobs.words import as_asked
+from perfbisect.jobs.words import end_name, reason_sentence
 from perfbisect.jobs.work import Order
 
 
@@ -41,14 +41,14 @@ def next_step(
         if anchor is not None:
             why = "an anchor, since the machine failed: is it what it was?"
             return _order(plan, anchor.position, "search", anchor.runs, why)
-    return _order(plan, action.index, action.purpose, action.runs, as_asked(action.why, plan))
+    return _order(plan, action.index, action.purpose, action.runs, reason_sentence(action.why, plan))
 
 
 def _first(plan: BisectPlan, seen: Sequence[Launch], asked: int) -> tuple[int, str] | None:
     """A position that is to be measured before the one that the search asks for, and why."""
     base = _merge_base(plan, seen)
     if base is not None:
-        return base, "the merge base: is the step in good's own commits?"
+        return base, f"the merge base: is the step in {end_name(plan, 0)}'s own commits?"
 
     def likely() -> Sequence[float]:
         return core.beliefs(plan.question, project(seen, plan)).p

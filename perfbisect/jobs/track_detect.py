@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.alert import Alert, AlertRecord, alerts_of, begun
-from perfbisect.core.finding import Family, Finding, judge, without_told
+from perfbisect.core.finding import Family, Finding, Rejection, judge, without_told
 from perfbisect.core.finding_cause import Cells, causes_of
 from perfbisect.core.lineages import Beginning, beginnings
 from perfbisect.core.reported_series import CellSeries, day_number, gather, night_of, nightly
@@ -16,6 +16,7 @@ from perfbisect.core.series_many import FDR, Census
 from perfbisect.core.suspect_table import Table
 from perfbisect.errors import UsageError
 from perfbisect.jobs.track_series import by_lineage, eras_of
+from perfbisect.render.cause_text import alert_evidence, rejection_sentence
 from perfbisect.render.detect_documents import (
     CensusDocument,
     ElsewhereDocument,
@@ -74,7 +75,7 @@ def look(store: SeriesStore, table: Table, fdr: float = FDR) -> SeriesAnalysis:
     findings = (*medians.alerts, *tails.alerts)
     known = store.alerts.all()
     until = max(one.nights[-1] for one in series)
-    alerts = alerts_of(findings, causes_of(findings, cells), known, until=until)
+    alerts = alerts_of(findings, causes_of(findings, cells), known, until=until, describe=alert_evidence)
     of = {alert.id: finding for alert, finding in zip(alerts, findings, strict=True)}
     ordered = sorted(alerts, key=lambda alert: (-of[alert.id].first, alert.cell, alert.metric))
     return SeriesAnalysis(series, cells, (medians, tails), tuple(ordered), of, known, away)
@@ -131,7 +132,7 @@ def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> Trac
         since=since,
         until=analysis.until,
         alerts=analysis.alerts_since(since),
-        listed=tuple(_listed(finding, why) for finding, why in listed),
+        listed=tuple(_listed(finding, rejection) for finding, rejection in listed),
         together=tuple(_shared(event) for family in analysis.families for event in family.shared),
         boundaries=tuple(
             sorted(
@@ -171,7 +172,7 @@ def _gone(analysis: SeriesAnalysis) -> tuple[GoneDocument, ...]:
     return tuple(sorted(gone, key=lambda one: (not one.new, one.id)))
 
 
-def _listed(finding: Finding, why: str) -> ListedDocument:
+def _listed(finding: Finding, rejection: Rejection) -> ListedDocument:
     return ListedDocument(
         cell=finding.series.cell,
         metric=finding.series.metric,
@@ -180,7 +181,8 @@ def _listed(finding: Finding, why: str) -> ListedDocument:
         effect=finding.found.effect,
         interval=(finding.found.low, finding.found.high),
         p=finding.found.p,
-        why=why,
+        kind=rejection.kind,
+        why=rejection_sentence(rejection),
     )
 
 

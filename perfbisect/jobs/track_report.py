@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
+from typing import Literal, get_args
 
 from perfbisect.core.alert import Alert, ReportRow, beside_worse
 from perfbisect.core.reported_series import CellSeries
@@ -27,7 +29,7 @@ def report(seen: SeriesAnalysis, *, fdr: float) -> TrackReportDocument:
     newest = max(
         (point for one in seen.series for point in one.points), key=lambda point: (point.began, point.raw)
     )
-    ranked = [pair for alert in seen.alerts for pair in _row(alert, seen)]
+    rows = [ranked for alert in seen.alerts for ranked in _row(alert, seen)]
     alarmed = {(alert.cell, alert.metric) for alert in seen.alerts}
     judged = sum(len(family.census.judged) for family in seen.families)
     return TrackReportDocument(
@@ -35,14 +37,22 @@ def report(seen: SeriesAnalysis, *, fdr: float) -> TrackReportDocument:
         build=newest.build.name,
         commit=newest.build.commit,
         engine=str(newest.covariates.get("engine") or ""),
-        rows=tuple(row for _, row in sorted(ranked, key=_order)),
+        rows=tuple(ranked.row for ranked in sorted(rows, key=_order)),
         quiet=max(0, judged - len(alarmed)),
         detect=detect_document(seen, since="", fdr=fdr),
     )
 
 
-def _row(alert: Alert, seen: SeriesAnalysis) -> Iterator[tuple[int, ReportRow]]:
-    """The rank and the row of a change that is still there; none of one that is over, closed or a night's."""
+@dataclass(frozen=True)
+class _Ranked:
+    """A row, and its place among those of other kinds."""
+
+    rank: int
+    row: ReportRow
+
+
+def _row(alert: Alert, seen: SeriesAnalysis) -> Iterator[_Ranked]:
+    """A row for a change that is still there; nothing for one that is over, closed, or a bad night's."""
     finding = seen.findings[alert.id]
     series = finding.series
     if alert.state == "closed" or alert.recovered or finding.is_over or alert.cause == "night":
@@ -52,7 +62,7 @@ def _row(alert: Alert, seen: SeriesAnalysis) -> Iterator[tuple[int, ReportRow]]:
     latest = median(series.values[-_LATEST:]) if settled else series.values[-1]
     baseline = median([series.values[i] for i in finding.before[-_LEVEL:]])
     days = series.nights[-1] - finding.first + 1
-    rank, status = _status(alert, latest / baseline - 1, days, _beside(alert, seen))
+    kind = _kind(alert)
     row = ReportRow(
         alert=alert.id,
         source=series.points[-1].build.pipeline,
@@ -66,11 +76,11 @@ def _row(alert: Alert, seen: SeriesAnalysis) -> Iterator[tuple[int, ReportRow]]:
         latest=latest,
         baseline=baseline,
         change=latest / baseline - 1,
-        status=status,
+        status=_status(kind, alert, latest / baseline - 1, days, _beside(alert, seen)),
         days=days,
         cause=alert.cause,
     )
-    yield rank, row
+    yield _Ranked(_KINDS.index(kind), row)
 
 
 def _type(series: CellSeries) -> str:
@@ -85,24 +95,41 @@ def _beside(alert: Alert, seen: SeriesAnalysis) -> str:
     return f" beside a regression ({worse.metric} {size_words(worse.effect)})"
 
 
-def _status(alert: Alert, change: float, days: int, beside: str) -> tuple[int, str]:
-    """The rank of a row, the most urgent 0, and its status in words."""
+_Kind = Literal["regressed", "known", "worse", "improved", "better", "few slower", "few faster", "redefined"]
+"""What a row says, in the order in which rows are read."""
+
+_KINDS: tuple[_Kind, ...] = get_args(_Kind)
+
+
+def _kind(alert: Alert) -> _Kind:
     worse, cause = alert.worse, alert.cause
     if cause in ("instrument", "workload"):
-        return 7, f"{cause} changed"
+        return "redefined"
     if alert.part != "typical":
-        return (5, "a few requests slower") if worse else (6, "a few requests faster")
+        return "few slower" if worse else "few faster"
     if worse and alert.state == "acknowledged":
-        return 1, "known"
-    since = f", {alert.now}" if alert.now in ("not measured since", "other requests since") else ""
+        return "known"
     if cause == "unknown":
-        return 2 if worse else 4, f"{'worse' if worse else 'better'}{beside}, cause unknown{since}"
-    if not worse:
-        return 3, f"improved{beside}{since}"
-    is_issue = not since and abs(change) > BAR and days >= DAYS
-    return 0, "regressed: an issue" if is_issue else f"regressed{since}"
+        return "worse" if worse else "better"
+    return "regressed" if worse else "improved"
 
 
-def _order(ranked: tuple[int, ReportRow]) -> tuple[int, float, str]:
-    rank, row = ranked
-    return rank, -abs(math.log(row.latest / row.baseline)), row.alert
+def _status(kind: _Kind, alert: Alert, change: float, days: int, beside: str) -> str:
+    since = f", {alert.now}" if alert.now in ("not measured since", "other requests since") else ""
+    issue = not since and abs(change) > BAR and days >= DAYS
+    sentences: dict[_Kind, str] = {
+        "redefined": f"{alert.cause} changed",
+        "few slower": "a few requests slower",
+        "few faster": "a few requests faster",
+        "known": "known",
+        "worse": f"worse{beside}, cause unknown{since}",
+        "better": f"better{beside}, cause unknown{since}",
+        "improved": f"improved{beside}{since}",
+        "regressed": "regressed: an issue" if issue else f"regressed{since}",
+    }
+    return sentences[kind]
+
+
+def _order(ranked: _Ranked) -> tuple[int, float, str]:
+    row = ranked.row
+    return ranked.rank, -abs(math.log(row.latest / row.baseline)), row.alert

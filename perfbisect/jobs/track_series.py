@@ -11,25 +11,11 @@ from perfbisect.core.era import Era
 from perfbisect.core.lineages import cell_of, lineages
 from perfbisect.core.nearest import hint
 from perfbisect.core.point import Build, Point, moment
-from perfbisect.core.reported_series import CellSeries, gather
 from perfbisect.core.window import LEAD, Line, Window, ordered, window
 from perfbisect.errors import UsageError
 from perfbisect.sources.kanban import of_nightly
 from perfbisect.store.series import SeriesStore
 from perfbisect.system.git import Repository
-
-
-def series_of(
-    store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "", since: str = ""
-) -> Iterator[CellSeries]:
-    """Every series, by lineage; of each medians and single numbers first, then means, then percentiles.
-
-    ``cells``: these alone; ``metric``: this one alone (``ttft:p99``); ``since``: from this night on.
-
-    :raises UsageError: a cell without points (the nearest are named), a metric that there is not.
-    """
-    for name, own in points_of(store, cells, since=since):
-        yield from gather(own, eras_of, metric=metric, cell=name)
 
 
 def points_of(

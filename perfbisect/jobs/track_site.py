@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from perfbisect.core.alert import Alert, leading_alert
-from perfbisect.core.finding import Family, Finding
+from perfbisect.core.finding import Family, Finding, Rejection
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.suspect_table import Table
 from perfbisect.errors import RevisionError
@@ -15,6 +15,7 @@ from perfbisect.jobs import site_cells
 from perfbisect.jobs.site_cells import cell_document
 from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_suspects import Ranked, cell_of_ours, command_of, note_of, ranked
+from perfbisect.render.cause_text import rejection_sentence
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.site_documents import (
     BisectionDocument,
@@ -83,8 +84,8 @@ def _cells(seen: SeriesAnalysis) -> Iterable[SiteCellDocument]:
     for alert in seen.alerts:
         found.setdefault((alert.cell, alert.metric), []).append(seen.findings[alert.id])
     for family in seen.families:
-        for finding, why in family.listed:
-            small.setdefault(finding.series.key, []).append(_small(finding, why))
+        for finding, rejection in family.listed:
+            small.setdefault(finding.series.key, []).append(_small(finding, rejection))
     notes = _notes(seen.families)
     for _, group in groupby(seen.series, key=lambda one: one.cell):
         series = tuple(group)
@@ -113,12 +114,12 @@ def _cuts(finding: Finding) -> Iterable[int]:
         yield finding.until
 
 
-def _small(finding: Finding, why: str) -> SmallDocument:
+def _small(finding: Finding, rejection: Rejection) -> SmallDocument:
     return SmallDocument(
         at=finding.index,
         effect=finding.found.effect,
         interval=(finding.found.low, finding.found.high),
-        why=why,
+        why=rejection_sentence(rejection),
     )
 
 

@@ -6,7 +6,7 @@ import platform
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import perfbisect
@@ -62,7 +62,7 @@ def cell_document(cell: Cell, metric: MetricRef) -> CellDocument:
 
 
 def launch_document(launch: Launch, change: Change, metric: MetricRef) -> LaunchDocument:
-    """One attempt, with the value of one metric: the median over its runs."""
+    """One attempt, with its value of one metric."""
     attempt = launch.attempt
     values: tuple[float, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ def launch_document(launch: Launch, change: Change, metric: MetricRef) -> Launch
             "purpose": launch.purpose,
             "why": launch.why,
             "outcome": outcome,
-            "value": median(values) if values else None,
+            "value": reported_value(attempt, metric) if attempt is not None else None,
             "values": values,
             "spread": spread(attempt, metric),
             "reason": f"{failure.phase}: {failure.reason}" if failure else launch.reason,
@@ -180,10 +180,12 @@ def versions(setting: Setting, seen: Iterable[Launch]) -> dict[str, Any]:
     }
 
 
-def mean_value(attempt: Attempt, name: str) -> float | None:
-    """Mean over the runs of a value by its name; None if no run reports it."""
-    values = [run.values[name] for run in attempt.runs if name in run.values]
-    return fmean(values) if values else None
+def reported_value(attempt: Attempt, metric: MetricRef) -> float | None:
+    """The value of a launch; None if a run does not report the metric, or there is no run."""
+    try:
+        return attempt.value(metric)
+    except (KeyError, ValueError):
+        return None
 
 
 def _ran(attempt: Attempt | None, which: str, named: Mapping[str, str]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perfbisect.core.bisect import Comparison, Outcome
 from perfbisect.core.metric import Metric
+from perfbisect.core.plan import Note, NoteKind, Reason, ReasonKind
 from perfbisect.jobs.next_command import git
 from perfbisect.jobs.plan import BisectPlan, Position
 from perfbisect.jobs.revert import Reverted
@@ -28,12 +28,78 @@ def _launches(count: int) -> str:
     return f"{count} fresh launch{'' if count == 1 else 'es'}"
 
 
-def as_asked(text: str, plan: BisectPlan) -> str:
-    """The core's words; where the later end is the better one, good and bad change places in them."""
-    if plan.extras.find == "regression":
-        return text
-    swapped = {"good": "bad", "bad": "good", "better": "worse", "worse": "better"}
-    return re.sub(r"\b(good|bad|better|worse)\b", lambda found: swapped[found[1]], text)
+def end_name(plan: BisectPlan, index: int) -> str:
+    """What the user calls the end at a position: where a fix is searched, the earlier one is the bad end."""
+    earlier, later = ("good", "bad") if plan.extras.find == "regression" else ("bad", "good")
+    return later if index else earlier
+
+
+def _step_word(plan: BisectPlan) -> str:
+    """How the later end compares with the earlier, as it was asked."""
+    return "worse" if plan.extras.find == "regression" else "better"
+
+
+def _against_word(plan: BisectPlan) -> str:
+    return "better" if plan.extras.find == "regression" else "worse"
+
+
+def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
+    """Why a position is launched."""
+    end = f"{end_name(plan, reason.index)} end"
+    known = "" if reason.none is None else f": P(no change) {reason.none:.2f}"
+    sentences: Mapping[ReasonKind, str] = {
+        "end round": f"{end}, round {reason.round}{known}",
+        "end new to slot": f"{end}: this slot has not seen it",
+        "ends again": "earlier launches show no change: the ends again",
+        "most informative": (
+            f"tells most a minute: {reason.bits:.2f} bits in about {reason.minutes:.1f} min"
+        ),
+        "pair": f"A/B of the suspect and its parent, pair {reason.round}",
+        "parent before pair": "the suspect's parent, before its A/B",
+        "another step": f"{' and '.join(_shorts(plan, reason.span))}: is there another step?",
+    }
+    return sentences[reason.kind]
+
+
+def note_sentence(note: Note, plan: BisectPlan) -> str:
+    """What else a reader must know, with commits for positions."""
+    shorts = _shorts(plan, note.positions)
+    pair = " and ".join(shorts)
+    spans = ", ".join(" to ".join(_shorts(plan, span)) for span in note.spans)
+    ends = " and ".join(end_name(plan, index) for index in note.positions)
+    effect = f"{note.effect or 0.0:+.1%}"
+    first, last = end_name(plan, 0), end_name(plan, plan.last)
+    against = _against_word(plan)
+    sentences: Mapping[NoteKind, str] = {
+        "more steps": f"more than one step: {'; '.join(_more_steps(note, shorts))}",
+        "one build": (
+            f"only the {ends} end shows the step, with one build of it: rebuild its environment to be sure"
+        ),
+        "unstable ends": f"the {ends} end could not be served at times",
+        "ends swapped": f"the {last} end is {against} than the {first} end: {effect}; are they swapped?",
+        "not confirmed": (
+            f"the A/B did not confirm the step at any position tried; {pair} leads with P "
+            f"{note.probability:.2f}"
+        ),
+        "part not measurable": f"{pair} could not be searched: one of them can no longer be measured",
+        "part on unlike slots": f"{pair} could not be searched: they were measured on slots of unlike speed",
+        "part below noise": f"{pair} may differ by less than the noise lets see",
+        "part not confirmed": f"{pair} seem to differ, but no A/B between them did",
+        "part improves": f"between {pair} it gets {against}: {effect}",
+        "parts unsettled": f"the budget ended before all was settled of {spans}",
+    }
+    return sentences[note.kind]
+
+
+def _more_steps(note: Note, shorts: Sequence[str]) -> Iterator[str]:
+    if note.effect is not None and note.whole is not None:
+        yield f"the culprit's step ({note.effect:+.1%}) is not the whole change ({note.whole:+.1%})"
+    if shorts:
+        yield f"{', '.join(shorts)} lies at neither level"
+
+
+def _shorts(plan: BisectPlan, positions: Iterable[int]) -> tuple[str, ...]:
+    return tuple(plan.positions[index].change.short for index in positions)
 
 
 def sentences(outcome: Outcome, plan: BisectPlan, minutes_per_launch: float) -> tuple[str, ...]:
@@ -46,21 +112,8 @@ def sentences(outcome: Outcome, plan: BisectPlan, minutes_per_launch: float) -> 
         "too small": _too_small,
         "out of budget": _out_of_budget,
     }[outcome.word](outcome, plan, metric, label, minutes_per_launch)
-    note = (f"Note: {_with_names(outcome.note, plan)}.",) if outcome.note else ()
-    return (*said, *every_step(outcome, plan), *note)
-
-
-def _with_names(note: str, plan: BisectPlan) -> str:
-    """The core's note with commits where it speaks of positions."""
-
-    def short(index: str) -> str:
-        return plan.positions[int(index)].change.short
-
-    def name(found: re.Match[str]) -> str:
-        return ", ".join(short(i) for i in found[1].split(", "))
-
-    told = re.sub(r"position (\d+(?:, \d+)*)", name, as_asked(note, plan))
-    return re.sub(r"\b(\d+) to (\d+)\b", lambda found: f"{short(found[1])} to {short(found[2])}", told)
+    notes = "; ".join(note_sentence(note, plan) for note in outcome.notes)
+    return (*said, *every_step(outcome, plan), *((f"Note: {notes}.",) if notes else ()))
 
 
 def advice(outcome: Outcome, plan: BisectPlan, job: str) -> str:
@@ -92,8 +145,9 @@ def _found(outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, _: fl
     positions = [plan.positions[i] for i in outcome.culprits]
     said: list[str] = []
     step = outcome.confirmed
-    otherwise = " better" if plan.extras.find == "fix" else " worse"
-    size = f" {_direction(step, metric)}: {percent(step.effect)} ({interval(step)})" if step else otherwise
+    size = f" {_step_word(plan)}"
+    if step:
+        size = f" {_direction(step, metric)}: {percent(step.effect)} ({interval(step)})"
     if len(positions) == 1 and outcome.culprits[0] == plan.merge_base:
         said.append(_aside(plan, f"{label}{size}"))
     elif len(positions) == 1:
@@ -110,8 +164,9 @@ def _found(outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, _: fl
         parent = plan.positions[step.parent]
         said.append(f"Confirmed against its parent {parent.change.short}: {_launches(step.launches)} a side.")
     if outcome.whole and outcome.share is not None:
+        ends = f"{end_name(plan, 0)} to {end_name(plan, plan.last)}"
         said.append(
-            f"The whole change from good to bad is {percent(outcome.whole.effect)} "
+            f"The whole change from {ends} is {percent(outcome.whole.effect)} "
             f"({interval(outcome.whole)}); this step is {outcome.share * 100:.0f} % of it."
         )
     return said
@@ -157,10 +212,9 @@ def of_revert(less: Reverted, plan: BisectPlan) -> tuple[str, ...]:
     word = {
         "improvement": "the step is gone with it",
         "same": "taking it back changes nothing there: something else keeps the later end where it is",
-        "regression": "taking it back makes it worse still",
+        "regression": f"taking it back makes it {_step_word(plan)} still",
         "inconclusive": "this does not settle whether the step is gone with it",
     }[told.word]
-    word = as_asked(word, plan)
     return (f"{said}: {size} over {_launches(told.launches // 2)} a side: {word}.{stopped}",)
 
 
@@ -169,8 +223,7 @@ def _not_reproduced(
 ) -> Sequence[str]:
     del metric
     first, last = plan.positions[0].change.short, plan.positions[-1].change.short
-    word = "better" if plan.extras.find == "fix" else "worse"
-    said = [f"{last} is not {word} than {first} here: no difference in {label} was reproduced."]
+    said = [f"{last} is not {_step_word(plan)} than {first} here: no difference in {label} was reproduced."]
     if outcome.whole:
         said.append(
             f"Measured: {percent(outcome.whole.effect)} ({interval(outcome.whole)}) "

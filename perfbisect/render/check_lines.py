@@ -13,7 +13,7 @@ from perfbisect.render.check_documents import (
 )
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_lines import compare_lines, limit_sentences
-from perfbisect.render.compare_report import compare_markdown
+from perfbisect.render.compare_report import compare_body
 from perfbisect.render.console import cell_lines
 from perfbisect.render.markdown import (
     cell_table,
@@ -108,8 +108,7 @@ def checked_markdown(document: CheckedDocument) -> str:
     """The report of a check."""
     if document.comparison is not None:
         told = "\n".join(f"{prose(text)}  " for text in limit_sentences(document.comparison))
-        _, _, rest = compare_markdown(document.comparison).partition("\n\n")
-        return f"# perfbisect check: {document.word}\n\n{told}\n\n{rest}"
+        return f"# perfbisect check: {document.word}\n\n{told}\n\n{compare_body(document.comparison)}"
     unit = document.metric.unit
     parts = [
         f"# perfbisect check: {document.word}",

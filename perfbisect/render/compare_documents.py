@@ -32,7 +32,7 @@ class SideDocument(Document):
 
 
 class ComparedDocument(Document):
-    """One metric on both sides: medians over launches, and B / A - 1 (of shares B - A) with its interval.
+    """One metric: the levels of both sides, and B / A - 1 of them (of shares B - A) with its interval.
 
     ``word`` of a metric that was not asked for is read beside many others: a hint, no verdict. ``note``: why
     it is ``same`` where no run of either side differed from another.
@@ -51,31 +51,6 @@ class ComparedDocument(Document):
     low: float
     high: float
     note: str = ""
-
-
-class ImportedDocument(Document):
-    """Launches of an earlier job on one side: shown and planned with, no part of verdict or interval."""
-
-    job: str
-    side: Literal["a", "b"]
-    launches: int
-    runs: int
-    value: float | None
-
-
-class SingleRunDocument(Document):
-    """A share in the one imported run of each side, hits of how many, and B - A with its 95 % interval.
-
-    By counting alone: what differs from launch to launch is not in it, so it is no verdict.
-    """
-
-    name: str
-    display: str
-    left: tuple[int, int]
-    right: tuple[int, int]
-    difference: float
-    low: float
-    high: float
 
 
 class CompareDocument(LongDocument):
@@ -105,8 +80,6 @@ class CompareDocument(LongDocument):
     b: SideDocument
     metric: MetricDocument
     metrics: tuple[ComparedDocument, ...]
-    imported: tuple[ImportedDocument, ...] = ()
-    single_runs: tuple[SingleRunDocument, ...] = ()
     cell: CellDocument
     repository: str
     environment: str
@@ -141,7 +114,6 @@ class ComparePlanDocument(Document):
     foreseen_blocks: int | None
     """Blocks that will as likely as not be enough; None: more than there are."""
     foreseen_from: str
-    imported: tuple[ImportedDocument, ...]
     commands: tuple[CommandsDocument, ...]
     told: tuple[str, ...]
     others: tuple[ComparePlanDocument, ...] = ()

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from perfbisect.render.compare_documents import (
     CompareDocument,
     ComparePlanDocument,
-    ImportedDocument,
     SideDocument,
-    SingleRunDocument,
     SweepDocument,
     VerifyDocument,
 )
@@ -24,7 +22,6 @@ WORDS = {
     "same": "SAME",
     "inconclusive": "INCONCLUSIVE",
 }
-IMPORTED = "imported launches, shown and planned with; no part of the verdict or its interval:"
 CLAIMS = {"holds": "HOLDS", "refuted": "REFUTED", "inconclusive": "INCONCLUSIVE"}
 LIMITS = {"holds": "PASSED", "refuted": "FAILED", "inconclusive": "INCONCLUSIVE"}
 
@@ -69,7 +66,6 @@ def plan_lines(plan: ComparePlanDocument) -> list[str]:
         f"  smallest  {percent(plan.smallest_effect, False)} is worth telling",
         f"  budget    {minutes(plan.budget_minutes)}",
         f"  foreseen  {_foreseen(plan)}",
-        *(f"  {text}" for text in imported_lines(plan.imported, plan.metric.unit)),
     ]
     out += [f"  note      {line(text)}" for text in plan.told]
     return out + [text for other in plan.others for text in ("", *plan_lines(other))]
@@ -102,37 +98,10 @@ def compare_lines(document: CompareDocument) -> list[str]:
     ]
     out += [
         "  * the metric that is judged, ! a guard; the others are read beside it and are no verdicts",
-        *(f"  {text}" for text in imported_lines(document.imported, document.metric.unit)),
-        *(f"  {single_run_line(one)}" for one in document.single_runs),
         f"  report: {document.folder}/report.md",
         f"  next: {line(document.next, 400)}",
     ]
     return out
-
-
-def imported_lines(imported: Sequence[ImportedDocument], unit: str) -> list[str]:
-    """What was imported, and that nothing rests on it."""
-    if not imported:
-        return []
-    return [
-        IMPORTED,
-        *(
-            f"  {one.side.upper()} in job {one.job}: "
-            f"{one.launches} {'launch' if one.launches == 1 else 'launches'}, "
-            f"{one.runs} {'run' if one.runs == 1 else 'runs'}, {with_unit(one.value, unit)}"
-            for one in imported
-        ),
-    ]
-
-
-def single_run_line(one: SingleRunDocument) -> str:
-    """A share of two single runs, marked as what it is."""
-    (left, of_left), (right, of_right) = one.left, one.right
-    return (
-        f"single imported runs: {one.display} {left} of {of_left} in A, {right} of {of_right} in B, "
-        f"{percent(one.difference)} ({percent(one.low)} to {percent(one.high)} by counting alone, which "
-        "knows nothing of launches)"
-    )
 
 
 def sweep_lines(document: SweepDocument) -> list[str]:
@@ -185,6 +154,5 @@ def _foreseen(plan: ComparePlanDocument) -> str:
 
 def _side(side: SideDocument) -> str:
     variant = f" as {side.variant}" if side.variant else ""
-    return f"{side.change.short}{variant}  {line(side.change.subject)}  ({line(side.typed)})".replace(
-        "    ", "  "
-    )
+    parts = (f"{side.change.short}{variant}", line(side.change.subject), f"({line(side.typed)})")
+    return "  ".join(part for part in parts if part)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from perfbisect.render.compare_documents import ComparedDocument, CompareDocument, SideDocument
-from perfbisect.render.compare_lines import IMPORTED, single_run_line
 from perfbisect.render.markdown import (
     cell_table,
     change,
@@ -20,12 +19,15 @@ from perfbisect.render.safe import code
 
 def compare_markdown(document: CompareDocument) -> str:
     """The report of a comparison."""
+    return f"# perfbisect {_title(document)}\n\n{compare_body(document)}"
+
+
+def compare_body(document: CompareDocument) -> str:
+    """The report of a comparison without its title."""
     parts = [
-        f"# perfbisect {_title(document)}",
         "\n".join(f"{prose(text)}  " for text in document.sentences),
         f"A: {_side(document.a)}  \nB: {_side(document.b)}",
         _metrics(document.metrics),
-        _imported(document),
         cell_table(document.cell.rows),
         launch_table(document.launches, document.metric.unit),
         minutes_table(document.minutes.by_phase, document.minutes.total, document.minutes.lost),
@@ -64,16 +66,3 @@ def _metrics(metrics: tuple[ComparedDocument, ...]) -> str:
     head = ("metric", "", "A", "B", "B against A", "95 % interval", "")
     note = "Metrics that are neither judged nor guards are read beside the others and are no verdicts."
     return "## Every metric\n\n" + table(head, rows) + f"\n\n{note}"
-
-
-def _imported(document: CompareDocument) -> str:
-    if not document.imported:
-        return ""
-    unit = document.metric.unit
-    rows = (
-        (code(one.job), one.side.upper(), str(one.launches), str(one.runs), with_unit(one.value, unit))
-        for one in document.imported
-    )
-    shown = table(("job", "side", "launches", "runs", "median"), rows)
-    notes = [prose(single_run_line(one)) for one in document.single_runs]
-    return "\n\n".join(["## Imported launches", IMPORTED.capitalize(), shown, *notes])

@@ -169,11 +169,6 @@ def run_lines(document: RunDocument) -> list[str]:
     return [*out, *told]
 
 
-def status_line(launch: LaunchDocument, unit: str) -> str:
-    """One launch in a list."""
-    return f"  #{launch.number} {launch.change.short} {launch.purpose:<7} {_value(launch, unit)}"
-
-
 def error_lines(message: str, where: str | None, next_step: str | None) -> list[str]:
     """An error: what was tried and came back, where to look, what comes next."""
     out = [f"error: {lines(message)}"]

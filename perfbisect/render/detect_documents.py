@@ -8,12 +8,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from perfbisect.core.alert import Alert, ReportRow, State
+from perfbisect.core.finding import RejectionKind
 from perfbisect.core.series import Shape
 from perfbisect.render.documents import Document, LongDocument
 
 
 class ListedDocument(Document):
-    """A change that was seen and is no alert, and why."""
+    """A change that was seen and is no alert: ``kind`` of reason, and ``why`` as a sentence."""
 
     cell: str
     metric: str
@@ -22,6 +23,7 @@ class ListedDocument(Document):
     effect: float
     interval: tuple[float, float]
     p: float
+    kind: RejectionKind
     why: str
 
 

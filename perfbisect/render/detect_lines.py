@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from perfbisect.core.alert import Alert, leading_alert, weight
-from perfbisect.core.finding import TOLD
 from perfbisect.render.detect_documents import TrackDetectDocument, TrackStateDocument
 from perfbisect.render.numbers import number, percent
 from perfbisect.render.safe import line
@@ -127,7 +126,7 @@ def _before(document: TrackDetectDocument, everything: bool) -> Iterator[str]:
 
 
 def _listed(document: TrackDetectDocument) -> Iterator[str]:
-    shown = [one for one in document.listed if not one.why.startswith(TOLD)]
+    shown = [one for one in document.listed if one.kind != "told by the median"]
     if shown:
         yield f"{len(shown)} changes are no alerts:"
     for one in sorted(shown, key=lambda one: one.first)[-_LISTED:]:

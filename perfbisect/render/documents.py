@@ -162,7 +162,7 @@ class PlanDocument(LongDocument):
 
 
 class LaunchDocument(Document):
-    """One attempt: ``value`` is the median over its runs in the metric's unit."""
+    """One attempt: ``value`` is that of the launch, ``values`` those of its runs, in the metric's unit."""
 
     number: int
     attempt: str

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from perfbisect.render.documents import ReportDocument
-from perfbisect.render.levels import levels, mean, pairs, steps, times
+from perfbisect.render.levels import levels, pair_levels, pairs, steps, times
 from perfbisect.render.marks import (
     BOTTOM,
     LEGEND,
@@ -172,7 +172,7 @@ def _residuals(report: ReportDocument, at: Sequence[float]) -> list[Figure]:
 
 
 def trial(report: ReportDocument) -> Figure | None:
-    """The A/B: each pair of launches joined, and the mean of each side."""
+    """The A/B: each pair of launches joined, and the level of each side."""
     found = pairs(report)
     if not found or report.confirmed is None:
         return None
@@ -196,8 +196,8 @@ def trial(report: ReportDocument) -> Figure | None:
                 "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
             }
         )
-    means = [mean(pair[side].value for pair in found) for side in (0, 1)]
-    shapes = [level(side - 0.2, side + 0.2, value) for side, value in enumerate(means) if value is not None]
+    sides_at = pair_levels(found, report.confirmed.effect)
+    shapes = [level(side - 0.2, side + 0.2, value) for side, value in enumerate(sides_at)]
     layout: Figure = {
         "height": 340,
         "shapes": shapes,

@@ -25,7 +25,7 @@ from perfbisect.render.safe import line
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATES = Path(__file__).parents[1] / "report" / "templates"
 _LONGEST = 8000
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
+from perfbisect.core.compare import side_levels
 from perfbisect.render.documents import LaunchDocument, ReportDocument
 
 
@@ -45,10 +46,11 @@ def levels(report: ReportDocument) -> tuple[Level, ...]:
     return tuple(out)
 
 
-def mean(values: Iterable[float | None]) -> float | None:
-    """The geometric mean of what is positive; None of nothing."""
-    logs = [math.log(value) for value in values if value is not None and value > 0]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else None
+def pair_levels(found: Sequence[tuple[LaunchDocument, LaunchDocument]], effect: float) -> tuple[float, float]:
+    """The levels of parent and culprit, as far apart as the effect of their A/B."""
+    left, right = ([math.log(x.value) for x in side if x.value] for side in zip(*found, strict=True))
+    a, b = side_levels(left, right, math.log1p(effect))
+    return math.exp(a), math.exp(b)
 
 
 def pairs(report: ReportDocument) -> tuple[tuple[LaunchDocument, LaunchDocument], ...]:

@@ -162,9 +162,7 @@ def _named(view: View, index: int) -> list[tuple[str, str]]:
 
 def _attempt(slot: str, attempt: Running, now: float, width: int) -> Iterator[Text]:
     of = f" {attempt.position}/{attempt.of}" if attempt.of else ""
-    phase = attempt.phase
-    if phase.startswith("run "):
-        phase = f"{phase} of {attempt.runs}"
+    phase = attempt.phase + (f" of {attempt.runs}" if attempt.run else "")
     yield _row(
         slot or "now",
         [

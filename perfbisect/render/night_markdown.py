@@ -65,7 +65,7 @@ def cut(text: str, most: int, *, size: type[str] | type[bytes] = str) -> str:
 def _findings(document: NightlyDocument) -> str:
     lines = []
     for told in events(document):
-        lines.append(f"- {alert_words(told, code)}")
+        lines.append(f"- {alert_words(told)}")
         if told.first.change != "updated":
             lines += [f"  - {prose(words)}" for words in told.first.evidence[:_EVIDENCE]]
     return "### What changed\n\n" + "\n".join(lines) if lines else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfbisect.core.night_values import AlertChange
@@ -15,6 +15,7 @@ from perfbisect.render.nightly_documents import (
     NightlyDocument,
 )
 from perfbisect.render.numbers import probability
+from perfbisect.render.safe import code
 
 NOTHING = "nothing new"
 UNJUDGED = "nothing judged yet"
@@ -25,6 +26,12 @@ _CHANGES: tuple[AlertChange, ...] = ("opened", "reopened", "closed", "updated")
 
 def summary(document: NightlyDocument) -> str:
     """A few words: the findings first, then what failed, else that there is nothing, or nothing judged."""
+    measured = [cell for cell in document.cells if cell.state == "measured"]
+    blind = measured and all(cell.too_few_nights is not None for cell in measured)
+    return ", ".join(_news(document)) or (UNJUDGED if blind else NOTHING)
+
+
+def _news(document: NightlyDocument) -> list[str]:
     opened = [one for one in document.alerts if one.counts and one.change in ("opened", "reopened")]
     worse = len({alert.event for alert in opened if alert.worse})
     better = len({alert.event for alert in opened if not alert.worse})
@@ -40,9 +47,7 @@ def summary(document: NightlyDocument) -> str:
         f"{_count(failed, 'cell')} failed" if failed else "",
         f"{' and '.join(broken)} failed" if broken else "",
     ]
-    measured = [cell for cell in document.cells if cell.state == "measured"]
-    blind = measured and all(cell.too_few_nights is not None for cell in measured)
-    return ", ".join(filter(None, parts)) or (UNJUDGED if blind else NOTHING)
+    return [part for part in parts if part]
 
 
 def headline(document: NightlyDocument) -> str:
@@ -79,19 +84,19 @@ def events(document: NightlyDocument) -> list[NightEvent]:
     return sorted(told, key=lambda one: (_CHANGES.index(one.first.change), _weight(one.first)))
 
 
-def alert_words(told: NightEvent, shown: Callable[[str], str] = str) -> str:
-    """An event in one line. ``shown``: how names of others are set."""
-    alert = told.first
+def alert_words(event: NightEvent) -> str:
+    """An event in one line of Markdown."""
+    alert = event.first
     how = "worse" if alert.worse else "better"
     state = "still there" if alert.change == "updated" else alert.change
     by_rule = alert.change in ("opened", "reopened") and not alert.counts
     marks = [
-        f"since {alert.first[:10]}", f"{alert.cause}, {alert.shape}", told.others,
+        f"since {alert.first[:10]}", f"{alert.cause}, {alert.shape}", event.others,
         "recovered" if alert.recovered else "", "no finding by the rules" if by_rule else "",
     ]  # fmt: skip
     return (
-        f"{state}: {size_words(alert.effect)} of {shown(alert.metric)} in {shown(alert.cell)}, {how}; "
-        f"{'; '.join(filter(None, marks))} ({shown(alert.event)})"
+        f"{state}: {size_words(alert.effect)} of {code(alert.metric)} in {code(alert.cell)}, {how}; "
+        f"{'; '.join(filter(None, marks))} ({code(alert.event)})"
     )
 
 

@@ -12,7 +12,7 @@ from perfbisect.render.markdown import prose, table
 from perfbisect.render.numbers import number
 from perfbisect.render.safe import code, line
 
-_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATES = Path(__file__).parents[1] / "report" / "templates"
 
 HEAD = (
     *("Source", "Model", "Hardware", "Type", "Config", "Test", "Metric", "latest", "baseline", "vs baseline"),

@@ -87,17 +87,9 @@ class TrackTrendDocument(Document):
     unknown_branch: int
 
 
-class LeftOutDocument(Document):
-    """A night that is in no mean; ``word``: why, in a word or two."""
-
-    night: str
-    word: str
-    why: str
-
-
 class BaselineDocument(Document):
     """A baseline: ``name`` and numbers as the specification has them. ``n``: nights of the mean;
-    ``left_out``: measured nights between the first and the last that are of another level or workload."""
+    ``left_out``: other nights that were measured, of another level or workload."""
 
     cell: str
     name: str
@@ -108,7 +100,7 @@ class BaselineDocument(Document):
     n: int
     status: str
     why: str
-    left_out: tuple[LeftOutDocument, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 class TrackRebaselineDocument(Document):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from perfbisect.core.metric import row
 from perfbisect.render.numbers import number, percent
@@ -114,12 +113,10 @@ def rebaseline_lines(document: TrackRebaselineDocument) -> Iterator[str]:
 
 def _status(row: BaselineDocument) -> str:
     """The status, why, and which nights are not in the mean."""
-    told = [row.why] if row.why else []
-    for word, group in groupby(row.left_out, key=lambda one: one.word):
-        nights = [one.night[5:] for one in group]
-        span = nights[0] if len(nights) == 1 else f"{nights[0]} to {nights[-1]}"
-        told.append(f"without {span}: {word}")
-    return f"{row.status} ({'; '.join(told)})" if told else row.status
+    notes = [row.why] if row.why else []
+    if row.left_out:
+        notes.append(f"without {', '.join(night[5:] for night in row.left_out)}")
+    return f"{row.status} ({'; '.join(notes)})" if notes else row.status
 
 
 def _files(document: TrackIngestDocument) -> tuple[int, ...]:

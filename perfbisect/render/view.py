@@ -23,7 +23,8 @@ _AFTER: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Running:
-    """An attempt under way on a slot; ``phase`` in words, since ``since``."""
+    """An attempt under way on a slot; ``phase`` in words, since ``since``; ``run``: the number of the run
+    under way, 0 in another phase."""
 
     number: int
     change: str
@@ -36,6 +37,7 @@ class Running:
     began: float
     phase: str
     since: float
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,10 @@ def after(view: View, notice: Notice, now: float) -> View:
         return replace(view, running={**view.running, notice.slot: attempt}, waiting=waiting)
     if isinstance(notice, PhaseBegan):
         attempt_there = view.running.get(notice.slot)
-        phase = _phase(notice) if attempt_there else None
-        if attempt_there is None or phase is None:
+        told = _phase(notice) if attempt_there else None
+        if attempt_there is None or told is None:
             return view
-        changed = replace(attempt_there, phase=phase, since=now)
+        changed = replace(attempt_there, phase=told[0], run=told[1], since=now)
         return replace(view, running={**view.running, notice.slot: changed})
     if isinstance(notice, Launched):
         launch = notice.launch
@@ -114,13 +116,14 @@ def used(view: View, now: float) -> float:
     return view.used + sum(now - x.began for x in view.running.values()) / 60
 
 
-def _phase(notice: PhaseBegan) -> str | None:
-    """What the attempt does now; None where the notice does not say."""
+def _phase(notice: PhaseBegan) -> tuple[str, int] | None:
+    """What the attempt does now, and the number of its run; None where the notice does not say."""
     detail = notice.detail
     if notice.phase in ("warm", "bench"):
         done = detail.get("run", 0) if notice.phase == "bench" else 0
         of = detail.get("of")
         if isinstance(done, int) and isinstance(of, int) and done >= of:
-            return "stopping"
-        return f"run {done + 1}" if isinstance(done, int) else None
-    return _AFTER.get(notice.phase)
+            return "stopping", 0
+        return (f"run {done + 1}", done + 1) if isinstance(done, int) else None
+    phase = _AFTER.get(notice.phase)
+    return None if phase is None else (phase, 0)

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from perfbisect.core.point import Build, moment, stamp
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.sources import Asked, Batch, Listed
-from perfbisect.system.rest import NotThereError, Rest
+from perfbisect.system.http import MissingResourceError, RestClient
 
 TOKENS = ("BUILDKITE_TOKEN", "BUILDKITE_API_TOKEN")
 API = "https://api.buildkite.com/v2"
@@ -75,7 +75,7 @@ class Buildkite:
                 f"Buildkite needs a token, and {TOKENS[0]} is not set",
                 next_step=f"export {TOKENS[0]}=..., of one that may read builds, artifacts and build logs",
             )
-        rest = Rest(found.api, token, "Buildkite", say=asked.say, wait=asked.wait)
+        rest = RestClient(found.api, token, "Buildkite", say=asked.say, wait=asked.wait)
         try:
             for told in _builds(rest, found, asked):
                 build = _build(found, told)
@@ -100,7 +100,7 @@ def target(argument: str) -> Target | None:
     return None
 
 
-def _builds(rest: Rest, found: Target, asked: Asked) -> Iterator[Mapping[str, Any]]:
+def _builds(rest: RestClient, found: Target, asked: Asked) -> Iterator[Mapping[str, Any]]:
     if found.build:
         yield rest.json(f"{found.url}/builds/{found.build}")
         return
@@ -137,7 +137,7 @@ def _build(found: Target, told: Mapping[str, Any]) -> Build:
     )
 
 
-def _batch(rest: Rest, found: Target, told: Mapping[str, Any], build: Build, asked: Asked) -> Batch:
+def _batch(rest: RestClient, found: Target, told: Mapping[str, Any], build: Build, asked: Asked) -> Batch:
     jobs = {str(job["id"]): job for job in told.get("jobs") or () if isinstance(job, Mapping) and "id" in job}
     artifacts = [
         item
@@ -157,7 +157,7 @@ def _batch(rest: Rest, found: Target, told: Mapping[str, Any], build: Build, ask
     logs = {}
     if asked.logs:
         for identity in sorted(used & set(jobs)):
-            with contextlib.suppress(NotThereError):  # It was removed: the results count without it.
+            with contextlib.suppress(MissingResourceError):  # It was removed: the results count without it.
                 log = rest.json(f"{found.url}/builds/{build.name}/jobs/{quote(identity)}/log")
                 logs[_name(jobs[identity])] = str(log.get("content") or "")[-_LOG:]
     return Batch(
@@ -169,14 +169,14 @@ def _batch(rest: Rest, found: Target, told: Mapping[str, Any], build: Build, ask
     )
 
 
-def _file(rest: Rest, path: str, item: Mapping[str, Any], job: Mapping[str, Any]) -> Listed:
+def _file(rest: RestClient, path: str, item: Mapping[str, Any], job: Mapping[str, Any]) -> Listed:
     address = str(item["download_url"])
     agent = job.get("agent") or {}
 
     def read() -> tuple[str, str]:
         try:
             return rest.text(address), ""
-        except NotThereError:
+        except MissingResourceError:
             rest.say(f"Buildkite: {path} was removed, and is left out")
             return "", ""
 

@@ -8,7 +8,6 @@ A run that lost requests is no measurement of its load, here as everywhere.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.core.attempt import Attempt
+from perfbisect.core.metric import parse_metric
 from perfbisect.core.point import ALONE, Build, Point, Rejection, Workload, known, moment, stamp
 from perfbisect.errors import UsageError
 from perfbisect.sources import Asked, Batch, Listed
@@ -148,7 +148,9 @@ def point_of(build: Build, cell: str, model: str, attempt: Attempt, raw: str, re
         workload=Workload(test=cell, model=model, digest=attempt.provenance.cell_digest),
         began=stamp(began),
         ended=stamp(began),
-        values={name: _mean(attempt, name) for name in sorted(names) if not name.endswith(":std")},
+        values={
+            name: attempt.value(parse_metric(name)) for name in sorted(names) if not name.endswith(":std")
+        },
         covariates=known(
             {
                 "duration": sum(run.seconds for run in attempt.runs),
@@ -179,14 +181,6 @@ def _lost(attempt: Attempt, prompts: object) -> str:
         if isinstance(prompts, int) and isinstance(completed, int) and completed != prompts:
             return f"{completed} requests completed where {prompts} were asked for"
     return ""
-
-
-def _mean(attempt: Attempt, name: str) -> float:
-    """An attempt's value: the mean of the logarithms of its runs, where there are any."""
-    values = [run.values[name] for run in attempt.runs]
-    if all(value > 0 for value in values):
-        return math.exp(math.fsum(map(math.log, values)) / len(values))
-    return math.fsum(values) / len(values)
 
 
 def _each(total: object, completed: int) -> float | None:

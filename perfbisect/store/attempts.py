@@ -76,7 +76,7 @@ def from_dict(document: Mapping[str, Any]) -> Attempt:
             folder=str(document["folder"]),
             cold=bool(document["cold"]),
             started_at=str(document["started_at"]),
-            slot=str(document.get("slot", "")),
+            slot=str(document["slot"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an attempt: {type(error).__name__}: {error}") from error
@@ -140,6 +140,6 @@ def _known(document: Mapping[str, Any], kind: type[Provenance | RunResult | Fail
 def _run(document: Mapping[str, Any]) -> RunResult:
     fields = _known(document, RunResult)
     fields["values"] = _numbers(document["values"])
-    fields["spread"] = _numbers(document.get("spread", {}))
-    fields["warnings"] = tuple(document.get("warnings", ()))
+    fields["spread"] = _numbers(document["spread"])
+    fields["warnings"] = tuple(document["warnings"])
     return RunResult(**fields)

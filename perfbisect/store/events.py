@@ -9,7 +9,6 @@ started    ``attempt`` id, ``position``, ``change``, ``purpose``, ``runs``, ``wh
 launched   ``attempt`` id, ``token``, ``pid``, ``created``, ``port`` of the server that now exists
 finished   ``attempt``: an attempt with its measurements, whole
 failed     ``attempt``: an attempt with its failure, whole
-imported   ``attempt`` of an earlier job, ``job``, its id, and the ``side`` of a comparison that it was of
 abandoned  ``attempt`` id, ``reason``, ``minutes`` that were lost
 voided     ``attempt`` id of one that had finished, ``reason``: its values are no evidence after all
 built      ``position`` of an environment that was built beside a running attempt, ``seconds``
@@ -35,7 +34,6 @@ Kind = Literal[
     "launched",
     "finished",
     "failed",
-    "imported",
     "abandoned",
     "voided",
     "built",
@@ -86,10 +84,8 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
-def parse(line: str, number: int) -> Event:
-    """One line -> an event; lines of older schemas are migrated.
-
-    ``number`` is the line's own, from 0: what schema 0 had instead of ``seq``.
+def parse(line: str) -> Event:
+    """One line -> an event.
 
     :raises NewerSchemaError: the line's schema is newer than this perfbisect's.
     :raises ValueError: not an event.
@@ -97,17 +93,11 @@ def parse(line: str, number: int) -> Event:
     document = json.loads(line)
     if not isinstance(document, dict):
         raise ValueError("not an object")
-    version = document.get("schema", 0)
-    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+    version = document.get("schema")
+    if isinstance(version, bool) or not isinstance(version, int) or version < SCHEMA:
         raise ValueError(f"schema {version!r} is not a version")
     if version > SCHEMA:
         raise NewerSchemaError(f"schema {version} is newer than {SCHEMA}")
-    for migrate in _MIGRATIONS[version:]:
-        document = migrate(document, number)
-    return _event(document)
-
-
-def _event(document: Mapping[str, Any]) -> Event:
     seq, time, kind, data = (document.get(name) for name in ("seq", "time", "event", "data"))
     if isinstance(seq, bool) or not isinstance(seq, int) or seq < 0:
         raise ValueError(f"seq {seq!r} is not a number from 0")
@@ -118,20 +108,3 @@ def _event(document: Mapping[str, Any]) -> Event:
     if not isinstance(data, dict):
         raise ValueError("data is not an object")
     return Event(seq, time, kind, data)
-
-
-def _from_0(document: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Schema 0: ``kind``, ``at`` (seconds since 1970) and the data beside them; no ``seq``."""
-    data = {name: value for name, value in document.items() if name not in ("schema", "kind", "at")}
-    if document.get("kind") == "started":
-        data.setdefault("runs", 1)
-        data.setdefault("why", "")
-    at = document.get("at")
-    if isinstance(at, bool) or not isinstance(at, int | float):
-        raise ValueError(f"at {at!r} is not a time")
-    moment = datetime.fromtimestamp(at, tz=timezone.utc)
-    return {"schema": 1, "seq": number, "time": stamp(moment), "event": document.get("kind"), "data": data}
-
-
-_MIGRATIONS: tuple[Callable[[Mapping[str, Any], int], dict[str, Any]], ...] = (_from_0,)
-"""``_MIGRATIONS[n]`` takes a line of schema n to n + 1."""

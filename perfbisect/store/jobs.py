@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from perfbisect.core.nearest import hint
@@ -22,8 +22,8 @@ JOURNAL = "journal.jsonl"
 
 
 @dataclass(frozen=True)
-class Job:
-    """One job's folder."""
+class JournalFolder:
+    """A folder with a journal, named by when it was made."""
 
     path: Path
 
@@ -34,6 +34,35 @@ class Job:
     @property
     def journal(self) -> Path:
         return self.path / JOURNAL
+
+    def events(self) -> tuple[Event, ...]:
+        """What its journal says so far. :raises UsageError: it was changed, or is a later perfbisect's."""
+        return read(self.journal).events if self.journal.exists() else ()
+
+
+def make_folder(parent: Path, moment: datetime, mark: str, what: str, inner: str = "") -> Path:
+    """A new folder with ``inner``; its name sorts by ``moment``, a second later where that is taken, and ends
+    in ``mark``.
+
+    :raises MachineError: the folder of ``what`` cannot be made.
+    """
+    while True:
+        path = parent / f"{moment.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{mark}"
+        if not path.exists():
+            break
+        moment += timedelta(seconds=1)
+    try:
+        (path / inner).mkdir(parents=True)
+    except OSError as error:
+        raise MachineError(
+            f"no folder for {what}: {error}", where=path, next_step="choose one with --state"
+        ) from error
+    return path
+
+
+@dataclass(frozen=True)
+class Job(JournalFolder):
+    """One job's folder."""
 
     @property
     def report(self) -> Path:
@@ -126,15 +155,7 @@ class Jobs:
 
         :raises MachineError: the folder cannot be made.
         """
-        identity = f"{moment.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{mark}"
-        path = self.folder / identity
-        try:
-            (path / "attempts").mkdir(parents=True)
-        except OSError as error:
-            raise MachineError(
-                f"no folder for the job: {error}", where=path, next_step="choose one with --state"
-            ) from error
-        return Job(path)
+        return Job(make_folder(self.folder, moment, mark, "the job", inner="attempts"))
 
     def all(self) -> tuple[Job, ...]:
         """Every job, oldest first."""

@@ -46,7 +46,7 @@ def read(path: Path) -> Contents:
         try:
             if not line.endswith(b"\n"):
                 raise ValueError("the line does not end")
-            event = parse(line.decode("utf-8"), number)
+            event = parse(line.decode("utf-8"))
             if event.seq != number:
                 raise ValueError(f"seq {event.seq} where {number} must stand")
         except NewerSchemaError as error:

@@ -5,31 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from pathlib import Path
 
 from perfbisect.errors import MachineError
-from perfbisect.store.events import Event, stamp
+from perfbisect.store.events import stamp
 from perfbisect.store.holding import Holder, held, record
-from perfbisect.store.jobs import JOURNAL
-from perfbisect.store.journal import read
+from perfbisect.store.jobs import JOURNAL, JournalFolder, make_folder
 
 _DIGITS = 10
 
 
 @dataclass(frozen=True)
-class NightFolder:
+class NightFolder(JournalFolder):
     """One night's folder."""
-
-    path: Path
-
-    @property
-    def id(self) -> str:
-        return self.path.name
-
-    @property
-    def journal(self) -> Path:
-        return self.path / JOURNAL
 
     def of(self, commit: str) -> bool:
         """True if it measures that commit, as far as its name tells."""
@@ -38,10 +27,6 @@ class NightFolder:
     @property
     def document(self) -> Path:
         return self.path / "night.json"
-
-    def events(self) -> tuple[Event, ...]:
-        """What its journal says so far. :raises UsageError: it was changed, or is a later perfbisect's."""
-        return read(self.journal).events if self.journal.exists() else ()
 
 
 class Nights:
@@ -56,19 +41,7 @@ class Nights:
 
         :raises MachineError: the folder cannot be made.
         """
-        while True:
-            name = f"{moment.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{commit[:_DIGITS]}"
-            path = self.folder / name
-            if not path.exists():
-                break
-            moment += timedelta(seconds=1)
-        try:
-            path.mkdir(parents=True)
-        except OSError as error:
-            raise MachineError(
-                f"no folder for the night: {error}", where=path, next_step="choose another state folder"
-            ) from error
-        return NightFolder(path)
+        return NightFolder(make_folder(self.folder, moment, commit[:_DIGITS], "the night"))
 
     def all(self) -> tuple[NightFolder, ...]:
         """Every night that began, oldest first."""

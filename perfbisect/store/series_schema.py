@@ -1,22 +1,21 @@
-"""The tables of reported results, their version, and how a store of an older version becomes this one.
+"""The tables of reported results and their version.
 
-Files and builds are what was brought in: they are kept whole. Points and rejections follow from them and can
-be made again. Before a store is changed it is copied to ``series.sqlite.v<version>.bak`` beside it.
+Files and builds are what was ingested: they are kept whole. Points and rejections follow from them and can be
+made again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from perfbisect.errors import MachineError, UsageError
 
-Migration = Callable[[sqlite3.Connection], None]
-
 FILE = "series.sqlite"
+VERSION = 3
+"""Version of the tables: SQLite's ``user_version``, 0 in an empty file."""
 
 _TABLES = """
 CREATE TABLE builds (
@@ -55,17 +54,10 @@ CREATE TABLE rejections (
   cell TEXT NOT NULL, night TEXT NOT NULL
 );
 CREATE INDEX rejections_build ON rejections (build);
-"""
-
-_LOGS = """
 CREATE TABLE logs (
   build INTEGER NOT NULL REFERENCES builds(id), job TEXT NOT NULL, content BLOB NOT NULL,
   PRIMARY KEY (build, job)
 ) WITHOUT ROWID;
-"""
-
-
-_ALERTS = """
 CREATE TABLE alerts (
   id TEXT PRIMARY KEY,
   begun_after INTEGER NOT NULL, begun_by INTEGER NOT NULL,
@@ -73,24 +65,6 @@ CREATE TABLE alerts (
   seen TEXT NOT NULL, alert TEXT NOT NULL
 ) WITHOUT ROWID;
 """
-
-
-def _tables(connection: sqlite3.Connection) -> None:
-    _run(connection, _TABLES)
-
-
-def _logs(connection: sqlite3.Connection) -> None:
-    """Version 2: the ends of the jobs' logs."""
-    _run(connection, _LOGS)
-
-
-def _alerts(connection: sqlite3.Connection) -> None:
-    """Version 3: the alerts that were reported, and what was said of them."""
-    _run(connection, _ALERTS)
-
-
-MIGRATIONS: tuple[Migration, ...] = (_tables, _logs, _alerts)
-"""``MIGRATIONS[n]`` takes a store of version n to n + 1; an empty one has version 0."""
 
 
 class _Connection(sqlite3.Connection):
@@ -107,29 +81,29 @@ def _writable(value: object) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-def open_store(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> sqlite3.Connection:
-    """The store at ``path``, made where there is none, brought to this version where it is older.
+def open_store(path: Path) -> sqlite3.Connection:
+    """Open the store at ``path``, creating it where there is none.
 
-    :raises UsageError: it is no store of ours, or a later perfbisect wrote it.
-    :raises MachineError: the disk, or another process holds it for longer than half a minute.
+    Raises:
+        UsageError: it is no store of ours, or of another version.
+        MachineError: the disk failed, or another process held the store for longer than half a minute.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, factory=_Connection)
         connection.execute("PRAGMA foreign_keys = ON")
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        version = _version(connection)
         if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise UsageError(f"{path} is a database, and no store of perfbisect", next_step="move it away")
-        if version > len(migrations):
+        if version not in (0, VERSION):
             raise UsageError(
-                f"the store was written by a later perfbisect: version {version}, this one knows "
-                f"{len(migrations)}",
+                f"the store was written by another perfbisect: version {version}, this one reads {VERSION}",
                 where=path,
-                next_step="upgrade perfbisect",
+                next_step="use the perfbisect that wrote it, or move it away and ingest again",
             )
         connection.execute("PRAGMA journal_mode = WAL")
-        if version < len(migrations):
-            _migrate(connection, path, migrations)
+        if version == 0:
+            _create_tables(connection)
     except sqlite3.DatabaseError as error:
         raise failed(path, error) from error
     except OSError as error:
@@ -137,16 +111,16 @@ def open_store(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> sqli
     return connection
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
-    """One transaction for all steps: another process that opens the store finds it old or new."""
+def _create_tables(connection: sqlite3.Connection) -> None:
+    """Create all tables in one transaction, unless another process did so in the meantime."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        if version:
-            _back_up(path, path.with_name(f"{path.name}.v{version}.bak"))
-        for migrate in migrations[version:]:
-            migrate(connection)
-        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        if _version(connection) == 0:
+            # Statement by statement: executescript would end the transaction.
+            for statement in _TABLES.split(";\n"):
+                if statement.strip():
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         with contextlib.suppress(sqlite3.Error):
@@ -154,25 +128,8 @@ def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mi
         raise
 
 
-def _back_up(path: Path, target: Path) -> None:
-    """A whole copy, with what is only in the write-ahead log; one that is there already is kept."""
-    if target.exists():
-        return
-    staging = target.with_name(f".{target.name}")
-    staging.unlink(missing_ok=True)
-    with (
-        contextlib.closing(sqlite3.connect(path, timeout=30.0)) as source,
-        contextlib.closing(sqlite3.connect(staging)) as copy,
-    ):
-        source.backup(copy)
-    staging.replace(target)
-
-
-def _run(connection: sqlite3.Connection, script: str) -> None:
-    """Statement by statement: ``executescript`` would end the transaction."""
-    for statement in script.split(";\n"):
-        if statement.strip():
-            connection.execute(statement)
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def failed(path: Path, error: sqlite3.DatabaseError) -> UsageError | MachineError:

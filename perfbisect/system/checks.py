@@ -104,10 +104,7 @@ def disk(name: str, folder: Path) -> Check:
 
 
 def memory() -> Check:
-    told = counters.memory()
-    if told is None:
-        return Check("memory", "bad", "the kernel does not tell", "mount /proc")
-    total, available = told
+    total, available = counters.memory()
     found = f"{available / 1024:.1f} of {total / 1024:.1f} GiB available"
     if available < _LITTLE_MEMORY:
         return Check(
@@ -135,9 +132,9 @@ def free_ports() -> Check:
 
 def held(folder: Path) -> Check:
     """Who has leased devices or cores of this host."""
-    by: dict[str, list[str]] = {}
+    by: dict[str, list[leases.Held]] = {}
     for one in leases.holders(folder):
-        by.setdefault(str(one.holder), []).append(one.what)
+        by.setdefault(str(one.holder), []).append(one)
     if not by:
         return Check("leases", "good", "no other perfbisect measures on this host")
     found = "; ".join(f"{who} has {leases.few(what)}" for who, what in by.items())

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 
 import psutil
 
+from perfbisect.core.point import moment as parse_moment
 from perfbisect.errors import UsageError
 
 VARIABLE = "PERFBISECT_NOW"
@@ -35,13 +36,11 @@ def moment(seconds: float, environment: Mapping[str, str] = os.environ) -> datet
     if not told:
         return here
     try:
-        begun = datetime.fromisoformat(told.replace("Z", "+00:00"))
+        begun = parse_moment(told)
     except ValueError:
-        begun = None
-    if begun is None or begun.tzinfo is None:
         raise UsageError(
             f"{VARIABLE}={told!r} is no time with its zone", next_step=f"{VARIABLE}=2026-11-01T02:00:00+00:00"
-        )
+        ) from None
     real = datetime.fromtimestamp(psutil.Process().create_time(), timezone.utc)
     return begun.astimezone(timezone.utc) + (here - real)
 

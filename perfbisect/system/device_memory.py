@@ -59,6 +59,7 @@ def wait_for_memory(
             raise MachineError(
                 f"{why} (waited {timeout:.0f} s)",
                 next_step="nvidia-smi shows who uses the devices; choose others with CUDA_VISIBLE_DEVICES",
+                code="device_memory_taken" if full else "device_failed",
             )
         time.sleep(min(every, max(0.0, deadline - time.monotonic())))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _LOOPBACK = "127.0.0.1,localhost,::1"
@@ -20,6 +20,9 @@ left in a shell it would change the workload silently, so it comes from the cell
 
 _PROXIES = re.compile(r"^(?:https?|ftp|all|no)_proxy$", re.IGNORECASE)
 _SECRET = re.compile(r"TOKEN|SECRET|KEY|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+_SECRET_HOLDER = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+"""Narrower: values are replaced in whole texts, and ``UV_KEYRING_PROVIDER=subprocess`` is no secret."""
+_SHORTEST_SECRET = 6
 _SECRET_VALUE = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|AKIA|eyJ)[A-Za-z0-9_\-.]{8,}")
 _IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _SWITCH = re.compile(
@@ -64,8 +67,19 @@ def redacted(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def without_secrets(text: str) -> str:
-    """A text with access tokens and the user part of addresses replaced."""
+def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Values of variables named like secrets, but for those too short to be one."""
+    return tuple(
+        value
+        for name, value in environment.items()
+        if _SECRET_HOLDER.search(name) and len(value) >= _SHORTEST_SECRET
+    )
+
+
+def without_secrets(text: str, known: Iterable[str] = ()) -> str:
+    """A text with ``known`` secrets, access tokens and the user part of addresses replaced."""
+    for secret in filter(None, known):
+        text = text.replace(secret, REDACTED)
     return _IN_URL.sub(REDACTED, _SECRET_VALUE.sub(REDACTED, text))
 
 

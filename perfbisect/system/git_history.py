@@ -23,11 +23,14 @@ class Branch:
     shared: tuple[str, ...]
 
 
-def history(repository: Repository, good: str, bad: str) -> tuple[History, Branch | None]:
+def history(
+    repository: Repository, good: str, bad: str, names: tuple[str, str] = ("good", "bad")
+) -> tuple[History, Branch | None]:
     """Commits from ``good`` to ``bad`` along first parents, both included, oldest first.
 
     Where good is on a branch that bad does not contain (a release), good comes first, then the fork, then
-    bad's first parents from there, and the branch says what good has of its own.
+    bad's first parents from there, and the branch says what good has of its own. ``names``: what the user
+    calls the two ends, for messages.
 
     :raises RevisionError: an end that does not exist, equal ends, swapped ends, a good end that came into bad
         by a merge, unrelated histories, a shallow clone that ends between them.
@@ -35,14 +38,16 @@ def history(repository: Repository, good: str, bad: str) -> tuple[History, Branc
     first, last = repository.resolve(good), repository.resolve(bad)
     if first.id == last.id:
         raise RevisionError(
-            f"good ({good}) and bad ({bad}) are the same commit {first.short}: nothing lies between",
+            f"{names[0]} ({good}) and {names[1]} ({bad}) are the same commit {first.short}: nothing lies "
+            "between",
             next_step="give two revisions of which the metric differs",
         )
     records = repository.records("--first-parent", last.id, f"^{first.id}")
     line = tuple(record.change for record in reversed(records))
     if records and records[-1].parents[:1] == (first.id,):
         return History((first, *line)), None
-    wrong = _broken(repository, (good, first), (bad, last), records)
+    ends = (_End(names[0], good, first), _End(names[1], bad, last))
+    wrong = _broken(repository, *ends, records)
     if wrong is not None:
         raise wrong
     fork = repository.resolve(records[-1].parents[0])
@@ -56,34 +61,41 @@ def _branch(repository: Repository, fork: Change, good: Change, bad: Change) -> 
     return Branch(fork, tuple(record.change for record in reversed(own)), shared)
 
 
-def _broken(
-    repository: Repository, good: tuple[str, Change], bad: tuple[str, Change], records: list[Record]
-) -> RevisionError | None:
-    """Why there is no line from good to bad; None where good is on a branch of its own."""
-    first, last = good[1], bad[1]
-    left, right = f"good ({good[0]}, {first.short})", f"bad ({bad[0]}, {last.short})"
-    pair = f"{left} is not an ancestor of {right}"
-    if repository.is_ancestor(last.id, first.id):
+@dataclass(frozen=True)
+class _End:
+    """An end of a range: what the user calls it, what was typed, and its commit."""
+
+    name: str
+    typed: str
+    change: Change
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.typed}, {self.change.short})"
+
+
+def _broken(repository: Repository, first: _End, last: _End, records: list[Record]) -> RevisionError | None:
+    """Why there is no line between two ends; None where the first is on a branch of its own."""
+    pair = f"{first} is not an ancestor of {last}"
+    if repository.is_ancestor(last.change.id, first.change.id):
         return RevisionError(
-            f"{pair}: bad is an ancestor of good, the ends are swapped",
-            next_step=f"--good {bad[0]} --bad {good[0]}",
+            f"{pair}: {last.name} is an ancestor of {first.name}, the ends are swapped",
+            next_step=f"--{first.name} {last.typed} --{last.name} {first.typed}",
         )
-    contained = repository.is_ancestor(first.id, last.id)
+    contained = repository.is_ancestor(first.change.id, last.change.id)
     line_ends = not records or not records[-1].parents
     if repository.is_shallow() and line_ends:
         return RevisionError(
-            f"{repository.path} is a shallow clone: its history ends before {left} is reached from {right}",
+            f"{repository.path} is a shallow clone: its history ends before {first} is reached from {last}",
             next_step=f"git -C {repository.path} fetch --unshallow",
         )
     if contained:
         fork = records[-1].parents[0] if records and records[-1].parents else ""
         return RevisionError(
-            f"good ({good[0]}, {first.short}) came into bad ({bad[0]}, {last.short}) by a merge: "
-            f"it is not on bad's line of first parents, which leaves good's history at "
-            f"{fork[:12] or 'its root'}",
-            next_step=f"--good {fork[:12]}" if fork else "give a good end on the main line",
+            f"{first} came into {last} by a merge: it is not on {last.name}'s line of first parents, which "
+            f"leaves {first.name}'s history at {fork[:12] or 'its root'}",
+            next_step=f"--{first.name} {fork[:12]}" if fork else f"give a {first.name} end on the main line",
         )
-    if line_ends or repository.merge_base(first.id, last.id) is None:
+    if line_ends or repository.merge_base(first.change.id, last.change.id) is None:
         return RevisionError(
             f"{pair}: their histories are unrelated, no commit is in both", next_step=repository.look()
         )

@@ -13,12 +13,12 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.system import logs
@@ -66,6 +66,7 @@ class Lease:
                 raise MachineError(
                     f"the lease is lost: {path} was removed or replaced by somebody",
                     next_step="leave the lock files alone; what was measured since is not to be trusted",
+                    code="lease_lost",
                 )
 
 
@@ -111,6 +112,7 @@ def lease(
                     f"leased to somebody else: {busy or 'a slot, a moment ago'} (waited {wait:.0f} s)",
                     where=folder,
                     next_step="wait for it, stop it, or ask for fewer workers or other devices",
+                    code="lease_lost",
                 )
             time.sleep(min(_TICK, max(0.0, deadline - time.monotonic())))
         died: dict[Holder, None] = {}
@@ -123,11 +125,15 @@ def lease(
         yield Lease(slots, tuple(died), taken)
 
 
+LockKind = Literal["machine", "device", "core"]
+
+
 @dataclass(frozen=True)
 class Held:
-    """A lock that somebody has now. ``what``: ``machine``, a device's UUID, or ``core N``."""
+    """A lock that somebody has now. ``name``: the UUID of a device, the number of a core."""
 
-    what: str
+    kind: LockKind
+    name: str
     holder: Holder
 
 
@@ -141,13 +147,14 @@ def holders(folder: Path) -> tuple[Held, ...]:
     for path in paths:
         held = _look(path)
         if held is not None:
-            found.append(Held(_what(path.name), held))
+            found.append(Held(*_lock_of(path.name), held))
     return tuple(found)
 
 
 def leased(folder: Path) -> frozenset[str]:
     """The UUIDs of the devices that somebody leases now: the ``avoid`` of ``plan_slots``."""
-    return frozenset(held.what for held in holders(folder) if held.what.startswith(("GPU-", "MIG-")))
+    names = (held.name for held in holders(folder) if held.kind == "device")
+    return frozenset(name for name in names if name.startswith(("GPU-", "MIG-")))
 
 
 def _names(slots: Iterable[Slot]) -> dict[str, bool]:
@@ -161,11 +168,12 @@ def _names(slots: Iterable[Slot]) -> dict[str, bool]:
     return {_MACHINE + _SUFFIX: alone, **dict.fromkeys(sorted(names), True)}
 
 
-def _what(name: str) -> str:
-    kind, _, rest = name.removesuffix(_SUFFIX).partition("-")
+def _lock_of(file: str) -> tuple[LockKind, str]:
+    """What a lock file is for; of :func:`_names`."""
+    kind, _, name = file.removesuffix(_SUFFIX).partition("-")
     if kind == "device":
-        return rest
-    return f"{kind} {rest}".strip()
+        return "device", name
+    return ("core", name) if kind == "core" else ("machine", "")
 
 
 def _make(folder: Path) -> None:
@@ -287,19 +295,20 @@ def _user() -> str:
 def _busy(folder: Path, names: Mapping[str, bool]) -> str:
     """Who stands in the way; empty if nobody does any more."""
     alone = names[_MACHINE + _SUFFIX]
-    waits: dict[str, list[str]] = {}
+    wanted = {_lock_of(name) for name in names}
+    waits: dict[str, list[Held]] = {}
     for held in holders(folder):
-        if alone or any(_what(name) == held.what for name in names):
-            waits.setdefault(str(held.holder), []).append(held.what)
-    return "; ".join(f"{who} has {few(what)}" for who, what in waits.items())
+        if alone or (held.kind, held.name) in wanted:
+            waits.setdefault(str(held.holder), []).append(held)
+    return "; ".join(f"{who} has {few(locks)}" for who, locks in waits.items())
 
 
-def few(what: list[str]) -> str:
+def few(locks: Sequence[Held]) -> str:
     """Devices are named; of cores it is enough how many."""
-    if _MACHINE in what:
+    if any(lock.kind == "machine" for lock in locks):
         return "the whole machine"
-    devices = [one for one in what if not one.startswith("core ")]
-    cores = len(what) - len(devices)
+    devices = [lock.name for lock in locks if lock.kind == "device"]
+    cores = sum(lock.kind == "core" for lock in locks)
     return ", ".join([*devices, *([f"{cores} of the cores"] if cores else [])])
 
 

@@ -101,4 +101,5 @@ def check_room(folder: Path) -> None:
         raise MachineError(
             f"{folder}: {free // 2**20} MiB free, an attempt needs {_LEAST_DISK // 2**20} MiB for its files",
             next_step="free some disk, or give another --state folder",
+            code="disk_full",
         )

@@ -98,7 +98,9 @@ def wait_free(port: int, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while found := listeners(port):
         if time.monotonic() > deadline:
-            raise MachineError(f"port {port} is not free after its server was stopped: {_listed(found)}")
+            raise MachineError(
+                f"port {port} is not free after its server was stopped: {_listed(found)}", code="port_taken"
+            )
         time.sleep(0.05)
 
 
@@ -123,6 +125,7 @@ def check_ours(port: int, ours: Callable[[], Iterable[Process]], when: str) -> b
     raise SharedPortError(
         f"{when}: port {port} is shared with what is not this attempt's: {_listed(others)}",
         next_step="end that process; nothing measured on this port is kept",
+        code="port_taken",
     )
 
 

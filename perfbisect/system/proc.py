@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfbisect.errors import Interrupted, MachineError, ServerError
+from perfbisect.errors import FaultCode, Interrupted, MachineError, ServerError
 from perfbisect.system import shared_memory
 from perfbisect.system.processes import TOKEN_VARIABLE, Process, alive, process, tree
 from perfbisect.system.shared_memory import Segment
@@ -20,6 +20,17 @@ Asked = Callable[[], bool]
 """Told often while something is waited for: True asks for a prompt end."""
 
 _TICK = 0.05
+_CRASHES = frozenset(
+    {
+        signal.SIGILL,
+        signal.SIGTRAP,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+    }
+)
 _KILL_PATIENCE = 10.0
 """Seconds that the kernel may take to end a process after SIGKILL (freeing a large memory, a device)."""
 _ORPHAN_GRACE = 5.0
@@ -125,6 +136,11 @@ def _pinned(cores: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, ours)
+
+
+def signal_code(number: int) -> FaultCode:
+    """The code of a process that ended by a signal which was not ours: its own crash, or a kill."""
+    return "crashed" if number in _CRASHES else "killed"
 
 
 def stop(owned: Owned, grace: float = 15.0) -> tuple[str, ...]:

@@ -1,4 +1,8 @@
-"""Which living processes belong to what we started: by token, session, log and descent (Linux)."""
+"""Which living processes belong to what we started: by token, session, log and descent (Linux).
+
+The process table is read here and not with psutil, which takes five times as long (it is read many times an
+attempt, beside what is measured) and has no session and no start time in seconds after boot.
+"""
 
 from __future__ import annotations
 

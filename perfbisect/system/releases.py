@@ -39,14 +39,18 @@ def published(package: str) -> tuple[str, ...]:
     raise MachineError(f"the registry could not be asked for {package!r}: {said}", next_step=given)
 
 
-def between(package: str, versions: Sequence[str], good: str, bad: str) -> History:
+def between(
+    package: str, versions: Sequence[str], good: str, bad: str, names: tuple[str, str] = ("good", "bad")
+) -> History:
     """The releases from ``good`` to ``bad``, oldest first; pre-releases only where an end is one.
+
+    ``names``: what the user calls the two ends, for messages.
 
     :raises RevisionError: an end is not among them, or they are the same or the wrong way round.
     """
     known = sorted({_version(v) for v in versions})
     first, last = (_version(_bare(package, end)) for end in (good, bad))
-    for end, name in ((first, "good"), (last, "bad")):
+    for end, name in zip((first, last), names, strict=True):
         if end not in known:
             near = ", ".join(str(v) for v in known[-12:])
             raise RevisionError(
@@ -55,12 +59,12 @@ def between(package: str, versions: Sequence[str], good: str, bad: str) -> Histo
             )
     if first == last:
         raise RevisionError(
-            f"good and bad are the same release, {first}", next_step="name two different ones"
+            f"{' and '.join(names)} are the same release, {first}", next_step="name two different ones"
         )
     if first > last:
         raise RevisionError(
-            f"good {first} is newer than bad {last}",
-            next_step=f"--good {last} --bad {first}, if it got better",
+            f"{names[0]} {first} is newer than {names[1]} {last}",
+            next_step=f"--{names[0]} {last} --{names[1]} {first}, if it got better",
         )
     keep = first.is_prerelease or last.is_prerelease
     chosen = [v for v in known if first <= v <= last and (keep or not v.is_prerelease)]

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
+import psutil
+
 from perfbisect.system import counters, devices, threads
 from perfbisect.system.clock import Drift
 from perfbisect.system.counters import CpuTimes
@@ -194,15 +196,11 @@ class _Look:
         return frozenset(row.pid for row in self._ours())
 
     def take(self, last: bool) -> float:
-        """Adds to the rows; returns the machine's memory in MiB, 0 if it is not told."""
+        """Adds to the rows; returns the machine's memory in MiB."""
         resident = self._processes() if last or time.monotonic() >= self._next else None
         self._waits()
-        if (load := counters.load()) is not None:
-            self._rows.add("load", load / counters.processors())
-        told = counters.memory()
-        if told is None:
-            return 0.0
-        total, available = told
+        self._rows.add("load", os.getloadavg()[0] / (psutil.cpu_count() or 1))
+        total, available = counters.memory()
         self._rows.add("available", available)
         if resident is not None:
             self._rows.add("foreign memory", max(0.0, total - available - resident))

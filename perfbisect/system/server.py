@@ -10,9 +10,9 @@ from typing import Any
 
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, ServerError
 from perfbisect.families import Endpoint, Request, ServerCommand
-from perfbisect.system import logs, ports, web
+from perfbisect.system import http, logs, ports, proc
+from perfbisect.system.http import NoAnswerError, Reply
 from perfbisect.system.proc import Asked, Owned, never
-from perfbisect.system.web import Answer, NoAnswerError
 
 _SAMPLE = re.compile(
     r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{.*\})?[ \t]+(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)", re.M
@@ -46,18 +46,18 @@ class Server:
         :raises MachineError: somebody else listens on the port, or the machine ended the server.
         :raises Interrupted: ``asked`` said so.
         """
-        began, last = time.monotonic(), "nobody listens on its port"
+        began, last, said = time.monotonic(), "nobody listens on its port", ""
         deadline = began + limit
         while True:
             self._check_going("before it was ready", asked)
             if ports.answers(self.endpoint.host, self.endpoint.port):
                 self.check_ports("while waiting for it")
                 try:
-                    answer = web.get(f"{self.endpoint.base_url}/v1/models", _ASK_LIMIT)
+                    answer = http.get(f"{self.endpoint.base_url}/v1/models", _ASK_LIMIT)
                 except NoAnswerError as error:
-                    last = f"/v1/models: {error}"
+                    last, said = f"/v1/models: {error}", error.output
                 else:
-                    last = f"/v1/models: {answer}"
+                    last, said = f"/v1/models: {answer}", str(answer)
                     names = _model_names(answer)
                     if self.endpoint.model_name in names:
                         return
@@ -73,6 +73,7 @@ class Server:
                 raise ServerError(
                     f"the server was not ready after {waited:.0f} s ({last})\n{self._log()}",
                     where=self.owned.log,
+                    output=self._output(said),
                     next_step="raise ready_timeout in the cell if the server was only slow",
                 )
             time.sleep(_TICK)
@@ -102,10 +103,10 @@ class Server:
         request: Request,
         limit: float,
         asked: Asked,
-        problem: Callable[[Answer], str],
-    ) -> Answer:
+        problem: Callable[[Reply], str],
+    ) -> Reply:
         path = request.path
-        call = web.Call("POST", self.endpoint.base_url + path, request.body, limit, form=request.form)
+        call = http.Call("POST", self.endpoint.base_url + path, request.body, limit, form=request.form)
         deadline = time.monotonic() + limit
         while not call.wait(_TICK) and time.monotonic() < deadline + 1.0:
             self._check_going("at the first request", asked)
@@ -118,11 +119,13 @@ class Server:
                 time.sleep(_TICK)
             self._check_going("at the first request", asked)
             raise ServerError(
-                f"{path}: {error} (limit {limit:.0f} s)\n{self._log()}", where=self.owned.log
+                f"{path}: {error} (limit {limit:.0f} s)\n{self._log()}",
+                where=self.owned.log,
+                output=self._output(error.output),
             ) from error
         said = problem(answer)
         if said:
-            raise ServerError(f"{path}: {said}: {answer}", where=self.owned.log)
+            raise ServerError(f"{path}: {said}: {answer}", where=self.owned.log, output=str(answer))
         return answer
 
     def check_going(self, when: str) -> None:
@@ -140,10 +143,19 @@ class Server:
         message = f"the server {ended} {when}" + (f": {cause}" if cause else "")
         kind = MachineError if code == -9 else ServerError
         hint = "; nobody here sent it: out of memory?" if code == -9 else ""
-        raise kind(f"{message}{hint}\n{self._log()}", where=self.owned.log)
+        raise kind(
+            f"{message}{hint}\n{self._log()}",
+            where=self.owned.log,
+            code=proc.signal_code(-code) if code < 0 else None,
+            output=self._output(cause),
+        )
 
     def _log(self) -> str:
         return f"the end of its log:\n{logs.tail(self.owned.log)}"
+
+    def _output(self, said: str = "") -> str:
+        """The end of the server's log, with what else was read from the server."""
+        return f"{said}\n{logs.tail(self.owned.log)}"
 
     def check_ports(self, when: str) -> None:
         """:raises SharedPortError: a listener is not ours. :raises ServerError: nobody listens any more."""
@@ -152,20 +164,22 @@ class Server:
             raise ServerError(
                 f"{when}: the server listens no longer on port {self.endpoint.port}\n{self._log()}",
                 where=self.owned.log,
+                output=self._output(),
             )
 
     def trouble(self, limit: float = 30.0) -> PerfbisectError | None:
         """None if the server still runs, says it is healthy, and answers; else what is wrong with it."""
         try:
             self.check_going("during the run")
-            answer = web.get(f"{self.endpoint.base_url}/health", _ASK_LIMIT)
+            answer = http.get(f"{self.endpoint.base_url}/health", _ASK_LIMIT)
             if answer.status >= 500:
-                return ServerError(f"/health: {answer}", where=self.owned.log)
+                return ServerError(f"/health: {answer}", where=self.owned.log, output=str(answer))
             self.first_answer(limit)
         except (ServerError, MachineError) as error:
             return error
         except NoAnswerError as error:
-            return self._ending() or ServerError(f"/health: {error}", where=self.owned.log)
+            silent = ServerError(f"/health: {error}", where=self.owned.log, output=error.output)
+            return self._ending() or silent
         return None
 
     def _ending(self) -> PerfbisectError | None:
@@ -190,7 +204,7 @@ class Server:
             end, held = time.monotonic() + _HELD_PATIENCE, True
             while held:
                 try:
-                    answer = web.post(self.endpoint.base_url + request.path, request.body, _ASK_LIMIT)
+                    answer = http.post(self.endpoint.base_url + request.path, request.body, _ASK_LIMIT)
                 except NoAnswerError as error:
                     return f"{request.path}: {error}"
                 told = answer.json()
@@ -203,7 +217,7 @@ class Server:
     def prefix_cache(self) -> dict[str, float]:
         """Tokens looked up in the prefix cache, and found, since the start; empty if it does not tell."""
         try:
-            answer = web.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
+            answer = http.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
         except NoAnswerError:
             return {}
         if answer.status != 200:
@@ -213,7 +227,7 @@ class Server:
     def in_flight(self) -> int:
         """How many requests it has taken and not finished; 0 if it does not tell."""
         try:
-            answer = web.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
+            answer = http.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
         except NoAnswerError:
             return 0
         told = counters(answer.text, {"running": "num_requests_running", "waiting": "num_requests_waiting"})
@@ -242,7 +256,7 @@ def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float |
     return min(1.0, max(0.0, hits / queries)) if queries > 0 else None
 
 
-def _model_names(answer: Answer) -> tuple[str, ...]:
+def _model_names(answer: Reply) -> tuple[str, ...]:
     document = answer.json()
     data = document.get("data") if isinstance(document, dict) else None
     if answer.status != 200 or not isinstance(data, list):
@@ -250,7 +264,7 @@ def _model_names(answer: Answer) -> tuple[str, ...]:
     return tuple(str(row["id"]) for row in data if isinstance(row, dict) and "id" in row)
 
 
-def _problem(answer: Answer, request: Request) -> str:
+def _problem(answer: Reply, request: Request) -> str:
     """What is wrong with an answer; empty if it is a real one."""
     if answer.status != 200:
         return "the first request was refused"
@@ -266,7 +280,7 @@ def _problem(answer: Answer, request: Request) -> str:
     return ""
 
 
-def _binary_problem(answer: Answer, request: Request) -> str:
+def _binary_problem(answer: Reply, request: Request) -> str:
     """What is wrong with an answer that is no JSON, such as sound; empty if it is of the kind asked for."""
     if answer.content_type.startswith("text/event-stream"):
         return f"the first answer is a stream of events, where {request.content_type}... was asked for"
@@ -278,7 +292,7 @@ def _binary_problem(answer: Answer, request: Request) -> str:
     return ""
 
 
-def _stream_problem(answer: Answer) -> str:
+def _stream_problem(answer: Reply) -> str:
     """What is wrong with a stream of server-sent events; empty if every event is a real one and one came."""
     if answer.status != 200:
         return "the first streamed request was refused"
@@ -288,7 +302,7 @@ def _stream_problem(answer: Answer) -> str:
     if not events:
         return "the first stream has no event"
     for event in events:
-        document = Answer(answer.status, event).json()
+        document = Reply(answer.status, event.encode()).json()
         if not isinstance(document, dict):
             return "the first stream has an event that is not JSON"
         if document.get("error"):

@@ -132,6 +132,7 @@ def probe(
         raise MachineError(
             f"the probe of torch with {interpreter} {how} and told nothing: {said}",
             where=log,
+            output=said,
         )
     log.unlink(missing_ok=True)
     return found

@@ -7,10 +7,8 @@ in time may have got it: it is sent again too, and says which night it is of.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,15 +16,13 @@ import requests
 
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.system.environ import REDACTED, without_secrets
+from perfbisect.system.http import RetryPolicy, failure_reason, is_safe_for_token, open_session
 from perfbisect.system.logs import neutral
 
 _TRIES = 4
-_LONGEST = 120.0
-"""Seconds that a service may ask us to wait: one that asks for more is given up."""
 _SHOWN = 300
 """Bytes of an answer that are read."""
 _REFUSED = frozenset({401, 403, 404, 410})
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True)
@@ -47,21 +43,7 @@ class Target:
         """A text in which nothing of address or token stands."""
         parts = urlsplit(self.url)
         long = [word for word in parts.path.split("/") if len(word) > 5]
-        for secret in filter(None, (self.url, self.token, parts.path.strip("/"), parts.query, *long)):
-            text = text.replace(secret, REDACTED)
-        return without_secrets(text)
-
-
-class _Bearer(requests.auth.AuthBase):
-    """Set as an object, also without a token: a ``.netrc`` of the user's is for others."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self._token:
-            request.headers["Authorization"] = f"Bearer {self._token}"
-        return request
+        return without_secrets(text, (self.url, self.token, parts.path.strip("/"), parts.query, *long))
 
 
 def target(name: str, variables: Mapping[str, str]) -> Target:
@@ -74,8 +56,7 @@ def target(name: str, variables: Mapping[str, str]) -> Target:
         raise UsageError(
             f"{name} is not set: the address of the webhook", next_step=f"export {name}=https://..."
         )
-    parts = urlsplit(url)
-    if not parts.hostname or not (parts.scheme == "https" or parts.hostname in _LOOPBACK):
+    if not is_safe_for_token(url):
         raise UsageError(f"{name} holds no https address", next_step=f"export {name}=https://...")
     return Target(name, url, variables.get(f"{name}_TOKEN", "").strip())
 
@@ -93,82 +74,39 @@ def send(
     :raises UsageError: the address or the token is refused.
     :raises MachineError: the message is refused, or nobody answers as a webhook does.
     """
-    last = ""
-    for pause in _pauses():
-        status, text, asked = _post(to, payload, patience)
-        if 200 <= status < 300:
-            return
-        last = f"status {status}{text and f': {text}'}" if status else text
-        if status in _REFUSED:
-            raise UsageError(
-                f"the webhook refuses the message: {last}", where=to.shown, next_step=f"set {to.name} again"
-            )
-        if status and status != 429 and status < 500:
-            what = "leads elsewhere" if status < 400 else "refuses the message"
-            raise MachineError(f"the webhook {what}: {last}", where=to.shown)
-        rest = asked if asked is not None else pause
-        if pause is None or rest is None:
-            break
-        if rest > _LONGEST:
-            last += f", and asks to wait for {rest:.0f} s"
-            break
-        say(f"webhook: {last}; again in {rest:.0f} s")
-        wait(rest)
+    status, reason = _post(to, payload, RetryPolicy("webhook", _TRIES, wait=wait, say=say), patience)
+    if 200 <= status < 300:
+        return
+    if status in _REFUSED:
+        raise UsageError(
+            f"the webhook refuses the message: {reason}", where=to.shown, next_step=f"set {to.name} again"
+        )
+    if 300 <= status < 500 and status != 429:
+        what = "leads elsewhere" if status < 400 else "refuses the message"
+        raise MachineError(f"the webhook {what}: {reason}", where=to.shown)
     raise MachineError(
-        f"the webhook did not take the message: {last}",
+        f"the webhook did not take the message: {reason}",
         where=to.shown,
         next_step="the report holds what it would have said",
     )
 
 
-def _pauses() -> Iterator[float | None]:
-    """Seconds after each try; None after the last."""
-    for attempt in range(_TRIES - 1):
-        yield 2.0**attempt
-    yield None
-
-
 def _post(
-    to: Target, payload: Mapping[str, Any], patience: tuple[float, float]
-) -> tuple[int, str, float | None]:
-    """(status, the beginning of the answer, seconds that it asks to wait); status 0: there was none."""
-    with requests.Session() as session:
-        session.trust_env = urlsplit(to.url).hostname not in _LOOPBACK
-        session.auth = _Bearer(to.token)
-        try:
-            with session.post(
+    to: Target, payload: Mapping[str, Any], retries: RetryPolicy, patience: tuple[float, float]
+) -> tuple[int, str]:
+    """(status, what came back); status 0: nothing did."""
+    try:
+        with (
+            open_session(to.url, token=to.token, retries=retries) as session,
+            session.post(
                 to.url, json=dict(payload), timeout=patience, stream=True, allow_redirects=False
-            ) as reply:
-                text = "" if reply.ok else _beginning(reply, patience[1])
-                return reply.status_code, neutral(to.without(text), 200), _asked(reply)
-        except (requests.RequestException, OSError, ValueError) as error:
-            # The texts of these errors hold the address, or the token.
-            silent = isinstance(error, requests.Timeout)
-            return 0, f"no answer within {patience[1]:g} s" if silent else type(error).__name__, None
-
-
-def _beginning(reply: requests.Response, limit: float) -> str:
-    """The first line of an answer, within ``limit`` seconds in all."""
-    content, until = b"", time.monotonic() + limit
-    try:
-        for piece in reply.iter_content(1):
-            content += piece
-            if len(content) >= _SHOWN or time.monotonic() > until:
-                break
-    except (requests.RequestException, OSError):
-        pass
-    return " ".join(content.decode("utf-8", "replace").split())
-
-
-def _asked(reply: requests.Response) -> float | None:
-    """Seconds, from ``Retry-After`` in either of its forms; None where it is not there."""
-    told = reply.headers.get("Retry-After", "").strip()
-    if told.isdigit():
-        return float(told)
-    try:
-        moment = parsedate_to_datetime(told)
-    except (TypeError, ValueError):
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return max(0.0, (moment - datetime.now(timezone.utc)).total_seconds())
+            ) as response,
+        ):
+            status, content = response.status_code, b""
+            # A message that was taken is never sent again because of what came with the status.
+            if not response.ok:
+                content = next(response.iter_content(_SHOWN), b"")
+    except (requests.RequestException, OSError, ValueError) as error:
+        return 0, failure_reason(error, patience[1])
+    text = neutral(" ".join(to.without(content.decode("utf-8", "replace")).split()), 200)
+    return status, f"status {status}" + (f": {text}" if text else "")

@@ -8,21 +8,15 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.claims import cells_of, find_claim, verified
-from perfbisect.cli.imports import check_client
 from perfbisect.cli.place import Place, place
 from perfbisect.cli.sweep import rungs, swept
-from perfbisect.clients import CLIENTS
-from perfbisect.core.attempt import Attempt, Provenance
 from perfbisect.errors import LocatedError, MachineError, UsageError
-from perfbisect.executors.provenance import instrument
-from perfbisect.jobs.imports import Imported
 from perfbisect.jobs.prepare import metric_of
 from perfbisect.render.compare_documents import CompareDocument
 from perfbisect.render.compare_lines import sweep_lines, verify_lines
 from perfbisect.resources import cells_folder
 from perfbisect.store.jobs import Job, Jobs
 from perfbisect.system.machine import Machine
-from tests.executors.pretend import environment
 from tests.jobs.test_compare import CHANGES, measured
 from tests.jobs.world import Clock, World, cell
 
@@ -200,23 +194,6 @@ def test_a_claim_holds_where_it_holds_in_every_cell(
 def test_a_claim_is_measured_until_it_is_settled(told: CompareDocument) -> None:
     assert told.claim == "holds"
     assert told.low is not None and told.low >= 0.1
-
-
-def test_imports_of_another_client_are_refused_before_anything_is_launched(tmp_path: Path) -> None:
-    pinned, one = environment(tmp_path), cell()
-    job = Jobs(tmp_path).new(Clock()(), "abcd")
-    client = CLIENTS["vllm_bench"]
-    digest = instrument(client, pinned, {"PYTHONPATH": pinned.env["PYTHONPATH"]}, tmp_path).digest
-
-    def made(client_digest: str) -> list[Imported]:
-        provenance = Provenance(one.digest, "toy", client_digest)
-        return [Imported("earlier", "a", Attempt("earlier-001", "c0ffee", "run", provenance))]
-
-    check_client(made(digest), one, pinned, job)
-    check_client(made(f"{digest} plain"), one, pinned, job)
-    check_client(made("another"), one, None, job)
-    with pytest.raises(UsageError, match=r"client_digest was 'another' there and is 'vllm_bench 0\.0\.1"):
-        check_client(made("another"), one, pinned, job)
 
 
 def test_a_headline_is_never_a_guard() -> None:

@@ -257,6 +257,7 @@ BAD = [
     ('stage_overrides: \'{"0": {"a": 1}}\'', 11, "stage_overrides", "for families with stages", None),
     ("stage_overrides: '{'", 11, "stage_overrides", "no JSON", None),
     ("client:\n  args: {seed: 3}", 11, "client", "cannot set seed", None),
+    ("client:\n  args: {}\ndataset_args: {seed: 3}", 13, "dataset_args", "cannot set seed", None),
     ("dataset_args:\n  random_input_len: 3", 5, "random_input_len", "stands in dataset_args as well", None),
     ("endpoint: v1", 11, "endpoint", "pattern", None),
 ]

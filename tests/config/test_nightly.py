@@ -61,7 +61,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("bisect:\n  budget: long", 5, "bisect.budget: 'long' is not a duration"),
         ("bisect:\n  most: 0", 5, "bisect.most: must be greater than or equal to 1"),
         ("dashboard:\n  folder: site\n  commit_url: http://x", 6, "dashboard.commit_url: is no address"),
-        ("tell:\n  webhook:\n    format: irc\n    url: X", 6, "tell.webhook.format: 'irc' is not one of"),
+        ("tell:\n  webhook:\n    when: never\n    url: X", 6, "tell.webhook.when: 'never' is not one of"),
         ("runs: 0", 4, "runs: must be greater"),
         ("repository: [a]", 4, "repository: expected text"),
     ],

@@ -120,3 +120,19 @@ def test_the_models_own_pattern_in_a_users_table() -> None:
     found = part.match("zoo/tiger/v1.py")
     assert found is not None and found["model"] == "tiger"
     assert table.part_of("zoo/a/b/v1.py") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "traits"),
+    [
+        ("test_qwen3_omni_chunk", {"omni", "async_chunk"}),
+        ("test_qwen3_omni", {"omni"}),
+        ("test_qwen3_tts_base", {"tts", "async_chunk"}),
+        ("test_voxcpm2", {"tts"}),
+        ("test_qwen_image_edit", {"diffusion"}),
+        ("test_qwen3_omni_910", {"omni", "npu"}),
+        ("serving_llama8B_tp1", set()),
+    ],
+)
+def test_the_cells_of_nightlies_by_their_names(name: str, traits: set[str]) -> None:
+    assert TABLE.traits_of(name) == traits

@@ -38,7 +38,6 @@ TABLE = Table.model_validate(
             {"part": "a model", "sure": 0.9, "paths": ["src/models/{model}/**", "deploy/{model}.yaml"]},
         ],
         "causes": {"instrument": {"benchmark": 100, "code": 0.2}, "night": {"elsewhere": 50}},
-        "options": {"async-chunk": "stream"},
         "cells": [
             {"cells": ["*_stream*"], "traits": ["stream", "speech"]},
             {"cells": ["*speech*"], "traits": ["speech"]},

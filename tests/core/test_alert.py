@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.core.alert import Alert, AlertRecord, alerts_of, begun, recovery
-from perfbisect.core.cause_facts import Cause
+from perfbisect.core.cause_facts import Cause, Evidence
 from perfbisect.core.finding import Finding, judge
 from tests.core.made_series import FIRST, cell, noise, step
 from tests.core.test_finding import QUIET
 
-PRODUCT, NIGHT = Cause("product", ("it stayed",)), Cause("night", ("one night long",))
+PRODUCT = Cause("product", (Evidence("lasting"),))
+NIGHT = Cause("night", (Evidence("one night"),))
 
 
 def found(

@@ -17,10 +17,36 @@ def attempt(*values: float, name: str = "tpot:median") -> Attempt:
     return Attempt("a1", "change", "search", PROVENANCE, runs)
 
 
-def test_the_value_is_the_mean_of_the_logs() -> None:
-    # The geometric mean of 2, 4 and 8 is 4.
-    assert attempt(2.0, 4.0, 8.0).log_value(parse_metric("tpot")) == pytest.approx(math.log(4.0))
-    assert attempt(5.0).log_value(parse_metric("tpot")) == pytest.approx(math.log(5.0))
+@pytest.mark.parametrize(
+    ("runs", "value"),
+    [
+        ((5.0,), 5.0),
+        ((2.0, 8.0), 4.0),
+        ((2.0, 4.0, 99.0), 4.0),
+        ((1.0, 2.0, 8.0, 9.0), 4.0),
+        ((0.001, 2.0, 4.0, 8.0, 99.0), 4.0),
+        ((0.0, 6.0), 3.0),
+        ((-1.0, 0.0, 6.0), 0.0),
+    ],
+)
+def test_the_value_is_the_robust_centre_of_the_logs(runs: tuple[float, ...], value: float) -> None:
+    tpot = parse_metric("tpot")
+    assert attempt(*runs).value(tpot) == pytest.approx(value)
+    if min(runs) > 0:
+        assert attempt(*runs).log_value(tpot) == pytest.approx(math.log(value))
+
+
+def test_the_value_of_a_share_is_a_mean_without_logs() -> None:
+    assert attempt(0.02, 0.08, name="failed").value(parse_metric("failed")) == pytest.approx(0.05)
+
+
+def test_equal_runs_have_their_own_value() -> None:
+    assert attempt(117.3, 117.3, 117.3).value(parse_metric("tpot")) == 117.3
+
+
+def test_a_launch_without_a_run_has_no_value() -> None:
+    with pytest.raises(ValueError, match="without a run"):
+        attempt().value(parse_metric("tpot"))
 
 
 def test_values_come_in_run_order() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.core.alert import alerts_of
-from perfbisect.core.baseline_nights import Anew, Change, Chosen, chosen
-from perfbisect.core.cause_facts import Cause
+from perfbisect.core.baseline_nights import Change, Nights, choose_nights
+from perfbisect.core.cause_facts import Cause, Evidence
 from perfbisect.core.finding import judge
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.suspect_facts import CauseWord
@@ -24,24 +24,24 @@ def found(
     """Forty nights with one change, its alert and its finding."""
     (series,) = cell({f"{name}:median": step(noise(1, 40), at, factor, until)})
     finding = judge([series, *QUIET], 0.05).alerts[0]
-    return series, (alerts_of([finding], [Cause(word, ("it stayed",))])[0], finding)
+    return series, (alerts_of([finding], [Cause(word, (Evidence("lasting"),))])[0], finding)
 
 
 def closed(change: Change) -> Change:
     return replace(change[0], state="closed"), change[1]
 
 
-def week(series: CellSeries, *changes: Change, last: int = LAST, others: tuple[Anew, ...] = ()) -> Chosen:
-    return chosen(series, changes, first=last - 6, last=last, others=others)
+def week(series: CellSeries, *changes: Change, last: int = LAST, breaks: tuple[int, ...] = ()) -> Nights:
+    return choose_nights(series, changes, last=last, breaks=breaks)
 
 
-def left(made: Chosen) -> dict[int, str]:
-    return {one.night - FIRST: one.word for one in made.left_out}
+def left(made: Nights) -> list[int]:
+    return [night - FIRST for night in made.left_out]
 
 
 def test_where_nothing_changed_it_is_all_nights() -> None:
     series, alert = found(10, 1.3)
-    assert week(series) == Chosen(series.values[-7:], (), "")
+    assert week(series) == Nights(series.values[-7:], ())
     assert week(series, alert, last=FIRST + 9).values == series.values[3:10], "it began later"
 
 
@@ -49,17 +49,16 @@ def test_where_nothing_changed_it_is_all_nights() -> None:
 def test_a_transient_is_left_out(word: CauseWord) -> None:
     series, alert = found(35, 1.6, 36, word=word)
     made = week(series, alert)
-    assert (left(made), made.skip) == ({35: f"alert {alert[0].id}"}, "")
+    assert (left(made), made.skip) == ([35], "")
     assert made.values == (*series.values[33:35], *series.values[36:])
-    assert made.left_out[0].why == f"alert {alert[0].id}: {word}, transient"
 
 
 def test_a_night_on_which_the_product_broke_is_left_out_of_all_that_the_cell_reports() -> None:
     _, broken = found(35, 1.6, 36, name="ttft")
     _, noisy = found(35, 1.6, 36, name="itl", word="unknown")
     series, _ = found(10, 1.3)
-    assert left(week(series, broken)) == {35: f"alert {broken[0].id}"}
-    assert left(week(series, noisy)) == {}
+    assert left(week(series, broken)) == [35]
+    assert left(week(series, noisy)) == []
 
 
 @pytest.mark.parametrize("factor", [1.3, 0.7])
@@ -68,10 +67,10 @@ def test_what_is_worse_and_not_accepted_is_no_level(factor: float) -> None:
     made = week(series, alert)
     if factor > 1:
         assert made.skip == f"alert {alert[0].id} is open"
-        assert left(made) == dict.fromkeys(range(36, 40), f"alert {alert[0].id}")
+        assert left(made) == [36, 37, 38, 39]
         made = week(series, closed(alert))
     assert (made.values, made.skip) == (series.values[36:], "")
-    assert left(made) == dict.fromkeys(range(33, 36), f"alert {alert[0].id}")
+    assert left(made) == [33, 34, 35]
 
 
 def test_what_is_closed_and_came_back_begins_where_it_did() -> None:
@@ -87,7 +86,7 @@ def test_what_is_closed_and_came_back_begins_where_it_did() -> None:
 def test_a_transient_that_is_still_there_and_accepted_is_a_level() -> None:
     series, alert = found(39, 2.0)
     assert (alert[0].shape, alert[1].until) == ("transient", None)
-    assert left(week(series, alert)) == {39: f"alert {alert[0].id}"}
+    assert left(week(series, alert)) == [39]
     assert week(series, closed(alert)).values == series.values[39:]
 
 
@@ -106,18 +105,15 @@ def test_another_workload_or_instrument_begins_the_cell_anew(word: CauseWord) ->
         _, alert = found(37, 1.5, word=word, name=name)
         made = week(series, alert)
         assert (made.values, made.skip) == (series.values[37:], "")
-        assert left(made) == dict.fromkeys(range(33, 37), f"{word} changed")
-        assert made.left_out[0].why == f"alert {alert[0].id}: it stayed"
+        assert left(made) == [33, 34, 35, 36]
 
 
 def test_other_requests_begin_it_anew_also_where_another_cell_says_so() -> None:
     asked = [{"input_tokens": 100.0 if night < 38 else 300.0} for night in range(40)]
     (series,) = cell({"e2el:median": noise(1, 40)}, covariates=asked)
-    made = week(series)
-    assert made.values == series.values[38:]
-    assert made.left_out[0].why == "prompts have 300 tokens, 100 before"
-    told = Anew(FIRST + 36, "workload changed", "elsewhere")
+    assert week(series).values == series.values[38:]
+    there = (FIRST + 36,)
     (plain,) = cell({"e2el:median": noise(1, 40)})
-    assert week(plain, others=(told,)).values == plain.values[36:]
-    assert week(series, others=(told,)).values == series.values[38:], "the newest counts"
-    assert week(plain, last=FIRST + 35, others=(told,)).values == plain.values[29:36]
+    assert week(plain, breaks=there).values == plain.values[36:]
+    assert week(series, breaks=there).values == series.values[38:], "the newest counts"
+    assert week(plain, last=FIRST + 35, breaks=there).values == plain.values[29:36]

@@ -15,7 +15,9 @@ from perfbisect.core.bisect import (
     Lost,
     Measure,
     Measured,
+    Note,
     Plan,
+    Reason,
     Skipped,
     beliefs,
     next_action,
@@ -41,7 +43,7 @@ def test_a_clear_step_is_found_and_confirmed_on_fresh_launches():
     assert end.confirmed.low < math.expm1(0.3) < end.confirmed.high
     assert end.whole.low < math.expm1(0.3) < end.whole.high
     assert end.share == pytest.approx(1.0, abs=0.15)
-    assert end.note == ""
+    assert end.notes == ()
 
 
 def test_the_ends_come_first_interleaved_with_the_same_runs():
@@ -64,7 +66,7 @@ def test_no_change_is_not_reproduced():
 def test_swapped_ends_are_told():
     end = bench(step=-0.3).play()
     assert end.word == "not reproduced"
-    assert "are they swapped?" in end.note
+    assert [note.kind for note in end.notes] == ["ends swapped"]
     assert end.whole.effect == pytest.approx(math.expm1(-0.3), abs=0.02)
 
 
@@ -194,7 +196,7 @@ def test_an_end_that_flaps_is_told():
     world.events.insert(3, Skipped(16, "end", 1.0))
     outcome = world.play()
     assert outcome.word == "found"
-    assert outcome.note == "the bad end could not be served at times"
+    assert outcome.notes == (Note("unstable ends", positions=(16,)),)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_an_end_that_flaps_is_told():
 )
 def test_a_plan_that_makes_no_sense(change, what):
     world = bench()
-    events = [world.answer(Measure(i, 2, "end", "")) for i in (0, 16)]
+    events = [world.answer(Measure(i, 2, "end", Reason("end round"))) for i in (0, 16)]
     with pytest.raises(ValueError, match=what):
         next_action(replace(world.plan, **change), events if "prior" in change else [])
 
@@ -247,7 +249,10 @@ def test_two_steps_are_noted():
     end = world.play()
     assert end.word == "found"
     assert end.culprits in {(4,), (12,)}
-    assert end.note.startswith("more than one step: the culprit's step")
+    (note,) = end.notes
+    assert (note.kind, note.positions) == ("more steps", ())
+    assert end.confirmed is not None and end.whole is not None
+    assert (note.effect, note.whole) == (end.confirmed.effect, end.whole.effect)
     assert end.share == pytest.approx(0.5, abs=0.1)
 
 
@@ -259,7 +264,7 @@ def test_a_position_at_neither_level_is_noted():
     world.events[first:first] = between
     end = world.play()
     assert (end.word, end.culprits) == ("found", (7,))
-    assert end.note == "more than one step: position 11 lies at neither level"
+    assert end.notes == (Note("more steps", positions=(11,)),)
 
 
 def test_an_a_b_that_fails_is_no_verdict():

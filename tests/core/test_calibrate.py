@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfbisect.core.bisect import Comparison, Costs, Lost, Measure, Measured, Plan
+from perfbisect.core.bisect import Comparison, Costs, Lost, Measure, Measured, Plan, Reason
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "calibrate.py"
 
@@ -34,7 +34,7 @@ def bench(culprit=5, drawn=None, **world):
 
 
 def launched(made, index, runs=1, slot=0):
-    return made.launch(Measure(index, runs, "search", ""), slot, 10.0)
+    return made.launch(Measure(index, runs, "search", Reason("ends again")), slot, 10.0)
 
 
 def test_a_launch_is_its_step_its_build_its_slot_and_its_place():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.bisect import Done, Measure, Measured, Pending, Plan, Skipped, Wait, next_action
+from perfbisect.core.bisect import Done, Measure, Measured, Note, Pending, Plan, Skipped, Wait, next_action
 from tests.core.crews import Crew
 from tests.core.worlds import Bench
 
@@ -67,7 +67,8 @@ def test_a_half_fix_is_told():
     for seed in range(2):
         end = bench({15: STEP, 30: -STEP / 2}, seed=seed).play()
         assert [step.culprits for step in end.steps] == [(15,)]
-        assert "between positions 15 and 48 it gets better: -" in end.note
+        (better,) = [note for note in end.notes if note.kind == "part improves"]
+        assert better.positions == (15, 48) and better.effect is not None and better.effect < 0
 
 
 def test_a_metric_of_which_more_is_better():
@@ -84,13 +85,13 @@ def test_skips_make_sets():
 def test_the_budget_ends_it_with_what_was_named():
     world = bench({11: STEP, 30: STEP})
     world.play()
-    first = next(k for k, action in enumerate(world.actions) if "another step?" in action.why)
+    first = next(k for k, action in enumerate(world.actions) if action.why.kind == "another step")
     spent = sum(e.build + e.launch + e.run for e in world.events[:first])
     short = replace(world.plan, budget=spent + 1)
     outcome = next_action(short, world.events[:first]).outcome
     assert outcome.word == "found"
     assert len(outcome.steps) == 1
-    assert "the budget ended before all was settled of" in outcome.note
+    assert outcome.notes[0].kind == "parts unsettled" and outcome.notes[0].spans
     assert next_action(replace(short, budget=20.0), world.events[:2]).outcome.word == "out of budget"
 
 
@@ -116,7 +117,7 @@ def named_once():
     """Two steps, played until the first is named and a part is asked about."""
     world = bench({11: STEP, 30: STEP}, seed=2)
     world.play()
-    cut = next(k for k, action in enumerate(world.actions) if "another step?" in action.why)
+    cut = next(k for k, action in enumerate(world.actions) if action.why.kind == "another step")
     return world, world.events[:cut], world.actions[cut]
 
 
@@ -125,7 +126,7 @@ def test_launches_under_way_count_for_the_rounds_of_a_part():
     slots = [replace(event, slot="a") for event in events]
     slots += [replace(event, slot="b") for event in slots[:2]]
     first = next_action(world.plan, slots, (), "a")
-    assert "another step?" in first.why
+    assert first.why.kind == "another step"
     other = next_action(world.plan, slots, [Pending(first.index, 2, "search", "a")], "b")
     assert isinstance(other, Measure)
 
@@ -139,8 +140,8 @@ def test_an_end_of_a_part_that_can_no_longer_be_served_closes_it():
     world.events = [*events, gone]
     outcome = world.play()
     assert outcome.word == "found"
-    assert f"{gone.index}" in outcome.note
-    assert "can no longer be measured" in outcome.note
+    (note,) = [note for note in outcome.notes if note.kind == "part not measurable"]
+    assert gone.index in note.positions
 
 
 def test_a_part_whose_noise_hides_everything_is_given_up():
@@ -154,11 +155,11 @@ def test_a_part_whose_noise_hides_everything_is_given_up():
             factor = wild[action.index][count[action.index] % 3]
             count[action.index] += action.purpose == "search"
             event = replace(event, values=(100 * factor,) * action.runs)
-        if "positions 0 and 5" in action.why:
+        if action.why.span == (0, 5):
             last, asked = list(events), action
         events.append(event)
     assert [step.culprits for step in action.outcome.steps] == [(6,)]
-    assert "positions 0 and 5 may differ by less than the noise lets see" in action.outcome.note
+    assert Note("part below noise", positions=(0, 5)) in action.outcome.notes
     pending = [Pending(asked.index, asked.runs, "search", "b")]
     waiting = next_action(world.plan, last, pending)
     assert isinstance(waiting, Wait)
@@ -185,7 +186,7 @@ def test_a_part_whose_a_b_fails_twice_is_given_up():
             event = replace(event, values=(100.0,) * action.runs)
         events.append(event)
     assert [step.culprits for step in action.outcome.steps] == [(6,)]
-    assert "positions 0 and 5 seem to differ, but no A/B between them did" in action.outcome.note
+    assert Note("part not confirmed", positions=(0, 5)) in action.outcome.notes
     first = next(k for k, e in enumerate(events) if e.purpose == "confirm" and e.index == 3)
     begun = [Pending(3, 1, "confirm", "b")]
     waiting = next_action(world.plan, events[:first], begun)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.core.alert import alerts_of
-from perfbisect.core.finding import DOUBTFUL, TOLD, Family, judge, without_told
+from perfbisect.core.finding import Family, Rejection, judge, without_told
 from perfbisect.core.finding_cause import Cells, causes_of
 from perfbisect.core.reported_series import CellSeries
 from tests.core.made_series import FIRST, cell, noise, step
@@ -59,14 +59,14 @@ def test_what_is_below_the_smallest_worth_telling_is_listed() -> None:
     (series,) = cell({"ttft:median": step(noise(4, 60, spread=0.004), 30, 1.03)})
     found = family(series)
     assert found.alerts == ()
-    assert [why for _, why in found.listed] == ["below the 5 % that are worth telling"]
+    assert [why for _, why in found.listed] == [Rejection("too small", least=0.05)]
 
 
 def test_a_series_that_begins_with_a_transient_knows_nothing_before_it() -> None:
     (series,) = cell({"peak_memory_mb:median": step(noise(5, 30, spread=0.0001), 0, 1.08, 2)})
     found = family(series)
     assert found.alerts == ()
-    assert [why for _, why in found.listed] == ["the series begins with it: what was before is not known"]
+    assert [why for _, why in found.listed] == [Rejection("starts the series")]
 
 
 def test_guards_and_what_follows_from_others_are_not_judged() -> None:
@@ -89,7 +89,7 @@ def test_a_doubtful_change_is_told_on_a_night_that_other_servers_name() -> None:
         )
     ]
     alone = judge([*own, *_many(14)], 0.05)
-    assert (own[0].cell, DOUBTFUL) in {(f.series.cell, why) for f, why in alone.listed}
+    assert (own[0].cell, "too doubtful") in {(f.series.cell, why.kind) for f, why in alone.listed}
     beside = judge([*own, *loud, *_many(14)], 0.05)
     told = {f.series.cell: f.joined for f in beside.alerts}
     assert told.pop(own[0].cell) == ("p/loud0", "p/loud1")
@@ -112,13 +112,13 @@ def test_a_mean_that_its_median_tells_is_not_told_twice() -> None:
     assert len(tails.alerts) == 1
     left = without_told(tails, medians)
     assert left.alerts == ()
-    assert [why for _, why in left.listed] == [f"{TOLD} e2el of that night"]
+    assert [why for _, why in left.listed] == [Rejection("told by the median", metric="e2el")]
     assert without_told(tails, Family((), (), medians.census)) == tails
 
 
 def test_quiet_series_say_nothing() -> None:
     assert judge(QUIET, 0.01).alerts == ()
-    assert DOUBTFUL not in {why for _, why in judge(QUIET, 0.001).listed}
+    assert "too doubtful" not in {why.kind for _, why in judge(QUIET, 0.001).listed}
 
 
 def together(factor: float) -> Family:

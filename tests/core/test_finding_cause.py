@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perfbisect.core.cause_facts import Cause
+import pytest
+
+from perfbisect.core.cause_facts import Cause, Evidence
 from perfbisect.core.finding import Finding, judge
 from perfbisect.core.finding_cause import Cells, causes_of, hit
 from perfbisect.core.reported_series import CellSeries
 from tests.core.made_series import cell, noise, step
+from tests.unreadable import make_unreadable
+
+
+@pytest.fixture(autouse=True, params=["sentences", "gibberish"])
+def rendering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Causes are the same whatever the sentences about their evidence say."""
+    if request.param == "gibberish":
+        make_unreadable(monkeypatch)
+
 
 TRAITS = {"chunk": frozenset({"chunk"}), "tts": frozenset({"chunk"})}
 NIGHTS = 30
@@ -36,19 +47,19 @@ def told(series: Sequence[CellSeries], of: str = "") -> tuple[Finding, Cause]:
 def test_a_step_that_stays_is_a_products() -> None:
     _, cause = told([*e2el("a", 1, at=15, factor=1.3), *quiet(("b", "c"))])
     assert cause.word == "product"
-    assert "it stayed for 15 nights" in cause.evidence[0]
+    assert cause.evidence[0] == Evidence("lasting", nights=15)
 
 
 def test_six_nights_and_back_are_as_good_as_a_step() -> None:
     finding, cause = told([*e2el("a", 1, at=15, factor=1.5, until=21), *quiet(("b", "c"))])
     assert (finding.found.shape, finding.after) == ("transient", tuple(range(15, 21)))
     assert cause.word == "product"
-    assert "it stayed for 6 nights" in cause.evidence[0]
+    assert cause.evidence[0] == Evidence("lasting", nights=6)
 
 
 def test_a_few_nights_of_one_server_are_not_enough() -> None:
     _, cause = told([*e2el("a", 1, at=NIGHTS - 3, factor=1.3), *quiet(("b", "c"))])
-    assert (cause.word, cause.evidence[0]) == ("unknown", "3 nights so far: the next tell whether it stays")
+    assert cause == Cause("unknown", (Evidence("few nights", nights=3),))
 
 
 def test_one_night_of_all_servers_is_the_nights() -> None:
@@ -57,14 +68,16 @@ def test_one_night_of_all_servers_is_the_nights() -> None:
     ]
     _, cause = told(series)
     assert cause.word == "night"
-    assert "4 of 4 servers moved together" in cause.evidence[0]
+    first = cause.evidence[0]
+    assert (first.kind, first.count, first.total) == ("servers moved", 4, 4)
 
 
 def test_one_night_of_those_that_run_one_thing_is_a_products() -> None:
     hit_by = [*e2el("chunk", 1, at=15, factor=3, until=16), *e2el("tts", 2, at=15, factor=2, until=16)]
     finding, cause = told([*hit_by, *quiet()], of="tts")
     assert cause.word == "product"
-    assert "every server that moved runs chunk, none of the 4 others does" in cause.evidence[0]
+    first = cause.evidence[0]
+    assert (first.kind, first.names, first.count) == ("shared trait", ("chunk",), 4)
     cells = Cells([*hit_by, *quiet()], traits)
     assert {one.cell.partition("/")[0]: hit(one, finding) for one in cells.beside(finding)} == {
         "chunk": True, "tts": True, "a": False, "b": False, "c": False, "d": False,
@@ -82,8 +95,16 @@ def test_what_says_nothing_by_itself_goes_with_its_server() -> None:
         f.series.metric: c for f, c in zip(found, causes, strict=True) if f.series.cell.startswith("chunk")
     }
     assert words["ttft"].word == "product"
-    assert "served by the same start, moved that night too" in words["ttft"].evidence[0]
-    assert not [text for text in words["ttft"].evidence if "too few cells" in text], "it is told by the other"
+    assert words["ttft"].evidence[0].kind == "same start moved"
+    assert words["ttft"].evidence[1:] == words["e2el"].evidence, "its own says nothing"
+
+
+def test_a_few_nights_are_enough_where_those_that_run_one_thing_moved() -> None:
+    both = [*e2el("chunk", 1, at=NIGHTS - 3, factor=1.3), *e2el("tts", 2, at=NIGHTS - 3, factor=1.3)]
+    finding, cause = told([*both, *quiet()], of="tts")
+    assert (finding.found.shape, len(finding.after)) == ("step", 3)
+    assert cause.word == "product"
+    assert [evidence.kind for evidence in cause.evidence] == ["lasting", "shared trait"]
 
 
 def test_a_mean_by_itself_is_never_a_products() -> None:
@@ -92,7 +113,7 @@ def test_a_mean_by_itself_is_never_a_products() -> None:
     cells = Cells([*series, *quiet(("b", "c"))], traits)
     found = judge([s for s in series if s.part == "mean"], 0.05).alerts
     (cause,) = causes_of(found, cells)
-    assert cause.word == "unknown" and "a few requests" in cause.evidence[0]
+    assert cause.word == "unknown" and cause.evidence[0].kind == "few requests moved"
 
 
 def test_a_cold_request_that_left_the_mean_for_the_client_s_own_time_is_the_instruments() -> None:
@@ -105,16 +126,16 @@ def test_a_cold_request_that_left_the_mean_for_the_client_s_own_time_is_the_inst
     found = judge([s for s in series if s.part == "mean"], 0.05).alerts
     (cause,) = causes_of(found, Cells([*series, *quiet(("b", "c"))], traits))
     assert cause.word == "instrument"
-    assert (
-        "110 s before the run that it measures, and 10 s until then; 40 s of slow requests"
-        in cause.evidence[1]
-    )
+    warm = cause.evidence[1]
+    assert (warm.kind, warm.before, warm.after) == ("warm-up added", 10.0, 110.0)
+    assert round(warm.saved_s) == 40
 
 
 def test_chunks_that_are_grouped_otherwise_are_no_slower_tokens() -> None:
     values = {"itl:median": step(noise(1, NIGHTS), 12, 1.3), "tpot:median": noise(2, NIGHTS)}
     _, cause = told([*cell(values, test="a"), *quiet(("b", "c"))], of="a")
-    assert cause.word == "unknown" and cause.evidence[0].startswith("tpot counts the same stream")
+    assert cause.word == "unknown"
+    assert cause.evidence[0] == Evidence("same stream unchanged", name="tpot")
     values["tpot:median"] = step(noise(2, NIGHTS), 12, 1.3)
     _, cause = told([*cell(values, test="a"), *quiet(("b", "c"))], of="a")
     assert cause.word == "product"
@@ -127,7 +148,7 @@ def test_a_level_that_single_nights_had_before_is_one_of_two_machines() -> None:
     words = [c for f, c in zip(found, causes_of(found, Cells(series, traits)), strict=True)
              if f.found.shape == "step"]  # fmt: skip
     assert [c.word for c in words] == ["unknown"]
-    assert "nights of two kinds, as machines are" in words[0].evidence[0]
+    assert words[0].evidence[0].kind == "level seen before"
 
 
 def with_tokens(test: str, seed: int, tokens: Sequence[float], factor: float) -> tuple[CellSeries, ...]:
@@ -145,7 +166,8 @@ def test_longer_prompts_of_the_same_data_set_explain_cells_that_do_not_count_the
     series = [*counted, *silent, *quiet(("c", "d"))]
     _, cause = told(series, of="b")
     assert cause.word == "workload"
-    assert "prompts have 700 tokens, 300 before in a/random@c4-n40" in cause.evidence[0]
+    first = cause.evidence[0]
+    assert (first.kind, first.cell) == ("same requests changed", "a/random@c4-n40")
     for others in ([*silent], [*counted, *with_tokens("b", 2, [6700.0] * NIGHTS, 6.0)]):
         _, cause = told([*others, *quiet(("c", "d"))], of="b")
         assert cause.word == "product", "nobody's prompts changed, or by far too little for six times as long"

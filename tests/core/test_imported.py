@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfbisect.core.bisect import Done, Imported, Measure, Measured, Plan, beliefs, next_action
+from perfbisect.core.bisect import Done, Imported, Measure, Measured, Plan, Reason, beliefs, next_action
 from tests.core.worlds import Bench
 
 
@@ -15,7 +15,9 @@ def world(step=0.3, n=64, **plan):
 def earlier(step=0.3, positions=(0, 64, 30, 38, 41, 50), shift=0.0, seed=9):
     """What an earlier job measured, on a day when everything was ``shift`` slower."""
     other = Bench(Plan(n=64), {40: step} if step else {}, 0.01, 0.008, seed, base=100 * (1 + shift))
-    return [Imported(i, other.answer(Measure(i, 2, "search", "")).values) for i in positions]
+    return [
+        Imported(i, other.answer(Measure(i, 2, "search", Reason("ends again"))).values) for i in positions
+    ]
 
 
 def play(bench, imported):

@@ -8,7 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from perfbisect.core.level import LEAST, STEP, Line, Scale, Told, above, between, judge
+from perfbisect.core.difference import Scale
+from perfbisect.core.level import LEAST, STEP, Line, Told, above, between, judge
 from perfbisect.core.metric import parse_metric
 
 LOWER, HIGHER, SHARE = Scale(), Scale(-1), Scale(1, absolute=True)

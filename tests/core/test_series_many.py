@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import false_discovery_control
 
 from perfbisect.core.series import FEWEST, Judged, Series
 from perfbisect.core.series_joint import events
-from perfbisect.core.series_many import detect_all, threshold
+from perfbisect.core.series_many import adjusted_p, detect_all, threshold
 
 
 def series(key: str, seed: int, at: int = 0, step: float = 0.0, n: int = 50, **given: object) -> Series:
@@ -23,6 +24,11 @@ BENJAMINI_HOCHBERG = (
     *(0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.000),
 )
 """The fifteen comparisons of their paper, of which four are rejected at 0.05."""
+
+
+@pytest.mark.parametrize("p", [BENJAMINI_HOCHBERG, (0.9, 0.01, 0.01, 0.5), (0.7,)])
+def test_adjusted_p_is_that_of_scipy(p: tuple[float, ...]) -> None:
+    assert adjusted_p(p) == pytest.approx(false_discovery_control(p))
 
 
 def test_the_threshold_is_that_of_the_paper() -> None:

@@ -84,13 +84,6 @@ def test_many_servers_count_as_six_at_most() -> None:
     )
 
 
-def test_a_file_that_a_cell_names_is_run_by_it() -> None:
-    named = replace(STREAMS[1], files=frozenset({"deploy/special.yaml"}))
-    cells = (STREAMS[0], named, *STREAMS[2:])
-    expected = 0.9 * LEAK * HIT * CLEAN * CLEAN + 0.1
-    assert factor("deploy/special.yaml", cells=cells) == pytest.approx(expected)
-
-
 def test_what_serves_an_unknown_model_says_nothing_of_models() -> None:
     cells = tuple(replace(cell, model="") for cell in STREAMS)
     assert factor("src/models/talk/x.py", cells=cells) == 1.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.core.bisect import Done, Measure, Measured, Pending, Plan, Skipped, Wait, next_action
+from perfbisect.core.bisect import Done, Measure, Measured, Pending, Plan, Reason, Skipped, Wait, next_action
 from tests.core.crews import Crew, minutes
 from tests.core.worlds import Bench
 
@@ -136,13 +136,15 @@ def in_the_middle():
     """An A/B of three launches on slot a, between which slot b measured; and the plan."""
     world, events, _ = searching()
     events = both_ends(events, "a", "b")
-    probes = [world.answer(Measure(index, 3, "search", "")) for index in (10, 20, 21, 30, 20, 21)]
+    probes = [
+        world.answer(Measure(index, 3, "search", Reason("ends again"))) for index in (10, 20, 21, 30, 20, 21)
+    ]
     probes = [replace(event, slot="b") for event in probes]
-    pair = [world.answer(Measure(index, 1, "confirm", "")) for index in (21, 20, 20)]
+    pair = [world.answer(Measure(index, 1, "confirm", Reason("pair"))) for index in (21, 20, 20)]
     # Between the levels: it speaks for neither side.
     values = {20: (100.0,), 21: (100.0 * math.exp(0.15),)}
     pair = [replace(event, slot="a", values=values[event.index]) for event in pair]
-    late = replace(world.answer(Measure(33, 1, "search", "")), slot="b")
+    late = replace(world.answer(Measure(33, 1, "search", Reason("ends again"))), slot="b")
     return world.plan, [*events, *probes, pair[0], late, pair[1], pair[2]]
 
 
@@ -181,7 +183,10 @@ def test_an_a_b_on_a_slot_that_is_no_more_begins_again():
 
 def test_a_slot_that_joins_late_sees_both_ends():
     world, events, _ = searching()
-    events = [*both_ends(events, "a"), replace(world.answer(Measure(20, 1, "search", "")), slot="a")]
+    events = [
+        *both_ends(events, "a"),
+        replace(world.answer(Measure(20, 1, "search", Reason("ends again"))), slot="a"),
+    ]
     first = next_action(world.plan, events, (), "b")
     assert (first.index, first.purpose) == (0, "end")
     events.append(replace(world.answer(first), slot="b"))

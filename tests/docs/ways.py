@@ -58,7 +58,6 @@ ELSEWHERE: dict[str, str] = {
     "wheels.example": "an index that nobody has",
     "--git-bisect": "a step of git's: tests/cli/test_git_bisect.py has them all",
     "base.json": "what an earlier check has written",
-    "--import": "of a job: tests/jobs/test_compare.py imports one",
     "+pip:": "asks the registry: tests/transcripts/swaps.txt has one",
     "--releases": "asks the registry, but for --versions: test_tutorial.py gives them",
     "--detach": "leaves a process: tests/cli/test_detach.py ends it",

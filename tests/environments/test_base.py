@@ -15,7 +15,7 @@ import pytest
 
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment, base
-from perfbisect.environments.base import SCHEMA, STAMP, Cabinet, read_stamp, write_safely
+from perfbisect.environments.base import SCHEMA, STAMP, Cabinet, read_stamp
 from perfbisect.errors import MachineError
 from perfbisect.system.git import Repository
 from tests.environments.conftest import overlay
@@ -138,7 +138,7 @@ def test_a_disk_that_is_full_when_the_stamp_is_written(
 
     builder = overlay(tmp_path, installed.interpreter, repository, history.base)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base.os, call, full)
+        patch.setattr(os, call, full)
         with pytest.raises(MachineError, match="No space left on device") as raised:
             builder.ensure(Change(history.slow), log=log, timeout=60)
     assert "PERFBISECT_CACHE" in (raised.value.next_step or "")
@@ -230,19 +230,3 @@ def test_the_stamp_says_what_was_built(
     found = read_stamp(built.folder)
     assert found is not None
     assert found.seconds == built.seconds
-
-
-def test_write_safely_leaves_the_old_file_or_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tmp_path / "file"
-    write_safely(target, "old")
-
-    def broken(*_: object) -> None:
-        raise OSError(errno.EIO, "disk")
-
-    monkeypatch.setattr(base.os, "replace", broken)
-    with pytest.raises(OSError, match="disk"):
-        write_safely(target, "new")
-    assert target.read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]

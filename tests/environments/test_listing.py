@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from perfbisect.core.change import Change
 from perfbisect.environments import Environment
-from perfbisect.environments.listing import list_environments, own_bytes
+from perfbisect.environments.listing import list_environments
+from perfbisect.environments.sizes import disk_bytes, own_bytes
 from perfbisect.system.git import Repository
 from tests.environments.conftest import overlay
 from tests.environments.tiny import TinyHistory
@@ -25,18 +24,21 @@ def test_newest_first_and_unfinished_last(
     older, newer = (builder.ensure(Change(sha), log=log, timeout=60) for sha in (history.slow, history.base))
     (tmp_path / "environments" / "dead").mkdir()
     found = list_environments(tmp_path)
-    assert [one.key for one in found] == [newer.key, older.key, "dead"]
-    assert [one.complete for one in found] == [True, True, False]
-    assert (found[1].change, found[1].spec, found[1].builder) == (history.slow, builder.spec, "overlay")
-    assert found[1].seconds == pytest.approx(older.seconds, abs=0.001)
-    assert found[0].age(found[0].built_at + 60) == pytest.approx(60)
+    assert [one.folder.name for one in found] == [newer.key, older.key, "dead"]
+    (first, second, third) = (one.stamp for one in found)
+    assert first is not None and second is not None and third is None
+    assert (second.change, second.spec, second.builder) == (history.slow, builder.spec, "overlay")
 
 
-def test_linked_files_are_not_its_own(tmp_path: Path) -> None:
-    inside = tmp_path / "inside"
+def test_linked_files_are_not_its_own_and_count_once(tmp_path: Path) -> None:
+    inside, beside = tmp_path / "inside", tmp_path / "beside"
     inside.mkdir()
-    (tmp_path / "outside").write_bytes(b"x" * 100_000)
-    (inside / "linked").hardlink_to(tmp_path / "outside")
+    beside.mkdir()
+    (beside / "linked").write_bytes(b"x" * 100_000)
+    (inside / "linked").hardlink_to(beside / "linked")
     (inside / "own").write_bytes(b"x" * 8192)
-    (inside / "own twice").hardlink_to(inside / "own")
     assert 8192 <= own_bytes(inside) < 100_000
+    assert own_bytes(beside) == 0
+    counted: set[tuple[int, int]] = set()
+    assert disk_bytes(inside, counted) >= 108_192
+    assert disk_bytes(beside, counted) == 0

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import re
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from perfbisect.core.attempt import Fault, Phase
-from perfbisect.errors import BuildError, ClientError, MachineError, ServerError
+from perfbisect.errors import (
+    BuildError,
+    ClientError,
+    FaultCode,
+    MachineError,
+    PerfbisectError,
+    ServerError,
+)
 from perfbisect.executors import fault_table
 from perfbisect.executors.fault_table import TABLE
-from perfbisect.executors.faults import Judge, VoidError
-from perfbisect.system import machine
+from perfbisect.executors.faults import BlamedError, Judge, VoidError
+from perfbisect.system import machine, ports
+from perfbisect.system.proc import signal_code
 
 NO_OOM = 10**9
 KILLED = (
@@ -34,6 +45,11 @@ WARNED = (
 ENDED = ServerError("the server ended with exit code 0 during the run")
 FAILED = ServerError("the server ended with exit code 1 before it was ready")
 FREE = "ValueError: Free memory on device cuda:0 (9.1/79.1 GiB) on startup is less than desired GPU memory "
+
+
+def caused(error: PerfbisectError, cause: OSError) -> PerfbisectError:
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
@@ -61,24 +77,24 @@ FREE = "ValueError: Free memory on device cuda:0 (9.1/79.1 GiB) on startup is le
         (FAILED, "ValueError: Model architectures ['X'] are not supported for now.", "change", "this model"),
         (FAILED, "requests.exceptions.HTTPError: 403 Client Error: Forbidden for url", "machine", "hub"),
         (FAILED, "CUDA error: uncorrectable ECC error encountered", "machine", "device or its driver"),
-        (ServerError("the server was ended by signal 15 during the run"), "", "machine", "from outside"),
-        (ServerError("the server was ended by signal 6 during the run"), "", "change", "crashed"),
-        (ServerError("the server had 2 requests unfinished when the limit"), "", "change", "hung"),
-        (ClientError("the client was ended by signal 11"), "", "client", "still answers"),
-        (ClientError("the client ended with exit code 2"), "bench serve: error: x", "client", "arguments"),
-        (
-            ClientError("the client ended with exit code 1: FileNotFoundError: a.json"),
-            "",
-            "client",
-            "dataset",
-        ),
-        (ClientError("the client did not end within 3600 s and was stopped"), "", "client", "client hung"),
-        (BuildError("compiled sources differ"), "torch.OutOfMemoryError", "change", "not built"),
-        (BuildError("uv: 503 Server Error: Service Unavailable"), "", "machine", "hub"),
-        (MachineError("the lease is lost: x.lock was removed"), "", "machine", "lease"),
-        (MachineError("torch.OutOfMemoryError"), "", "machine", "machine failed"),
-        (OSError(28, "No space left on device"), "", "machine", "disk is full"),
-        (VoidError("void: other work used 60% of 2 processor(s)"), "", "machine", "over the limit"),
+        (ServerError("?", code=signal_code(15)), "", "machine", "from outside"),
+        (ServerError("?", code=signal_code(6)), "", "change", "crashed"),
+        (ServerError("?", code="server_hung"), "", "change", "hung"),
+        (ServerError("?", output="CUDA out of memory"), "", "change", "out of device memory"),
+        (ClientError("?", code=signal_code(11)), "", "client", "still answers"),
+        (ClientError("?", code=signal_code(9)), "", "machine", "from outside"),
+        (ClientError("?"), "bench serve: error: x", "client", "arguments"),
+        (ClientError("?", output="FileNotFoundError: a.json"), "", "client", "dataset"),
+        (ClientError("?", code="client_hung"), "", "client", "client hung"),
+        (ClientError("?", code="client_hung"), "OSError: [Errno 28] x", "machine", "disk is full"),
+        (BuildError("?"), "torch.OutOfMemoryError", "change", "not built"),
+        (BuildError("?", output="503 Server Error: Service Unavailable"), "", "machine", "hub"),
+        (MachineError("?", code="lease_lost"), "", "machine", "lease"),
+        (MachineError("?", output="torch.OutOfMemoryError"), "", "machine", "machine failed"),
+        (OSError(errno.ENOSPC, "?"), "", "machine", "disk is full"),
+        (caused(MachineError("?"), OSError(errno.EMFILE, "?")), "", "machine", "file descriptor"),
+        (VoidError("?"), "", "machine", "over the limit"),
+        (ports.SharedPortError("?", code="port_taken"), "", "machine", "a port is taken"),
     ],
 )
 def test_whose_it_is(error: Exception, log: str, fault: Fault, means: str) -> None:
@@ -107,6 +123,34 @@ def test_every_pattern_finds_its_own_example() -> None:
     for row in TABLE:
         if row.pattern:
             assert re.search(row.pattern, row.example), row.means
+
+
+TEMPTING = "; ".join(row.example for row in TABLE) + "; void: x; the lease is lost; ended by signal 9"
+CODES = set(get_args(FaultCode))
+KINDS = (BuildError, ServerError, ClientError, MachineError, ports.SharedPortError)
+
+
+@pytest.mark.parametrize("phase", ["launch", "stop"])
+@pytest.mark.parametrize("kind, code", list(product(KINDS, [None, *get_args(FaultCode)])))
+def test_our_message_decides_nothing(
+    kind: type[PerfbisectError], code: FaultCode | None, phase: Phase
+) -> None:
+    """Each error class with each code: the message "x" has the row of one that names every cause."""
+    plain, tempting = (Judge(NO_OOM).row(kind(text, code=code), phase) for text in ("x", TEMPTING))
+    assert plain is tempting
+
+
+def test_code_reaches_its_row_or_one_of_the_part_that_failed() -> None:
+    reached = {Judge(NO_OOM).row(kind("x", code=code), "launch").code for kind, code in product(KINDS, CODES)}
+    assert reached == CODES == {row.code for row in TABLE}
+
+
+def test_blamed_error_keeps_its_row() -> None:
+    judge = Judge(NO_OOM)
+    hung = ServerError(TEMPTING, code="server_hung")
+    blamed = BlamedError(hung, judge.row(hung, "bench"), "x")
+    for phase in ("bench", "stop"):
+        assert judge.row(blamed, phase, TEMPTING).code == "server_hung"  # type: ignore[arg-type]
 
 
 def test_every_failure_has_a_row() -> None:

@@ -181,7 +181,7 @@ def test_measurement_survives_a_disk_too_full_for_its_file(
     "error, fault, said",
     [
         (BuildError("compiled sources differ", where="build.log"), "change", "compiled sources differ"),
-        (BuildError("uv: No space left on device"), "machine", "the disk is full: uv: No space"),
+        (BuildError("uv failed", output="No space left on device"), "machine", "the disk is full: uv failed"),
         (MachineError("lock is held"), "machine", "lock is held"),
         (
             OSError(28, "No space left on device", "/cache/x"),

@@ -81,6 +81,9 @@ def test_worse_than_the_baseline_by_more_fails(new_job: MakeJob, baseline: Calla
     assert (document.word, document.how, document.finished) == ("failed", "baseline", True)
     assert document.low is not None and document.high is not None
     assert 0.03 < document.low < 0.1 < document.high
+    recorded = document.recorded[0].value
+    assert document.value is not None and recorded is not None and document.effect is not None
+    assert document.value / recorded - 1 == pytest.approx(document.effect, abs=1e-9)
     assert document.sentences[0].startswith(
         "010101010101 against the baseline 000000000000 (8 launches of 2026-01-01, job "
     )
@@ -140,6 +143,8 @@ def test_two_values_are_a_line(new_job: MakeJob) -> None:
     good = checked(new_job(), World(CHANGES, 1, factor=1.02, tau=0.01), level)
     assert (good.word, len(good.launches)) == ("passed", 2)
     assert good.line == pytest.approx((14 * 21) ** 0.5)
+    assert good.value is not None and good.effect is not None
+    assert good.value / good.line - 1 == pytest.approx(good.effect, abs=1e-9)
     assert "on the good side of it" in good.sentences[0]
     bad = checked(new_job(), World(CHANGES, 1, factor=1.45, tau=0.01), level)
     assert bad.word == "failed"
@@ -162,6 +167,8 @@ def test_the_ends_of_a_comparison_are_a_line(new_job: MakeJob) -> None:
     world = World(CHANGES, None, tau=0.01, seed=3)
     document = checked(new_job(), world, Level(ends=ends))
     assert document.word == "passed"
+    assert document.value is not None and document.line is not None and document.effect is not None
+    assert document.value / document.line - 1 == pytest.approx(document.effect, abs=1e-9)
     assert "good 000000000000 at" in document.sentences[0]
     assert "bad 010101010101 at" in document.sentences[0]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from perfbisect.core.attempt import RunResult
 from perfbisect.executors import AttemptRequest
@@ -66,6 +68,7 @@ def test_a_guard_that_never_varied_did_not_move(job: Job) -> None:
     world = Counting(CHANGES, 1, factor=1.3, tau=0.005)
     guard = row_of(measured(job, world, cell=cell(guards=("failed", "images"))), "images")
     assert (guard.guard, guard.word, guard.note) == (True, "same", "one value in every run")
+    assert (guard.left, guard.right, guard.effect) == (1.0, 1.0, 0.0)
 
 
 def test_a_rise_of_failures_is_still_a_regression(job: Job) -> None:
@@ -88,3 +91,55 @@ def test_a_single_failure_is_judged_by_launches(job: Job) -> None:
     guard = row_of(measured(job, Counting(CHANGES, 1, factor=1.3, tau=0.005, lost=once)), "failed")
     assert guard.note == ""
     assert guard.low < 0 < guard.high
+
+
+def test_a_guard_whose_median_launches_agree_is_not_named_as_open(job: Job) -> None:
+    lost = iter([20])
+    world = Counting(CHANGES, 1, factor=0.7, tau=0.005, lost=lambda *_: next(lost, 0))
+    document = measured(job, world, blocks=2)
+    guard = row_of(document, "failed")
+    assert (document.word, document.launches_a_side, guard.word) == ("improvement", 4, "inconclusive")
+    assert guard.left != guard.right
+    assert not any("not told yet" in text for text in document.sentences)
+
+
+@settings(max_examples=12)
+@given(
+    factor=st.floats(0.5, 2.0),
+    tau=st.floats(0.001, 0.15),
+    failures=st.lists(st.integers(0, 3), min_size=2, max_size=2),
+    blocks=st.integers(1, 3),
+    seed=st.integers(0, 999),
+)
+def test_every_row_shows_sides_whose_ratio_is_its_effect(
+    tmp_path_factory: pytest.TempPathFactory,
+    factor: float,
+    tau: float,
+    failures: list[int],
+    blocks: int,
+    seed: int,
+) -> None:
+    job = Jobs(tmp_path_factory.mktemp("jobs")).new(Clock()(), "abcd")
+    world = Counting(
+        CHANGES,
+        1,
+        factor=factor,
+        tau=tau,
+        seed=seed,
+        lost=lambda position, k: failures[position] * k,
+        tokens=lambda position: 32.0 - 5 * position,
+    )
+    document = measured(job, world, blocks=blocks)
+    assert {"tpot", "tpot:p99", "output_throughput", "failed"} <= {row.name for row in document.metrics}
+    for row in document.metrics:
+        shown = row.right - row.left if row.absolute else row.right / row.left - 1
+        assert shown == pytest.approx(row.effect, abs=1e-9), row.name
+        assert row.low <= row.effect <= row.high, row.name
+        if row.headline:
+            assert row.effect == document.effect
+
+
+def test_nothing_stands_beside_each_other_before_the_first_block(job: Job) -> None:
+    document = measured(job, World(CHANGES, 1, tau=0.01), budget=2.0)
+    assert 0 < len(document.launches) < 4
+    assert (document.effect, document.metrics) == (None, ())

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from perfbisect.core.attempt import Failure
+from perfbisect.core.attempt import Failure, Fault, Phase
 from perfbisect.core.change import Change
 from perfbisect.errors import MachineError
 from perfbisect.executors import AttemptRequest
@@ -22,7 +22,7 @@ from perfbisect.render.notices import Told
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import read
 from tests.jobs.conftest import MakePlan
-from tests.jobs.world import PowerCut, Watch, World, history, verdict
+from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
 
 NewJob = Callable[[BisectPlan, Watch, World], Job]
 REFUSES = Failure("launch", "change", "it ended with exit code 1", "/log")
@@ -186,3 +186,37 @@ def test_three_hundred_commits_of_which_thirty_per_cent_cannot_be_served(
 
 def history_of(count: int) -> tuple[Change, ...]:
     return tuple(Change(f"{i:040x}"[::-1], "commit", f"Change {i}") for i in range(count))
+
+
+TEMPTING = "by rule: void; the machine failed; the client failed; No space left on device; position 3"
+
+
+@pytest.mark.parametrize("phase", ["build", "launch", "bench"])
+@pytest.mark.parametrize("fault", ["machine", "client", "change"])
+def test_reason_of_a_failure_decides_nothing(
+    plan_for: MakePlan, new_job: NewJob, phase: Phase, fault: Fault
+) -> None:
+    """Launches, waits and events are the same, whatever the reasons of the failures say."""
+
+    def decisions(reason: str) -> tuple[list[str], list[str], list[float], str]:
+        world, watch = World(history(12).changes, slow=5), Watch()
+        failure = Failure(phase, fault, reason, "/log", "machine_failed")
+        world.fault = lambda n, _: failure if n in (3, 6) else None
+        job = new_job(plan_for(world), watch, world)
+        report = verdict(job, watch, world)
+        return [r.change.id for r in world.requests], kinds(job), watch.waits, report.outcome
+
+    assert decisions("x") == decisions(TEMPTING)
+
+
+def test_journal_keeps_the_code_of_a_failure(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = World(history(12).changes, slow=5), Watch()
+    failure = Failure("launch", "machine", "no port", "/log", "port_taken")
+    world.fault = lambda n, _: failure if n == 2 else None
+    job = new_job(plan_for(world), watch, world)
+    verdict(job, watch, world)
+    failed = [e.data["attempt"]["failure"] for e in read(job.journal).events if e.kind == "failed"]
+    assert [one["code"] for one in failed] == ["port_taken"]
+    assert [
+        x.attempt.failure for x in launches(read(job.journal).events) if x.attempt and x.end == "failed"
+    ] == [failure]

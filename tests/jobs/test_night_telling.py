@@ -97,7 +97,7 @@ def test_a_webhook_is_told_of_findings(place: Place) -> None:
         assert step.run(made_quiet_night()).told == "left out: there is nothing to tell"
         assert made.got == []
         assert step.run(made_night()).told == "told http://127.0.0.1/(redacted)"
-        always = steps(place, f"tell: {{webhook: {{url: {NAME}, format: slack, when: always}}}}\n", variables)
+        always = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", variables)
         always["webhook"].run(made_quiet_night())
     first, second = made.got
     assert (first["schema"], first["link"]) == (

@@ -10,7 +10,7 @@ import pytest
 from perfbisect.core.night_worth import Rules
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.nightly_plan import night_plan_of
-from perfbisect.jobs.nightly_read import BY_RULE, judge
+from perfbisect.jobs.nightly_read import judge
 from perfbisect.jobs.nightly_search import Earlier, cases, earlier
 from perfbisect.jobs.nightly_state import state_of
 from perfbisect.jobs.track_state import mark
@@ -21,6 +21,7 @@ from perfbisect.render.nightly_lines import nightly_lines
 from perfbisect.store.series import SeriesStore
 from tests.jobs.nights import CONFIG, EACH, Place, make_place, make_repository
 from tests.jobs.world import PowerCut
+from tests.unreadable import GIBBERISH, make_unreadable
 
 SLOW = 8
 """The first night that is slow."""
@@ -200,6 +201,25 @@ def test_the_instrument_blames_nobody(place: Place) -> None:
     assert {one.state for night in found for one in night.bisections} <= {"not worth it"}
 
 
+def test_a_rule_that_nobody_can_read_closes_and_reopens(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That a rule closed an alert, and no person, is not in its reason."""
+    make_unreadable(monkeypatch)
+    slow(place)
+    place.text += "bisect: {when: never}\n"
+    nights(place, 0, SHOWN)
+    with SeriesStore.of(place.folder / "state") as store, store.transaction():
+        for record in store.alerts.all():
+            store.alerts.mark(record.alert.id, "closed", GIBBERISH, by_rule=True)
+    again = place.night(SHOWN + 1)
+    assert {alert.change for alert in again.alerts} == {"reopened"}
+    with SeriesStore.of(place.folder / "state") as store:
+        for record in store.alerts.all():
+            mark(store, record.alert.id, "closed", "by rule: ours")
+    assert place.night(SHOWN + 2).alerts == (), "a person closed them"
+
+
 @pytest.mark.parametrize("lasted", [5, 3])
 def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int) -> None:
     slow(place, until=SLOW + lasted)
@@ -216,7 +236,9 @@ def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int)
     assert changes.count("closed") == 1
     assert changes.index("opened") < changes.index("closed")
     assert changes[-1] == "closed", "and is not told again"
-    assert told[-1][1].startswith(BY_RULE)
+    with SeriesStore.of(place.folder / "state") as store:
+        (record,) = [x for x in store.alerts.all() if x.alert.metric == "tpot" and x.alert.worse]
+    assert (record.alert.state, record.by_rule, record.alert.why) == ("closed", True, told[-1][1])
     said = {one.why for night in found for one in night.bisections}
     assert said == {"the configuration says bisect: {when: never}"}
     assert [one.exit_code for one in found].count(3) == 1
@@ -234,7 +256,7 @@ def test_what_is_not_found_any_more_is_closed_by_rule(place: Place) -> None:
     until = f"2026-01-{SHOWN + 2:02}"
     assert (gone.change, gone.why) == (
         "closed",
-        f"{BY_RULE}it is not found any more in the nights up to {until}",
+        f"by rule: it is not found any more in the nights up to {until}",
     )
     with SeriesStore.of(place.folder / "state") as store:
         assert store.alerts.get("20260101-beef").alert.state == "closed"

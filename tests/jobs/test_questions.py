@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import pytest
 
 from perfbisect.core.change import Change
 from perfbisect.core.metric import parse_metric
+from perfbisect.core.plan import Note, NoteKind, Reason, ReasonKind
 from perfbisect.environments import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.again import with_metric
@@ -16,6 +18,7 @@ from perfbisect.jobs.bisect import amend
 from perfbisect.jobs.expect import Noise
 from perfbisect.jobs.plan import Aside, BisectPlan, Extras
 from perfbisect.jobs.planned import plan_document
+from perfbisect.jobs.words import note_sentence, reason_sentence
 from perfbisect.render.documents import ReportDocument
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import read
@@ -59,6 +62,38 @@ class TestFix:
         with pytest.raises(BuildError, match="the bad end 000000000000") as caught:
             plan_for(world, FakeBuilder(refused={world.changes[0].id: Refusal("no wheel")}), extras=FIX)
         assert "--bad" in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize(
+    ("find", "ends_swapped", "one_build"),
+    [
+        ("regression", "the bad end is better than the good end", "only the bad end shows the step"),
+        ("fix", "the good end is worse than the bad end", "only the good end shows the step"),
+    ],
+)
+def test_notes_are_made_from_the_direction(
+    plan_for: MakePlan, find: Literal["regression", "fix"], ends_swapped: str, one_build: str
+) -> None:
+    world = World(history(5).changes, slow=2)
+    plan = plan_for(world, extras=Extras(find=find))
+    assert note_sentence(Note("ends swapped", effect=0.1), plan).startswith(ends_swapped)
+    assert note_sentence(Note("one build", positions=(plan.last,)), plan).startswith(one_build)
+    first, last = world.changes[0].short, world.changes[-1].short
+    steps = Note("more steps", positions=(0, plan.last), effect=0.1, whole=0.3)
+    assert note_sentence(steps, plan) == (
+        "more than one step: the culprit's step (+10.0%) is not the whole change (+30.0%); "
+        f"{first}, {last} lies at neither level"
+    )
+    parts = Note("parts unsettled", spans=((0, 1), (1, plan.last)))
+    middle = world.changes[1].short
+    assert note_sentence(parts, plan).endswith(f"settled of {first} to {middle}, {middle} to {last}")
+
+
+@pytest.mark.parametrize("find", ["regression", "fix"])
+def test_every_reason_and_note_has_a_sentence(plan_for: MakePlan, find: Literal["regression", "fix"]) -> None:
+    plan = plan_for(World(history(5).changes, slow=2), extras=Extras(find=find))
+    assert all(reason_sentence(Reason(kind), plan) for kind in get_args(ReasonKind))
+    assert all(note_sentence(Note(kind), plan) for kind in get_args(NoteKind))
 
 
 class Stairs(World):

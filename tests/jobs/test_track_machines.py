@@ -13,12 +13,12 @@ from perfbisect.core.point import Point
 from perfbisect.errors import UsageError
 from perfbisect.jobs.track_detect import detect, look
 from perfbisect.jobs.track_rebaseline import rebaseline
-from perfbisect.jobs.track_series import series_of
 from perfbisect.jobs.track_site import site
 from perfbisect.jobs.track_trend import trend
 from perfbisect.render.detect_lines import detect_lines
 from perfbisect.store.series import SeriesStore
 from tests.jobs.test_track_detect import keep, points
+from tests.sources.made import series_of
 
 TABLE = load_suspect_table()
 CELL = "omni/random@c4-n40"

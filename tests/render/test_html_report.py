@@ -95,7 +95,7 @@ def test_the_page_is_small_beside_the_plotting_script(rich: ReportDocument) -> N
 
 
 def test_what_is_ours_in_the_page_names_no_address() -> None:
-    shipped = Path(html_report.__file__).parent / "templates"
+    shipped = Path(html_report.__file__).parents[1] / "report" / "templates"
     found = {
         path.name: re.findall(r"https?:|//[a-z]|@import|url\(", path.read_text())
         for path in shipped.iterdir()
@@ -246,7 +246,7 @@ def test_the_reverted_end_stands_beyond_the_range(rich: ReportDocument) -> None:
 
 
 def test_every_colour_is_one_of_both_themes(rich: ReportDocument) -> None:
-    style = (Path(html_report.__file__).parent / "templates" / "report.css").read_text()
+    style = (Path(html_report.__file__).parents[1] / "report" / "templates" / "report.css").read_text()
     light, dark = style.split("@media (prefers-color-scheme: dark)")
     named = {text[1:] for text in strings(figures(rich)) if re.fullmatch(r"@[a-z]+\d?", text)}
     assert {"end", "search", "confirm", "culprit", "slot1"} <= named

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from perfbisect.render.documents import LaunchDocument, ReportDocument
-from perfbisect.render.levels import Level, levels, mean, pairs, steps, times
+from perfbisect.render.levels import Level, levels, pair_levels, pairs, steps, times
 from tests.jobs.world import Watch
 
 
@@ -91,6 +89,11 @@ def test_times_are_as_told_else_by_the_clock_else_one_after_the_other(report: Re
     assert times(()) == ()
 
 
-def test_the_mean_is_geometric_and_of_what_is_positive() -> None:
-    assert mean([2.0, 8.0, None, 0.0, -3.0]) == pytest.approx(math.sqrt(16.0))
-    assert mean([]) is None
+def test_the_levels_of_an_ab_are_as_far_apart_as_its_effect(report: ReportDocument) -> None:
+    assert report.confirmed is not None
+    found = pairs(report)
+    effect = report.confirmed.effect
+    a, b = pair_levels(found, effect)
+    assert b / a - 1 == pytest.approx(effect)
+    values = [x.value for pair in found for x in pair if x.value is not None]
+    assert min(values) < a < b < max(values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.render.night_markdown import cut, night_markdown
-from perfbisect.render.night_messages import json_message, slack_message
+from perfbisect.render.night_messages import json_message
 from perfbisect.render.night_words import NOTHING, headline, summary
 from tests.render.night_made import HOSTILE, alert, night, quiet_night, row, search
 
@@ -85,7 +84,7 @@ def test_an_event_is_told_once_by_its_largest_finding() -> None:
     ]
     assert "old" not in night_markdown(made), "the evidence was told when it was new"
     assert headline(made) == "1 regression, 1 regression over; 1 finding of earlier nights still there"
-    assert slack_message(made)["text"] == f"vllm-cpu: {headline(made)}"
+    assert json_message(made)["text"] == f"vllm-cpu: {headline(made)}"
 
 
 def test_nothing_of_others_acts_in_the_markdown() -> None:
@@ -129,34 +128,3 @@ def test_the_message_for_programs() -> None:
     assert message["commits"][0]["id"] == "c0ffee" + "0" * 34
     assert [one["what"] for one in message["failed"]] == ["text_big", "publish"]
     assert message["link"] == "https://ci.example/1"
-
-
-def texts(message: dict[str, Any]) -> list[str]:
-    return [message["text"], *(b["text"]["text"] for b in message["blocks"] if b["text"]["type"] == "mrkdwn")]
-
-
-def test_the_message_for_slack() -> None:
-    message = slack_message(night(), link="https://ci.example/1?a=1&b=2")
-    assert message["blocks"][0] == {
-        "type": "header",
-        "text": {
-            "type": "plain_text",
-            "text": "vllm-cpu: 1 regression, 1 commit named, 1 cell failed, publish failed",
-        },
-    }
-    told = "\n".join(texts(message))
-    assert "*engine*: 0.32.0" in told
-    assert "&lt;!channel&gt;" in told
-    assert re.findall(r"<[^>]*>", told) == ["<https://ci.example/1?a=1&amp;b=2|The job>"], (
-        "its one link is ours"
-    )
-
-
-def test_slack_takes_however_much_there_is() -> None:
-    many = tuple(alert(id=str(n), event=f"event-{n}", cell="&" * 200) for n in range(200))
-    cells = tuple(replace(cell, reason="&" * 500) for cell in night().cells * 50)
-    message = slack_message(night(alerts=many, cells=cells, bisections=(search(),) * 60))
-    assert len(message["blocks"]) <= 50
-    assert len(message["blocks"][0]["text"]["text"]) <= 150
-    assert all(0 < len(text) <= 3000 for text in texts(message))
-    assert [re.findall(r"and (\d+) more$", text) for text in texts(message)[2:]] == [["198"], ["52"], ["50"]]

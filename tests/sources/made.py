@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from perfbisect.core.reported_series import CellSeries, gather
+from perfbisect.jobs.track_series import eras_of, points_of
+from perfbisect.store.series import SeriesStore
 
 RAW = "data/buildkite_nightly_raw"
 RESULTS = "tests/dfx/perf/results"
@@ -119,3 +124,9 @@ def nights(
         ended = began + timedelta(seconds=100)
         document = served(median_audio_ttfp_ms=value, date=f"{ended:%Y%m%d-%H%M%S}", **changed)
         result(root, str(first + place), name_of(test, at=f"{began:%Y%m%d-%H%M%S}"), document)
+
+
+def series_of(store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "") -> Iterator[CellSeries]:
+    """Every series of the store, by lineage; ``cells`` and ``metric`` select."""
+    for name, points in points_of(store, cells):
+        yield from gather(points, eras_of, metric=metric, cell=name)

@@ -13,10 +13,11 @@ from perfbisect.core.change import Change
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.window import ordered
 from perfbisect.jobs.track_ingest import ingest
-from perfbisect.jobs.track_series import series_of, window_between
+from perfbisect.jobs.track_series import window_between
 from perfbisect.sources import Asked
 from perfbisect.store.series import SeriesStore
 from tests.shared import data
+from tests.sources.made import series_of
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import signal
@@ -104,6 +103,7 @@ def test_a_last_line_of_zeros_is_torn_too(tmp_path: Path) -> None:
         b"{}\n",
         b"[]\n",
         b"not json\n",
+        b'{"schema":0,"seq":1,"time":"2026-01-02T03:04:05+00:00","event":"verdict","data":{}}\n',
         b'{"schema":1,"seq":7,"time":"2026-01-02T03:04:05+00:00","event":"verdict","data":{}}\n',
         b'{"schema":1,"seq":1,"time":"yesterday","event":"verdict","data":{}}\n',
         b'{"schema":1,"seq":1,"time":"2026-01-02T03:04:05","event":"verdict","data":{}}\n',
@@ -136,42 +136,11 @@ def test_a_later_schema_is_refused_even_on_the_last_line(tmp_path: Path) -> None
     assert path.read_bytes().endswith(later)
 
 
-def test_a_journal_of_schema_0_is_migrated_and_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    old = [
-        {"kind": "plan", "at": 1767323045.25, "verb": "bisect"},
-        {"kind": "started", "at": 1767323046, "attempt": "a1", "position": 0},
-        {"kind": "abandoned", "at": 1767323050, "attempt": "a1", "reason": "killed", "minutes": 0.5},
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in old))
-    with Journal(path, clock=clock) as journal:
-        journal.append("verdict", {"word": "found"})
-    events = read(path).events
-    assert [(e.seq, e.kind) for e in events] == [
-        (0, "plan"),
-        (1, "started"),
-        (2, "abandoned"),
-        (3, "verdict"),
-    ]
-    assert events[0].time == "2026-01-02T03:04:05.250000+00:00"
-    assert events[0].data == {"verb": "bisect"}
-    assert events[1].data == {"attempt": "a1", "position": 0, "runs": 1, "why": ""}
-    assert events[2].data == {"attempt": "a1", "reason": "killed", "minutes": 0.5}
-
-
-@pytest.mark.parametrize(
-    "line", ['{"kind":"plan"}', '{"kind":"plan","at":"now"}', '{"kind":"plan","at":true}']
-)
-def test_schema_0_without_a_time_is_no_event(line: str) -> None:
-    with pytest.raises(ValueError, match="is not a time"):
-        parse(line, 0)
-
-
 def test_newer_than_now_is_told_apart_from_broken() -> None:
     with pytest.raises(NewerSchemaError):
-        parse('{"schema": 99}', 0)
+        parse('{"schema": 99}')
     with pytest.raises(ValueError, match="not a version"):
-        parse('{"schema": "one"}', 0)
+        parse('{"schema": "one"}')
 
 
 def test_times_are_written_in_utc() -> None:

@@ -1,4 +1,4 @@
-"""The store's tables: made, brought up to date with a copy first, refused."""
+"""The store's tables: created whole or not at all; files of others are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.store.series_schema import MIGRATIONS, open_store
+from perfbisect.store import series_schema
+from perfbisect.store.series_schema import VERSION, open_store
 
 
 def tables(path: Path) -> set[str]:
@@ -23,60 +24,38 @@ def version(path: Path) -> int:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def older(path: Path) -> None:
-    """A store of version 1, with a build in it."""
-    with contextlib.closing(open_store(path, MIGRATIONS[:1])) as connection:
-        connection.execute(
-            "INSERT INTO builds VALUES (1, 'kanban', 'p', '6433', '', '', '', '', '', '', 0, 0)"
-        )
-
-
 def test_a_new_store_has_this_version(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "series.sqlite"
     open_store(path).close()
-    assert version(path) == len(MIGRATIONS)
-    assert {"builds", "files", "points", "rejections", "logs"} <= tables(path)
-    assert list(path.parent.glob("*.bak")) == []
-
-
-def test_an_older_store_is_copied_first_and_loses_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "series.sqlite"
-    older(path)
-    assert "logs" not in tables(path)
+    assert version(path) == VERSION
+    assert {"builds", "files", "points", "rejections", "logs", "alerts"} <= tables(path)
     with contextlib.closing(open_store(path)) as connection:
-        assert connection.execute("SELECT name FROM builds").fetchall() == [("6433",)]
-    assert version(path) == len(MIGRATIONS)
-    assert "logs" in tables(path)
-    backup = tmp_path / "series.sqlite.v1.bak"
-    assert version(backup) == 1
-    assert "logs" not in tables(backup)
-    with contextlib.closing(sqlite3.connect(backup)) as connection:
-        assert connection.execute("SELECT name FROM builds").fetchall() == [("6433",)]
+        assert connection.execute("SELECT count(*) FROM builds").fetchall() == [(0,)]
 
 
-def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> None:
+def test_tables_are_created_all_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "series.sqlite"
-    older(path)
-
-    def half(connection: sqlite3.Connection) -> None:
-        connection.execute("CREATE TABLE half (x)")
-        raise sqlite3.OperationalError("disk is full")
-
-    with pytest.raises(MachineError, match="disk is full"):
-        open_store(path, (MIGRATIONS[0], half))
-    assert version(path) == 1
-    assert "half" not in tables(path)
-    open_store(path).close()
-    assert version(path) == len(MIGRATIONS)
-
-
-def test_a_later_store_is_not_touched(tmp_path: Path) -> None:
-    path = tmp_path / "series.sqlite"
-    open_store(path, (*MIGRATIONS, lambda connection: None)).close()  # noqa: ARG005
-    with pytest.raises(UsageError, match="a later perfbisect") as caught:
+    whole = series_schema._TABLES
+    monkeypatch.setattr(series_schema, "_TABLES", whole + "CREATE TABLE builds (x);\n")
+    with pytest.raises(MachineError, match="already exists"):
         open_store(path)
-    assert caught.value.next_step == "upgrade perfbisect"
-    assert version(path) == len(MIGRATIONS) + 1
+    assert version(path) == 0
+    assert tables(path) == set()
+    monkeypatch.setattr(series_schema, "_TABLES", whole)
+    open_store(path).close()
+    assert version(path) == VERSION
+
+
+@pytest.mark.parametrize("other", [VERSION - 1, VERSION + 1])
+def test_a_store_of_another_version_is_not_touched(tmp_path: Path, other: int) -> None:
+    path = tmp_path / "series.sqlite"
+    open_store(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {other}")
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=f"another perfbisect: version {other}, this one reads {VERSION}"):
+        open_store(path)
+    assert path.read_bytes() == before
 
 
 def test_what_is_no_store_of_ours_is_refused(tmp_path: Path) -> None:

@@ -42,6 +42,12 @@ def test_a_range_that_is_none(good: str, bad: str, told: str) -> None:
         between("toy", KNOWN, good, bad)
 
 
+def test_the_ends_have_the_names_that_the_user_gave_them() -> None:
+    with pytest.raises(RevisionError, match=r"bad 0\.12\.0 is newer than good 0\.9\.0") as caught:
+        between("toy", KNOWN, "0.12.0", "0.9.0", ("bad", "good"))
+    assert str(caught.value.next_step).startswith("--bad 0.9.0 --good 0.12.0")
+
+
 def answer(monkeypatch: pytest.MonkeyPatch, code: int, out: str, err: str) -> None:
     monkeypatch.setattr(
         releases.subprocess, "run", lambda *a, **_: subprocess.CompletedProcess(a, code, out, err)

@@ -15,7 +15,7 @@ import pytest
 
 from perfbisect.errors import Interrupted, MachineError, ServerError
 from perfbisect.families import Endpoint, Request, ServerCommand
-from perfbisect.system import ports, proc, web
+from perfbisect.system import http, ports, proc
 from perfbisect.system.server import Server, counters, hit_rate
 from tests.system.stand_ins import ENV, listen, until
 
@@ -338,5 +338,5 @@ def test_nobody_answers() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        with pytest.raises(web.NoAnswerError, match="refused"):
-            web.get(f"http://127.0.0.1:{port}/", 5.0)
+        with pytest.raises(http.NoAnswerError, match="refused"):
+            http.get(f"http://127.0.0.1:{port}/", 5.0)

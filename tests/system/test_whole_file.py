@@ -36,14 +36,15 @@ def test_a_link_and_a_pipe_stay_what_they_are(tmp_path: Path) -> None:
         os.close(reader)
 
 
-def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failure_leaves_the_old_file(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_whole(path, "old")
 
-    def full(_: int) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, call, full)
     with pytest.raises(MachineError, match="No space left") as caught:
         write_whole(path, "new")
     assert caught.value.where == str(path)

@@ -1,0 +1,1 @@
+"""Reports rendered for terminal, Markdown and HTML."""

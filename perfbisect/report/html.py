@@ -1,0 +1,117 @@
+"""Reports as HTML pages that open from disk.
+
+A page holds Plotly's script and loads nothing; its policy lets no other script run than the two it was
+written with. Every text is made harmless and escaped where it is printed, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfbisect.render.safe import line
+from perfbisect.report.document import (
+    Block,
+    Code,
+    Command,
+    Figure,
+    Items,
+    KeyValues,
+    Paragraph,
+    Report,
+    Table,
+    parts_of,
+)
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_LONGEST = 8000
+_KINDS: Mapping[type, str] = {
+    Paragraph: "paragraph",
+    Items: "items",
+    Table: "table",
+    KeyValues: "key_values",
+    Code: "code",
+    Command: "command",
+    Figure: "figure",
+}
+
+
+def report_html(report: Report, *, plotly: str = "", home: str = "") -> str:
+    """The page. ``plotly``: where its plotting script is, if not in it; ``home``: the page that led here."""
+    figures = {figure.name: dict(figure.plot) for figure in _figures(report)}
+    own = _plotly_script() if figures and not plotly else ""
+    script = _shipped("report.js") if figures else ""
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            report=report,
+            figures=figures,
+            data=embedded_json(figures),
+            style=_shipped("report.css"),
+            plotly=own,
+            plotly_at=plotly if figures else "",
+            home=home,
+            script=script,
+            policy=_policy(*filter(None, (own, script)), beside=bool(figures and plotly)),
+        )
+    )
+
+
+def embedded_json(value: object) -> str:
+    """JSON that no HTML parser takes for markup, whatever stands in its strings."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _figures(report: Report) -> Iterable[Figure]:
+    blocks: list[Block] = [*report.blocks, *(b for section in report.sections for b in section.blocks)]
+    return (block for block in blocks if isinstance(block, Figure))
+
+
+def _plotly_script() -> str:
+    # Slow to import, as is jinja2 below, and only a report needs them.
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs()).replace("\r\n", "\n")
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    def harmless(value: Any) -> Any:
+        """Runs on whatever the template prints, before it is escaped; what is marked as safe is ours."""
+        return line(value, _LONGEST) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=harmless,
+        trim_blocks=True,
+    )
+    environment.filters |= {"parts": parts_of, "kind": lambda block: _KINDS[type(block)]}
+    return environment
+
+
+def _policy(*scripts: str, beside: bool) -> str:
+    """Nothing is loaded; of all scripts only these run, and the plotting script where it lies ``beside``."""
+    hashes = [
+        "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+        for text in scripts
+    ]
+    hashes += ["'self'", "file:"] * beside
+    allowed = " ".join(hashes) or "'none'"
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _shipped(name: str) -> str:
+    """A file of this package, or of the templates that are shared with other pages."""
+    return (_TEMPLATES / name).read_text(encoding="utf-8")

@@ -1,0 +1,85 @@
+"""Reports as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+
+from perfbisect.render.safe import line, lines
+from perfbisect.report.document import (
+    Block,
+    Code,
+    Command,
+    Figure,
+    Inline,
+    Items,
+    KeyValues,
+    Paragraph,
+    Report,
+    Table,
+    parts_of,
+)
+
+_LONGEST = 1000
+_LONGEST_COMMAND = 4000
+_INDENT = "  "
+
+
+def report_lines(report: Report) -> list[str]:
+    """The verdict, the summary, and every section that is no detail."""
+    out = [report.verdict.text.upper(), *block_lines(report.blocks)]
+    for section in report.sections:
+        if not section.detail:
+            out += ["", section.title, *block_lines(section.blocks)]
+    return out
+
+
+def block_lines(blocks: Iterable[Block]) -> list[str]:
+    """Blocks as indented lines; figures are left out."""
+    return [text for block in blocks for text in _lines_of(block)]
+
+
+def table_lines(table: Table) -> list[str]:
+    """A table with columns as wide as their widest cell."""
+    head = tuple(column.title for column in table.columns)
+    rows = [head, *(tuple(plain(cell) for cell in row) for row in table.rows)]
+    widths = [max(cell_len(row[index]) for row in rows) for index in range(len(head))]
+    return [_row(row, widths, table) for row in rows]
+
+
+def plain(text: Inline) -> str:
+    """Text without its emphasis, harmless on a terminal."""
+    return "".join(line(part.text, _LONGEST) for part in parts_of(text))
+
+
+def _lines_of(block: Block) -> list[str]:
+    if isinstance(block, Paragraph):
+        return [_INDENT + plain(block.text)]
+    if isinstance(block, Items):
+        return [f"{_INDENT}- {plain(item)}" for item in block.items]
+    if isinstance(block, Table):
+        return [_INDENT + text for text in table_lines(block)]
+    if isinstance(block, KeyValues):
+        width = max((cell_len(label) for label, _ in block.rows), default=0)
+        return [f"{_INDENT}{_padded(label, width)}  {plain(value)}".rstrip() for label, value in block.rows]
+    if isinstance(block, Code):
+        return [_INDENT + text for text in lines(block.text).split("\n")]
+    if isinstance(block, Command):
+        return [f"{_INDENT}{block.label}: {line(block.text, _LONGEST_COMMAND)}"]
+    if isinstance(block, Figure):
+        return []
+    raise AssertionError(block)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], table: Table) -> str:
+    aligned = [
+        _padded(cell, width, right=column.numeric)
+        for cell, width, column in zip(cells, widths, table.columns, strict=True)
+    ]
+    return "  ".join(aligned).rstrip()
+
+
+def _padded(text: str, width: int, *, right: bool = False) -> str:
+    space = " " * (width - cell_len(text))
+    return space + text if right else text + space

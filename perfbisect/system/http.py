@@ -1,0 +1,429 @@
+"""HTTP: sessions with one proxy, token and retry policy; a REST client; requests to servers of ours.
+
+A proxy is used for fetching, never for serving or measuring: whatever listens on the loopback is asked
+directly, and servers of ours are never asked twice, since their readiness is measured. A token is sent over
+TLS or to this machine only, never to where a redirect leads, and never stands in a message.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import InvalidHeader, MaxRetryError
+from urllib3.util.retry import Retry
+
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.system import threads
+from perfbisect.system.environ import without_secrets
+from perfbisect.system.logs import neutral
+
+if TYPE_CHECKING:
+    from urllib3.response import BaseHTTPResponse
+
+FETCH_TIMEOUT_S = (10.0, 60.0)
+"""To connect, and of silence."""
+
+_LONGEST_WAIT_S = 300.0
+"""A service that asks for a longer pause is given up."""
+
+_RETRIED = frozenset({408, 425, 429, *range(500, 600)})
+_CONNECTIONS = 16
+_LARGEST_FETCH = 64 * 1024 * 1024
+_LARGEST_ANSWER = 8 * 1024 * 1024
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+Wait = Callable[[float], None]
+Say = Callable[[str], None]
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+class RetryPolicy(Retry):
+    """urllib3's retries with an injected clock, announced; ``reset_header`` names a second ``Retry-After``.
+
+    ``tries`` counts the first one. Errors of the connection and statuses of :data:`_RETRIED` are tried again,
+    whatever the method.
+    """
+
+    def __init__(
+        self,
+        what: str = "",
+        tries: int = 5,
+        *,
+        backoff_s: float = 1.0,
+        wait: Wait = time.sleep,
+        say: Say = _say_nothing,
+        reset_header: str = "",
+        **state: Any,
+    ) -> None:
+        policy = {
+            "total": tries - 1,
+            "backoff_factor": backoff_s,
+            "status_forcelist": _RETRIED,
+            "allowed_methods": None,
+            "raise_on_status": False,
+        }
+        super().__init__(**{**policy, **state})
+        self.what = what
+        self.tries = tries
+        self._wait = wait
+        self._say = say
+        self._reset_header = reset_header
+
+    def new(self, **kw: Any) -> RetryPolicy:
+        """A copy after a try; urllib3 never changes a policy in place."""
+        own = {
+            "what": self.what,
+            "tries": self.tries,
+            "wait": self._wait,
+            "say": self._say,
+            "reset_header": self._reset_header,
+        }
+        return super().new(**own, **kw)
+
+    def sleep(self, response: BaseHTTPResponse | None = None) -> None:
+        """Waits as long as the service asks, else with exponential backoff.
+
+        :raises MachineError: the service asks for more than :data:`_LONGEST_WAIT_S`.
+        """
+        last = self.history[-1]
+        reason = f"status {last.status}" if last.status else type(last.error).__name__
+        asked = self.requested_pause(response.headers) if response is not None else 0.0
+        if asked > _LONGEST_WAIT_S:
+            raise MachineError(
+                f"{self.what}: {reason}, and asks to wait for {asked:.0f} s", next_step="try again later"
+            )
+        pause = asked or self.get_backoff_time()
+        self._say(f"{self.what}: {reason}; again in {pause:.0f} s")
+        self._wait(pause)
+
+    def requested_pause(self, headers: Mapping[str, str]) -> float:
+        """Seconds that a response asks to wait; 0 if it does not say."""
+        try:
+            pause = self.parse_retry_after(headers.get("Retry-After", ""))
+        except InvalidHeader:
+            pause = 0.0
+        reset = headers.get(self._reset_header, "")
+        # A reset is told in whole seconds: one more, so as not to come too early.
+        return pause or (float(reset) + 1.0 if reset.isdigit() else 0.0)
+
+    def pause_for_limit(self, headers: Mapping[str, str], remaining_header: str) -> None:
+        """Waits for the reset where nothing is left of a rate limit, instead of being refused."""
+        pause = min(self.requested_pause(headers), _LONGEST_WAIT_S)
+        if headers.get(remaining_header) == "0" and pause:
+            self._say(f"{self.what}: its limit is reached; on in {pause:.0f} s")
+            self._wait(pause)
+
+
+class _Bearer(requests.auth.AuthBase):
+    """Set as an object, also without a token: a ``.netrc`` of the user's does not take its place."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        if self._token:
+            request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def is_safe_for_token(url: str) -> bool:
+    """Whether a secret may be sent there: over TLS, or to this machine."""
+    parts = urlsplit(url)
+    return bool(parts.hostname) and (parts.scheme == "https" or parts.hostname in _LOOPBACK)
+
+
+def open_session(url: str, *, token: str | None = None, retries: Retry | None = None) -> requests.Session:
+    """A session with the host of ``url``. Without ``token`` the user's ``.netrc`` counts; without ``retries``
+    each request is sent once.
+
+    :raises UsageError: the token would go over the net in the clear.
+    """
+    if token and not is_safe_for_token(url):
+        raise UsageError(f"{public_url(url)}: the token is sent over https only", next_step="write https://")
+    session = requests.Session()
+    session.trust_env = urlsplit(url).hostname not in _LOOPBACK
+    if token is not None:
+        session.auth = _Bearer(token)
+    adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=0 if retries is None else retries)
+    session.mount("http://", adapter)
+    session.mount("https://", adapter)
+    return session
+
+
+def public_url(url: str) -> str:
+    """An address without user and query, in which a password or a signature may stand."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = f":{parts.port}" if parts.port else ""
+    return without_secrets(f"{parts.scheme}://{host}{port}{parts.path}")
+
+
+def failure_reason(error: BaseException, timeout_s: float) -> str:
+    """Why there was no response, by the kind of error alone: their texts hold addresses and tokens."""
+    return f"no answer within {timeout_s:g} s" if _timed_out(error) else type(error).__name__
+
+
+def _timed_out(error: BaseException) -> bool:
+    # requests wraps a read timeout after retries in a plain ConnectionError, around urllib3's own.
+    wrapped = error.args[0] if error.args else None
+    reason = wrapped.reason if isinstance(wrapped, MaxRetryError) else None
+    return isinstance(error, requests.Timeout) or "Timeout" in type(reason).__name__
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A response, read up to a limit; shown as one short line.
+
+    ``url``: where redirects led. ``next_url``: of the ``Link`` header.
+    """
+
+    status: int
+    content: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    url: str = ""
+    next_url: str = ""
+    is_cut: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.content.decode("utf-8", "replace")
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "")
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    def json(self) -> Any:
+        """The text as JSON; None if it is none."""
+        try:
+            return json.loads(self.text)
+        except (ValueError, RecursionError):
+            return None
+
+    def __str__(self) -> str:
+        if self.content_type.startswith(("audio/", "image/", "video/", "application/octet-stream")):
+            return f"{self.status} {neutral(self.content_type, 60)}, {self.size} bytes"
+        return f"{self.status} {neutral(' '.join(self.text.split()), 200) or '(empty)'}"
+
+
+def send_request(session: requests.Session, method: str, url: str, most: int, **options: Any) -> Reply:
+    """Sends one request and reads at most ``most`` bytes of the response. Raises what requests raises."""
+    with session.request(method, url, stream=True, **options) as response:
+        content = bytearray()
+        for chunk in response.iter_content(1 << 16):
+            content += chunk
+            if len(content) > most:
+                break
+        return Reply(
+            response.status_code,
+            bytes(content[:most]),
+            response.headers,
+            response.url,
+            response.links.get("next", {}).get("url", ""),
+            is_cut=len(content) > most,
+        )
+
+
+class MissingResourceError(UsageError):
+    """Nothing is at an address: status 404."""
+
+
+class RestClient:
+    """A session with one REST API: authentication, pagination, rate limits and retries.
+
+    ``limit_headers``: what is left of the rate limit, and seconds until it is reset.
+    """
+
+    def __init__(
+        self,
+        base: str,
+        token: str,
+        what: str,
+        *,
+        limit_headers: tuple[str, str] = ("RateLimit-Remaining", "RateLimit-Reset"),
+        wait: Wait = time.sleep,
+        say: Say = _say_nothing,
+    ) -> None:
+        """:raises UsageError: the token would go over the net in the clear."""
+        self.what = what
+        self.say = say
+        self._host = urlsplit(base).netloc
+        self._remaining_header, reset_header = limit_headers
+        self._retries = RetryPolicy(what, wait=wait, say=say, reset_header=reset_header)
+        self._session = open_session(base, token=token, retries=self._retries)
+
+    def pages(self, url: str, parameters: Mapping[str, str | int] | None = None) -> Iterator[Any]:
+        """The items of a list, page after page, as the ``Link`` header leads."""
+        page, query = url, parameters
+        visited: set[str] = set()
+        while page:
+            if page in visited:
+                raise self._unexpected(page, "a page that was read before: its pages lead in a circle")
+            visited.add(page)
+            reply = self._get(page, query)
+            items = self._json(reply, page)
+            if not isinstance(items, list):
+                raise self._unexpected(page, "no list")
+            yield from items
+            page, query = reply.next_url, None
+
+    def json(self, url: str) -> Any:
+        """One document."""
+        return self._json(self._get(url, None), url)
+
+    def text(self, url: str) -> str:
+        """A file's text, wherever the service keeps it."""
+        return self._get(url, None).text
+
+    def _get(self, url: str, parameters: Mapping[str, str | int] | None) -> Reply:
+        """:raises UsageError: not allowed, or not there. :raises MachineError: no usable response."""
+        where = public_url(url)
+        if urlsplit(url).netloc != self._host:
+            raise MachineError(f"{self.what} leads to another host", where=where)
+        try:
+            reply = send_request(
+                self._session, "GET", url, _LARGEST_FETCH, params=parameters, timeout=FETCH_TIMEOUT_S
+            )
+        except (requests.RequestException, ValueError) as error:
+            raise self._gave_up(failure_reason(error, FETCH_TIMEOUT_S[1]), where) from None
+        if reply.status in _RETRIED:
+            raise self._gave_up(f"status {reply.status}", where)
+        self._retries.pause_for_limit(reply.headers, self._remaining_header)
+        if reply.status in (401, 403):
+            raise UsageError(
+                f"{self.what} refuses the token (status {reply.status})",
+                where=where,
+                next_step="give one that may read builds, artifacts and logs",
+            )
+        if reply.status == 404:
+            raise MissingResourceError(f"{self.what} has nothing at this address", where=where)
+        if reply.status != 200:
+            raise self._unexpected(url, f"status {reply.status}")
+        if reply.is_cut:
+            raise MachineError(f"{self.what} sent more than {_LARGEST_FETCH >> 20} MB", where=where)
+        return reply
+
+    def _json(self, reply: Reply, url: str) -> Any:
+        try:
+            return json.loads(reply.content)
+        except (ValueError, RecursionError):
+            raise self._unexpected(url, "no JSON") from None
+
+    def _gave_up(self, reason: str, where: str) -> MachineError:
+        return MachineError(
+            f"{self.what} gave no answer in {self._retries.tries} tries: {reason}",
+            where=where,
+            next_step="try again later: what was read is kept",
+        )
+
+    def _unexpected(self, url: str, content: str) -> MachineError:
+        return MachineError(f"{self.what} answered with {content}", where=public_url(url))
+
+
+class NoAnswerError(Exception):
+    """No response of a server of ours. ``output``: what the system said of it."""
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
+
+
+def get(url: str, timeout_s: float) -> Reply:
+    """Asks a server of ours, once. :raises NoAnswerError: no response in so many seconds of silence."""
+    return _ask_directly("GET", url, None, timeout_s)
+
+
+def post(url: str, body: Mapping[str, object], timeout_s: float) -> Reply:
+    """Asks a server of ours, once. :raises NoAnswerError: no response in so many seconds of silence."""
+    return _ask_directly("POST", url, body, timeout_s)
+
+
+class Call:
+    """A request to a server of ours under way, so that the caller can watch something else meanwhile."""
+
+    def __init__(
+        self,
+        method: str,
+        url: str,
+        body: Mapping[str, object] | None,
+        timeout_s: float,
+        *,
+        form: bool = False,
+    ) -> None:
+        self._reply: Reply | None = None
+        self._error: NoAnswerError | None = None
+        self._timeout_s = timeout_s
+
+        def work() -> None:
+            try:
+                self._reply = _ask_directly(method, url, body, timeout_s, form)
+            except NoAnswerError as error:
+                self._error = error
+
+        # A daemon: whoever gives up on the answer ends the server, and with it the connection.
+        self._thread = threading.Thread(target=work, name="request", daemon=True)
+        threads.start(self._thread)
+
+    def wait(self, seconds: float) -> bool:
+        """True once it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def result(self) -> Reply:
+        """:raises NoAnswerError: there was none."""
+        if self._error is not None:
+            raise self._error
+        if self._reply is None:
+            raise NoAnswerError(f"no answer within {self._timeout_s:.0f} s")
+        return self._reply
+
+
+def _ask_directly(
+    method: str, url: str, body: Mapping[str, object] | None, timeout_s: float, form: bool = False
+) -> Reply:
+    with requests.Session() as session:
+        session.trust_env = False
+        options = {**_encoded(body, form), "timeout": timeout_s, "allow_redirects": False}
+        try:
+            return send_request(session, method, url, _LARGEST_ANSWER, **options)
+        except (requests.RequestException, OSError) as error:
+            cause = _innermost(error)
+            if isinstance(cause, TimeoutError):
+                raise NoAnswerError(f"no answer within {timeout_s:.0f} s") from error
+            reason = neutral(f"{type(cause).__name__}: {cause}", 160)
+            raise NoAnswerError(reason, reason) from error
+
+
+def _encoded(body: Mapping[str, object] | None, form: bool) -> dict[str, Any]:
+    """The body as JSON, or as the fields of a multipart form, where bytes are a file."""
+    if body is None:
+        return {}
+    if not form:
+        return {"json": dict(body)}
+    return {
+        "files": {
+            name: (name, value) if isinstance(value, bytes) else (None, str(value))
+            for name, value in body.items()
+        }
+    }
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The first cause: a refused connection comes wrapped three times."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error

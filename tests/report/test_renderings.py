@@ -1,0 +1,132 @@
+"""One description, three renderings: every block is shown, and text of others never acts."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.render.safe import code as code_span
+from perfbisect.report.document import (
+    Code,
+    Column,
+    Command,
+    Figure,
+    Items,
+    KeyValues,
+    Paragraph,
+    Report,
+    Section,
+    Table,
+    Verdict,
+    code,
+    strong,
+)
+from perfbisect.report.html import embedded_json, report_html
+from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import plain, report_lines, table_lines
+
+TABLE = Table((Column("metric"), Column("A", numeric=True)), (("tpot", "12.0 ms"), (code("a|b"), "3")))
+FIGURE = Figure("by-time", "Launches by time", {"data": [], "layout": {"xaxis": {}, "yaxis": {}}})
+
+
+def report(text: str = "TPOT is the same") -> Report:
+    return Report(
+        "compare a with b",
+        Verdict("same", "good"),
+        (Paragraph((strong("TPOT"), " +0.4 %")), Items((code(text),)), TABLE, Command("perfbisect report 1")),
+        (
+            Section("Cell", (KeyValues((("model", code(text)),)), FIGURE), detail=True),
+            Section("Notes", (Paragraph("quiet", quiet=True), Code("vllm serve m"))),
+        ),
+        highlights=(("+0.4 %", "TPOT"),),
+    )
+
+
+def test_a_terminal_shows_the_result_and_leaves_out_details() -> None:
+    assert report_lines(report()) == [
+        "SAME",
+        "  TPOT +0.4 %",
+        "  - TPOT is the same",
+        "  metric        A",
+        "  tpot    12.0 ms",
+        "  a|b           3",
+        "  next: perfbisect report 1",
+        "",
+        "Notes",
+        "  quiet",
+        "  vllm serve m",
+    ]
+
+
+def test_markdown_shows_every_section_and_no_figure() -> None:
+    text = report_markdown(report())
+    assert text.startswith("# compare a with b: same\n")
+    assert re.findall("^## (.+)$", text, re.MULTILINE) == ["Cell", "Notes"]
+    assert "**TPOT** +0.4 %" in text
+    assert "| `a∣b` | 3 |" in text
+    assert "Launches by time" not in text
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and its text by tag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        self.tags.append(tag)
+
+
+def tags(page: str) -> list[str]:
+    parser = Tags()
+    parser.feed(page)
+    return parser.tags
+
+
+def test_html_has_the_figure_and_its_script() -> None:
+    page = report_html(report(), plotly="plotly.min.js")
+    assert 'id="by-time"' in page
+    assert '<script src="plotly.min.js">' in page
+    assert "+0.4 %" in page
+
+
+def test_a_page_without_figures_runs_no_script() -> None:
+    page = report_html(Report("run", Verdict("measured"), (Paragraph("12 ms"),)))
+    assert "script-src 'none'" in unescape(page)
+    assert "script" not in tags(page)
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>| `@user` \x1b[2J"
+
+
+def test_text_of_others_never_acts() -> None:
+    harmless, hostile = report(), report(HOSTILE)
+    assert tags(report_html(hostile, plotly="p.js")) == tags(report_html(harmless, plotly="p.js"))
+    assert "\x1b" not in "".join(report_lines(hostile)) + report_markdown(hostile)
+    shown = report_markdown(hostile)
+    assert code_span(HOSTILE) in shown
+    assert "<" not in shown.replace(code_span(HOSTILE), "")
+
+
+@given(st.text())
+def test_embedded_json_holds_no_markup(text: str) -> None:
+    assert not set("<>&") & set(embedded_json({"name": text}))
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), min_size=1))
+def test_columns_of_a_table_are_aligned(rows: list[tuple[str, str]]) -> None:
+    lines = table_lines(Table((Column("a"), Column("b", numeric=True)), tuple(rows)))
+    assert len(lines) == len(rows) + 1
+    assert all(shown.endswith(plain(row[1]).rstrip()) for shown, row in zip(lines[1:], rows, strict=True))
+
+
+@pytest.mark.parametrize("style", ["good", "bad", "open"])
+def test_every_tone_has_a_style(style: str) -> None:
+    page = report_html(Report("t", Verdict("v", style), ()))  # type: ignore[arg-type]
+    assert f".word.{style}" in page

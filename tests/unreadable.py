@@ -1,0 +1,23 @@
+"""Sentences that nobody can read: what is decided must not change with them."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from perfbisect.core.cause_facts import EvidenceKind
+from perfbisect.jobs import nightly_read, track_detect, track_site
+from perfbisect.render import cause_text
+
+GIBBERISH = "xyzzy"
+
+
+def make_unreadable(patch: pytest.MonkeyPatch) -> None:
+    """Replaces every sentence about evidence, rejected changes and closed alerts by the same gibberish."""
+    sentences = dict.fromkeys(get_args(EvidenceKind), lambda _: GIBBERISH)
+    patch.setattr(cause_text, "_SENTENCES", sentences)
+    for module in (track_detect, track_site):
+        patch.setattr(module, "rejection_sentence", lambda _: GIBBERISH)
+    for name in ("_OVER", "_AGAIN", "_GONE"):
+        patch.setattr(nightly_read, name, GIBBERISH)
