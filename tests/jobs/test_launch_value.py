@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from perfbisect.core.level import Scale
+from perfbisect.core.difference import Scale
 from perfbisect.core.metric import parse_metric
 from perfbisect.core.point import Point
 from perfbisect.jobs.fold import launches
