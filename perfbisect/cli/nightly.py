@@ -52,6 +52,7 @@ def nightly(
     from perfbisect.cli.nightly_scene import dress, go
     from perfbisect.cli.output import emit
     from perfbisect.errors import UsageError
+    from perfbisect.render.nightly_documents import night_document
     from perfbisect.render.nightly_lines import nightly_lines
 
     if init:
@@ -68,6 +69,7 @@ def nightly(
         raise UsageError("no CONFIG was named", next_step="perfbisect nightly --init writes nightly.yaml")
     working = Measuring(state=state, verbose=verbose, quiet=quiet, full=full, as_json=as_json)
     scene, hands = dress(config, working, fetch=not dry_run)
-    shown = go(scene, hands, dry_run=dry_run)
+    night = go(scene, hands, dry_run=dry_run)
+    shown = night_document(night)
     emit(shown, nightly_lines(shown), as_json=as_json, full=full)
-    return shown.exit_code
+    return night.exit_code

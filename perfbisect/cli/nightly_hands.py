@@ -18,13 +18,19 @@ from perfbisect.errors import PerfbisectError, UsageError
 from perfbisect.jobs.bisect_kind import BISECT
 from perfbisect.jobs.bisect_plan import BisectPlan, Extras
 from perfbisect.jobs.capabilities import metric_of
-from perfbisect.jobs.nightly_hands import CellJob, Search, Window, one_after_another
+from perfbisect.jobs.nightly_hands import (
+    CellJob,
+    Search,
+    SearchResult,
+    Window,
+    one_after_another,
+    search_result,
+)
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
 from perfbisect.jobs.plan import PlanT, require_plan
 from perfbisect.jobs.run import make_run_plan, run
 from perfbisect.jobs.run_kind import RUN
 from perfbisect.jobs.run_plan import RunPlan
-from perfbisect.render.documents import ReportDocument
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import read
 
@@ -89,11 +95,11 @@ class Bisection:
     def least(self) -> float:
         return self.asked.shown.expected.minutes_low
 
-    def __call__(self, job: Job) -> ReportDocument:
+    def __call__(self, job: Job) -> SearchResult:
         asked, begun = self.asked, begun_plan(job, BisectPlan)
         begin = verbs.beginning(job, asked.plan) if begun is None else _nothing
         with at_work(job, asked.slots, self.measuring, begin=begin) as desk:
-            return verbs.carry_out(self.here, desk, BISECT, begun or asked.plan, asked.builder)
+            return search_result(verbs.carry_out(self.here, desk, BISECT, begun or asked.plan, asked.builder))
 
 
 @dataclass(frozen=True)

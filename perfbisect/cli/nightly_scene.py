@@ -19,13 +19,13 @@ from perfbisect.config.nightly import NightlyFile, load_nightly
 from perfbisect.config.nightly_cells import cells_of
 from perfbisect.config.suspect_table import load_suspect_table
 from perfbisect.core.cell import Cell
+from perfbisect.core.night_values import Night
 from perfbisect.environments.grammar import absolute_spec
 from perfbisect.errors import Interrupted
 from perfbisect.jobs.night_telling import telling_steps
 from perfbisect.jobs.nightly import foreseen, nightly
 from perfbisect.jobs.nightly_hands import Hands, Scene
 from perfbisect.render.console import Console as Lines
-from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.system.clock import now
 from perfbisect.system.proc import stop_leftovers
 
@@ -86,7 +86,7 @@ def dress(config: Path, working: Measuring, *, fetch: bool = False) -> tuple[Sce
     return scene, hands
 
 
-def go(scene: Scene, hands: Hands, *, dry_run: bool) -> NightlyDocument:
+def go(scene: Scene, hands: Hands, *, dry_run: bool) -> Night:
     """The night, to its end; or what it would do.
 
     :raises Interrupted: everything that was started is stopped; started again it goes on.

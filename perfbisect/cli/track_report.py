@@ -42,7 +42,7 @@ def report(form: str, fdr: float, state: Path | None, full: bool, as_json: bool)
     from perfbisect.store.series import SeriesStore
 
     with SeriesStore.of(place(state=state).state) as store:
-        document = nightly(store, look(store, load_suspect_table(), fdr), fdr=fdr)
+        document = nightly(look(store, load_suspect_table(), fdr), fdr=fdr)
     shown = nightly_html if form == "html" else nightly_markdown
     written = form == "json"
     emit(document, [shown(document).rstrip("\n")], as_json=as_json or written, full=full or written)

@@ -51,7 +51,6 @@ def repro(
     from perfbisect.cli.place import place_of
     from perfbisect.cli.settle import settle
     from perfbisect.config.suspect_table import load_suspect_table
-    from perfbisect.core.alert import way
     from perfbisect.errors import UsageError
     from perfbisect.jobs.compare_kind import exit_code
     from perfbisect.jobs.track_detect import look
@@ -67,20 +66,20 @@ def repro(
     with SeriesStore.of(here.state) as store:
         seen = look(store, table, fdr)
         found = ranked(store, seen, the_alert(store, seen, alert), repository, table)
-    series = found.alert.finding.series
-    chosen = cell or cell_of_ours(found.alert.finding) or here.setting("cell", None)
+    ours = found.alert
+    chosen = cell or cell_of_ours(found.finding) or here.setting("cell", None)
     if not chosen:
         raise UsageError(
-            f"no cell of ours is known to be {series.cell}",
+            f"no cell of ours is known to be {ours.cell}",
             next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
         )
     if measuring.as_in is not None:
         wiring.refuse_another(wiring.the_cell(here, chosen, None), measuring.as_in)
-    judged = replace(measuring, metric=measuring.metric or series.metric)
+    judged = replace(measuring, metric=measuring.metric or ours.metric)
     typed = TypedContest(chosen, found.good, found.bad, None, blocks, budget, seed, judged, dry=dry_run)
     asked = contest(here, typed)
-    direction = "worse" if way(found.alert.finding) > 0 else "better"
-    told = f"alert {found.alert.id}: {series.metric} of {series.cell} became {direction} there; does it here?"
+    direction = "worse" if ours.worse else "better"
+    told = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
     if dry_run:
         shown = planned_all([asked])
         told_first = (line(told, 400), "", *plan_lines(shown), UNDONE)

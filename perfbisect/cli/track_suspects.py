@@ -63,7 +63,7 @@ def suspects(
         found,
         top=top,
         repo=str(repo or repository.path),
-        cell=cell or cell_of_ours(found.alert.finding),
+        cell=cell or cell_of_ours(found.finding),
         weights=here.state / "track" / "suspects" / f"{found.alert.id}.yaml",
     )
     lines = [suspects_markdown(document)] if markdown else suspects_lines(document)

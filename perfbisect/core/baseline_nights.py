@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from perfbisect.core.alert import Alert, beside_worse, recovery
 from perfbisect.core.baseline import DAYS
+from perfbisect.core.finding import Finding
 from perfbisect.core.reported_series import CellSeries
+
+Change = tuple[Alert, Finding]
+"""An alert, with the finding that it was made of."""
 
 _NOT_THE_PRODUCT = ("instrument", "workload")
 """Causes of a change after which a cell measures something else."""
@@ -32,32 +36,31 @@ class Nights:
 
 
 def choose_nights(
-    series: CellSeries, alerts: Sequence[Alert], *, last: int, breaks: Iterable[int] = ()
+    series: CellSeries, changes: Sequence[Change], *, last: int, breaks: Iterable[int] = ()
 ) -> Nights:
     """The nights of one level among the seven that end with ``last``.
 
-    ``series`` has one value a night; ``alerts`` are those of its cell; ``breaks``: nights from which on it
+    ``series`` has one value a night; ``changes`` are those of its cell; ``breaks``: nights from which on it
     measures something else, as other cells show.
     """
     hints = (hint for hint in series.hints if hint.kind in _BREAKS)
     starts = [*breaks, *(series.nights[mark.index] for mark in (*series.boundaries, *hints))]
     bad: set[int] = set()
     skip = ""
-    for alert in alerts:
-        finding, cause = alert.finding, alert.cause.word
+    alerts = [alert for alert, _ in changes]
+    for alert, finding in changes:
         if finding.first > last:
             continue
         nights, back = finding.series.nights, recovery(finding)
         own = finding.series.key == series.key
         changed = nights[min(finding.places, default=finding.index) : back or finding.after[-1] + 1]
-        transient = finding.found.shape == "transient"
-        accepted = alert.state == "closed" or cause in _NOT_THE_PRODUCT
-        if transient and (finding.until is not None or not accepted):
-            if own or (finding.series.part == "typical" and cause in _OF_THE_CELL):
+        accepted = alert.state == "closed" or alert.cause in _NOT_THE_PRODUCT
+        if alert.shape == "transient" and (finding.is_over or not accepted):
+            if own or (alert.part == "typical" and alert.cause in _OF_THE_CELL):
                 bad.update(changed)
-        elif cause in _NOT_THE_PRODUCT:
+        elif alert.cause in _NOT_THE_PRODUCT:
             starts.append(nights[max((finding.index, *finding.places))])
-        elif own and not accepted and (finding.shift > 0 or beside_worse(alert, alerts)):
+        elif own and not accepted and (alert.worse or beside_worse(alert, alerts)):
             bad.update(changed)
             end = finding.end if back is None else back
             if end == len(nights) or nights[end] > last:

@@ -69,6 +69,11 @@ class Finding:
         return frozenset(self.series.nights[place] for place in self.places)
 
     @property
+    def is_over(self) -> bool:
+        """A transient whose end was seen."""
+        return self.found.shape == "transient" and self.until is not None
+
+    @property
     def shift(self) -> float:
         """Log of new over old level, above 0 worse."""
         return float(self.series.sign * np.log1p(max(self.found.effect, -0.999999)))

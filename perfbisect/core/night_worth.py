@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from perfbisect.core.alert import Alert, way
-
-State = Literal["open", "acknowledged", "closed"]
+from perfbisect.core.alert import Alert
 
 
 @dataclass(frozen=True)
@@ -20,23 +18,23 @@ class Rules:
     tails: bool = False
 
 
-def not_worth(alert: Alert, state: State, rules: Rules) -> str:
+def not_worth(alert: Alert, rules: Rules, *, is_over: bool = False) -> str:
     """Why an alert is not worth a bisection, in words; empty where nothing speaks against it.
 
-    ``state``: what people said of it.
+    ``is_over``: it was a transient, and has ended.
     """
-    finding, effect = alert.finding, abs(alert.finding.found.effect)
+    effect = abs(alert.effect)
     against = (
         (not rules.wanted, "the configuration says bisect: {when: never}"),
-        (state == "acknowledged", "somebody knows of it"),
-        (state == "closed", "it is closed"),
+        (alert.state == "acknowledged", "somebody knows of it"),
+        (alert.state == "closed", "it is closed"),
         (alert.recovered, "the series is back where it was"),
-        (finding.found.shape == "transient" and finding.until is not None, "it passed"),
-        (alert.cause.word == "instrument", "the instrument changed, not the product"),
-        (alert.cause.word == "workload", "the workload changed, not the product"),
-        (alert.cause.word == "night", "the night was bad, not the product"),
-        (way(finding) < 0, "it became better"),
-        (finding.series.part != "typical" and not rules.tails, "the median did not move"),
+        (is_over, "it passed"),
+        (alert.cause == "instrument", "the instrument changed, not the product"),
+        (alert.cause == "workload", "the workload changed, not the product"),
+        (alert.cause == "night", "the night was bad, not the product"),
+        (not alert.worse, "it became better"),
+        (alert.part != "typical" and not rules.tails, "the median did not move"),
         (effect < rules.least, f"{effect:.1%} is less than the {rules.least:.1%} from which it is worth it"),
     )
     return next((why for holds, why in against if holds), "")

@@ -101,11 +101,12 @@ class CellSeries:
 
 
 def gather(
-    points: Sequence[Point], eras: Callable[[Point], Sequence[Era]], *, metric: str = ""
+    points: Sequence[Point], eras: Callable[[Point], Sequence[Era]], *, metric: str = "", cell: str = ""
 ) -> tuple[CellSeries, ...]:
     """The series of one cell's points, by metric: the median first, then the mean, then the percentiles.
 
     ``eras``: the table of the instrument that measured a point, in order of time. ``metric``: this one alone.
+    ``cell``: the name of the series, where it is not the points' own.
 
     :raises UsageError: there is no such metric.
     """
@@ -123,9 +124,9 @@ def gather(
         kept = [ordered[i] for i in having]
         found.append(
             CellSeries(
-                cell=kept[0].cell,
+                cell=cell or kept[0].cell,
                 metric=name,
-                part=_part(ref.statistic),
+                part=part_of(ref.statistic),
                 row=ref.metric,
                 values=tuple(point.values[key] for point in kept),
                 nights=tuple(day_number(point.night) for point in kept),
@@ -194,7 +195,8 @@ def _usable(value: float | None, metric: Metric) -> bool:
     return value is not None and math.isfinite(value) and (value > 0 or (metric.absolute and value == 0))
 
 
-def _part(statistic: str) -> Part:
+def part_of(statistic: str) -> Part:
+    """What a statistic says of the requests of a metric."""
     if statistic in ("", "median", "p50"):
         return "typical"
     return "mean" if statistic == "mean" else "tail"

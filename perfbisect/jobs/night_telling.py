@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from perfbisect.config.nightly import Webhook
+from perfbisect.core.night_values import Night
 from perfbisect.jobs.nightly_hands import Done, Scene, Step
 from perfbisect.jobs.publish import publish
 from perfbisect.jobs.track_export import export_files, series_for_export
 from perfbisect.render.night_markdown import LARGEST, cut, night_markdown
 from perfbisect.render.night_messages import json_message
-from perfbisect.render.night_words import has_news
-from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.render.nightly_documents import night_document
 from perfbisect.store.jobs import Job
 from perfbisect.store.series import SeriesStore
 from perfbisect.system import job_summary, webhook
@@ -34,18 +34,18 @@ def telling_steps(
     rules, tell = scene.file.nightly, scene.file.nightly.tell
     folder = scene.file.path(rules.publish)
     if folder is not None:
-        yield Step("publish", lambda document: _published(scene, folder, document))
+        yield Step("publish", lambda night: _published(scene, folder, night))
     if rules.exports.csv or rules.exports.benchmark:
         yield Step("exports", lambda _: _exported(scene))
     path = scene.file.path(tell.markdown)
     if path is not None:
-        yield Step("markdown", lambda document: _written(path, document))
+        yield Step("markdown", lambda night: _written(path, night))
     page = job_summary.summary_file(variables) if tell.job_summary else None
     if page is not None:
-        yield Step("job summary", lambda document: _summed_up(page, document))
+        yield Step("job summary", lambda night: _summed_up(page, night))
     hook = tell.webhook
     if hook is not None:
-        yield Step("webhook", lambda document: _sent(hook, document, variables, wait, say))
+        yield Step("webhook", lambda night: _sent(hook, night, variables, wait, say))
 
 
 def job_link(variables: Mapping[str, str]) -> str:
@@ -58,8 +58,8 @@ def job_link(variables: Mapping[str, str]) -> str:
     return f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
 
 
-def _published(scene: Scene, folder: Path, document: NightlyDocument) -> Done:
-    jobs = [Job(scene.jobs.folder / cell.job) for cell in document.cells if cell.job]
+def _published(scene: Scene, folder: Path, night: Night) -> Done:
+    jobs = [Job(scene.jobs.folder / cell.job) for cell in night.cells if cell.job]
     done = publish(folder, [job for job in jobs if job.journal.exists()])
     told = f"{done.launches} launches, {len(done.written)} new files"
     return Done(told + "".join(f"; left out: {why}" for why in done.left_out), {"published": folder})
@@ -77,28 +77,28 @@ def _exported(scene: Scene) -> Done:
     return Done(f"{sum(len(points) for _, points in series)} points", files)
 
 
-def _written(path: Path, document: NightlyDocument) -> Done:
-    write_whole(path, cut(night_markdown(document), LARGEST))
+def _written(path: Path, night: Night) -> Done:
+    write_whole(path, cut(night_markdown(night_document(night)), LARGEST))
     return Done("", {"markdown": path})
 
 
-def _summed_up(path: Path, document: NightlyDocument) -> Done:
+def _summed_up(path: Path, night: Night) -> Done:
     room = job_summary.room(path)
     if room < job_summary.LEAST:
         return Done("left out: earlier steps have filled it")
-    job_summary.append(path, cut(night_markdown(document), room, size=bytes))
+    job_summary.append(path, cut(night_markdown(night_document(night)), room, size=bytes))
     return Done("appended")
 
 
 def _sent(
     hook: Webhook,
-    document: NightlyDocument,
+    night: Night,
     variables: Mapping[str, str],
     wait: Callable[[float], None],
     say: Callable[[str], None],
 ) -> Done:
-    if hook.when == "findings" and not document.exit_code and not has_news(document):
+    if hook.when == "findings" and not night.exit_code and not night.has_news:
         return Done("left out: there is nothing to tell")
     to = webhook.target(hook.url, variables)
-    webhook.send(to, json_message(document, link=job_link(variables)), wait=wait, say=say)
+    webhook.send(to, json_message(night_document(night), link=job_link(variables)), wait=wait, say=say)
     return Done(f"told {to.shown}")

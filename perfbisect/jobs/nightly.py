@@ -15,25 +15,26 @@ from functools import partial
 from pathlib import Path
 
 from perfbisect.core import night as core
+from perfbisect.core.night_values import Night, NightAlert, NightFindings
 from perfbisect.core.night_worth import Rules
 from perfbisect.errors import EXIT_OURS, BuildError, Interrupted, MachineError, PerfbisectError
-from perfbisect.jobs.nightly_document import alerts_of, dry_document, night_document
+from perfbisect.jobs.nightly_document import build_night, plan_night
 from perfbisect.jobs.nightly_hands import CellJob, Done, Hands, Scene, Step
 from perfbisect.jobs.nightly_plan import NightPlan, night_plan_of, setting_name
 from perfbisect.jobs.nightly_prepare import prepare
 from perfbisect.jobs.nightly_read import bring_in, judge, machines, unjudged, write_down
 from perfbisect.jobs.nightly_search import Bench, cases, earlier, settle
-from perfbisect.jobs.nightly_state import NightState, Tally, spent, state_of, tallies
+from perfbisect.jobs.nightly_state import CellFailure, NightState, StepRecord, Tally, spent, state_of, tallies
 from perfbisect.jobs.nightly_steps import reading_steps
-from perfbisect.jobs.track_detect import Seen, look
+from perfbisect.jobs.track_detect import SeriesAnalysis, look
 from perfbisect.jobs.track_report import report
 from perfbisect.jobs.work import clear_up
-from perfbisect.render.nightly_documents import NightAlertDocument, NightlyDocument
+from perfbisect.render.nightly_documents import night_document
 from perfbisect.render.notices import Told
 from perfbisect.store.events import stamp
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import Journal
-from perfbisect.store.nights import Night
+from perfbisect.store.nights import NightFolder
 from perfbisect.store.series import SeriesStore
 from perfbisect.system.whole_file import write_whole
 
@@ -44,7 +45,7 @@ _MACHINE = 2
 """Cells in a row that the machine fails, after which no other is tried."""
 
 
-def nightly(scene: Scene, hands: Hands) -> NightlyDocument:
+def nightly(scene: Scene, hands: Hands) -> Night:
     """One night, new or cut short, to its end.
 
     :raises MachineError: another process is at work on this nightly; or the disk.
@@ -63,20 +64,20 @@ def nightly(scene: Scene, hands: Hands) -> NightlyDocument:
             if not journal.events:
                 plan = prepare(scene, before, now, hands)
                 journal.append("plan", plan.model_dump(mode="json"))
-            return _Night(scene, hands, tonight, before, journal).run()
+            return _NightRun(scene, hands, tonight, before, journal).run()
 
 
-def foreseen(scene: Scene, hands: Hands) -> NightlyDocument:
+def foreseen(scene: Scene, hands: Hands) -> Night:
     """What a night that began now would do; nothing is started or written."""
     before, now = scene.nights.all(), hands.clock()
     cut = _open(before, now)
     if cut is None:
-        return dry_document(scene, prepare(scene, before, now, hands), stamp(now))
+        return plan_night(scene, prepare(scene, before, now, hands), stamp(now))
     told = f"night {cut.id} was cut short: it goes on, with its own commit and what is left of its minutes"
-    return dry_document(scene, night_plan_of(cut.events()), stamp(now), told)
+    return plan_night(scene, night_plan_of(cut.events()), stamp(now), told)
 
 
-def _open(nights: Sequence[Night], now: datetime) -> Night | None:
+def _open(nights: Sequence[NightFolder], now: datetime) -> NightFolder | None:
     """The last night, if it was cut short and is still tonight's."""
     events = nights[-1].events() if nights else ()
     if not events:
@@ -85,7 +86,7 @@ def _open(nights: Sequence[Night], now: datetime) -> Night | None:
     return nights[-1] if recent and not state_of(events).over else None
 
 
-def _give_up(scene: Scene, hands: Hands, night: Night) -> None:
+def _give_up(scene: Scene, hands: Hands, night: NightFolder) -> None:
     """A night that was cut short too long ago: what it left is ended, what it measured is kept."""
     with Journal(night.journal, clock=hands.clock) as journal:
         state = state_of(journal.events)
@@ -115,13 +116,13 @@ def _verdict(plan: NightPlan, done: Mapping[str, Tally]) -> dict[str, object]:
     }
 
 
-class _Night:
+class _NightRun:
     """The loop of a night."""
 
     def __init__(
-        self, scene: Scene, hands: Hands, night: Night, before: Sequence[Night], journal: Journal
+        self, scene: Scene, hands: Hands, folder: NightFolder, before: Sequence[NightFolder], journal: Journal
     ) -> None:
-        self.scene, self.hands, self.night, self.before, self.journal = scene, hands, night, before, journal
+        self.scene, self.hands, self.folder, self.before, self.journal = scene, hands, folder, before, journal
         self.plan = night_plan_of(journal.events)
         self.rules = scene.file.nightly
 
@@ -129,7 +130,7 @@ class _Night:
     def state(self) -> NightState:
         return state_of(self.journal.events)
 
-    def run(self) -> NightlyDocument:
+    def run(self) -> Night:
         if self.scene.fetched is not None:
             self._step("fetch", self.scene.fetched)
         self._measure()
@@ -137,22 +138,22 @@ class _Night:
             self._step("ingest", partial(self._ingest, store))
             seen = self._read(store)
             if seen is not None:
-                for step in reading_steps(self.scene, store, seen, self.night, self.hands.clock):
+                for step in reading_steps(self.scene, store, seen, self.folder, self.hands.clock):
                     self._step(step.name, partial(self._run, step))
         for step in self.hands.steps:
             self._step(step.name, partial(self._run, step))
-        document = self.document(ended=stamp(self.hands.clock()))
-        write_whole(self.night.document, document.text() + "\n")
+        night = self.night(ended=stamp(self.hands.clock()))
+        write_whole(self.folder.document, night_document(night).text() + "\n")
         done = _verdict(self.plan, tallies(self.plan, self.state, self.scene.jobs))
-        self.journal.append("verdict", {"word": "over", "exit_code": document.exit_code, **done})
-        return document
+        self.journal.append("verdict", {"word": "over", "exit_code": night.exit_code, **done})
+        return night
 
     def _run(self, step: Step) -> Done:
-        return step.run(self.document())
+        return step.run(self.night())
 
-    def document(self, ended: str = "") -> NightlyDocument:
+    def night(self, ended: str = "") -> Night:
         """The night as it stands."""
-        return night_document(self.scene, self.plan, self.journal.events, self.night, ended=ended)
+        return build_night(self.scene, self.plan, self.journal.events, self.folder, ended=ended)
 
     def _measure(self) -> None:
         plan, order, machine = self.plan, self.plan.order, 0
@@ -189,9 +190,15 @@ class _Night:
         return Job(self.scene.jobs.folder / identity)
 
     def _failed(self, name: str, error: PerfbisectError, reason: str = "") -> None:
-        told = {"cell": name, "reason": reason or error.message, "log": error.where or "", **_code(error)}
-        self.journal.append("cell", told)
-        self.hands.sink(Told(f"{name}: failed: {told['reason']}"))
+        failure = CellFailure(
+            cell=name,
+            reason=reason or error.message,
+            log=str(error.where or ""),
+            next=error.next_step or "",
+            exit_code=error.exit_code,
+        )
+        self.journal.append("cell", failure.to_json())
+        self.hands.sink(Told(f"{name}: failed: {failure.reason}"))
 
     def _all_fail(self, error: PerfbisectError | None, done: Mapping[str, Tally]) -> None:
         """What no cell can do, every one is spared: the commit cannot be built, or the machine is ill."""
@@ -207,40 +214,42 @@ class _Night:
         jobs = [Job(self.scene.jobs.folder / name) for state in states for name in state.jobs.values()]
         return Done(bring_in(store, jobs))
 
-    def _read(self, store: SeriesStore) -> Seen | None:
+    def _read(self, store: SeriesStore) -> SeriesAnalysis | None:
         """What changed, told and looked into; None where the series cannot be read."""
         table, rules = self.scene.table, self.rules.alerts
-        found: list[Seen] = []
+        found: list[SeriesAnalysis] = []
 
         def detect() -> Done:
             seen, alerts = judge(store, table, rules)
             found.append(seen)
-            rows = report(store, seen, fdr=rules.fdr).rows
             cells, since = {one.name for one in self.plan.wanted}, self.journal.events[0].time[:10]
-            data = {
-                "notes": list(machines(seen, cells, since)),
-                "unjudged": unjudged(seen, cells),
-                "alerts": [one.model_dump(mode="json") for one in alerts],
-                "rows": [one.model_dump(mode="json") for one in rows],
-            }
+            findings = NightFindings(
+                alerts=alerts,
+                rows=report(seen, fdr=rules.fdr).rows,
+                notes=tuple(machines(seen, cells, since)),
+                unjudged=unjudged(seen, cells),
+            )
             counted = Counter(one.change for one in alerts)
-            return Done(", ".join(f"{n} {change}" for change, n in counted.items()) or "no alerts", data=data)
+            return Done(
+                ", ".join(f"{n} {change}" for change, n in counted.items()) or "no alerts", findings=findings
+            )
 
         if not store.cells():
             return None
         self._step("detect", detect)
-        alerts = alerts_of(self.state)
-        if alerts is None:
+        findings = self.state.findings
+        if findings is None:
             return None
+        alerts = findings.alerts
         seen = found[0] if found else look(store, table, rules.fdr)
         now = stamp(self.hands.clock())
         self._step("alerts", lambda: Done(write_down(store, seen, alerts, rules, now)))
         self._step("search", partial(self._search, store, seen, alerts))
         return seen
 
-    def _search(self, store: SeriesStore, seen: Seen, alerts: Sequence[NightAlertDocument]) -> Done:
+    def _search(self, store: SeriesStore, seen: SeriesAnalysis, alerts: Sequence[NightAlert]) -> Done:
         rules = self.rules.bisect
-        states = {one.id: one.state for one in store.alerts.all()}
+        states = {record.alert.id: record.alert.state for record in store.alerts.all()}
         among = cases(
             seen,
             alerts,
@@ -249,40 +258,49 @@ class _Night:
             self.plan,
             Rules(wanted=rules.when == "new", least=rules.least, tails=rules.tails),
         )
-        bench = Bench(self.scene, self.hands, self.plan, self.journal, store, seen, self.night.path)
+        bench = Bench(self.scene, self.hands, self.plan, self.journal, store, seen, self.folder.path)
         settle(bench, tuple(among))
-        return Done(f"{len(self.state.settled)} events looked into")
+        return Done(f"{len(self.state.bisections)} events looked into")
 
     def _step(self, name: str, work: Callable[[], Done]) -> None:
         """A step that was done is not done again; one that fails is told, and those behind it still run.
 
         :raises Interrupted: Ctrl-C or a stop.
         """
-        if self.state.steps.get(name, {}).get("state") == "done":
+        ended = self.state.steps.get(name)
+        if ended is not None and ended.state == "done":
             return
         try:
             done = work()
         except Interrupted:
             raise
         except PerfbisectError as error:
-            told = {"told": error.message, "where": error.where or "", **_code(error)}
+            record = StepRecord(
+                name=name,
+                state="failed",
+                told=error.message,
+                where=str(error.where or ""),
+                next=error.next_step or "",
+                exit_code=error.exit_code,
+            )
         except Exception as error:
-            told = {"told": f"a mistake of perfbisect itself: {error!r}", "where": self._traceback(name)}
-            told |= {"next": "report it, with that file", "exit_code": EXIT_OURS}
+            record = StepRecord(
+                name=name,
+                state="failed",
+                told=f"a mistake of perfbisect itself: {error!r}",
+                where=self._traceback(name),
+                next="report it, with that file",
+                exit_code=EXIT_OURS,
+            )
         else:
             files = {kind: str(path) for kind, path in done.files.items()}
-            told = {"told": done.told, "files": files, **done.data}
-            self.journal.append("step", {"name": name, "state": "done", **told})
-            return
-        self.journal.append("step", {"name": name, "state": "failed", **told})
-        self.hands.sink(Told(f"{name} failed: {told['told']}"))
+            record = StepRecord(name=name, state="done", told=done.told, files=files, findings=done.findings)
+        self.journal.append("step", record.to_json())
+        if record.state == "failed":
+            self.hands.sink(Told(f"{name} failed: {record.told}"))
 
     def _traceback(self, name: str) -> str:
-        path = self.night.path / f"{name}.log"
+        path = self.folder.path / f"{name}.log"
         with suppress(OSError):
             path.write_text(traceback.format_exc(), encoding="utf-8")
         return str(path)
-
-
-def _code(error: PerfbisectError) -> dict[str, object]:
-    return {"next": error.next_step or "", "exit_code": error.exit_code}

@@ -5,24 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from perfbisect.config.nightly import NightlyFile
 from perfbisect.config.nightly_cells import FoundCell
 from perfbisect.core.cell import Cell
 from perfbisect.core.change import Change
+from perfbisect.core.night_values import BisectionOutcome, Night, NightFindings
 from perfbisect.core.suspect_table import Table
-from perfbisect.errors import Interrupted, PerfbisectError
+from perfbisect.errors import (
+    EXIT_INCONCLUSIVE,
+    EXIT_OK,
+    EXIT_REGRESSION,
+    Interrupted,
+    PerfbisectError,
+)
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan, Together
 from perfbisect.jobs.setting import Setting
 from perfbisect.jobs.work import StopLeftovers
 from perfbisect.render.documents import ReportDocument
-from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.render.notices import Sink
 from perfbisect.store.events import Clock
 from perfbisect.store.jobs import Job, Jobs
 from perfbisect.store.nights import Nights
 from perfbisect.system.git import Repository
+
+_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,37 @@ class Window:
     weights: Path
 
 
+@dataclass(frozen=True)
+class SearchResult:
+    """How a bisection ended, as far as a night decides on it. ``minutes``: measured, of ``budget``."""
+
+    outcome: BisectionOutcome
+    culprit: Change | None
+    probability: float
+    sentences: tuple[str, ...]
+    minutes: float
+    budget: float
+
+    @property
+    def exit_code(self) -> int:
+        return _CODES.get(self.outcome, EXIT_INCONCLUSIVE)
+
+
+def search_result(report: ReportDocument) -> SearchResult:
+    """What a night keeps of a bisection's report."""
+    named = report.culprit
+    return SearchResult(
+        outcome=report.outcome,
+        culprit=None
+        if named is None
+        else Change(named.id, subject=named.subject, date=named.date, author=named.author),
+        probability=report.probability,
+        sentences=report.sentences,
+        minutes=report.minutes.total,
+        budget=report.minutes.budget,
+    )
+
+
 class Search(Protocol):
     """A bisection that can begin."""
 
@@ -81,7 +120,7 @@ class Search(Protocol):
         """Minutes that it takes at least."""
         ...
 
-    def __call__(self, job: Job) -> ReportDocument:
+    def __call__(self, job: Job) -> SearchResult:
         """Goes on with the job, new or cut short, until its verdict. Raises what a bisection raises."""
         ...
 
@@ -92,11 +131,11 @@ Prepare = Callable[[NightPlan, Window, float], Search]
 
 @dataclass(frozen=True)
 class Done:
-    """What a step did: in words, the files that it wrote, by kind, and what the journal keeps besides."""
+    """What a step did: in words, the files that it wrote, by kind, and what it found in the series."""
 
     told: str = ""
     files: Mapping[str, Path] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)
+    findings: NightFindings | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +143,7 @@ class Step:
     """A step of the night after it was judged. ``run`` may raise: the steps behind it still run."""
 
     name: str
-    run: Callable[[NightlyDocument], Done]
+    run: Callable[[Night], Done]
 
 
 @dataclass(frozen=True)

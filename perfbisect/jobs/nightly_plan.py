@@ -16,7 +16,7 @@ from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.errors import UsageError
 from perfbisect.jobs.setting import Data, Setting
 from perfbisect.store.events import Event
-from perfbisect.store.nights import Night
+from perfbisect.store.nights import NightFolder
 
 Together = Callable[[Sequence[Cell]], Sequence[tuple[str, ...]]]
 """Cells -> the names of those that one launch can measure, group by group; every cell in one."""
@@ -115,7 +115,7 @@ def night_plan_of(events: Sequence[Event]) -> NightPlan:
 class Past:
     """What earlier nights say: how long cells take, and which were measured at a commit."""
 
-    def __init__(self, nights: Sequence[Night], same_commit: Sequence[Night]) -> None:
+    def __init__(self, nights: Sequence[NightFolder], same_commit: Sequence[NightFolder]) -> None:
         """:raises UsageError: a night's journal cannot be read."""
         self._each: dict[str, list[float]] = {}
         self._measured: dict[tuple[str, str], tuple[int, str]] = {}
@@ -145,5 +145,5 @@ def setting_name(setting: Setting) -> str:
     return " ".join(filter(None, (setting.environment, setting.client, setting.constraints, setting.machine)))
 
 
-def _verdicts(one: Night) -> list[Mapping[str, Any]]:
+def _verdicts(one: NightFolder) -> list[Mapping[str, Any]]:
     return [event.data for event in one.events() if event.kind == "verdict"]

@@ -12,10 +12,10 @@ from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.nightly_hands import Hands, Scene
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan, Past, setting_name
 from perfbisect.jobs.plan import cell_data
-from perfbisect.store.nights import Night
+from perfbisect.store.nights import NightFolder
 
 
-def prepare(scene: Scene, before: Sequence[Night], now: datetime, hands: Hands) -> NightPlan:
+def prepare(scene: Scene, before: Sequence[NightFolder], now: datetime, hands: Hands) -> NightPlan:
     """What a night that begins now measures, and what it leaves out. ``before``: the nights before it.
 
     :raises LocatedError: several runs a launch, of an engine whose caches cannot be emptied between them.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from perfbisect.core.alert import Alert
-from perfbisect.core.night_worth import Rules, State, named, no_time, not_worth
+from perfbisect.core.alert import Alert, State
+from perfbisect.core.change import Change
+from perfbisect.core.finding import Finding
+from perfbisect.core.night_values import BisectionState, NightAlert, NightBisection
+from perfbisect.core.night_worth import Rules, named, no_time, not_worth
 from perfbisect.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_OK,
@@ -16,18 +20,15 @@ from perfbisect.errors import (
     PerfbisectError,
     UsageError,
 )
-from perfbisect.jobs.bisect_kind import exit_code
 from perfbisect.jobs.nightly_hands import Hands, Scene, Window
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
-from perfbisect.jobs.nightly_state import NightState, spent, state_of
-from perfbisect.jobs.track_detect import Seen
+from perfbisect.jobs.nightly_state import NightState, bisection_to_json, spent, state_of
+from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_suspects import Ranked, ranked, track_suspects
-from perfbisect.render.documents import ChangeDocument
-from perfbisect.render.nightly_documents import NightAlertDocument, NightBisectionDocument, Settled
 from perfbisect.render.notices import Told
 from perfbisect.store.jobs import Job
 from perfbisect.store.journal import Journal
-from perfbisect.store.nights import Night
+from perfbisect.store.nights import NightFolder
 from perfbisect.store.series import SeriesStore
 
 _NIGHTS_BACK = 30
@@ -57,22 +58,22 @@ class Earlier:
     left: frozenset[str] = frozenset()
 
 
-def earlier(nights: Sequence[Night]) -> Earlier:
+def earlier(nights: Sequence[NightFolder]) -> Earlier:
     """Of the last of these nights. An event has not the same name every night: its cause may be another."""
     done, left = set[str](), set[str]()
     for one in nights[-_NIGHTS_BACK:]:
-        for found in state_of(one.events()).settled.values():
-            outside = found["state"] == "failed" and found["exit_code"] == EXIT_OUTSIDE
-            if found["state"] == "postponed" or outside:
-                left.add(str(found["alert"]))
-            elif found["state"] != "not worth it":
-                done.add(str(found["alert"]))
+        for bisection in state_of(one.events()).bisections.values():
+            outside = bisection.state == "failed" and bisection.exit_code == EXIT_OUTSIDE
+            if bisection.state == "postponed" or outside:
+                left.add(bisection.alert)
+            elif bisection.state != "not worth it":
+                done.add(bisection.alert)
     return Earlier(frozenset(done), frozenset(left - done))
 
 
 def cases(
-    seen: Seen,
-    told: Sequence[NightAlertDocument],
+    seen: SeriesAnalysis,
+    changed: Sequence[NightAlert],
     before: Earlier,
     states: Mapping[str, State],
     plan: NightPlan,
@@ -81,32 +82,33 @@ def cases(
     """The events of the alerts that tonight opened and of those that were put off, each once: by an alert
     that is worth it and that a cell of ours measures, of the cell's headline before any other, the largest
     first."""
-    opened = {one.id: one for one in told if one.change in ("opened", "reopened")}
+    opened = {one.alert.id: one for one in changed if one.is_new}
     names, events = {*opened, *before.left}, dict[str, list[Case]]()
     known = {alert.event for alert in seen.alerts if alert.id in before.done}
     for alert in seen.alerts:
         if alert.id in names:
-            against = not_worth(alert, states.get(alert.id, "open"), rules)
+            finding = seen.findings[alert.id]
+            today = replace(alert, state=states.get(alert.id, "open"))
+            against = not_worth(today, rules, is_over=finding.is_over)
             if alert.id in opened and not opened[alert.id].counts:
                 against = against or "the rules of the configuration make it no finding"
             if alert.event in known:
                 against = against or "its event was looked into in an earlier night"
-            cell = _cell(alert, plan)
+            cell = _cell(finding, plan)
             against = against or ("" if cell else "no cell of this nightly measures it")
             events.setdefault(alert.event, []).append(Case(alert, cell, against))
-    for found in events.values():
-        yield min(found, key=_last)
+    for of_event in events.values():
+        yield min(of_event, key=_last)
 
 
-def _cell(alert: Alert, plan: NightPlan) -> CellPlan | None:
-    digest = alert.finding.series.points[-1].workload.digest
+def _cell(finding: Finding, plan: NightPlan) -> CellPlan | None:
+    digest = finding.series.points[-1].workload.digest
     return next((one for one in plan.cells if digest and one.digest == digest), None)
 
 
 def _last(case: Case) -> tuple[bool, bool, float, str]:
-    finding = case.alert.finding
-    headline = case.cell is not None and case.cell.metric == finding.series.metric
-    return bool(case.against), not headline, -abs(finding.shift), case.alert.id
+    headline = case.cell is not None and case.cell.metric == case.alert.metric
+    return bool(case.against), not headline, -case.alert.size, case.alert.id
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Bench:
     plan: NightPlan
     journal: Journal
     store: SeriesStore
-    seen: Seen
+    seen: SeriesAnalysis
     folder: Path
 
     @property
@@ -136,26 +138,24 @@ def settle(bench: Bench, among: Sequence[Case]) -> None:
     :raises Interrupted: Ctrl-C or a stop.
     """
     for case in among:
-        if case.alert.event in bench.state.settled:
+        if case.alert.event in bench.state.bisections:
             continue
         found = _settled(bench, case)
-        bench.journal.append("step", {"name": "bisect", "bisection": found.model_dump(mode="json")})
+        bench.journal.append("step", bisection_to_json(found))
         bench.hands.sink(Told(f"{found.event}: {found.state}: {found.why}"))
 
 
-def _settled(bench: Bench, case: Case) -> NightBisectionDocument:
+def _settled(bench: Bench, case: Case) -> NightBisection:
     if case.against or case.cell is None:
-        return _document(case, "not worth it", case.against)
+        return _result(case, "not worth it", case.against)
     try:
         found = ranked(bench.store, bench.seen, case.alert, bench.scene.repository, bench.scene.table)
         top, attributed = found.ranking.suspects[0], found.ranking.attributed
         state, why = named(len(found.ranking.suspects), attributed.words if attributed else "")
         if state:
             commit = top.commit
-            culprit = ChangeDocument(
-                id=commit.sha, short=commit.sha[:12], subject=commit.subject, date=commit.date
-            )
-            return _document(case, state, why, found, culprit=culprit, probability=top.p)
+            culprit = Change(commit.sha, subject=commit.subject, date=commit.date)
+            return _result(case, state, why, found, culprit=culprit, probability=top.p)
         return _bisected(bench, case, case.cell, found)
     except Interrupted:
         raise
@@ -164,12 +164,12 @@ def _settled(bench: Bench, case: Case) -> NightBisectionDocument:
         job = bench.state.searches.get(case.alert.event, "")
         # A window that holds nothing to bisect is no mistake of the user's.
         code = EXIT_INCONCLUSIVE if isinstance(error, UsageError) else error.exit_code
-        return _document(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
+        return _result(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
 
 
-def _bisected(bench: Bench, case: Case, cell: CellPlan, found: Ranked) -> NightBisectionDocument:
+def _bisected(bench: Bench, case: Case, cell: CellPlan, found: Ranked) -> NightBisection:
     event, rules, state = case.alert.event, bench.scene.file.nightly.bisect, bench.state
-    window = Window(cell, case.alert.finding.series.metric, found.good, found.bad, _weights(bench, found))
+    window = Window(cell, case.alert.metric, found.good, found.bad, _weights(bench, found))
     identity = state.searches.get(event)
     if identity is None:
         budget = min(rules.minutes, bench.left())
@@ -177,28 +177,28 @@ def _bisected(bench: Bench, case: Case, cell: CellPlan, found: Ranked) -> NightB
         search = None if late else bench.hands.prepare(bench.plan, window, budget)
         late = late if search is None else no_time(budget, search.least)
         if search is None or late:
-            return _document(case, "postponed", late, found)
+            return _result(case, "postponed", late, found)
         identity = bench.hands.new_job().id
         bench.journal.append("job", {"event": event, "alert": case.alert.id, "job": identity})
     else:
         budget = rules.minutes
         search = bench.hands.prepare(bench.plan, window, budget)
     job = Job(bench.scene.jobs.folder / identity)
-    report = search(job)
-    return _document(
+    result = search(job)
+    return _result(
         case,
         "measured",
-        f"bisected: {report.outcome}",
+        f"bisected: {result.outcome}",
         found,
         job=job.id,
-        outcome=report.outcome,
-        culprit=report.culprit,
-        probability=report.probability,
-        sentences=report.sentences,
-        minutes=report.minutes.total,
-        budget=report.minutes.budget,
+        outcome=result.outcome,
+        culprit=result.culprit,
+        probability=result.probability,
+        sentences=result.sentences,
+        minutes=result.minutes,
+        budget=result.budget,
         report=str(job.report),
-        exit_code=exit_code(report),
+        exit_code=result.exit_code,
     )
 
 
@@ -212,19 +212,18 @@ def _weights(bench: Bench, found: Ranked) -> Path:
     return path
 
 
-def _document(
-    case: Case, state: Settled, why: str, found: Ranked | None = None, **more: object
-) -> NightBisectionDocument:
-    series = case.alert.finding.series
-    known: dict[str, object] = {
-        "event": case.alert.event,
-        "alert": case.alert.id,
-        "cell": case.cell.name if case.cell else series.cell,
-        "metric": series.metric,
-        "state": state,
-        "why": why,
-        "exit_code": EXIT_INCONCLUSIVE if state == "postponed" else EXIT_OK,
-    }
+def _result(
+    case: Case, state: BisectionState, why: str, found: Ranked | None = None, **more: Any
+) -> NightBisection:
+    known: dict[str, Any] = {"exit_code": EXIT_INCONCLUSIVE if state == "postponed" else EXIT_OK}
     if found is not None:
         known |= {"good": found.good, "bad": found.bad, "commits": len(found.ranking.suspects)}
-    return NightBisectionDocument.model_validate({**known, **more})
+    return NightBisection(
+        event=case.alert.event,
+        alert=case.alert.id,
+        cell=case.cell.name if case.cell else case.alert.cell,
+        metric=case.alert.metric,
+        state=state,
+        why=why,
+        **{**known, **more},
+    )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import mean, median
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from perfbisect.core.night_values import NightBisection, NightFindings, NightStep
+from perfbisect.errors import EXIT_OK
 from perfbisect.jobs.fold import Launch, launches
 from perfbisect.jobs.nightly_plan import CellPlan, NightPlan
 from perfbisect.jobs.views import reported_value
@@ -15,27 +19,79 @@ from perfbisect.store.jobs import Job, Jobs
 from perfbisect.store.journal import read
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellFailure:
+    """Why a cell failed."""
+
+    cell: str
+    reason: str
+    log: str = ""
+    next: str = ""
+    exit_code: int = EXIT_OK
+
+    def to_json(self) -> dict[str, Any]:
+        """The data of its event."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord(NightStep):
+    """A step that ended, with what later steps and the exit code need of it."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    exit_code: int = EXIT_OK
+    findings: NightFindings | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The data of its event."""
+        data: dict[str, Any] = _STEP.dump_python(self, mode="json")
+        return data
+
+
+_FAILURE = TypeAdapter(CellFailure)
+_STEP = TypeAdapter(StepRecord)
+_BISECTION = TypeAdapter(NightBisection)
+
+
+def bisection_to_json(bisection: NightBisection) -> dict[str, Any]:
+    """The data of the event of a bisection."""
+    return {"name": "bisect", "bisection": _BISECTION.dump_python(bisection, mode="json")}
+
+
 @dataclass(frozen=True)
 class NightState:
     """What a night's journal says. ``jobs``: the job of each cell; ``searches``: that of each event that is
-    bisected; ``failed``: the cells that failed, with why; ``steps``: what came of each step that ended, by
-    its name; of the step ``bisect`` by its event in ``settled``."""
+    bisected; ``failed``: the cells that failed; ``steps``: what came of each step that ended, by its name;
+    of the step ``bisect`` by its event in ``bisections``."""
 
     jobs: Mapping[str, str] = field(default_factory=dict)
     searches: Mapping[str, str] = field(default_factory=dict)
-    failed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    settled: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    failed: Mapping[str, CellFailure] = field(default_factory=dict)
+    steps: Mapping[str, StepRecord] = field(default_factory=dict)
+    bisections: Mapping[str, NightBisection] = field(default_factory=dict)
     over: bool = False
+
+    @property
+    def findings(self) -> NightFindings | None:
+        """What the series show; None while they were not judged, or could not be."""
+        detected = self.steps.get("detect")
+        return None if detected is None else detected.findings
+
+    @property
+    def exit_codes(self) -> tuple[int, ...]:
+        """Those of the cells and steps that failed."""
+        codes = [failure.exit_code for failure in self.failed.values()]
+        codes += [step.exit_code for step in self.steps.values()]
+        return tuple(code for code in codes if code != EXIT_OK)
 
 
 def state_of(events: Sequence[Event]) -> NightState:
     """The fold of a night's events."""
     jobs: dict[str, str] = {}
     searches: dict[str, str] = {}
-    failed: dict[str, Mapping[str, Any]] = {}
-    steps: dict[str, Mapping[str, Any]] = {}
-    settled: dict[str, Mapping[str, Any]] = {}
+    failed: dict[str, CellFailure] = {}
+    steps: dict[str, StepRecord] = {}
+    bisections: dict[str, NightBisection] = {}
     over = False
     for event in events:
         data = event.data
@@ -44,13 +100,16 @@ def state_of(events: Sequence[Event]) -> NightState:
         elif event.kind == "job":
             searches[str(data["event"])] = str(data["job"])
         elif event.kind == "cell":
-            failed[str(data["cell"])] = data
+            failure = _FAILURE.validate_python(data)
+            failed[failure.cell] = failure
         elif event.kind == "step" and data["name"] == "bisect":
-            settled[str(data["bisection"]["event"])] = data["bisection"]
+            bisection = _BISECTION.validate_python(data["bisection"])
+            bisections[bisection.event] = bisection
         elif event.kind == "step":
-            steps[str(data["name"])] = data
+            step = _STEP.validate_python(data)
+            steps[step.name] = step
         over = over or event.kind == "verdict"
-    return NightState(jobs, searches, failed, steps, settled, over)
+    return NightState(jobs, searches, failed, steps, bisections, over)
 
 
 @dataclass(frozen=True)
@@ -79,7 +138,7 @@ class Tally:
         values = [value for value in found if value is not None]
         return median(values) if values else None
 
-    def told(self) -> tuple[str, str]:
+    def versions(self) -> tuple[str, str]:
         """The version of the engine and the class of the machine, of the last launch that measured."""
         last = self.measured[-1].attempt if self.measured else None
         return ("", "") if last is None else (last.provenance.engine_version, last.provenance.machine_class)

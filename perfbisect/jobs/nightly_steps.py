@@ -5,38 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfbisect.core.moments import stamp
+from perfbisect.core.night_values import Night
 from perfbisect.jobs.nightly_hands import Done, Scene, Step
-from perfbisect.jobs.track_detect import Seen
+from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_report import report
 from perfbisect.jobs.track_site import bisections, site
 from perfbisect.render.night_markdown import night_markdown
-from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.render.nightly_documents import night_document
 from perfbisect.render.nightly_report import nightly_html, nightly_markdown
 from perfbisect.render.site import build
 from perfbisect.store.events import Clock
-from perfbisect.store.nights import Night
+from perfbisect.store.nights import NightFolder
 from perfbisect.store.series import SeriesStore
 from perfbisect.system.whole_file import write_whole
 
 
-def reading_steps(scene: Scene, store: SeriesStore, seen: Seen, night: Night, clock: Clock) -> Iterator[Step]:
+def reading_steps(
+    scene: Scene, store: SeriesStore, seen: SeriesAnalysis, folder: NightFolder, clock: Clock
+) -> Iterator[Step]:
     """The report, and the site where the configuration asks for one."""
     rules = scene.file.nightly
 
-    def reported(tonight: NightlyDocument) -> Done:
-        document = report(store, seen, fdr=rules.alerts.fdr)
-        folder = scene.file.path(rules.report) or night.path
+    def reported(night: Night) -> Done:
+        document = report(seen, fdr=rules.alerts.fdr)
+        into = scene.file.path(rules.report) or folder.path
         files = {
-            "night": (folder / "night.md", night_markdown(tonight)),
-            "report": (folder / "nightly.md", nightly_markdown(document)),
-            "page": (folder / "nightly.html", nightly_html(document)),
+            "night": (into / "night.md", night_markdown(night_document(night))),
+            "report": (into / "nightly.md", nightly_markdown(document)),
+            "page": (into / "nightly.html", nightly_html(document)),
         }
         for path, text in files.values():
             write_whole(path, text)
         told = f"{len(document.rows)} series at another level"
         return Done(told, {kind: path for kind, (path, _) in files.items()})
 
-    def shown(_: NightlyDocument) -> Done:
+    def shown(_: Night) -> Done:
         asked = rules.dashboard
         assert asked is not None
         document = site(
@@ -49,9 +52,9 @@ def reading_steps(scene: Scene, store: SeriesStore, seen: Seen, night: Night, cl
             reports=bisections(scene.jobs.all()),
             commit_url=asked.commit_url,
         )
-        folder = scene.file.path(asked.folder)
-        assert folder is not None
-        made = build(document, folder)
+        site_folder = scene.file.path(asked.folder)
+        assert site_folder is not None
+        made = build(document, site_folder)
         return Done(f"{len(document.cells)} cells, {len(document.alerts)} alerts", {"dashboard": made.index})
 
     yield Step("report", reported)

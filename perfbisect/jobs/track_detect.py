@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from perfbisect.core.alert import Alert, Known, alerts_of
+from perfbisect.core.alert import Alert, AlertRecord, alerts_of, begun
 from perfbisect.core.finding import Family, Finding, Rejection, judge, without_told
 from perfbisect.core.finding_cause import Cells, causes_of
 from perfbisect.core.lineages import Beginning, beginnings
-from perfbisect.core.reported_series import CellSeries, day_number, night_of, nightly
+from perfbisect.core.reported_series import CellSeries, day_number, gather, night_of, nightly
 from perfbisect.core.series_joint import Event
 from perfbisect.core.series_many import FDR, Census
 from perfbisect.core.suspect_table import Table
 from perfbisect.errors import UsageError
-from perfbisect.jobs.track_series import by_lineage, gathered
-from perfbisect.jobs.track_state import told as last_told
-from perfbisect.render.cause_text import evidence_sentences, rejection_sentence
+from perfbisect.jobs.track_series import by_lineage, eras_of
+from perfbisect.render.cause_text import alert_evidence, rejection_sentence
 from perfbisect.render.detect_documents import (
     CensusDocument,
-    DetectedDocument,
     ElsewhereDocument,
     FamilyDocument,
     GoneDocument,
@@ -29,24 +27,22 @@ from perfbisect.render.detect_documents import (
     TogetherDocument,
     TrackDetectDocument,
 )
-from perfbisect.render.site_documents import PlaceDocument
-from perfbisect.store.alerts import Told
 from perfbisect.store.series import SeriesStore
-
-SET = 0.95
-"""Probability of the set of places of a change; its places share it equally."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """All that was found. ``series``: every series, one value a night; ``families``: medians first."""
+class SeriesAnalysis:
+    """What a store's series show. ``series``: every series, one value a night; ``families``: medians first;
+    ``findings``: what each alert was made of, by its name; ``known``: the alerts that were reported before;
+    ``away``: builds that are not of main and were left out."""
 
     series: tuple[CellSeries, ...]
     cells: Cells
     families: tuple[Family, Family]
     alerts: tuple[Alert, ...]
+    findings: Mapping[str, Finding]
+    known: tuple[AlertRecord, ...]
     away: int
-    """Builds that are not of main and were left out."""
 
     @property
     def until(self) -> str:
@@ -59,12 +55,13 @@ class Seen:
         points = {id(point): point for one in self.series for point in one.points}
         return tuple(beginnings(points.values()))
 
-    def alert(self, name: str) -> Alert | None:
-        """The alert of that name, None where it is not found any more."""
-        return next((one for one in self.alerts if one.id == name), None)
+    def alerts_since(self, night: str) -> tuple[Alert, ...]:
+        """The alerts that began on that night or later; all where it is empty."""
+        first = day_number(night) if night else 0
+        return tuple(alert for alert in self.alerts if self.findings[alert.id].first >= first)
 
 
-def look(store: SeriesStore, table: Table, fdr: float = FDR) -> Seen:
+def look(store: SeriesStore, table: Table, fdr: float = FDR) -> SeriesAnalysis:
     """Judges every series of a store; writes nothing.
 
     :raises UsageError: the store has no points, or the rate is none.
@@ -76,14 +73,12 @@ def look(store: SeriesStore, table: Table, fdr: float = FDR) -> Seen:
     medians = judge([one for one in series if one.part == "typical"], fdr)
     tails = without_told(judge([one for one in series if one.part != "typical"], fdr), medians)
     findings = (*medians.alerts, *tails.alerts)
-    known = [
-        Known(t.id, t.cell, t.metric, t.way, (t.begun_after, t.begun_by), t.state, t.why, t.by_rule)
-        for t in store.alerts.all()
-    ]
+    known = store.alerts.all()
     until = max(one.nights[-1] for one in series)
-    alerts = alerts_of(findings, causes_of(findings, cells), known, until=until)
-    ordered = sorted(alerts, key=lambda one: (-one.finding.first, one.finding.series.key))
-    return Seen(series, cells, (medians, tails), tuple(ordered), away)
+    alerts = alerts_of(findings, causes_of(findings, cells), known, until=until, describe=alert_evidence)
+    of = {alert.id: finding for alert, finding in zip(alerts, findings, strict=True)}
+    ordered = sorted(alerts, key=lambda alert: (-of[alert.id].first, alert.cell, alert.metric))
+    return SeriesAnalysis(series, cells, (medians, tails), tuple(ordered), of, known, away)
 
 
 def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
@@ -102,7 +97,7 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
     away = {point.build.key for point in points if point.build.of_main is False}
     found: list[CellSeries] = []
     for name, own in by_lineage(mine):
-        found += [nightly(one) for one in gathered(name, own)]
+        found += map(nightly, gather(own, eras_of, cell=name))
     return tuple(found), len(away)
 
 
@@ -113,127 +108,68 @@ def detect(
 
     ``now``: ISO 8601 in UTC. Raises what :func:`look` raises.
     """
-    seen = look(store, table, fdr)
-    document = detect_document(seen, store, since=since, fdr=fdr)
-    remember(store, seen, document, now)
-    return document
+    analysis = look(store, table, fdr)
+    remember(store, analysis, now, since)
+    return detect_document(analysis, since=since, fdr=fdr)
 
 
-def remember(store: SeriesStore, seen: Seen, document: TrackDetectDocument, now: str) -> None:
-    """Writes down what is told; of what was told before, its first telling and its state stay."""
-    told = {one.id: one for one in document.alerts}
-    rows = [
-        Told(
-            known.id, known.cell, known.metric, known.way, *known.begun, known.state, known.why,
-            known.by_rule, now, now, told[known.id].text(),
-        )
-        for known in (one.known for one in seen.alerts)
-        if known.id in told
-    ]  # fmt: skip
+def remember(store: SeriesStore, analysis: SeriesAnalysis, now: str, since: str = "") -> None:
+    """Writes down the alerts that began on the night ``since`` or later, as found at ``now``."""
+    records = [
+        AlertRecord(alert, begun(analysis.findings[alert.id]), now) for alert in analysis.alerts_since(since)
+    ]
     with store.transaction():
-        store.alerts.keep(rows, now)
+        store.alerts.keep(records)
 
 
-def detect_document(seen: Seen, store: SeriesStore, *, since: str, fdr: float) -> TrackDetectDocument:
-    """What was found, as it is told."""
+def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> TrackDetectDocument:
+    """The public JSON of a analysis: what began on the night ``since`` or later."""
     first = day_number(since) if since else 0
-    medians, tails = seen.families
-    last = {one.id: last_told(one) for one in store.alerts.all()}
-    listed = [pair for family in seen.families for pair in family.listed if pair[0].first >= first]
+    medians, tails = analysis.families
+    listed = [pair for family in analysis.families for pair in family.listed if pair[0].first >= first]
     return TrackDetectDocument(
         fdr=fdr,
         since=since,
-        until=seen.until,
-        alerts=tuple(
-            _since(alert_document(one), last.get(one.id)) for one in seen.alerts if one.finding.first >= first
-        ),
+        until=analysis.until,
+        alerts=analysis.alerts_since(since),
         listed=tuple(_listed(finding, rejection) for finding, rejection in listed),
-        together=tuple(_shared(event) for family in seen.families for event in family.shared),
+        together=tuple(_shared(event) for family in analysis.families for event in family.shared),
         boundaries=tuple(
-            sorted((*_boundaries(seen.series, first), *_machines(seen, first)), key=lambda one: one.night)
+            sorted(
+                (*_boundaries(analysis.series, first), *_machines(analysis, first)),
+                key=lambda one: one.night,
+            )
         ),
-        gone=_gone(store.alerts.all(), {one.id for one in seen.alerts}),
+        gone=_gone(analysis),
         census=CensusDocument(
             families=(
                 _family("medians and single numbers", medians),
                 _family("means and percentiles", tails),
             ),
             series=(*_rows(medians.census), *_rows(tails.census)),
-            not_judged=dict(Counter(why for family in seen.families for _, why in family.left)),
-            builds_not_of_main=seen.away,
+            not_judged=dict(Counter(why for family in analysis.families for _, why in family.left)),
+            builds_not_of_main=analysis.away,
         ),
     )
 
 
-def alert_document(alert: Alert) -> DetectedDocument:
-    """An alert as it is told."""
-    finding, series = alert.finding, alert.finding.series
-    around = (max(0, finding.places[0] - 1), *finding.places)
-    return DetectedDocument(
-        id=alert.id,
-        cell=series.cell,
-        metric=series.metric,
-        first=series.points[finding.index].began,
-        last=series.points[finding.after[0] if finding.found.shape == "drift" else finding.after[-1]].began,
-        shape=finding.found.shape,
-        cause=alert.cause.word,
-        effect=finding.found.effect,
-        interval=(finding.found.low, finding.found.high),
-        places=tuple(
-            PlaceDocument(
-                build=series.points[i].build.name,
-                time=series.points[i].began,
-                p=SET / len(finding.places),
-            )
-            for i in finding.places
-        ),
-        builds=tuple(dict.fromkeys(series.points[i].build.name for i in around)),
-        state=alert.state,
-        evidence=(*evidence_sentences(alert.cause.evidence), *_how(finding)),
-        event=alert.event,
-        p=finding.found.p,
-        recovered=alert.recovered,
-        why=alert.why,
-        new=alert.new,
-        nights=len(finding.after),
-        now=alert.now,
-    )
-
-
-def _since(now: DetectedDocument, before: DetectedDocument | None) -> DetectedDocument:
-    """With what became of it since it was told last."""
-    if before is None:
-        return now
-    was = before.cause if before.cause != now.cause else ""
-    return now.model_copy(update={"was": was, "came_back": now.recovered and not before.recovered})
-
-
-def _gone(told: Sequence[Told], found: Collection[str]) -> tuple[GoneDocument, ...]:
-    """What was told and is not found any more; first what was found the last time."""
-    last = max((one.seen for one in told), default="")
+def _gone(analysis: SeriesAnalysis) -> tuple[GoneDocument, ...]:
+    """What was reported and is not found any more; first what was found the last time."""
+    found = {alert.id for alert in analysis.alerts}
+    last = max((record.seen for record in analysis.known), default="")
     gone = [
-        GoneDocument(id=t.id, cell=t.cell, metric=t.metric, state=t.state, seen=t.seen, new=t.seen == last)
-        for t in told
-        if t.id not in found
+        GoneDocument(
+            id=record.alert.id,
+            cell=record.alert.cell,
+            metric=record.alert.metric,
+            state=record.alert.state,
+            seen=record.seen,
+            new=record.seen == last,
+        )
+        for record in analysis.known
+        if record.alert.id not in found
     ]
     return tuple(sorted(gone, key=lambda one: (not one.new, one.id)))
-
-
-_SHORT = 20
-"""Nights below which a series is said to be short."""
-
-
-def _how(finding: Finding) -> Iterator[str]:
-    if finding.joined:
-        yield (
-            "doubtful by itself among so many series; told since other servers moved on that night: "
-            f"{', '.join(finding.joined)}"
-        )
-    count = len(finding.series.values)
-    if count < _SHORT:
-        yield f"a short series: {count} nights"
-    if finding.series.lacking:
-        yield f"{finding.series.lacking} points of the cell do not report {finding.series.metric}"
 
 
 def _listed(finding: Finding, rejection: Rejection) -> ListedDocument:
@@ -275,11 +211,11 @@ def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[ElsewhereDocu
     )
 
 
-def _machines(seen: Seen, first: int) -> Iterator[ElsewhereDocument]:
+def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[ElsewhereDocument]:
     """Nights from which on another kind of machine measures."""
-    counts = Counter(one.cell for one in seen.series)
+    counts = Counter(one.cell for one in analysis.series)
     found: dict[tuple[str, str], list[str]] = {}
-    for one in seen.begun:
+    for one in analysis.begun:
         if day_number(one.first.night) >= first:
             found.setdefault((one.first.night, one.what), []).append(one.lineage)
     for (night, what), names in found.items():

@@ -11,7 +11,7 @@ from perfbisect.core.metric import parse_metric
 from perfbisect.core.point import Point
 from perfbisect.core.reported_series import CellSeries, day_number, night_of
 from perfbisect.errors import UsageError
-from perfbisect.jobs.track_detect import Seen
+from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_series import points_of
 from perfbisect.render.track_documents import BaselineDocument, TrackRebaselineDocument
 from perfbisect.store.series import SeriesStore
@@ -31,7 +31,7 @@ USUAL = (
 
 
 def rebaseline(
-    store: SeriesStore, seen: Seen, cells: Sequence[str] = (), *, until: str = ""
+    store: SeriesStore, seen: SeriesAnalysis, cells: Sequence[str] = (), *, until: str = ""
 ) -> TrackRebaselineDocument:
     """The baselines of these cells (none named: of all) from the seven days that end with ``until``, by
     default the last night of all of them.
@@ -52,7 +52,7 @@ def rebaseline(
     return TrackRebaselineDocument(first=night_of(day_number(last) - DAYS + 1), last=last, rows=rows)
 
 
-def _rows(of: Sequence[CellSeries], seen: Seen, last: int) -> Iterator[BaselineDocument]:
+def _rows(of: Sequence[CellSeries], seen: SeriesAnalysis, last: int) -> Iterator[BaselineDocument]:
     """Those of one cell, by its series."""
     cell, load = of[0].cell, of[0].points[-1].workload
     points = [point for one in of for point in one.points if day_number(point.night) <= last]
@@ -60,7 +60,7 @@ def _rows(of: Sequence[CellSeries], seen: Seen, last: int) -> Iterator[BaselineD
         return
     reported = {one.metric: one for one in of}
     old = _baselines(max(points, key=lambda point: (point.began, point.raw)))
-    alerts = [alert for alert in seen.alerts if alert.finding.series.cell == cell]
+    changes = [(alert, seen.findings[alert.id]) for alert in seen.alerts if alert.cell == cell]
     breaks: list[int] = []
     if load.dataset and load.model:  # not every server counts what a picture becomes: another cell's may
         breaks = [night for night, *_ in seen.cells.changed_work(load, range(last + 1))]
@@ -69,7 +69,7 @@ def _rows(of: Sequence[CellSeries], seen: Seen, last: int) -> Iterator[BaselineD
         series = reported.get(str(parse_metric(metric))) if metric else None
         if series is None and not old:
             continue
-        nights = choose_nights(series, alerts, last=last, breaks=breaks) if series else Nights()
+        nights = choose_nights(series, changes, last=last, breaks=breaks) if series else Nights()
         values = [value / factor for value in nights.values]
         sign, smallest = (series.sign, series.min_effect) if series else (1, 0.0)
         proposal = propose(old.get(name), values, sign=sign, smallest=smallest, skip=nights.skip)

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal, get_args
 
-from perfbisect.core.alert import Alert, beside_worse
+from perfbisect.core.alert import Alert, ReportRow, beside_worse
 from perfbisect.core.reported_series import CellSeries
-from perfbisect.jobs.track_detect import Seen, detect_document
-from perfbisect.render.detect_documents import ReportRowDocument, TrackReportDocument
+from perfbisect.jobs.track_detect import SeriesAnalysis, detect_document
+from perfbisect.render.detect_documents import TrackReportDocument
 from perfbisect.render.detect_lines import size_words
-from perfbisect.store.series import SeriesStore
 
 BAR = 0.10
 """Size from which on a change is an issue ..."""
@@ -25,13 +24,13 @@ _LEVEL = 7
 _LATEST = 3
 
 
-def report(store: SeriesStore, seen: Seen, *, fdr: float) -> TrackReportDocument:
+def report(seen: SeriesAnalysis, *, fdr: float) -> TrackReportDocument:
     """The nightly report of the last night: what is slow or fast now and was not before. Writes nothing."""
     newest = max(
         (point for one in seen.series for point in one.points), key=lambda point: (point.began, point.raw)
     )
     rows = [ranked for alert in seen.alerts for ranked in _row(alert, seen)]
-    alarmed = {(alert.finding.series.cell, alert.finding.series.metric) for alert in seen.alerts}
+    alarmed = {(alert.cell, alert.metric) for alert in seen.alerts}
     judged = sum(len(family.census.judged) for family in seen.families)
     return TrackReportDocument(
         night=seen.until,
@@ -40,7 +39,7 @@ def report(store: SeriesStore, seen: Seen, *, fdr: float) -> TrackReportDocument
         engine=str(newest.covariates.get("engine") or ""),
         rows=tuple(ranked.row for ranked in sorted(rows, key=_order)),
         quiet=max(0, judged - len(alarmed)),
-        detect=detect_document(seen, store, since="", fdr=fdr),
+        detect=detect_document(seen, since="", fdr=fdr),
     )
 
 
@@ -49,14 +48,14 @@ class _Ranked:
     """A row, and its place among those of other kinds."""
 
     rank: int
-    row: ReportRowDocument
+    row: ReportRow
 
 
-def _row(alert: Alert, seen: Seen) -> Iterator[_Ranked]:
+def _row(alert: Alert, seen: SeriesAnalysis) -> Iterator[_Ranked]:
     """A row for a change that is still there; nothing for one that is over, closed, or a bad night's."""
-    finding, series = alert.finding, alert.finding.series
-    lasting = finding.found.shape != "transient" or finding.until is None
-    if alert.state == "closed" or alert.recovered or not lasting or alert.cause.word == "night":
+    finding = seen.findings[alert.id]
+    series = finding.series
+    if alert.state == "closed" or alert.recovered or finding.is_over or alert.cause == "night":
         return
     load = series.points[-1].workload
     settled = len(finding.after) >= _LATEST
@@ -64,7 +63,7 @@ def _row(alert: Alert, seen: Seen) -> Iterator[_Ranked]:
     baseline = median([series.values[i] for i in finding.before[-_LEVEL:]])
     days = series.nights[-1] - finding.first + 1
     kind = _kind(alert)
-    row = ReportRowDocument(
+    row = ReportRow(
         alert=alert.id,
         source=series.points[-1].build.pipeline,
         model=load.model,
@@ -79,7 +78,7 @@ def _row(alert: Alert, seen: Seen) -> Iterator[_Ranked]:
         change=latest / baseline - 1,
         status=_status(kind, alert, latest / baseline - 1, days, _beside(alert, seen)),
         days=days,
-        cause=alert.cause.word,
+        cause=alert.cause,
     )
     yield _Ranked(_KINDS.index(kind), row)
 
@@ -88,12 +87,12 @@ def _type(series: CellSeries) -> str:
     return {"typical": "median or total", "mean": "mean", "tail": "tail"}[series.part]
 
 
-def _beside(alert: Alert, seen: Seen) -> str:
+def _beside(alert: Alert, seen: SeriesAnalysis) -> str:
     """Of what became better: the regression of the same cell and event that it is a side of, in words."""
     worse = beside_worse(alert, seen.alerts)
     if worse is None:
         return ""
-    return f" beside a regression ({worse.finding.series.metric} {size_words(worse.finding.found.effect)})"
+    return f" beside a regression ({worse.metric} {size_words(worse.effect)})"
 
 
 _Kind = Literal["regressed", "known", "worse", "improved", "better", "few slower", "few faster", "redefined"]
@@ -103,10 +102,10 @@ _KINDS: tuple[_Kind, ...] = get_args(_Kind)
 
 
 def _kind(alert: Alert) -> _Kind:
-    worse, cause = alert.finding.shift > 0, alert.cause.word
+    worse, cause = alert.worse, alert.cause
     if cause in ("instrument", "workload"):
         return "redefined"
-    if alert.finding.series.part != "typical":
+    if alert.part != "typical":
         return "few slower" if worse else "few faster"
     if worse and alert.state == "acknowledged":
         return "known"
@@ -119,7 +118,7 @@ def _status(kind: _Kind, alert: Alert, change: float, days: int, beside: str) ->
     since = f", {alert.now}" if alert.now in ("not measured since", "other requests since") else ""
     issue = not since and abs(change) > BAR and days >= DAYS
     sentences: dict[_Kind, str] = {
-        "redefined": f"{alert.cause.word} changed",
+        "redefined": f"{alert.cause} changed",
         "few slower": "a few requests slower",
         "few faster": "a few requests faster",
         "known": "known",

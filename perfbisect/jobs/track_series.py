@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
@@ -13,7 +12,6 @@ from perfbisect.core.lineages import cell_of, lineages
 from perfbisect.core.moments import moment
 from perfbisect.core.nearest import hint
 from perfbisect.core.point import Build, Point
-from perfbisect.core.reported_series import CellSeries, gather
 from perfbisect.core.window import LEAD, Line, Window, ordered, window
 from perfbisect.errors import UsageError
 from perfbisect.sources.kanban import of_nightly
@@ -45,11 +43,6 @@ def by_lineage(points: Iterable[Point]) -> Iterator[tuple[str, tuple[Point, ...]
     """Points by cell, then by kind of machine, with the name of each lineage."""
     for _, group in groupby(points, key=lambda point: point.cell):
         yield from lineages(tuple(group))
-
-
-def gathered(name: str, points: Sequence[Point], *, metric: str = "") -> tuple[CellSeries, ...]:
-    """The series of a lineage under its name. Raises what :func:`gather` raises."""
-    return tuple(replace(one, cell=name) for one in gather(points, eras_of, metric=metric))
 
 
 def known_cells(store: SeriesStore, cells: Sequence[str]) -> tuple[str, ...]:

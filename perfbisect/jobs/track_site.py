@@ -6,21 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from perfbisect.core.alert import Alert
+from perfbisect.core.alert import Alert, leading_alert
 from perfbisect.core.finding import Family, Finding, Rejection
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.suspect_table import Table
 from perfbisect.errors import RevisionError
 from perfbisect.jobs import site_cells
 from perfbisect.jobs.site_cells import cell_document
-from perfbisect.jobs.track_detect import Seen, alert_document
+from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_suspects import Ranked, cell_of_ours, command_of, note_of, ranked
 from perfbisect.render.cause_text import rejection_sentence
-from perfbisect.render.detect_documents import DetectedDocument
-from perfbisect.render.detect_lines import leading
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.site_documents import (
-    AlertDocument,
     BisectionDocument,
     SiteCellDocument,
     SiteDocument,
@@ -41,7 +38,7 @@ _SETTLED_BY_COMMITS = ("product", "unknown")
 
 def site(
     store: SeriesStore,
-    seen: Seen,
+    seen: SeriesAnalysis,
     table: Table,
     *,
     title: str,
@@ -55,14 +52,13 @@ def site(
     Suspects are those of the alert by which an event is shown; a bisection stands beside the alerts of its
     cells whose window it searched.
     """
-    alerts = tuple(alert_document(one) for one in seen.alerts)
-    rankings, failed = _rankings(store, seen, alerts, repository, table)
+    rankings, failed = _rankings(store, seen, repository, table)
     told = [] if repository else ["No repository was given: there are no suspects."]
     return SiteDocument(
         title=title,
         made=made,
         cells=tuple(_cells(seen)),
-        alerts=tuple(_plain(one) for one in alerts),
+        alerts=seen.alerts,
         suspects=tuple(_suspects(one) for one in rankings) + tuple(failed),
         bisections=tuple(_bisection(one, rankings, seen.alerts) for one in reports),
         commit_url=commit_url,
@@ -82,11 +78,11 @@ def bisections(jobs: Iterable[Job]) -> tuple[ReportDocument, ...]:
     return tuple(found)
 
 
-def _cells(seen: Seen) -> Iterable[SiteCellDocument]:
+def _cells(seen: SeriesAnalysis) -> Iterable[SiteCellDocument]:
     found: dict[tuple[str, str], list[Finding]] = {}
     small: dict[tuple[str, str], list[SmallDocument]] = {}
     for alert in seen.alerts:
-        found.setdefault(alert.finding.series.key, []).append(alert.finding)
+        found.setdefault((alert.cell, alert.metric), []).append(seen.findings[alert.id])
     for family in seen.families:
         for finding, rejection in family.listed:
             small.setdefault(finding.series.key, []).append(_small(finding, rejection))
@@ -141,16 +137,9 @@ def _notes(families: Sequence[Family]) -> dict[str, tuple[bool, str]]:
     return notes
 
 
-def _plain(alert: DetectedDocument) -> AlertDocument:
-    return AlertDocument.model_validate(
-        alert.model_dump(exclude={"new", "nights", "was", "came_back", "now"})
-    )
-
-
 def _rankings(
     store: SeriesStore,
-    seen: Seen,
-    alerts: Sequence[DetectedDocument],
+    seen: SeriesAnalysis,
     repository: Repository | None,
     table: Table,
 ) -> tuple[list[Ranked], list[SuspectsDocument]]:
@@ -158,19 +147,17 @@ def _rankings(
     failed: list[SuspectsDocument] = []
     if repository is None:
         return found, failed
-    for event in dict.fromkeys(one.event for one in alerts if one.cause in _SETTLED_BY_COMMITS):
-        first = leading(alerts, event)
-        alert = seen.alert(first.id)
-        assert alert is not None
+    for event in dict.fromkeys(one.event for one in seen.alerts if one.cause in _SETTLED_BY_COMMITS):
+        alert = leading_alert(seen.alerts, event)
         try:
             found.append(ranked(store, seen, alert, repository, table))
         except RevisionError as error:
-            failed.append(SuspectsDocument(alert=first.id, suspects=(), note=str(error.message)))
+            failed.append(SuspectsDocument(alert=alert.id, suspects=(), note=str(error.message)))
     return found, failed
 
 
 def _suspects(one: Ranked) -> SuspectsDocument:
-    cell = cell_of_ours(one.alert.finding)
+    cell = cell_of_ours(one.finding)
     command = command_of(one, repo="PATH", cell=cell)
     document = suspects_document(one.alert.id, one.ranking, top=TOP, bisect=command, note=note_of(one, cell))
     return SuspectsDocument.model_validate(document.model_dump(exclude={"schema_", "of", "what"}))
@@ -187,7 +174,7 @@ def _bisection(
     )
 
 
-def _census(seen: Seen) -> tuple[tuple[str, int], ...]:
+def _census(seen: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
     medians, tails = (family.census for family in seen.families)
     refused = Counter(one.reason for census in (medians, tails) for one in census.refused)
     left = Counter(why for family in seen.families for _, why in family.left)
@@ -199,7 +186,7 @@ def _census(seen: Seen) -> tuple[tuple[str, int], ...]:
     return tuple(rows)
 
 
-def _unknown(seen: Seen) -> Iterable[str]:
+def _unknown(seen: SeriesAnalysis) -> Iterable[str]:
     builds = {point.build.key: point.build for one in seen.series for point in one.points}
     unknown = sum(build.of_main is None for build in builds.values())
     if unknown:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfbisect.config.cells import known_cells
 from perfbisect.config.commit_weights import commit_weights_text
-from perfbisect.core.alert import Alert, recovery, way
+from perfbisect.core.alert import SET, Alert, leading_alert, recovery
 from perfbisect.core.finding import Finding
 from perfbisect.core.finding_cause import hit
 from perfbisect.core.match import nearest
@@ -21,10 +21,9 @@ from perfbisect.core.suspects import rank
 from perfbisect.core.window import Line, Spot, spot
 from perfbisect.errors import UsageError
 from perfbisect.jobs.suspects import After, Asked, Onset, asked
-from perfbisect.jobs.track_detect import SET, Seen, alert_document
+from perfbisect.jobs.track_detect import SeriesAnalysis
 from perfbisect.jobs.track_series import began, line_of, window_between
-from perfbisect.jobs.track_state import named, told
-from perfbisect.render.detect_lines import effect_words, leading
+from perfbisect.render.detect_lines import effect_words
 from perfbisect.render.suspects import TrackSuspectsDocument, suspects_document
 from perfbisect.store.series import SeriesStore
 from perfbisect.system.git import Repository
@@ -35,6 +34,7 @@ class Ranked:
     """A ranking, the question it answers, and the alert it is of."""
 
     alert: Alert
+    finding: Finding
     asked: Asked
     ranking: Ranking
     why: str
@@ -51,49 +51,49 @@ class Ranked:
         return self.asked.bad
 
 
-def the_alert(store: SeriesStore, seen: Seen, name: str) -> Alert:
+def the_alert(store: SeriesStore, seen: SeriesAnalysis, name: str) -> Alert:
     """The alert of a name, or the one by which an event is shown.
 
     :raises UsageError: there is none of that name, or it is not found any more.
     """
-    of_event = [alert_document(one) for one in seen.alerts if one.event == name]
-    if of_event:
-        found = seen.alert(leading(of_event, name).id)
-    else:
-        begun = [one for one in seen.alerts if name and one.id.startswith(name)]
-        exact = [one for one in begun if one.id == name] or begun
-        if len(exact) > 1:
-            some = ", ".join(one.id for one in exact[:3])
-            events = ", ".join(dict.fromkeys(one.event for one in exact))
-            raise UsageError(
-                f"{len(exact)} alerts begin with {name!r}: {some}, ...", next_step=f"an event: {events}"
-            )
-        found = exact[0] if exact else None
-    if found is None:
-        first = told(named(store, name)[0])
+    if any(alert.event == name for alert in seen.alerts):
+        return leading_alert(seen.alerts, name)
+    begun = [alert for alert in seen.alerts if name and alert.id.startswith(name)]
+    exact = [alert for alert in begun if alert.id == name] or begun
+    if len(exact) > 1:
+        some = ", ".join(alert.id for alert in exact[:3])
+        events = ", ".join(dict.fromkeys(alert.event for alert in exact))
+        raise UsageError(
+            f"{len(exact)} alerts begin with {name!r}: {some}, ...", next_step=f"an event: {events}"
+        )
+    if not exact:
+        first = store.alerts.of_name(name)[0].alert
         raise UsageError(
             f"alert {first.id} of {first.cell} is not found any more in the nights up to {seen.until}",
             next_step="perfbisect track detect, with the --fdr with which it was told",
         )
-    return found
+    return exact[0]
 
 
-def ranked(store: SeriesStore, seen: Seen, alert: Alert, repository: Repository, table: Table) -> Ranked:
+def ranked(
+    store: SeriesStore, seen: SeriesAnalysis, alert: Alert, repository: Repository, table: Table
+) -> Ranked:
     """The commits of an alert's window, ranked.
 
     :raises RevisionError: the repository lacks them, or no commit came between the nights.
     """
     line, points = line_of(repository), store.points()
-    onsets = _onsets(line, points, alert.finding)
+    finding = seen.findings[alert.id]
+    onsets = _onsets(line, points, finding)
     question = asked(
         repository,
         line,
         onsets,
         _after(line, points, seen, alert),
-        cells=_ran(seen, alert),
-        cause=alert.cause.word,
+        cells=_ran(seen, finding),
+        cause=alert.cause,
     )
-    return Ranked(alert, question, rank(question.question, table), onsets[-1].window.why)
+    return Ranked(alert, finding, question, rank(question.question, table), onsets[-1].window.why)
 
 
 def _onsets(line: Line, points: Sequence[Point], finding: Finding) -> tuple[Onset, ...]:
@@ -109,19 +109,21 @@ def _onsets(line: Line, points: Sequence[Point], finding: Finding) -> tuple[Onse
     )
 
 
-def _after(line: Line, points: Sequence[Point], seen: Seen, alert: Alert) -> After:
+def _after(line: Line, points: Sequence[Point], seen: SeriesAnalysis, alert: Alert) -> After:
     """When the series was slow last, and when it was good again: by itself, or where it was not measured
     again by the others of its event, those that moved most first."""
-    of_event = [one for one in seen.alerts if one.event == alert.event and one.cause.word == alert.cause.word]
-    others = sorted(of_event, key=lambda one: (-abs(one.finding.shift), one.id))
-    for one in (alert, *others):
-        first = recovery(one.finding)
-        if first is not None and way(one.finding) == way(alert.finding):
-            slow, good = (one.finding.series.points[i].build for i in (first - 1, first))
+    own = seen.findings[alert.id]
+    of_event = [one for one in seen.alerts if one.event == alert.event and one.cause == alert.cause]
+    others = sorted(of_event, key=lambda other: (-other.size, other.id))
+    for other in (alert, *others):
+        finding = seen.findings[other.id]
+        first = recovery(finding)
+        if first is not None and other.worse == alert.worse:
+            slow, good = (finding.series.points[i].build for i in (first - 1, first))
             return After(_spot(line, points, slow.key), window_between(line, points, slow, good))
-        if one is alert and alert.finding.after[-1] + 1 < len(alert.finding.series.values):
+        if other is alert and own.after[-1] + 1 < len(own.series.values):
             break  # It was measured again, and is not what it was.
-    last = alert.finding.series.points[alert.finding.after[-1]].build
+    last = own.series.points[own.after[-1]].build
     return After(_spot(line, points, last.key))
 
 
@@ -130,16 +132,16 @@ def _spot(line: Line, points: Sequence[Point], key: str) -> Spot:
     return spot(line, build, began(points, build))
 
 
-def _ran(seen: Seen, alert: Alert) -> tuple[Ran, ...]:
+def _ran(seen: SeriesAnalysis, finding: Finding) -> tuple[Ran, ...]:
     return tuple(
         Ran(
             cell=one.cell,
-            hit=hit(one, alert.finding),
+            hit=hit(one, finding),
             start=one.start,
             traits=one.traits,
             model=seen.cells.model(one.cell),
         )
-        for one in seen.cells.beside(alert.finding)
+        for one in seen.cells.beside(finding)
     )
 
 
@@ -163,12 +165,12 @@ def command_of(ranked: Ranked, *, repo: str, cell: str, weights: str = "") -> st
     return bisect_command(
         Ends(
             cell=cell,
-            metric=ranked.alert.finding.series.metric,
+            metric=ranked.alert.metric,
             good=ranked.good,
             bad=ranked.bad,
             repo=repo,
             weights=weights,
-            better=way(ranked.alert.finding) < 0,
+            better=not ranked.alert.worse,
         )
     )
 
@@ -180,9 +182,9 @@ def track_suspects(ranked: Ranked, *, top: int, repo: str, cell: str, weights: P
 
     :raises UsageError: the weights cannot be written.
     """
-    series = ranked.alert.finding.series
+    alert = ranked.alert
     text = commit_weights_text(
-        commit_weights(ranked.ranking), f"suspects of alert {ranked.alert.id}, {series.cell} {series.metric}"
+        commit_weights(ranked.ranking), f"suspects of alert {alert.id}, {alert.cell} {alert.metric}"
     )
     try:
         weights.parent.mkdir(parents=True, exist_ok=True)
@@ -204,13 +206,13 @@ def note_of(ranked: Ranked, cell: str) -> str:
     """How the window was found; where no cell of ours is known, what stands for it in the command."""
     if cell:
         return ranked.why
-    theirs = ranked.alert.finding.series.cell
+    theirs = ranked.alert.cell
     unknown = f"no cell of ours is known to be {theirs}: name yours for CELL (perfbisect cells import)"
     return f"{ranked.why}; {unknown}"
 
 
 def _what(ranked: Ranked) -> str:
-    told = alert_document(ranked.alert)
-    since = f"{effect_words(told)}, {told.shape}, begun on the night of {told.first[:10]}"
-    now = "" if told.now == "still there" else f", {told.now}"
-    return f"{told.metric} of {told.cell} {since}{now} ({told.event})"
+    alert = ranked.alert
+    since = f"{effect_words(alert)}, {alert.shape}, begun on the night of {alert.first[:10]}"
+    now = "" if alert.now == "still there" else f", {alert.now}"
+    return f"{alert.metric} of {alert.cell} {since}{now} ({alert.event})"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from perfbisect.core.lineages import Beginning, beginnings, cell_of
 from perfbisect.core.metric import Metric, parse_metric
 from perfbisect.core.point import Point, Rejection
-from perfbisect.core.reported_series import CellSeries
+from perfbisect.core.reported_series import CellSeries, gather
 from perfbisect.errors import UsageError
-from perfbisect.jobs.track_series import gathered, points_of
+from perfbisect.jobs.track_series import eras_of, points_of
 from perfbisect.jobs.views import metric_document
 from perfbisect.render.track_documents import (
     CellLineDocument,
@@ -45,7 +45,7 @@ def trend(
         raise UsageError(f"no point since {since}", next_step="leave --since out")
     chosen: list[CellSeries] = []
     for name, points in by_cell.items():
-        chosen += _chosen(gathered(name, points), metric)
+        chosen += _chosen(gather(points, eras_of, cell=name), metric)
     if not chosen:
         who = "none of these cells" if len(by_cell) > 1 else f"no point of {next(iter(by_cell))}"
         raise UsageError(
@@ -82,7 +82,7 @@ def _chosen(found: Sequence[CellSeries], metric: str) -> Sequence[CellSeries]:
 
 
 def _reported(by_cell: Mapping[str, Sequence[Point]]) -> list[str]:
-    return sorted({one.metric for name, points in by_cell.items() for one in gathered(name, points)})
+    return sorted({one.metric for points in by_cell.values() for one in gather(points, eras_of)})
 
 
 def _line(series: CellSeries, marks: Mapping[int, str], began: Beginning | None) -> CellLineDocument:

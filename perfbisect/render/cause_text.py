@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from perfbisect.core.cause_facts import Evidence, EvidenceKind
-from perfbisect.core.finding import Rejection, RejectionKind
+from perfbisect.core.cause_facts import Cause, Evidence, EvidenceKind
+from perfbisect.core.finding import Finding, Rejection, RejectionKind
 from perfbisect.core.reported_series import night_of
 
 _KEYS_SHOWN = 3
+
+_SHORT = 20
+"""Nights below which a series is called short."""
 
 
 def evidence_sentence(evidence: Evidence) -> str:
@@ -17,9 +20,22 @@ def evidence_sentence(evidence: Evidence) -> str:
     return _SENTENCES[evidence.kind](evidence)
 
 
-def evidence_sentences(evidence: Iterable[Evidence]) -> tuple[str, ...]:
-    """The evidence as the report shows it, in the same order."""
-    return tuple(evidence_sentence(one) for one in evidence)
+def alert_evidence(finding: Finding, cause: Cause) -> tuple[str, ...]:
+    """The evidence of an alert as the report shows it, that of its cause first."""
+    return (*map(evidence_sentence, cause.evidence), *_detection_evidence(finding))
+
+
+def _detection_evidence(finding: Finding) -> Iterator[str]:
+    if finding.joined:
+        yield (
+            "doubtful by itself among so many series; told since other servers moved on that night: "
+            f"{', '.join(finding.joined)}"
+        )
+    count = len(finding.series.values)
+    if count < _SHORT:
+        yield f"a short series: {count} nights"
+    if finding.series.lacking:
+        yield f"{finding.series.lacking} points of the cell do not report {finding.series.metric}"
 
 
 def _fixed(text: str) -> Callable[[Evidence], str]:

@@ -7,30 +7,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from perfbisect.core.alert import Alert, ReportRow, State
 from perfbisect.core.finding import RejectionKind
-from perfbisect.core.now import Now
+from perfbisect.core.series import Shape
 from perfbisect.render.documents import Document, LongDocument
-from perfbisect.render.site_documents import AlertDocument, Cause, Shape, State
-
-
-class DetectedDocument(AlertDocument):
-    """An alert as it is told.
-
-    ``new``: it was not told before. ``nights``: how many show it. ``was``: the cause that was told the last
-    time, where it is another one now; ``came_back``: it has recovered since then. ``now``: what is known of
-    it on the last night; empty where that was not looked at.
-    """
-
-    new: bool
-    nights: int
-    was: Cause | Literal[""] = ""
-    came_back: bool = False
-    now: Now | Literal[""] = ""
-
-    @property
-    def fresh(self) -> bool:
-        """Whether it is news: not told yet, or not yet as a change of the product."""
-        return self.state == "open" and (self.new or (self.was != "" and self.cause == "product"))
 
 
 class ListedDocument(Document):
@@ -124,7 +104,7 @@ class TrackDetectDocument(LongDocument):
     fdr: float
     since: str
     until: str
-    alerts: tuple[DetectedDocument, ...]
+    alerts: tuple[Alert, ...]
     listed: tuple[ListedDocument, ...]
     together: tuple[TogetherDocument, ...]
     boundaries: tuple[ElsewhereDocument, ...]
@@ -134,7 +114,7 @@ class TrackDetectDocument(LongDocument):
     def brief(self) -> TrackDetectDocument:
         """The alerts that are new, then those that are open and newest; of the census no single series."""
         alerts = sorted(self.alerts, key=lambda alert: alert.first, reverse=True)
-        alerts.sort(key=lambda alert: (not (alert.new or alert.fresh), alert.state != "open"))
+        alerts.sort(key=lambda alert: (not (alert.new or alert.is_news), alert.state != "open"))
         brief = self.model_copy(update={"alerts": tuple(alerts)})
         brief = LongDocument.brief(brief)
         if not self.census.series:
@@ -158,30 +138,6 @@ class TrackStateDocument(Document):
     alerts: int = 1
 
 
-class ReportRowDocument(Document):
-    """A row of the nightly report.
-
-    ``latest``: the median of the newest nights; ``baseline``: the level before the change. ``days``: nights
-    since it began.
-    """
-
-    alert: str
-    source: str
-    model: str
-    hardware: str
-    type: str
-    config: str
-    test: str
-    metric: str
-    unit: str
-    latest: float
-    baseline: float
-    change: float
-    status: str
-    days: int
-    cause: Cause
-
-
 class TrackReportDocument(Document):
     """``perfbisect track report``: the nightly's table, and the events behind it. ``engine``: its version,
     empty where the last night does not say it. ``quiet``: series that were judged and show nothing."""
@@ -191,7 +147,7 @@ class TrackReportDocument(Document):
     build: str
     commit: str
     engine: str = ""
-    rows: tuple[ReportRowDocument, ...]
+    rows: tuple[ReportRow, ...]
     quiet: int
     detect: TrackDetectDocument
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from perfbisect.core.metric import row
-from perfbisect.render.detect_documents import DetectedDocument, TrackDetectDocument, TrackStateDocument
+from perfbisect.core.alert import Alert, leading_alert, weight
+from perfbisect.render.detect_documents import TrackDetectDocument, TrackStateDocument
 from perfbisect.render.numbers import number, percent
 from perfbisect.render.safe import line
 from perfbisect.render.track_lines import columns
-
-_FIRST = (
-    "audio_ttfp",
-    "audio_rtf",
-    "ttft",
-    "e2el",
-    "latency",
-    "image_generation",
-    "video_generation",
-    "tpot",
-)
-"""Metrics by which an event is shown, if it has one of them."""
 
 _LISTED = 10
 """Changes that are no alerts, shown one by one."""
@@ -33,7 +20,7 @@ def detect_lines(document: TrackDetectDocument, *, everything: bool = False) -> 
     """Events with something new in full; what was told before in one line each, unless ``everything``."""
     shown = False
     for event, alerts in events(document.alerts):
-        if everything or any(alert.fresh for alert in alerts):
+        if everything or any(alert.is_news for alert in alerts):
             yield from _event(event, alerts)
             shown = True
     if not shown:
@@ -50,39 +37,17 @@ def detect_lines(document: TrackDetectDocument, *, everything: bool = False) -> 
     yield from _census(document)
     first = next((a for a in document.alerts if a.state == "open" and a.cause == "product"), None)
     if first is not None:
-        yield f"next: perfbisect track suspects {leading(document.alerts, first.event).id} --repo PATH"
+        yield f"next: perfbisect track suspects {leading_alert(document.alerts, first.event).id} --repo PATH"
 
 
-def events(alerts: Sequence[DetectedDocument]) -> list[tuple[str, list[DetectedDocument]]]:
+def events(alerts: Sequence[Alert]) -> list[tuple[str, list[Alert]]]:
     """Alerts by event: those of the product first, the newest of either first."""
     ordered = sorted(alerts, key=lambda a: a.event, reverse=True)
     ordered.sort(key=lambda a: (a.cause != "product", -int(a.event[:8])))
     return [(event, list(group)) for event, group in groupby(ordered, key=lambda a: a.event)]
 
 
-def leading(alerts: Sequence[DetectedDocument], event: str) -> DetectedDocument:
-    """The alert by which an event is shown: an open one, worse rather than better, of the largest size."""
-    among = [alert for alert in alerts if alert.event == event]
-    return max(among, key=lambda a: (a.state == "open", *_weight(a), a.id))
-
-
-def _weight(alert: DetectedDocument) -> tuple[bool, int, float]:
-    """What to show of several: worse rather than better, what people wait for, the largest."""
-    name = alert.metric
-    return worse(alert), -_FIRST.index(name) if name in _FIRST else -len(_FIRST), size(alert)
-
-
-def worse(alert: DetectedDocument) -> bool:
-    """Whether the change is for the worse."""
-    return alert.effect * row(alert.metric.partition(":")[0]).sign > 0
-
-
-def size(alert: DetectedDocument) -> float:
-    """How large a change is, in logs, in whichever direction."""
-    return abs(math.log1p(max(alert.effect, -0.999999)))
-
-
-def effect_words(alert: DetectedDocument) -> str:
+def effect_words(alert: Alert) -> str:
     """The size of a change."""
     return size_words(alert.effect)
 
@@ -92,19 +57,21 @@ def size_words(effect: float) -> str:
     return f"x {number(1 + effect, 3)}" if effect > 2 else percent(effect)
 
 
-def _event(event: str, alerts: Sequence[DetectedDocument]) -> Iterator[str]:
-    first = leading(alerts, event)
+def _event(event: str, alerts: Sequence[Alert]) -> Iterator[str]:
+    first = leading_alert(alerts, event)
     cells = len({alert.cell for alert in alerts})
-    shapes = "/".join(dict.fromkeys(alert.shape for alert in sorted(alerts, key=size, reverse=True)))
+    shapes = "/".join(
+        dict.fromkeys(alert.shape for alert in sorted(alerts, key=lambda alert: alert.size, reverse=True))
+    )
     yield f"{first.first[:10]}  {first.cause}, {shapes}: {len(alerts)} alerts of {cells} cells  ({event})"
     for words in first.evidence[:3]:
         yield f"  {line(words)}"
     rows = []
     for _, group in groupby(sorted(alerts, key=lambda a: a.cell), key=lambda a: a.cell):
         of = list(group)
-        one = max(of, key=lambda a: (a.state == "open", *_weight(a)))
+        one = max(of, key=weight)
         marks = [
-            "" if worse(one) else "better", "" if one.now == "still there" else one.now, _state(one),
+            "" if one.worse else "better", "" if one.now == "still there" else one.now, _state(one),
             f"and {len(of) - 1} more metrics" if len(of) > 1 else "",
         ]  # fmt: skip
         low, high = one.interval
@@ -128,7 +95,7 @@ def _event(event: str, alerts: Sequence[DetectedDocument]) -> Iterator[str]:
     yield ""
 
 
-def _state(alert: DetectedDocument) -> str:
+def _state(alert: Alert) -> str:
     if alert.state == "open":
         return "" if alert.new else f"told as {alert.was}" if alert.was else "told before"
     return f"{alert.state}: {alert.why}" if alert.why else alert.state
@@ -138,7 +105,7 @@ def _before(document: TrackDetectDocument, everything: bool) -> Iterator[str]:
     if not everything:
         over = 0
         for event, alerts in events(document.alerts):
-            if any(alert.fresh for alert in alerts):
+            if any(alert.is_news for alert in alerts):
                 continue
             if all((a.recovered and not a.came_back) or a.state == "closed" for a in alerts):
                 over += 1

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfbisect.core.night_values import NightCell
 from perfbisect.render.markdown import prose, table
 from perfbisect.render.night_words import alert_words, events, facts, failures, headline, search_words
-from perfbisect.render.nightly_documents import NightCellDocument, NightlyDocument
+from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.render.nightly_report import RULE, house_table
 from perfbisect.render.numbers import with_unit
 from perfbisect.render.safe import code
@@ -89,7 +90,7 @@ def _cells(document: NightlyDocument) -> str:
     return f"<details><summary>{len(document.cells)} cells</summary>\n\n{rows}\n\n</details>"
 
 
-def _cell(cell: NightCellDocument) -> Iterator[str]:
+def _cell(cell: NightCell) -> Iterator[str]:
     yield code(cell.name)
     yield cell.state
     yield cell.metric

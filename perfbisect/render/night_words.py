@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from perfbisect.core.night_values import AlertChange
 from perfbisect.render.detect_lines import size_words
 from perfbisect.render.nightly_documents import (
-    AlertChange,
     NightAlertDocument,
     NightBisectionDocument,
     NightlyDocument,
@@ -29,11 +29,6 @@ def summary(document: NightlyDocument) -> str:
     measured = [cell for cell in document.cells if cell.state == "measured"]
     blind = measured and all(cell.too_few_nights is not None for cell in measured)
     return ", ".join(_news(document)) or (UNJUDGED if blind else NOTHING)
-
-
-def has_news(document: NightlyDocument) -> bool:
-    """Whether anything was found, ended or failed."""
-    return bool(_news(document))
 
 
 def _news(document: NightlyDocument) -> list[str]:
@@ -63,7 +58,7 @@ def headline(document: NightlyDocument) -> str:
 
 
 @dataclass(frozen=True)
-class Told:
+class NightEvent:
     """What a night did to an event: its alerts, the one that stands for it first."""
 
     alerts: tuple[NightAlertDocument, ...]
@@ -80,23 +75,23 @@ class Told:
         return f"{more}, {cells} cells in all" if more and cells > 1 else more
 
 
-def events(document: NightlyDocument) -> list[Told]:
+def events(document: NightlyDocument) -> list[NightEvent]:
     """What the night did to each event: what is new first, findings before others, the largest first."""
     found: dict[tuple[str, str], list[NightAlertDocument]] = {}
     for alert in document.alerts:
         found.setdefault((alert.event, alert.change), []).append(alert)
-    told = [Told(tuple(sorted(alerts, key=_weight))) for alerts in found.values()]
+    told = [NightEvent(tuple(sorted(alerts, key=_weight))) for alerts in found.values()]
     return sorted(told, key=lambda one: (_CHANGES.index(one.first.change), _weight(one.first)))
 
 
-def alert_words(told: Told) -> str:
+def alert_words(event: NightEvent) -> str:
     """An event in one line of Markdown."""
-    alert = told.first
+    alert = event.first
     how = "worse" if alert.worse else "better"
     state = "still there" if alert.change == "updated" else alert.change
     by_rule = alert.change in ("opened", "reopened") and not alert.counts
     marks = [
-        f"since {alert.first[:10]}", f"{alert.cause}, {alert.shape}", told.others,
+        f"since {alert.first[:10]}", f"{alert.cause}, {alert.shape}", event.others,
         "recovered" if alert.recovered else "", "no finding by the rules" if by_rule else "",
     ]  # fmt: skip
     return (

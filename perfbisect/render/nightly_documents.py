@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.render.detect_documents import ReportRowDocument
-from perfbisect.render.documents import ChangeDocument, Document, Ending, LongDocument
-from perfbisect.render.site_documents import Cause, Shape, State
-
-CellState = Literal["planned", "measured", "skipped", "failed", "not reached"]
-"""``planned``: of a dry run, it would be measured. ``skipped``: it was measured at this commit before."""
-
-AlertChange = Literal["opened", "reopened", "updated", "closed"]
-"""What the night did to an alert. ``updated``: it was told before and is still there."""
-
-Settled = Literal["measured", "named", "attributed", "postponed", "not worth it", "failed"]
-"""How it was decided which commit is behind an event. ``measured``: by a bisection; ``named``: the window
-holds one commit; ``attributed``: by the commit's own revert; ``postponed``: no minutes were left tonight."""
-
-
-class NightCellDocument(Document):
-    """A cell of the night.
-
-    ``launches``: fresh server starts that measured, of ``wanted``. ``value``: the median over them of the
-    headline ``metric``, in ``unit``. ``expected``: minutes that were foreseen, ``foreseen`` says from what.
-    ``reason``: why it failed, was skipped or not reached; ``log`` and ``next`` of a failure.
-    ``too_few_nights``: how many its series have where that is too few for any change to be told.
-    """
-
-    name: str
-    digest: str
-    state: CellState
-    reason: str = ""
-    launches: int = 0
-    wanted: int = 0
-    minutes: float = 0.0
-    expected: float = 0.0
-    foreseen: str = ""
-    metric: str = ""
-    unit: str = ""
-    value: float | None = None
-    too_few_nights: int | None = None
-    job: str = ""
-    log: str = ""
-    next: str = ""
+from perfbisect.core.alert import ReportRow, State
+from perfbisect.core.change import Change
+from perfbisect.core.night_values import (
+    AlertChange,
+    BisectionOutcome,
+    BisectionState,
+    Night,
+    NightAlert,
+    NightBisection,
+    NightCell,
+    NightStep,
+)
+from perfbisect.core.series import FEWEST, Shape
+from perfbisect.core.suspect_facts import CauseWord
+from perfbisect.render.documents import ChangeDocument, Document, LongDocument
 
 
 class NightAlertDocument(Document):
@@ -63,7 +39,7 @@ class NightAlertDocument(Document):
     cell: str
     metric: str
     shape: Shape
-    cause: Cause
+    cause: CauseWord
     effect: float
     first: str
     nights: int
@@ -85,13 +61,13 @@ class NightBisectionDocument(Document):
     alert: str
     cell: str
     metric: str
-    state: Settled
+    state: BisectionState
     why: str
     good: str = ""
     bad: str = ""
     commits: int = 0
     job: str = ""
-    outcome: Ending | Literal[""] = ""
+    outcome: BisectionOutcome | Literal[""] = ""
     culprit: ChangeDocument | None = None
     probability: float = 0.0
     sentences: tuple[str, ...] = ()
@@ -99,16 +75,6 @@ class NightBisectionDocument(Document):
     budget: float = 0.0
     report: str = ""
     exit_code: int = 0
-
-
-class NightStepDocument(Document):
-    """A step of the night besides measuring. ``told``: what came of it, or why it failed."""
-
-    name: str
-    state: Literal["done", "failed"]
-    told: str = ""
-    where: str = ""
-    next: str = ""
 
 
 class NightlyDocument(LongDocument):
@@ -142,16 +108,80 @@ class NightlyDocument(LongDocument):
     budget_minutes: float
     minutes: float
     order: tuple[str, ...]
-    cells: tuple[NightCellDocument, ...]
+    cells: tuple[NightCell, ...]
     alerts: tuple[NightAlertDocument, ...]
     bisections: tuple[NightBisectionDocument, ...]
-    rows: tuple[ReportRowDocument, ...]
-    steps: tuple[NightStepDocument, ...]
+    rows: tuple[ReportRow, ...]
+    steps: tuple[NightStep, ...]
     files: dict[str, str]
     told: tuple[str, ...]
     exit_code: int
     next: str
     folder: str
+
+
+def night_document(night: Night) -> NightlyDocument:
+    """The public JSON of a night."""
+    same = {field.name for field in fields(Night)} & set(NightlyDocument.model_fields)
+    different = ("night", "commit", "alerts", "bisections", "told", "files", "exit_code")
+    return NightlyDocument(
+        **{name: getattr(night, name) for name in same if name not in different},
+        night=night.id,
+        commit=_change(night.commit),
+        alerts=tuple(_alert(one) for one in night.alerts),
+        bisections=tuple(_bisection(one) for one in night.bisections),
+        files=dict(night.files),
+        told=(*night.notes, *_unjudged(night.cells)),
+        exit_code=night.exit_code,
+    )
+
+
+def _change(change: Change) -> ChangeDocument:
+    return ChangeDocument(
+        id=change.id, short=change.short, subject=change.subject, date=change.date, author=change.author
+    )
+
+
+def _alert(one: NightAlert) -> NightAlertDocument:
+    alert = one.alert
+    return NightAlertDocument(
+        id=alert.id,
+        event=alert.event,
+        change=one.change,
+        state=alert.state,
+        cell=alert.cell,
+        metric=alert.metric,
+        shape=alert.shape,
+        cause=alert.cause,
+        effect=alert.effect,
+        first=alert.first,
+        nights=alert.nights,
+        worse=alert.worse,
+        recovered=alert.recovered,
+        counts=one.counts,
+        why=alert.why,
+        evidence=alert.evidence,
+    )
+
+
+def _bisection(one: NightBisection) -> NightBisectionDocument:
+    known = {field.name: getattr(one, field.name) for field in fields(one)}
+    culprit = None if one.culprit is None else _change(one.culprit)
+    return NightBisectionDocument(**{**known, "culprit": culprit})
+
+
+def _unjudged(cells: Sequence[NightCell]) -> Iterator[str]:
+    """A note on the cells with too few nights."""
+    few = {cell.name: cell.too_few_nights for cell in cells if cell.too_few_nights is not None}
+    if not few:
+        return
+    had = sorted(set(few.values()))
+    have = f"{had[0]}" if len(had) == 1 else f"{had[0]} to {had[-1]}"
+    who = next(iter(few)) if len(few) == 1 else f"{len(few)} cells"
+    yield (
+        f"not judged yet: {who}, with {have} of the {FEWEST} nights before which no change can be told; "
+        "several runs of one day are one night"
+    )
 
 
 class NightlyInitDocument(Document):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfbisect.core.night_values import NightCell
 from perfbisect.render.nightly_documents import (
     NightAlertDocument,
     NightBisectionDocument,
-    NightCellDocument,
     NightlyDocument,
 )
 from perfbisect.render.numbers import minutes, percent, probability, with_unit
@@ -42,13 +42,13 @@ def _head(document: NightlyDocument) -> Iterator[str]:
     )
 
 
-def _ordered(document: NightlyDocument) -> list[NightCellDocument]:
+def _ordered(document: NightlyDocument) -> list[NightCell]:
     """In the order of the first launches; those that have none behind."""
     places = {name: i for i, name in enumerate(document.order)}
     return sorted(document.cells, key=lambda one: (places.get(one.name, len(places)), one.name))
 
 
-def _cell(cell: NightCellDocument) -> list[str]:
+def _cell(cell: NightCell) -> list[str]:
     if cell.state == "planned":
         foreseen = f"{cell.wanted} launches, about {minutes(cell.expected)} ({line(cell.foreseen)})"
         return ["", cell.name, cell.state, foreseen]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from perfbisect.render.detect_documents import DetectedDocument, ReportRowDocument, TrackReportDocument
-from perfbisect.render.detect_lines import effect_words, events, leading, size_words
+from perfbisect.core.alert import Alert, ReportRow, leading_alert
+from perfbisect.render.detect_documents import TrackReportDocument
+from perfbisect.render.detect_lines import effect_words, events, size_words
 from perfbisect.render.markdown import prose, table
 from perfbisect.render.numbers import number
 from perfbisect.render.safe import code, line
@@ -38,7 +39,7 @@ def nightly_markdown(document: TrackReportDocument) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def house_table(rows: Iterable[ReportRowDocument]) -> str:
+def house_table(rows: Iterable[ReportRow]) -> str:
     """The table in which the nightlies are reported."""
     return table(HEAD, (tuple(code(x) if x else "" for x in _cells(row)) for row in rows))
 
@@ -50,7 +51,12 @@ def nightly_html(document: TrackReportDocument) -> str:
 
     environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
     told = [
-        (name, leading(alerts, name), [line(words, 400) for words in leading(alerts, name).evidence], alerts)
+        (
+            name,
+            leading_alert(alerts, name),
+            [line(words, 400) for words in leading_alert(alerts, name).evidence],
+            alerts,
+        )
         for name, alerts in _told(document)
     ]
     return environment.get_template("nightly.html.jinja").render(
@@ -70,7 +76,7 @@ def _about(document: TrackReportDocument, shown: Callable[[str], str]) -> str:
     return f"Build {shown(document.build)}{commit}{engine}; {document.quiet} series show nothing."
 
 
-def _cells(row: ReportRowDocument) -> tuple[str, ...]:
+def _cells(row: ReportRow) -> tuple[str, ...]:
     return (
         row.source, row.model, row.hardware, row.type, row.config, row.test, row.metric,
         f"{number(row.latest)} {row.unit}", f"{number(row.baseline)} {row.unit}", size_words(row.change),
@@ -78,13 +84,13 @@ def _cells(row: ReportRowDocument) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _event(name: str, alerts: list[DetectedDocument]) -> str:
-    first = leading(alerts, name)
+def _event(name: str, alerts: list[Alert]) -> str:
+    first = leading_alert(alerts, name)
     evidence = "\n".join(f"- {prose(words)}" for words in first.evidence)
     return f"**{prose(_summary(first, alerts))}** ({code(name)})\n\n{evidence}"
 
 
-def _summary(first: DetectedDocument, alerts: list[DetectedDocument]) -> str:
+def _summary(first: Alert, alerts: list[Alert]) -> str:
     cells = len({alert.cell for alert in alerts})
     what = f"{first.first[:10]}: {first.cause}, {first.shape}, {effect_words(first)} of {first.metric}"
     others = f" in {first.cell}" + (f" and {cells - 1} other cells" if cells > 1 else "")
@@ -98,7 +104,7 @@ def _summary(first: DetectedDocument, alerts: list[DetectedDocument]) -> str:
     return what + others + back + said
 
 
-def _told(document: TrackReportDocument) -> list[tuple[str, list[DetectedDocument]]]:
+def _told(document: TrackReportDocument) -> list[tuple[str, list[Alert]]]:
     """The events that are not closed."""
     found = events(document.detect.alerts)
     return [(name, alerts) for name, alerts in found if any(alert.state != "closed" for alert in alerts)]

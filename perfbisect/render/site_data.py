@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from statistics import median
 from typing import Any
 
+from perfbisect.core.alert import Alert
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.safe import line
 from perfbisect.render.site_documents import (
-    AlertDocument,
     BisectionDocument,
     PointDocument,
     SeriesDocument,
@@ -24,13 +25,16 @@ from perfbisect.render.site_documents import (
     SiteDocument,
     SuspectsDocument,
 )
-from perfbisect.render.site_weight import Event, events, kind, metrics, worse
+from perfbisect.render.site_weight import Event, events, kind, metrics
 
 Payload = dict[str, Any]
 
 _LONGEST = 8000
 _BUCKETS = 60
 _HEIGHTS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+_OF_ONE_RUN = ("new", "nights", "was", "came_back", "now")
+"""Fields of an alert that compare it with the run of ``track detect`` before; a site does not show them."""
+
 _FLAT = 0.10
 """A small curve spans at least so much: noise of one per cent is not drawn as mountains."""
 
@@ -66,9 +70,8 @@ def overview(
     moments = [_seconds(point.time) for cell in document.cells for point in cell.points]
     span = (min(moments), max(moments)) if moments else (0, 0)
     places = {cell.name: i for i, cell in enumerate(document.cells)}
-    table = metrics(document)
     rankings = {ranking.alert: ranking for ranking in document.suspects}
-    measures = list(dict.fromkeys(table.values()))
+    measures = list(dict.fromkeys(metrics(document).values()))
     numbers = {measure: number for number, measure in enumerate(measures)}
     made: Payload = harmless(
         {
@@ -87,9 +90,7 @@ def overview(
                     "weight": event.weight,
                     "file": event_files[event.id],
                     "alerts": [
-                        _alert_in_short(
-                            alert, places[alert.cell], table[alert.cell, alert.metric], rankings.get(alert.id)
-                        )
+                        _alert_in_short(alert, places[alert.cell], rankings.get(alert.id))
                         for alert in event.alerts
                     ],
                 }
@@ -146,7 +147,8 @@ def event_payload(event: Event, document: SiteDocument) -> Payload:
             own = rankings[name].model_dump(exclude={"alert"})
             at = kept.index(own) if own in kept else len(kept)
             kept += [own] * (at == len(kept))
-        alerts.append(alert.model_dump() | {"ranking": at, "ranked": name})
+        fields = {key: value for key, value in asdict(alert).items() if key not in _OF_ONE_RUN}
+        alerts.append(fields | {"ranking": at, "ranked": name})
     return {"id": text(event.id), "alerts": harmless(alerts), "rankings": harmless(kept)}
 
 
@@ -217,16 +219,14 @@ def _series_in_short(one: SeriesDocument, small: str, points: Sequence[PointDocu
     }
 
 
-def _alert_in_short(
-    alert: AlertDocument, cell: int, metric: SeriesMetricDocument, ranking: SuspectsDocument | None
-) -> Payload:
+def _alert_in_short(alert: Alert, cell: int, ranking: SuspectsDocument | None) -> Payload:
     first = ranking.suspects[0] if ranking and ranking.suspects else None
     return {
         "id": alert.id,
         "cell": cell,
         "metric": alert.metric,
-        "kind": kind(alert, metric),
-        "worse": worse(alert, metric),
+        "kind": kind(alert),
+        "worse": alert.worse,
         "first": alert.first,
         "last": alert.last,
         "places": [alert.places[0].time, alert.places[-1].time] if alert.places else [alert.first] * 2,

@@ -9,20 +9,14 @@ page needs. Moments are UTC to the second, ``2026-04-12T19:01:15Z``. Effects are
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
+from perfbisect.core.alert import Alert, Moment, Probability, Real
 from perfbisect.render.documents import Document, MetricDocument, ReportDocument
 
-Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-Real = Annotated[float, Field(allow_inf_nan=False)]
-Probability = Annotated[float, Field(ge=0, le=1)]
 Scalar = str | int | float | bool | None
-
-Shape = Literal["step", "drift", "transient"]
-Cause = Literal["product", "instrument", "workload", "night", "unknown"]
-State = Literal["open", "acknowledged", "closed"]
 
 
 class PointDocument(Document):
@@ -143,44 +137,6 @@ class SiteCellDocument(Document):
         return self
 
 
-class PlaceDocument(Document):
-    """A point at which a series may have moved first, and how likely that is, where it is known."""
-
-    build: str
-    time: Moment
-    p: Probability | None = None
-
-
-class AlertDocument(Document):
-    """A change point that matters.
-
-    ``first``: the point at which it most probably began; ``last``: the newest that shows it (of a drift: at
-    which it had ended). ``interval``: 95 %, of the effect. ``places``: the 95 % set of where it began, in
-    order of time. ``builds``: those between which it came: the last before the set, and the set's. Alerts of
-    one cause share ``event``. ``p``: how often a series of that length without a change shows one so clear,
-    at any place. ``recovered``: the series is back where it was, as after a transient. ``why``: what was said
-    when it was acknowledged or closed.
-    """
-
-    id: str
-    cell: str
-    metric: str
-    first: Moment
-    last: Moment
-    shape: Shape
-    cause: Cause
-    effect: Real
-    interval: tuple[Real, Real]
-    places: tuple[PlaceDocument, ...]
-    builds: tuple[str, ...]
-    state: State
-    evidence: tuple[str, ...]
-    event: str = ""
-    p: Probability | None = None
-    recovered: bool = False
-    why: str = ""
-
-
 class FactorDocument(Document):
     """One piece of evidence for or against a commit: by how much it multiplies its odds."""
 
@@ -235,7 +191,7 @@ class SiteDocument(Document):
     title: str
     made: Moment
     cells: tuple[SiteCellDocument, ...]
-    alerts: tuple[AlertDocument, ...] = ()
+    alerts: tuple[Alert, ...] = ()
     suspects: tuple[SuspectsDocument, ...] = ()
     bisections: tuple[BisectionDocument, ...] = ()
     commit_url: str = ""

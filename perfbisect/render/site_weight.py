@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from perfbisect.render.site_documents import AlertDocument, SeriesMetricDocument, SiteDocument
+from perfbisect.core.alert import Alert
+from perfbisect.render.site_documents import SeriesMetricDocument, SiteDocument
 
 Kind = Literal["wrong", "better", "other", "over", "acknowledged", "closed"]
 """Where an alert is listed.
@@ -26,15 +27,10 @@ class Event:
     id: str
     kind: Kind
     weight: float
-    alerts: tuple[AlertDocument, ...]
+    alerts: tuple[Alert, ...]
 
 
-def worse(alert: AlertDocument, metric: SeriesMetricDocument) -> bool:
-    """Whether the metric moved to the bad side."""
-    return alert.effect > 0 if metric.direction == "lower" else alert.effect < 0
-
-
-def kind(alert: AlertDocument, metric: SeriesMetricDocument) -> Kind:
+def kind(alert: Alert) -> Kind:
     """Where it is listed."""
     if alert.state != "open":
         return alert.state
@@ -42,10 +38,10 @@ def kind(alert: AlertDocument, metric: SeriesMetricDocument) -> Kind:
         return "over"
     if alert.cause not in ("product", "unknown"):
         return "other"
-    return "wrong" if worse(alert, metric) else "better"
+    return "wrong" if alert.worse else "better"
 
 
-def weight(alert: AlertDocument, metric: SeriesMetricDocument) -> float:
+def weight(alert: Alert, metric: SeriesMetricDocument) -> float:
     """Size and certainty in one number: the end of the interval that is nearest to nothing, in smallest
     effects worth telling, less the share ``p`` of it that chance would show. Relative effects count as
     logarithms, so that twice as slow weighs as much as twice as fast."""
@@ -66,19 +62,19 @@ def metrics(document: SiteDocument) -> Mapping[tuple[str, str], SeriesMetricDocu
 def events(document: SiteDocument) -> tuple[Event, ...]:
     """All events, in the order in which they are read."""
     table = metrics(document)
-    groups: dict[str, list[AlertDocument]] = {}
+    groups: dict[str, list[Alert]] = {}
     for alert in document.alerts:
         groups.setdefault(alert.event or alert.id, []).append(alert)
 
     headlines = {(cell.name, cell.headline) for cell in document.cells}
 
-    def placed(alert: AlertDocument) -> tuple[int, bool, float, str]:
+    def placed(alert: Alert) -> tuple[int, bool, float, str]:
         own, named = table[alert.cell, alert.metric], (alert.cell, alert.metric) in headlines
-        return KINDS.index(kind(alert, own)), not named, -weight(alert, own), alert.id
+        return KINDS.index(kind(alert)), not named, -weight(alert, own), alert.id
 
     found = []
     for name, alerts in groups.items():
         ordered = tuple(sorted(alerts, key=placed))
         own = table[ordered[0].cell, ordered[0].metric]
-        found.append(Event(name, kind(ordered[0], own), weight(ordered[0], own), ordered))
+        found.append(Event(name, kind(ordered[0]), weight(ordered[0], own), ordered))
     return tuple(sorted(found, key=lambda event: (KINDS.index(event.kind), -event.weight, event.id)))

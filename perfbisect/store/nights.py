@@ -17,7 +17,7 @@ _DIGITS = 10
 
 
 @dataclass(frozen=True)
-class Night(JournalFolder):
+class NightFolder(JournalFolder):
     """One night's folder."""
 
     def of(self, commit: str) -> bool:
@@ -36,16 +36,16 @@ class Nights:
         self.name = name
         self.folder = state / "nightly" / name
 
-    def new(self, moment: datetime, commit: str) -> Night:
+    def new(self, moment: datetime, commit: str) -> NightFolder:
         """A folder for a night; its name sorts by ``moment`` and ends in the commit's beginning.
 
         :raises MachineError: the folder cannot be made.
         """
-        return Night(make_folder(self.folder, moment, commit[:_DIGITS], "the night"))
+        return NightFolder(make_folder(self.folder, moment, commit[:_DIGITS], "the night"))
 
-    def all(self) -> tuple[Night, ...]:
+    def all(self) -> tuple[NightFolder, ...]:
         """Every night that began, oldest first."""
-        return tuple(Night(path.parent) for path in sorted(self.folder.glob(f"*/{JOURNAL}")))
+        return tuple(NightFolder(path.parent) for path in sorted(self.folder.glob(f"*/{JOURNAL}")))
 
     @contextlib.contextmanager
     def held(self, now: datetime) -> Iterator[None]:

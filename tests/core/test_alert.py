@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.core.alert import Alert, Known, alerts_of, begun, recovery
+from perfbisect.core.alert import Alert, AlertRecord, alerts_of, begun, recovery
 from perfbisect.core.cause_facts import Cause, Evidence
 from perfbisect.core.finding import Finding, judge
 from tests.core.made_series import FIRST, cell, noise, step
@@ -24,8 +25,14 @@ def found(
     return judge([series, *QUIET], 0.05).alerts[0]
 
 
-def told(*findings: Finding, known: tuple[Known, ...] = (), cause: Cause = PRODUCT) -> tuple[Alert, ...]:
+def told(
+    *findings: Finding, known: tuple[AlertRecord, ...] = (), cause: Cause = PRODUCT
+) -> tuple[Alert, ...]:
     return alerts_of(findings, [cause] * len(findings), known)
+
+
+def record(alert: Alert, finding: Finding) -> AlertRecord:
+    return AlertRecord(alert, begun(finding), "2024-11-01T00:00:00Z")
 
 
 def test_a_name_says_the_night() -> None:
@@ -37,23 +44,26 @@ def test_a_name_says_the_night() -> None:
 
 
 def test_found_again_with_more_nights_it_is_the_same() -> None:
-    (first,) = told(found(nights=30))
-    closed = replace(first.known, state="closed", why="fixed by #7")
+    before = found(nights=30)
+    (first,) = told(before)
+    closed = record(replace(first, state="closed", why="fixed by #7"), before)
     (again,) = told(found(nights=40), known=(closed,))
     assert (again.id, again.new, again.state, again.why) == (first.id, False, "closed", "fixed by #7")
 
 
 def test_another_night_another_way_or_another_cell_is_another() -> None:
-    (first,) = told(found())
+    before = found()
+    (first,) = told(before)
     for other in (found(at=30), found(factor=0.7), found(test="other")):
-        (alert,) = told(other, known=(first.known,))
+        (alert,) = told(other, known=(record(first, before),))
         assert alert.new and alert.id != first.id
 
 
 def test_a_transient_that_stays_is_the_same_alert() -> None:
-    (first,) = told(found(nights=21, at=20, factor=2.0))
-    (again,) = told(found(nights=40, at=20, factor=2.0), known=(first.known,))
-    assert first.finding.found.shape == "transient" and again.finding.found.shape == "step"
+    before = found(nights=21, at=20, factor=2.0)
+    (first,) = told(before)
+    (again,) = told(found(nights=40, at=20, factor=2.0), known=(record(first, before),))
+    assert first.shape == "transient" and again.shape == "step"
     assert again.id == first.id
 
 
@@ -61,10 +71,10 @@ def test_a_transient_that_stays_is_the_same_alert() -> None:
 def test_nights_that_overlap_are_one(after: int, more: int) -> None:
     """Known to have begun after night a and by night b; found to have begun by night 20, after night 19."""
     finding = found()
-    series = finding.series
     low, high = begun(finding)
     assert (low, high) == (FIRST + 19, FIRST + 20)
-    known = Known("k", series.cell, series.metric, 1, (FIRST + 15 + after, FIRST + 15 + after + more))
+    (first,) = told(finding)
+    known = AlertRecord(replace(first, id="k"), (FIRST + 15 + after, FIRST + 15 + after + more), "t")
     (alert,) = told(finding, known=(known,))
     assert (alert.id == "k") == (15 + after < 20 and 15 + after + more > 19)
 
@@ -72,7 +82,7 @@ def test_nights_that_overlap_are_one(after: int, more: int) -> None:
 def test_one_known_alert_is_recognised_once() -> None:
     finding = found()
     (first,) = told(finding)
-    one, two = told(finding, finding, known=(first.known,))
+    one, two = told(finding, finding, known=(record(first, finding),))
     assert one.id == first.id and two.id != first.id and two.new
 
 
@@ -107,3 +117,34 @@ def test_events_are_a_night_and_a_cause() -> None:
     assert [a.event for a in alerts] == [
         "20241024-product", "20241024-product", "20241103-product", "20241024-night",
     ]  # fmt: skip
+
+
+def test_what_changed_since_it_was_reported() -> None:
+    before, back = found(at=30, factor=2.0), found(at=30, factor=2.0, until=32)
+    (first,) = told(before, cause=NIGHT)
+    (again,) = told(back, known=(record(first, before),))
+    assert (again.was, again.came_back, again.recovered) == ("night", True, True)
+    (third,) = told(back, known=(record(again, back),))
+    assert (third.was, third.came_back) == ("", False)
+
+
+@pytest.mark.parametrize(("factor", "worse"), [(1.3, True), (0.7, False)])
+def test_an_alert_agrees_with_its_finding(factor: float, worse: bool) -> None:
+    finding = found(factor=factor)
+    (alert,) = told(finding)
+    assert (alert.worse, alert.part) == (worse, finding.series.part)
+    assert alert.size == pytest.approx(abs(finding.shift))
+
+
+@pytest.mark.parametrize(
+    ("metric", "effect", "worse"),
+    [
+        ("ttft", 0.1, True),
+        ("ttft:p99", -0.1, False),
+        ("output_throughput", 0.1, False),
+        ("output_throughput", -0.1, True),
+    ],
+)
+def test_worse_follows_the_direction_of_the_metric(metric: str, effect: float, worse: bool) -> None:
+    (alert,) = told(found())
+    assert replace(alert, metric=metric, effect=effect).worse is worse

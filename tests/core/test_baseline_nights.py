@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.alert import Alert, alerts_of
-from perfbisect.core.baseline_nights import Nights, choose_nights
-from perfbisect.core.cause_facts import Cause
+from perfbisect.core.alert import alerts_of
+from perfbisect.core.baseline_nights import Change, Nights, choose_nights
+from perfbisect.core.cause_facts import Cause, Evidence
 from perfbisect.core.finding import judge
 from perfbisect.core.reported_series import CellSeries
 from perfbisect.core.suspect_facts import CauseWord
@@ -20,15 +20,19 @@ LAST = FIRST + 39
 
 def found(
     at: int, factor: float, until: int | None = None, *, word: CauseWord = "product", name: str = "e2el"
-) -> tuple[CellSeries, Alert]:
-    """Forty nights with one change, and its alert."""
+) -> tuple[CellSeries, Change]:
+    """Forty nights with one change, its alert and its finding."""
     (series,) = cell({f"{name}:median": step(noise(1, 40), at, factor, until)})
     finding = judge([series, *QUIET], 0.05).alerts[0]
-    return series, alerts_of([finding], [Cause(word, ("it stayed",))])[0]
+    return series, (alerts_of([finding], [Cause(word, (Evidence("lasting"),))])[0], finding)
 
 
-def week(series: CellSeries, *alerts: Alert, last: int = LAST, breaks: tuple[int, ...] = ()) -> Nights:
-    return choose_nights(series, alerts, last=last, breaks=breaks)
+def closed(change: Change) -> Change:
+    return replace(change[0], state="closed"), change[1]
+
+
+def week(series: CellSeries, *changes: Change, last: int = LAST, breaks: tuple[int, ...] = ()) -> Nights:
+    return choose_nights(series, changes, last=last, breaks=breaks)
 
 
 def left(made: Nights) -> list[int]:
@@ -62,36 +66,36 @@ def test_what_is_worse_and_not_accepted_is_no_level(factor: float) -> None:
     series, alert = found(36, factor)
     made = week(series, alert)
     if factor > 1:
-        assert made.skip == f"alert {alert.id} is open"
+        assert made.skip == f"alert {alert[0].id} is open"
         assert left(made) == [36, 37, 38, 39]
-        made = week(series, replace(alert, state="closed"))
+        made = week(series, closed(alert))
     assert (made.values, made.skip) == (series.values[36:], "")
     assert left(made) == [33, 34, 35]
 
 
 def test_what_is_closed_and_came_back_begins_where_it_did() -> None:
     series, alert = found(20, 1.3)
-    assert alert.finding.found.shape == "step"
+    assert alert[0].shape == "step"
     values = (*series.values[:36], *(value / 1.3 for value in series.values[36:]))
     back = replace(series, values=values)
-    finding = replace(alert.finding, series=back, until=36)
-    made = week(back, replace(alert, finding=finding, state="closed"))
+    finding = replace(alert[1], series=back, until=36)
+    made = week(back, closed((alert[0], finding)))
     assert (made.values, made.skip) == (values[36:], "")
 
 
 def test_a_transient_that_is_still_there_and_accepted_is_a_level() -> None:
     series, alert = found(39, 2.0)
-    assert (alert.finding.found.shape, alert.finding.until) == ("transient", None)
+    assert (alert[0].shape, alert[1].until) == ("transient", None)
     assert left(week(series, alert)) == [39]
-    assert week(series, replace(alert, state="closed")).values == series.values[39:]
+    assert week(series, closed(alert)).values == series.values[39:]
 
 
 def test_what_became_better_beside_a_regression_is_no_level() -> None:
     series, better = found(36, 0.7)
     _, worse = found(36, 1.3, name="ttft")
-    assert better.event == worse.event
-    assert week(series, better, worse).skip == f"alert {better.id} is open"
-    assert week(series, better, replace(worse, state="closed")).skip == ""
+    assert better[0].event == worse[0].event
+    assert week(series, better, worse).skip == f"alert {better[0].id} is open"
+    assert week(series, better, closed(worse)).skip == ""
 
 
 @pytest.mark.parametrize("word", ["instrument", "workload"])

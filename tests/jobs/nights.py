@@ -25,9 +25,11 @@ from perfbisect.jobs.nightly_hands import (
     Hands,
     Scene,
     Search,
+    SearchResult,
     Step,
     Window,
     one_after_another,
+    search_result,
 )
 from perfbisect.jobs.nightly_plan import NightPlan
 from perfbisect.jobs.nightly_prepare import alone
@@ -35,8 +37,7 @@ from perfbisect.jobs.plan import begin
 from perfbisect.jobs.prepare import make_plan
 from perfbisect.jobs.run import make_run_plan, run
 from perfbisect.jobs.setting import Setting
-from perfbisect.render.documents import ReportDocument
-from perfbisect.render.nightly_documents import NightlyDocument
+from perfbisect.render.nightly_documents import NightlyDocument, night_document
 from perfbisect.store.attempts import write_attempt
 from perfbisect.store.jobs import Job, Jobs
 from perfbisect.store.journal import read
@@ -124,7 +125,7 @@ class Place:
         self.world.moment = datetime(2026, 1, 1, 2, tzinfo=timezone.utc) + timedelta(
             days=day if date is None else date
         )
-        return nightly(self.scene(day, head), self.hands())
+        return night_document(nightly(self.scene(day, head), self.hands()))
 
     def hands(self) -> Hands:
         return Hands(
@@ -187,7 +188,7 @@ class _Searching:
     def least(self) -> float:
         return self.place.least
 
-    def __call__(self, job: Job) -> ReportDocument:
+    def __call__(self, job: Job) -> SearchResult:
         served, place = self.window.cell.load(), self.place
         tools = place.watch.tools(place.world, clock=Clock(place.world.moment))
         if not job.journal.exists():
@@ -198,7 +199,7 @@ class _Searching:
             )  # fmt: skip
             begin(job, plan, tools.clock)
         with job.held():
-            return bisect(job, tools)
+            return search_result(bisect(job, tools))
 
 
 @cache

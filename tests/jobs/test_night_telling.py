@@ -12,10 +12,9 @@ import pytest
 from perfbisect.errors import UsageError
 from perfbisect.jobs.night_telling import job_link, telling_steps
 from perfbisect.jobs.nightly_hands import Step
-from perfbisect.render.nightly_documents import NightlyDocument
 from perfbisect.system.job_summary import MOST
 from tests.jobs.nights import Place, make_place, make_repository
-from tests.render.night_made import night, quiet_night
+from tests.render.night_made import made_night, made_quiet_night
 from tests.system.webhook_server import NAME, SECRET, hook
 
 CONFIG = """\
@@ -83,7 +82,7 @@ def test_a_summary_is_cut_to_what_is_left_of_it(place: Place, tmp_path: Path) ->
     summary = tmp_path / "summary"
     step = steps(place, "", {"GITHUB_STEP_SUMMARY": str(summary)})["job summary"]
     summary.write_bytes(b"x" * (MOST - 2100))
-    many = night(cells=night().cells * 100)
+    many = made_night(cells=made_night().cells * 100)
     assert step.run(many).told == "appended"
     assert MOST - 400 < summary.stat().st_size <= MOST
     assert "(Cut here: " in summary.read_text()
@@ -95,11 +94,11 @@ def test_a_webhook_is_told_of_findings(place: Place) -> None:
     with hook((200, "ok", {})) as made:
         variables = made.variables() | {"BUILDKITE_BUILD_URL": "https://buildkite.com/o/p/builds/1"}
         step = steps(place, f"tell: {{webhook: {{url: {NAME}}}}}\n", variables)["webhook"]
-        assert step.run(quiet_night()).told == "left out: there is nothing to tell"
+        assert step.run(made_quiet_night()).told == "left out: there is nothing to tell"
         assert made.got == []
-        assert step.run(night()).told == "told http://127.0.0.1/(redacted)"
+        assert step.run(made_night()).told == "told http://127.0.0.1/(redacted)"
         always = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", variables)
-        always["webhook"].run(quiet_night())
+        always["webhook"].run(made_quiet_night())
     first, second = made.got
     assert (first["schema"], first["link"]) == (
         "perfbisect.nightly-message/1",
@@ -126,7 +125,7 @@ def test_a_webhook_that_refuses_fails_its_step_and_shows_nothing(place: Place) -
 def test_a_webhook_without_an_address(place: Place) -> None:
     step = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n")["webhook"]
     with pytest.raises(UsageError, match=f"{NAME} is not set"):
-        step.run(night())
+        step.run(made_night())
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,6 @@ def test_where_the_job_is_shown(variables: dict[str, str], link: str) -> None:
     assert job_link(variables) == link
 
 
-def test_a_document_is_all_that_a_step_needs(place: Place, tmp_path: Path) -> None:
-    document: NightlyDocument = night()
-    steps(place, "tell: {markdown: deep/night.md}\n")["markdown"].run(document)
+def test_a_night_is_all_that_a_step_needs(place: Place, tmp_path: Path) -> None:
+    steps(place, "tell: {markdown: deep/night.md}\n")["markdown"].run(made_night())
     assert "1 regression" in (tmp_path / "deep" / "night.md").read_text()

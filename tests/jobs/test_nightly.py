@@ -136,7 +136,7 @@ def test_a_night_that_is_killed_goes_on_and_nothing_is_measured_twice(place: Pla
     with pytest.raises(PowerCut):
         place.night(0)
     shown = foreseen(place.scene(3), place.hands())
-    assert "was cut short: it goes on, with its own commit" in shown.told[-1]
+    assert "was cut short: it goes on, with its own commit" in shown.notes[-1]
     document = place.night(3, date=0)
     assert document.commit.id == shown.commit.id == place.commits[EACH - 1]
     assert Counter(name for name, _, _ in place.launches()) == {"a": 2, "b": 2, "c": 2}

@@ -12,6 +12,7 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.nightly_plan import night_plan_of
 from perfbisect.jobs.nightly_read import judge
 from perfbisect.jobs.nightly_search import Earlier, cases, earlier
+from perfbisect.jobs.nightly_state import state_of
 from perfbisect.jobs.track_state import mark
 from perfbisect.render.night_markdown import night_markdown
 from perfbisect.render.night_words import NOTHING, UNJUDGED, summary
@@ -143,7 +144,7 @@ def test_a_window_of_one_commit_is_named_without_a_launch(place: Place) -> None:
 
 def test_an_event_that_another_series_joins_later_is_looked_into_once(place: Place) -> None:
     slow(place)
-    night = nights(place, 0, SHOWN)[-1]
+    nights(place, 0, SHOWN)
     scene = place.scene(SHOWN)
     begun = scene.nights.all()
     with SeriesStore.of(place.folder / "state") as store:
@@ -153,9 +154,11 @@ def test_an_event_that_another_series_joins_later_is_looked_into_once(place: Pla
     joining = next(
         one.id
         for one in seen.alerts
-        if one.event == done.event and one.id != done.id and one.finding.series.part == "typical"
+        if one.event == done.event and one.id != done.id and one.part == "typical"
     )
-    told = [one for one in night.alerts if one.id == joining]
+    findings = state_of(begun[-1].events()).findings
+    assert findings is not None
+    told = [one for one in findings.alerts if one.alert.id == joining]
     plan = night_plan_of(begun[-1].events())
     (case,) = cases(seen, told, before, {}, plan, Rules())
     assert case.against == "its event was looked into in an earlier night"
@@ -207,13 +210,13 @@ def test_a_rule_that_nobody_can_read_closes_and_reopens(
     place.text += "bisect: {when: never}\n"
     nights(place, 0, SHOWN)
     with SeriesStore.of(place.folder / "state") as store, store.transaction():
-        for one in store.alerts.all():
-            store.alerts.mark(one.id, "closed", GIBBERISH, by_rule=True)
+        for record in store.alerts.all():
+            store.alerts.mark(record.alert.id, "closed", GIBBERISH, by_rule=True)
     again = place.night(SHOWN + 1)
     assert {alert.change for alert in again.alerts} == {"reopened"}
     with SeriesStore.of(place.folder / "state") as store:
-        for one in store.alerts.all():
-            mark(store, one.id, "closed", "by rule: ours")
+        for record in store.alerts.all():
+            mark(store, record.alert.id, "closed", "by rule: ours")
     assert place.night(SHOWN + 2).alerts == (), "a person closed them"
 
 
@@ -234,8 +237,8 @@ def test_what_is_over_is_closed_by_rule_and_told_once(place: Place, lasted: int)
     assert changes.index("opened") < changes.index("closed")
     assert changes[-1] == "closed", "and is not told again"
     with SeriesStore.of(place.folder / "state") as store:
-        (one,) = [x for x in store.alerts.all() if x.metric == "tpot" and x.way > 0]
-    assert (one.state, one.by_rule, one.why) == ("closed", True, told[-1][1])
+        (record,) = [x for x in store.alerts.all() if x.alert.metric == "tpot" and x.alert.worse]
+    assert (record.alert.state, record.by_rule, record.alert.why) == ("closed", True, told[-1][1])
     said = {one.why for night in found for one in night.bisections}
     assert said == {"the configuration says bisect: {when: never}"}
     assert [one.exit_code for one in found].count(3) == 1
@@ -246,9 +249,8 @@ def test_what_is_not_found_any_more_is_closed_by_rule(place: Place) -> None:
     place.text += "bisect: {when: never}\n"
     nights(place, 0, SHOWN)
     with SeriesStore.of(place.folder / "state") as store, store.transaction():
-        known = next(one for one in store.alerts.all() if one.metric == "tpot")
-        text = known.document.replace(known.id, "20260101-beef")
-        store.alerts.keep([replace(known, id="20260101-beef", cell="b", document=text)], known.seen)
+        known = next(one for one in store.alerts.all() if one.alert.metric == "tpot")
+        store.alerts.keep([replace(known, alert=replace(known.alert, id="20260101-beef", cell="b"))])
     later = place.night(SHOWN + 1)
     (gone,) = [one for one in later.alerts if one.id == "20260101-beef"]
     until = f"2026-01-{SHOWN + 2:02}"
@@ -257,7 +259,7 @@ def test_what_is_not_found_any_more_is_closed_by_rule(place: Place) -> None:
         f"by rule: it is not found any more in the nights up to {until}",
     )
     with SeriesStore.of(place.folder / "state") as store:
-        assert store.alerts.get("20260101-beef").state == "closed"
+        assert store.alerts.get("20260101-beef").alert.state == "closed"
     assert "20260101-beef" not in {one.id for one in place.night(SHOWN + 2).alerts}
 
 
@@ -267,11 +269,13 @@ def test_people_have_the_last_word(place: Place) -> None:
     nights(place, 0, SHOWN)
     with SeriesStore.of(place.folder / "state") as store:
         for one in store.alerts.all():
-            mark(store, one.id, "closed", "we want it so")
+            mark(store, one.alert.id, "closed", "we want it so")
     later = place.night(SHOWN + 1)
     assert later.alerts == ()
     with SeriesStore.of(place.folder / "state") as store:
-        assert {(one.state, one.why) for one in store.alerts.all()} == {("closed", "we want it so")}
+        assert {(one.alert.state, one.alert.why) for one in store.alerts.all()} == {
+            ("closed", "we want it so")
+        }
 
 
 def test_what_the_rules_leave_out_is_listed(place: Place) -> None:

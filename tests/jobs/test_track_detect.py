@@ -78,7 +78,7 @@ def test_what_an_open_alert_tells_becomes_no_baseline(store: SeriesStore) -> Non
 
 def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> None:
     keep(store, *points(at=20, factor=1.3), *points("better", at=20, factor=0.7), *points("quiet"))
-    document = report(store, look(store, TABLE), fdr=0.05)
+    document = report(look(store, TABLE), fdr=0.05)
     assert [(row.test, row.status, row.days) for row in document.rows] == [
         ("omni", "regressed: an issue", 20), ("better", "improved", 20),
     ]  # fmt: skip
@@ -88,9 +88,9 @@ def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> No
     assert worse.baseline == pytest.approx(100, rel=0.02)
     detect(store, TABLE, now="t")
     mark(store, worse.alert, "acknowledged", "issue 7")
-    assert report(store, look(store, TABLE), fdr=0.05).rows[0].status == "known"
+    assert report(look(store, TABLE), fdr=0.05).rows[0].status == "known"
     mark(store, worse.alert, "closed", "accepted")
-    assert [row.test for row in report(store, look(store, TABLE), fdr=0.05).rows] == ["better"]
+    assert [row.test for row in report(look(store, TABLE), fdr=0.05).rows] == ["better"]
 
 
 def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStore) -> None:
@@ -98,14 +98,14 @@ def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStor
     asked = [{"input_tokens": 100.0 if night < 30 else 300.0} for night in range(40)]
     slow = [replace(p, covariates=more) for p, more in zip(points(at=20, factor=1.3), asked, strict=True)]
     keep(store, *slow)
-    (row,) = report(store, look(store, TABLE), fdr=0.05).rows
+    (row,) = report(look(store, TABLE), fdr=0.05).rows
     assert row.status == "regressed, other requests since"
 
 
 def test_a_change_of_unknown_cause_is_no_issue(store: SeriesStore) -> None:
     """Three slow nights of one server: the next tell whether it stays."""
     keep(store, *points("a", at=37, factor=1.3), *points("b"), *points("c"))
-    (row,) = report(store, look(store, TABLE), fdr=0.05).rows
+    (row,) = report(look(store, TABLE), fdr=0.05).rows
     assert (row.cause, row.days, row.status) == ("unknown", 3, "worse, cause unknown")
     assert row.change > 0.25
 
@@ -116,7 +116,7 @@ def test_what_became_better_beside_a_regression_says_so(store: SeriesStore) -> N
     (first, *_) = cell(both, test="omni")
     keep(store, *first.points, *points("b"), *points("c"))
     seen = look(store, TABLE)
-    rows = {row.metric: row.status for row in report(store, seen, fdr=0.05).rows}
+    rows = {row.metric: row.status for row in report(seen, fdr=0.05).rows}
     assert rows["e2el"] == "regressed, not measured since"
     assert rows["ttft"].startswith("improved beside a regression (e2el +49.")
     assert rows["ttft"].endswith(" %), not measured since")
@@ -149,7 +149,7 @@ def test_a_closed_event_is_not_reported_again(store: SeriesStore) -> None:
     known = next(a for a in detect(store, TABLE, now="t").alerts if a.id != fixed.id)
     mark(store, fixed.id, "closed", "accepted")
     assert mark(store, known.event, "acknowledged", "issue 7").alerts == 1
-    text = nightly_markdown(report(store, look(store, TABLE), fdr=0.05))
+    text = nightly_markdown(report(look(store, TABLE), fdr=0.05))
     assert fixed.event not in text and "Closed and not told again: 1 events." in text
     assert ", acknowledged: issue 7**" in text
 

@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.config.suspect_table import load_suspect_table
 from perfbisect.jobs.bisect_plan import BisectPlan
-from perfbisect.jobs.track_detect import Seen, look
+from perfbisect.jobs.track_detect import SeriesAnalysis, look
 from perfbisect.jobs.track_ingest import ingest, zone_of
 from perfbisect.jobs.track_site import bisections, site
 from perfbisect.render.site_documents import SiteDocument
@@ -38,15 +38,15 @@ def store(nightlies: Nightlies, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="module")
-def seen(store: SeriesStore) -> Seen:
+def seen(store: SeriesStore) -> SeriesAnalysis:
     return look(store, TABLE)
 
 
-def made(store: SeriesStore, seen: Seen, **more: object) -> SiteDocument:
+def made(store: SeriesStore, seen: SeriesAnalysis, **more: object) -> SiteDocument:
     return site(store, seen, TABLE, title="Nights", made=MADE, **more)  # type: ignore[arg-type]
 
 
-def test_every_cell_and_alert_with_its_levels(store: SeriesStore, seen: Seen) -> None:
+def test_every_cell_and_alert_with_its_levels(store: SeriesStore, seen: SeriesAnalysis) -> None:
     document = made(store, seen)
     assert [cell.name.partition("/")[0] for cell in document.cells] == ["image_b", "omni_chunk", "text_c"]
     (cell,) = (cell for cell in document.cells if cell.name.startswith("omni"))
@@ -61,7 +61,9 @@ def test_every_cell_and_alert_with_its_levels(store: SeriesStore, seen: Seen) ->
     assert dict(document.census)["medians and single numbers that were judged"] > 10
 
 
-def test_with_a_repository_one_ranking_an_event(store: SeriesStore, seen: Seen, nightlies: Nightlies) -> None:
+def test_with_a_repository_one_ranking_an_event(
+    store: SeriesStore, seen: SeriesAnalysis, nightlies: Nightlies
+) -> None:
     document = made(store, seen, repository=Repository.open(nightlies.repo))
     (ranking,) = document.suspects
     assert ranking.suspects[0].sha == nightlies.culprit
@@ -72,7 +74,7 @@ def test_with_a_repository_one_ranking_an_event(store: SeriesStore, seen: Seen, 
 
 def test_a_bisection_of_the_window_stands_beside_its_event(
     store: SeriesStore,
-    seen: Seen,
+    seen: SeriesAnalysis,
     nightlies: Nightlies,
     tmp_path: Path,
     plan_for: MakePlan,

@@ -6,14 +6,13 @@ from datetime import datetime, timedelta, timezone
 
 import numpy as np
 
+from perfbisect.core.alert import Alert, AlertPlace
 from perfbisect.render.documents import ReportDocument
 from perfbisect.render.site_documents import (
-    AlertDocument,
     BisectionDocument,
     BoundaryDocument,
     FactorDocument,
     LevelDocument,
-    PlaceDocument,
     PointDocument,
     SeriesDocument,
     SeriesMetricDocument,
@@ -114,7 +113,7 @@ def cell(number: int, nights: int, name: str = "", *, moved: float = 1.0, at: in
     )
 
 
-def alert(where: SiteCellDocument, metric: str, at: int, effect: float, **more: object) -> AlertDocument:
+def alert(where: SiteCellDocument, metric: str, at: int, effect: float, **more: object) -> Alert:
     """A step at point ``at``, with three places."""
     times = [point.time for point in where.points]
     around = range(max(0, at - 1), min(len(times), at + 2))
@@ -129,19 +128,20 @@ def alert(where: SiteCellDocument, metric: str, at: int, effect: float, **more: 
         "effect": effect,
         "interval": (effect - 0.02, effect + 0.02),
         "places": tuple(
-            PlaceDocument(build=where.points[i].build, time=times[i], p=0.9 if i == at else 0.05)
-            for i in around
+            AlertPlace(build=where.points[i].build, time=times[i], p=0.9 if i == at else 0.05) for i in around
         ),
         "builds": tuple(where.points[i].build for i in range(max(0, at - 2), min(len(times), at + 2))),
         "state": "open",
         "evidence": ("durations and token counts did not move", "12 of 12 cells of this deploy moved"),
         "p": 1e-6,
+        "new": True,
+        "nights": len(times) - at,
     }
-    return AlertDocument.model_validate(given | more)
+    return Alert(**given | more)  # type: ignore[arg-type]
 
 
 def suspects(
-    of: AlertDocument, subject: str = "[Log] Wire stat loggers (#2551)", count: int = 12
+    of: Alert, subject: str = "[Log] Wire stat loggers (#2551)", count: int = 12
 ) -> SuspectsDocument:
     ranked = [
         SuspectDocument(

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from perfbisect.core.reported_series import CellSeries
-from perfbisect.jobs.track_series import gathered, points_of
+from perfbisect.core.reported_series import CellSeries, gather
+from perfbisect.jobs.track_series import eras_of, points_of
 from perfbisect.store.series import SeriesStore
 
 RAW = "data/buildkite_nightly_raw"
@@ -129,4 +129,4 @@ def nights(
 def series_of(store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "") -> Iterator[CellSeries]:
     """Every series of the store, by lineage; ``cells`` and ``metric`` select."""
     for name, points in points_of(store, cells):
-        yield from gathered(name, points, metric=metric)
+        yield from gather(points, eras_of, metric=metric, cell=name)
