@@ -70,7 +70,7 @@ demo-nightly: $(STAMP)
 test: $(STAMP)
 	$(PY) -m compileall -q perfbisect
 	$(PY) -m pytest -m "not vllm and not browser" -n $(WORKERS) --dist worksteal --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
-	$(PY) -m coverage report --include="perfbisect/core/*" --fail-under=95
+	$(PY) -m coverage report --include="perfbisect/model/*,perfbisect/stats/*,perfbisect/bisect/decision/*,perfbisect/series/detection/*,perfbisect/series/suspects/*" --fail-under=95
 
 test-browser: $(STAMP)
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \

@@ -24,7 +24,7 @@ setup(
     package_dir=there,
     package_data={
         "perfbisect.report": ["templates/*"],
-        "perfbisect.config": ["*.yaml"],
+        "perfbisect.series.suspects": ["*.yaml"],
     }
     | {
         name: sorted(

@@ -22,30 +22,30 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from statistics import median
 
-from perfbisect.config.cells import load_cell
-from perfbisect.core.attempt import Attempt, Provenance, RunResult
-from perfbisect.core.bisect import Event, Measure, Measured, Plan, next_action
-from perfbisect.core.change import Change, History
-from perfbisect.core.costs import Costs
-from perfbisect.environments.spec import make_builder
-from perfbisect.executors.local import LocalExecutor
-from perfbisect.jobs.bisect import bisect
-from perfbisect.jobs.bisect_plan import BisectPlan
+from perfbisect.bisect.decision.decide import next_action
+from perfbisect.bisect.decision.model import Event, Measure, Measured, Plan
+from perfbisect.bisect.job import bisect
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.prepare import make_plan
+from perfbisect.bisect.projection import project
+from perfbisect.cells.loading import load_cell
+from perfbisect.compare.run import make_run_plan, run
+from perfbisect.environments.factory import make_builder
 from perfbisect.jobs.capabilities import metric_of
-from perfbisect.jobs.fold import launches
-from perfbisect.jobs.plan import begin, find_plan
-from perfbisect.jobs.prepare import make_plan
-from perfbisect.jobs.projection import project
-from perfbisect.jobs.run import make_run_plan, run
-from perfbisect.jobs.setting import Setting
-from perfbisect.jobs.work import Tools
-from perfbisect.render.notices import Launched, Launching, Notice, PhaseBegan
-from perfbisect.store.attempts import to_dict
-from perfbisect.store.events import Event as Line
-from perfbisect.store.events import stamp
-from perfbisect.store.jobs import Job, Jobs
-from perfbisect.store.journal import read
-from perfbisect.system.proc import stop_leftovers
+from perfbisect.jobs.events import Launched, Launching, Notice, PhaseBegan
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.journal import Event as Line
+from perfbisect.jobs.journal import read, stamp
+from perfbisect.jobs.plans import begin, find_plan
+from perfbisect.jobs.replay import launches
+from perfbisect.jobs.runner import Tools
+from perfbisect.jobs.settings import Setting
+from perfbisect.measure.attempt import to_dict
+from perfbisect.measure.local import LocalExecutor
+from perfbisect.model.attempt import Attempt, Provenance, RunResult
+from perfbisect.model.change import Change, History
+from perfbisect.model.costs import Costs
+from perfbisect.system.processes import stop_leftovers
 from scripts import bench_ingest
 from tests.fakes.history import ENGINE
 from tests.jobs.world import FakeBuilder, Watch, World

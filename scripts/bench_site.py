@@ -20,9 +20,9 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, sync_playwright
 
-from perfbisect.render.site import Site, build
-from perfbisect.render.site_documents import SiteDocument
-from tests.render.site_world import large
+from perfbisect.dashboard.build import Site, build
+from perfbisect.series.documents import SiteDocument
+from tests.dashboard.site_world import large
 
 LIMIT = 1_000_000
 

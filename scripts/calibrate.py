@@ -30,7 +30,8 @@ if importlib.util.find_spec("perfbisect") is None:
 
 import numpy as np  # noqa: E402
 
-from perfbisect.core.bisect import (  # noqa: E402
+from perfbisect.bisect.decision.decide import beliefs, next_action  # noqa: E402
+from perfbisect.bisect.decision.model import (  # noqa: E402
     Comparison,
     Done,
     Event,
@@ -41,10 +42,8 @@ from perfbisect.core.bisect import (  # noqa: E402
     Pending,
     Plan,
     Wait,
-    beliefs,
-    next_action,
 )
-from perfbisect.core.costs import Costs  # noqa: E402
+from perfbisect.model.costs import Costs  # noqa: E402
 
 SETS = (0.5, 0.8, 0.95)
 

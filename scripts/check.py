@@ -23,8 +23,8 @@ if __package__ in (None, ""):
 
 import numpy as np  # noqa: E402
 
-from perfbisect.core import compare, level  # noqa: E402
-from perfbisect.core.claim import no_worse  # noqa: E402
+from perfbisect.compare.claims import no_worse  # noqa: E402
+from perfbisect.stats import ab_test, threshold  # noqa: E402
 
 LIMIT, NOISE, MOST, RECORDED = 0.05, 0.025, 20, 8
 BLOCKS = 10
@@ -46,29 +46,29 @@ def against_level(launch: Launch, at: float, ends: bool) -> tuple[str, int]:
     if ends:
         step = 2 * math.log1p(LIMIT)
         good, bad = ([launch(x) for _ in range(RECORDED // 2)] for x in (0.0, step))
-        line = level.between(good, bad)
+        line = threshold.between(good, bad)
     else:
-        line = level.above([launch(0.0) for _ in range(RECORDED)], math.log1p(LIMIT))
+        line = threshold.above([launch(0.0) for _ in range(RECORDED)], math.log1p(LIMIT))
     made: list[float] = []
     while True:
-        made += [launch(at) for _ in range(level.STEP)]
-        told = level.judge(line, made, MOST)
+        made += [launch(at) for _ in range(threshold.STEP)]
+        told = threshold.judge(line, made, MOST)
         if told.settled:
             return {"beyond": "failed", "within": "passed"}.get(told.word, told.word), len(made)
 
 
 def against_revision(launch: Launch, at: float, seed: int) -> tuple[str, int]:
     """The same, both measured in turn."""
-    question = compare.Question(blocks=BLOCKS, seed=seed)
+    question = ab_test.Question(blocks=BLOCKS, seed=seed)
     allowed = no_worse(LIMIT, 1)
-    seen: list[compare.Seen] = []
+    seen: list[ab_test.Seen] = []
     while True:
-        for _ in range(compare.BLOCK):
-            side = compare.turn(question, len(seen))
-            seen.append(compare.Seen(side, (math.exp(launch(at if side == "b" else 0.0)),)))
-        told = compare.judge(question, seen)
+        for _ in range(ab_test.BLOCK):
+            side = ab_test.turn(question, len(seen))
+            seen.append(ab_test.Seen(side, (math.exp(launch(at if side == "b" else 0.0)),)))
+        told = ab_test.judge(question, seen)
         word = allowed.settles(told.low, told.high)
-        if word != "inconclusive" or len(seen) >= compare.BLOCK * BLOCKS:
+        if word != "inconclusive" or len(seen) >= ab_test.BLOCK * BLOCKS:
             return {"holds": "passed", "refuted": "failed"}.get(word, word), len(seen)
 
 

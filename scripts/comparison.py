@@ -24,7 +24,7 @@ if __package__ in (None, ""):
 
 import numpy as np  # noqa: E402
 
-from perfbisect.core.compare import Question, Seen, Side, judge, next_side  # noqa: E402
+from perfbisect.stats.ab_test import Question, Seen, Side, judge, next_side  # noqa: E402
 
 SKIPS = 3
 """Launches in a row without a value after which a comparison gives up."""

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.core.change import Change
-from perfbisect.environments.spec import make_builder
-from perfbisect.render.safe import line
+from perfbisect.common.text import line
+from perfbisect.environments.factory import make_builder
+from perfbisect.model.change import Change
 from scripts import demo_history
 from tests.fakes.history import ENGINE, make_history
 

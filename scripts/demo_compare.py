@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from perfbisect.core.change import Change
-from perfbisect.environments.spec import make_builder
+from perfbisect.environments.factory import make_builder
+from perfbisect.model.change import Change
 from scripts import demo_history
 from scripts.demo import BUILD, CACHE, CELL, DAY, PACKAGE, ROOT, VERSION, say
 

@@ -25,12 +25,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from perfbisect.dashboard.build import PLOTLY
 from perfbisect.errors import UsageError
-from perfbisect.jobs.fold import Launch, launches
-from perfbisect.render.site import PLOTLY
-from perfbisect.store.jobs import Job, Jobs
-from perfbisect.store.journal import read
-from perfbisect.store.series import SeriesStore
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.replay import Launch, launches
+from perfbisect.series.store import SeriesStore
 from scripts import demo_nightly_world as planted
 from scripts.demo_nightly_judge import Found, judge
 from scripts.demo_nightly_world import CLIENT, KILLED, NIGHTS, World, change_the_client, make, moment

@@ -3,7 +3,7 @@
     python -m scripts.detection --data ../shared/data --scorer ../shared/tools/score_detector.py
 
 ``detect_indices`` and ``change_sets`` are the interface that the scorer documents: thin adapters over
-``perfbisect.core.series``.
+``perfbisect.series.detection.model``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from perfbisect.core.series import ALPHA, Break, Series, detect  # noqa: E402
-from perfbisect.core.series_many import detect_all  # noqa: E402
-from perfbisect.core.series_noise import scale_of  # noqa: E402
+from perfbisect.series.detection.fdr import detect_all  # noqa: E402
+from perfbisect.series.detection.model import ALPHA, Break, Series, detect  # noqa: E402
+from perfbisect.series.detection.noise import scale_of  # noqa: E402
 from scripts.informed import informed  # noqa: E402
 
 __all__ = ["change_sets", "detect_indices", "main"]

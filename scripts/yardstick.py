@@ -2,7 +2,8 @@
 
     python scripts/yardstick.py --sim ../shared/tools/bisect_sim.py --seeds 100 --procs 2
 
-``Strategy`` is the interface that the simulator documents: a thin adapter over ``perfbisect.core.bisect``.
+``Strategy`` is the interface that the simulator documents: a thin adapter over
+``perfbisect.bisect.decision.decide``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from perfbisect.core.bisect import (  # noqa: E402
+from perfbisect.bisect.decision.decide import beliefs, next_action  # noqa: E402
+from perfbisect.bisect.decision.model import (  # noqa: E402
     Done,
     Event,
     Measure,
@@ -36,10 +38,8 @@ from perfbisect.core.bisect import (  # noqa: E402
     Outcome,
     Plan,
     Skipped,
-    beliefs,
-    next_action,
 )
-from perfbisect.core.costs import Costs  # noqa: E402
+from perfbisect.model.costs import Costs  # noqa: E402
 from scripts.comparison import Comparison  # noqa: E402
 from scripts.detection import change_sets, detect_indices  # noqa: E402
 

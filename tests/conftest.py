@@ -8,6 +8,8 @@ import signal
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.fixtures.jobs", "tests.fixtures.repositories", "tests.fixtures.reports"]
+
 # The same examples everywhere: a commit passes or fails on every machine alike, however slow it is.
 # New examples are looked for with `make test ARGS=--hypothesis-profile=explore`.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from perfbisect.core.pins import DOCKERFILE
+from perfbisect.changes.pins import DOCKERFILE
 from tests.fakes.gitwriter import AUTHOR, run_git
 from tests.shared import data
 

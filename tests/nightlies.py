@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tests.core.made_series import noise, step
 from tests.fakes.gitwriter import HistoryWriter
-from tests.sources.made import name_of, served, write
+from tests.series.made import name_of, served, write
+from tests.series.made_series import noise, step
 
 NIGHTS = 24
 AT = 14

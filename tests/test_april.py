@@ -11,18 +11,18 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.config.suspect_table import load_suspect_table
-from perfbisect.core.alert import Alert
-from perfbisect.jobs.track_detect import SeriesAnalysis, detect, detect_document, look
-from perfbisect.jobs.track_ingest import ingest
-from perfbisect.jobs.track_rebaseline import rebaseline
-from perfbisect.jobs.track_report import report
-from perfbisect.jobs.track_suspects import Ranked, ranked, the_alert
-from perfbisect.render.detect_documents import TrackDetectDocument
-from perfbisect.render.detect_lines import detect_lines
-from perfbisect.sources import Asked
-from perfbisect.store.series import SeriesStore
-from perfbisect.system.git import Repository
+from perfbisect.changes.git import Repository
+from perfbisect.series.alerts import Alert
+from perfbisect.series.detect import SeriesAnalysis, detect, detect_document, look
+from perfbisect.series.documents import TrackDetectDocument
+from perfbisect.series.ingest import ingest
+from perfbisect.series.rebaseline import rebaseline
+from perfbisect.series.render import detect_lines
+from perfbisect.series.report import report
+from perfbisect.series.sources import Asked
+from perfbisect.series.store import SeriesStore
+from perfbisect.series.suspects.job import Ranked, ranked, the_alert
+from perfbisect.series.suspects.table import load_suspect_table
 from tests.history_repo import HistoryRepository, history_repository
 from tests.shared import data
 from tests.unreadable import make_unreadable

@@ -17,15 +17,12 @@ from statistics import median, pstdev
 import pytest
 import yaml
 
-from perfbisect.config.suspect_table import SHIPPED, load_suspect_table
-from perfbisect.core.cause import cause_of
-from perfbisect.core.cause_facts import Break, Neighbour, night_of
-from perfbisect.core.suspect_facts import Commit, Later, Place, Question, Ran, Ranking, Touched
-from perfbisect.core.suspect_reference import answers, read
-from perfbisect.core.suspect_table import Table
-from perfbisect.core.suspects import rank
-from perfbisect.system.git import Repository
-from perfbisect.system.git_commits import commits_between
+from perfbisect.changes.details import commits_between
+from perfbisect.changes.git import Repository
+from perfbisect.model.commit_details import Commit, Later, Place, Question, Ran, Ranking, Touched
+from perfbisect.series.causes import Break, Neighbour, cause_of, night_of
+from perfbisect.series.suspects.ranking import answers, rank, read
+from perfbisect.series.suspects.table import SHIPPED, Table, load_suspect_table
 from tests.history_repo import HistoryRepository, history_repository
 from tests.shared import data
 

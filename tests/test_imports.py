@@ -15,78 +15,61 @@ ENTRY = "perfbisect.cli"
 
 BISECTION = frozenset(
     {
-        "perfbisect.core.belief",
-        "perfbisect.core.bisect",
-        "perfbisect.core.confirm",
-        "perfbisect.core.crew",
-        "perfbisect.core.drift",
-        "perfbisect.core.drifting",
-        "perfbisect.core.ends",
-        "perfbisect.core.every",
-        "perfbisect.core.groups",
-        "perfbisect.core.noise",
-        "perfbisect.core.pending",
-        "perfbisect.core.places",
-        "perfbisect.core.plan",
-        "perfbisect.core.posterior",
-        "perfbisect.core.prices",
-        "perfbisect.core.probe",
-        "perfbisect.core.search",
-        "perfbisect.core.slots",
-        "perfbisect.core.story",
-        "perfbisect.core.verdict",
-        "perfbisect.jobs.again",
-        "perfbisect.jobs.ahead",
-        "perfbisect.jobs.anchors",
-        "perfbisect.jobs.bisect",
-        "perfbisect.jobs.bisect_kind",
-        "perfbisect.jobs.bisect_plan",
-        "perfbisect.jobs.bisect_views",
-        "perfbisect.jobs.expect",
-        "perfbisect.jobs.planned",
-        "perfbisect.jobs.prepare",
-        "perfbisect.jobs.projection",
-        "perfbisect.jobs.rebase",
-        "perfbisect.jobs.report",
-        "perfbisect.jobs.revert",
-        "perfbisect.jobs.step",
-        "perfbisect.jobs.tell",
-        "perfbisect.jobs.words",
-        "perfbisect.render.figures",
-        "perfbisect.render.html_report",
-        "perfbisect.render.levels",
-        "perfbisect.render.marks",
-        "perfbisect.render.report",
+        "perfbisect.bisect.decision.beliefs",
+        "perfbisect.bisect.decision.decide",
+        "perfbisect.bisect.decision.confirm",
+        "perfbisect.bisect.decision.state",
+        "perfbisect.bisect.decision.drift",
+        "perfbisect.bisect.decision.endpoints",
+        "perfbisect.bisect.decision.multi_step",
+        "perfbisect.bisect.decision.candidates",
+        "perfbisect.bisect.decision.noise",
+        "perfbisect.bisect.decision.probe",
+        "perfbisect.bisect.decision.model",
+        "perfbisect.bisect.decision.posterior",
+        "perfbisect.bisect.decision.prices",
+        "perfbisect.bisect.decision.search",
+        "perfbisect.bisect.decision.outcome",
+        "perfbisect.bisect.other_metric",
+        "perfbisect.bisect.prebuild",
+        "perfbisect.bisect.control_runs",
+        "perfbisect.bisect.job",
+        "perfbisect.bisect.kind",
+        "perfbisect.bisect.plan",
+        "perfbisect.bisect.documents",
+        "perfbisect.bisect.estimates",
+        "perfbisect.bisect.prepare",
+        "perfbisect.bisect.projection",
+        "perfbisect.bisect.rebase",
+        "perfbisect.bisect.report",
+        "perfbisect.bisect.revert",
+        "perfbisect.bisect.events",
+        "perfbisect.bisect.html",
+        "perfbisect.bisect.markdown",
     }
 )
 ENGINE = frozenset(
     {
-        "perfbisect.jobs.plan",
+        "perfbisect.jobs.plans",
         "perfbisect.jobs.kind",
-        "perfbisect.jobs.fold",
-        "perfbisect.jobs.work",
-        "perfbisect.jobs.crew",
-        "perfbisect.jobs.policy",
-        "perfbisect.jobs.one_by_one",
-        "perfbisect.jobs.timeline",
-        "perfbisect.jobs.saved",
-        "perfbisect.store.journal",
-        "perfbisect.store.jobs",
-        "perfbisect.store.holding",
-        "perfbisect.store.ending",
+        "perfbisect.jobs.replay",
+        "perfbisect.jobs.runner",
+        "perfbisect.jobs.workers",
+        "perfbisect.jobs.retry",
+        "perfbisect.jobs.sequential",
+        "perfbisect.jobs.journal",
+        "perfbisect.jobs.folders",
+        "perfbisect.jobs.lock",
     }
 )
 KINDS = frozenset(
     {
-        "perfbisect.jobs.run",
-        "perfbisect.jobs.run_kind",
-        "perfbisect.jobs.run_plan",
-        "perfbisect.jobs.compare",
-        "perfbisect.jobs.compare_kind",
-        "perfbisect.jobs.compare_plan",
-        "perfbisect.jobs.check",
-        "perfbisect.jobs.check_kind",
-        "perfbisect.jobs.check_plan",
+        "perfbisect.compare.run",
+        "perfbisect.compare.kinds",
+        "perfbisect.compare.job",
+        "perfbisect.compare.plan",
+        "perfbisect.compare.check",
+        "perfbisect.compare.check_plan",
     }
 )
 
@@ -146,9 +129,9 @@ def test_run_reaches_no_bisection() -> None:
 
 
 def test_detection_reaches_no_environment_builder() -> None:
-    builders = {name for name in modules() if name.startswith("perfbisect.environments")}
+    builders = {name for name in modules() if name.startswith("perfbisect.environments.base")}
     assert reached("perfbisect.cli.run") & builders
-    assert reached("perfbisect.cli.track_detect") & builders == set()
+    assert reached("perfbisect.cli.track") & builders == set()
 
 
 def test_the_engine_knows_no_kind_of_job() -> None:

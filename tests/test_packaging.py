@@ -92,7 +92,7 @@ def test_they_hold_what_is_shipped_and_nothing_of_the_tests(sdist: Path, wheel: 
         "_cells/models/llama_100m/tokenizer.json",
         "_dashboards/index.html.jinja",
         "_skill/SKILL.md",
-        "config/suspects.yaml",
+        "series/suspects/suspects.yaml",
         "report/templates/report.html.jinja",
     ):
         assert f"perfbisect/{part}" in names

@@ -8,11 +8,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from perfbisect.cells.loading import list_cells, load_cells
 from perfbisect.clients import CLIENTS
-from perfbisect.config.cells import list_cells, load_cells
-from perfbisect.core.cell import Cell, apply_variant, echo
-from perfbisect.families import FAMILIES, Endpoint
+from perfbisect.model.cell import Cell, apply_variant, echo
 from perfbisect.resources import cells_folder
+from perfbisect.serving.families import FAMILIES, Endpoint
 from tests.shared import data
 
 NAMES = sorted(path.stem for path in cells_folder().glob("*.yaml"))

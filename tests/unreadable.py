@@ -6,9 +6,10 @@ from typing import get_args
 
 import pytest
 
-from perfbisect.core.cause_facts import EvidenceKind
-from perfbisect.jobs import nightly_read, track_detect, track_site
-from perfbisect.render import cause_text
+from perfbisect.dashboard import collect
+from perfbisect.nightly import alerts
+from perfbisect.series import cause_text, detect
+from perfbisect.series.causes import EvidenceKind
 
 GIBBERISH = "xyzzy"
 
@@ -17,7 +18,7 @@ def make_unreadable(patch: pytest.MonkeyPatch) -> None:
     """Replaces every sentence about evidence, rejected changes and closed alerts by the same gibberish."""
     sentences = dict.fromkeys(get_args(EvidenceKind), lambda _: GIBBERISH)
     patch.setattr(cause_text, "_SENTENCES", sentences)
-    for module in (track_detect, track_site):
+    for module in (detect, collect):
         patch.setattr(module, "rejection_sentence", lambda _: GIBBERISH)
     for name in ("_OVER", "_AGAIN", "_GONE"):
-        patch.setattr(nightly_read, name, GIBBERISH)
+        patch.setattr(alerts, name, GIBBERISH)

@@ -7,9 +7,9 @@ from typing import Literal
 
 import click
 
-from perfbisect.cli import options
-from perfbisect.cli.durations import Minutes
-from perfbisect.cli.invocation import Measuring
+from perfbisect.commands import options
+from perfbisect.commands.invocation import Measuring
+from perfbisect.commands.options import Minutes
 
 
 @click.command(short_help="Name the change that made a cell worse.")
@@ -69,18 +69,17 @@ def bisect(
 
     Exit code: 3 a change is named, 0 not reproduced, 4 too small or out of budget.
     """
-    from perfbisect.cli import wiring
-    from perfbisect.cli.desk import at_work
-    from perfbisect.cli.detach import leave
-    from perfbisect.cli.ending import hand_out
-    from perfbisect.cli.output import UNDONE, emit
-    from perfbisect.cli.place import place_of
-    from perfbisect.cli.question import Typed, question
-    from perfbisect.cli.verbs import beginning, carry_out
-    from perfbisect.jobs.bisect_kind import BISECT
-    from perfbisect.jobs.bisect_plan import Extras
-    from perfbisect.render.console import command_lines, plan_lines
-    from perfbisect.render.notices import Planned
+    from perfbisect.bisect.kind import BISECT
+    from perfbisect.bisect.plan import Extras
+    from perfbisect.commands import wiring
+    from perfbisect.commands.bisect_request import Typed, question
+    from perfbisect.commands.detach import leave
+    from perfbisect.commands.execution import beginning, carry_out
+    from perfbisect.commands.output import UNDONE, emit
+    from perfbisect.commands.session import at_work, hand_out
+    from perfbisect.commands.workspace import place_of
+    from perfbisect.jobs.events import Planned
+    from perfbisect.report.console import command_lines, plan_lines
 
     if measuring.detach and not dry_run:
         return leave(measuring)

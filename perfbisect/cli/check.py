@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli import options
-from perfbisect.cli.durations import Minutes, Percent
-from perfbisect.cli.invocation import Measuring
+from perfbisect.commands import options
+from perfbisect.commands.invocation import Measuring
+from perfbisect.commands.options import Minutes, Percent
 
 
 @click.command(short_help="For CI: is a commit worse by more than a limit?")
@@ -62,10 +62,10 @@ def check(
 
     Exit code: 0 not worse by more, 3 worse by more, 4 inconclusive; with --git-bisect as git has them.
     """
-    from perfbisect.cli.check_asked import decide
-    from perfbisect.cli.check_options import TypedCheck
-    from perfbisect.cli.detach import leave
-    from perfbisect.cli.place import place_of
+    from perfbisect.commands.check_options import TypedCheck
+    from perfbisect.commands.checks import decide
+    from perfbisect.commands.detach import leave
+    from perfbisect.commands.workspace import place_of
 
     if measuring.detach and not dry_run:
         return leave(measuring)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli import options
 from perfbisect.cli.groups import Verbs
-from perfbisect.cli.track_suspects import FDR
+from perfbisect.cli.track import FDR
+from perfbisect.commands import options
 
 
 @click.group("dashboard", cls=Verbs, short_help="A static site of series, alerts, suspects and bisections.")
@@ -51,16 +51,16 @@ def build(
       perfbisect dashboard build -o site --repo vllm-omni
       perfbisect dashboard build -o site --commit-url https://github.com/vllm-project/vllm-omni/commit/{sha}
     """
-    from perfbisect.cli.documents import DashboardDocument
-    from perfbisect.cli.output import emit
-    from perfbisect.cli.place import place
-    from perfbisect.config.suspect_table import load_suspect_table
-    from perfbisect.core.moments import stamp
+    from perfbisect.cli.schema import DashboardDocument
+    from perfbisect.commands.output import emit
+    from perfbisect.commands.workspace import place
+    from perfbisect.common.moments import stamp
+    from perfbisect.dashboard.build import build as write
+    from perfbisect.dashboard.collect import bisections, site
     from perfbisect.errors import UsageError
-    from perfbisect.jobs.track_detect import look
-    from perfbisect.jobs.track_site import bisections, site
-    from perfbisect.render.site import build as write
-    from perfbisect.store.series import SeriesStore
+    from perfbisect.series.detect import look
+    from perfbisect.series.store import SeriesStore
+    from perfbisect.series.suspects.table import load_suspect_table
     from perfbisect.system.clock import now
 
     if commit_url and ("{sha}" not in commit_url or not commit_url.startswith("https://")):
@@ -106,8 +106,8 @@ def open_site(folder: Path, as_json: bool) -> int:
     """
     import webbrowser
 
-    from perfbisect.cli.documents import DashboardOpenDocument
-    from perfbisect.cli.output import emit
+    from perfbisect.cli.schema import DashboardOpenDocument
+    from perfbisect.commands.output import emit
     from perfbisect.errors import UsageError
 
     index = folder / "index.html"

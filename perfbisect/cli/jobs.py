@@ -2,11 +2,93 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 
 import click
 
-from perfbisect.cli import options
+from perfbisect.commands import options
+from perfbisect.commands.invocation import Working
+from perfbisect.commands.options import Minutes
+from perfbisect.jobs.folders import Job
+
+_TICK = 0.5
+
+
+def until_left(job: Job, minutes: float | None) -> bool:
+    """Waits until nobody works on a job, at most so long; True if nobody does."""
+    deadline = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
+    while job.holder is not None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_TICK)
+    return True
+
+
+@click.command(short_help="Go on with a job after an interruption.")
+@click.argument("job_id", metavar="[ID]", required=False)
+@click.option("--budget", type=Minutes(), help="A larger budget than before: 3h, 90m.")
+@click.option("--metric", metavar="M", help="Go on with another metric of the same launches.")
+@click.option("--confirm-revert", is_flag=True, help="Measure the later end without the culprit too.")
+@click.option(
+    "--workers", type=click.IntRange(1), help="Launches at once from here on.  [default: as before]"
+)
+@options.working
+def resume(
+    job_id: str | None,
+    budget: float | None,
+    metric: str | None,
+    confirm_revert: bool,
+    workers: int | None,
+    working: Working,
+) -> int:
+    """Go on with a job, as if nothing had happened. Without ID: the one unfinished job.
+
+    What a dead perfbisect left running is ended first; an attempt that it had finished is taken
+    from its folder. With a larger --budget a bisection that ran out of it goes on too; with another
+    --metric the same launches are asked about that, and more are made where they do not settle it.
+
+    \b
+    Example:
+      perfbisect resume 20260102-030405-ab12
+    """
+    from perfbisect.commands import wiring
+    from perfbisect.commands.detach import leave
+    from perfbisect.commands.execution import carry_out
+    from perfbisect.commands.kinds import kind_of
+    from perfbisect.commands.session import at_work, hand_out, refuse_other_parts, slots_for
+    from perfbisect.commands.workspace import place
+    from perfbisect.errors import UsageError
+    from perfbisect.jobs.capabilities import metric_of
+    from perfbisect.jobs.journal import read
+    from perfbisect.jobs.kind import Amendment
+    from perfbisect.jobs.plans import cell_of
+    from perfbisect.jobs.replay import launches
+
+    if working.detach:
+        return leave(working)
+    here = place(repo=working.repo, state=working.state)
+    job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
+    events = read(job.journal).events
+    kind = kind_of(events)
+    plan = kind.read_plan(job, events)
+    cell = cell_of(plan)
+    slots = slots_for(cell, workers or kind.workers(plan), plan.setting.machine)
+    refuse_other_parts(job.id, launches(events), slots, plan.setting.machine)
+    builder = wiring.builder_of(here, plan.setting)
+    with at_work(job, slots, working) as desk:
+        if budget is not None or metric is not None or confirm_revert:
+            if kind.amend is None:
+                raise UsageError(
+                    f"job {job.id} is a {kind.plan.noun}: it has no budget and no other question",
+                    next_step=f"perfbisect resume {job.id}, without options",
+                )
+            judged = metric_of(cell, metric) if metric is not None else None
+            plain = desk.tools(builder, None, plan.setting)
+            kind.amend(job, plain, Amendment(budget, judged, confirm_revert))
+        document = carry_out(here, desk, kind, plan, builder)
+    return hand_out(document, kind.lines(document), kind.exit_code(document), working, job)
 
 
 @click.command(short_help="How far a job is.")
@@ -34,11 +116,10 @@ def status(
       perfbisect status
       perfbisect status 20260102-030405-ab12 --wait --timeout 10m --json
     """
-    from perfbisect.cli.job_documents import JobsDocument
-    from perfbisect.cli.output import emit
-    from perfbisect.cli.place import place
-    from perfbisect.cli.state import job_line, listed_line, status_document, status_lines
-    from perfbisect.cli.waiting import until_left
+    from perfbisect.commands.documents import JobsDocument
+    from perfbisect.commands.output import emit
+    from perfbisect.commands.status import job_line, listed_line, status_document, status_lines
+    from perfbisect.commands.workspace import place
     from perfbisect.system.clock import now
 
     jobs = place(repo=repo, state=state).jobs
@@ -72,10 +153,9 @@ def stop(
       perfbisect stop 20260102-030405-ab12
       perfbisect stop 20260102-030405-ab12 --wait --json
     """
-    from perfbisect.cli.job_documents import StopDocument
-    from perfbisect.cli.output import emit
-    from perfbisect.cli.place import place
-    from perfbisect.cli.waiting import until_left
+    from perfbisect.commands.documents import StopDocument
+    from perfbisect.commands.output import emit
+    from perfbisect.commands.workspace import place
 
     job = place(repo=repo, state=state).jobs.find(job_id)
     holder = job.ask_stop()
@@ -131,9 +211,9 @@ def report(
       perfbisect report 20260102-030405-ab12 --format md > report.md
       perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
-    from perfbisect.cli.kinds import read_document
-    from perfbisect.cli.output import emit
-    from perfbisect.cli.place import place
+    from perfbisect.commands.kinds import read_document
+    from perfbisect.commands.output import emit
+    from perfbisect.commands.workspace import place
     from perfbisect.errors import UsageError
 
     jobs = place(repo=repo, state=state).jobs

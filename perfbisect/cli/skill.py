@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli import options
 from perfbisect.cli.groups import Verbs
+from perfbisect.commands import options
 
 
 @click.group("skill", cls=Verbs, short_help="The skill for coding agents.")
@@ -34,8 +34,8 @@ def install(folder: Path, as_json: bool) -> int:
       perfbisect skill install ~/.claude/skills
     """
     import perfbisect
-    from perfbisect.cli.documents import SkillInstallDocument
-    from perfbisect.cli.output import emit
+    from perfbisect.cli.schema import SkillInstallDocument
+    from perfbisect.commands.output import emit
     from perfbisect.resources import skill_folder
 
     target = folder.expanduser().absolute() / "perf-bisect"

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Protocol
 
-from perfbisect.core.attempt import RunResult
-from perfbisect.core.cell import Cell
-from perfbisect.core.metric import MetricRef
-from perfbisect.families import Endpoint
+from perfbisect.model.attempt import RunResult
+from perfbisect.model.cell import Cell
+from perfbisect.model.metric import MetricRef
+from perfbisect.serving.families import Endpoint
 
 
 class Client(Protocol):

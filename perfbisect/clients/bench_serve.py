@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
-from perfbisect.clients import reading
-from perfbisect.core.cell import Cell
-from perfbisect.core.options import option_tokens
+from perfbisect.clients import result_fields
+from perfbisect.common.arguments import option_tokens
 from perfbisect.errors import UsageError
-from perfbisect.families import OFFLINE, Endpoint
+from perfbisect.model.cell import Cell
+from perfbisect.serving.families import OFFLINE, Endpoint
 
 _OURS = (
     *(
@@ -94,7 +94,7 @@ def command(
         "result-filename": result.name,
     }
     sampling = {name.replace("_", "-"): value for name, value in cell.sampling.model_dump().items()}
-    stamped = {**metadata, reading.SEED: str(seed), reading.CELL: cell.digest}
+    stamped = {**metadata, result_fields.SEED: str(seed), result_fields.CELL: cell.digest}
     options = {**own, **differing, **sampling, **cell.dataset_args, **cell.client.args}
     return (
         *("-m", f"{package}.entrypoints.cli.main", "bench", "serve"),

@@ -7,19 +7,91 @@ are given here, and of the two the one that the script knows is passed on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from perfbisect.clients import diffusion_bench_result as result_document
 from perfbisect.clients.bench_serve import environment, taken
-from perfbisect.core.attempt import RunResult, key
-from perfbisect.core.cell import Cell
-from perfbisect.core.metric import STAGE, MetricRef
-from perfbisect.core.options import option_tokens
-from perfbisect.errors import UsageError
-from perfbisect.families import Endpoint
-from perfbisect.families.diffusion import BACKENDS, endpoint_of
+from perfbisect.clients.omni_bench import STAGE_STATISTICS, stages
+from perfbisect.clients.result_fields import count, number, unfinished
+from perfbisect.common.arguments import option_tokens
+from perfbisect.errors import ClientError, UsageError
+from perfbisect.model.attempt import RunResult, key
+from perfbisect.model.cell import Cell
+from perfbisect.model.metric import STAGE, MetricRef
+from perfbisect.serving.families import Endpoint
+from perfbisect.serving.families.staged import BACKENDS, endpoint_of
+
+__all__ = ["STAGE_STATISTICS", "parse"]
+
+_SAME = 1e-9
+"""``latency_median`` and ``latency_p50`` are one number told twice."""
+
+
+def parse(
+    cell: Cell,
+    document: Mapping[str, Any],
+    *,
+    keys: Sequence[str],
+    optional: Sequence[str],
+    index: int,
+    seed: int,
+    model: str | None,
+) -> RunResult:
+    """The run; ``model``: the name that the document must be of, where it is known.
+
+    :raises ClientError: a gate was touched: the message says which and with what value.
+    """
+    told = document["result"] if isinstance(document.get("result"), Mapping) else document
+    if model is not None and told.get("model") != model:
+        raise ClientError(f"the result is of another run: model is {told.get('model')!r}, expected {model!r}")
+    completed, failed = count(told, "completed_requests"), count(told, "failed_requests")
+    if completed == 0:
+        raise ClientError(
+            f"none of {cell.num_prompts} requests completed ({failed} failed); the client keeps no errors"
+        )
+    duration = number(told, "duration")
+    if duration <= 0:
+        raise ClientError(f"duration is {told['duration']} s")
+    values = {"failed": failed / (completed + failed)}
+    missing = [name for name in map(_name, keys) if name not in told and name != "failed"]
+    if missing:
+        raise ClientError(f"the result has no {', '.join(missing)}")
+    for name in keys:
+        if name in values:
+            continue
+        value = number(told, _name(name))
+        if value <= 0:
+            raise ClientError(f"{_name(name)} is {value:g}: no measurement")
+        values[name] = value
+    if abs(values["latency:median"] - values["latency:p50"]) > _SAME * values["latency:p50"]:
+        raise ClientError(
+            f"the result contradicts itself: latency_median is {values['latency:median']:g}, latency_p50 "
+            f"{values['latency:p50']:g}"
+        )
+    for name in optional:
+        more = told.get(_name(name))
+        if not isinstance(more, (int, float)) or not math.isfinite(more):
+            continue
+        # A distance of nothing is the reference's very image; memory or time of nothing was not told.
+        if more > 0 or (more == 0 and name.startswith("image_distance")):
+            values[name] = float(more)
+    warnings = unfinished(cell.num_prompts, completed, failed, ["the client keeps no errors"])
+    return RunResult(
+        index=index,
+        seed=seed,
+        values={**values, **stages(told)},
+        warnings=tuple(warnings),
+        seconds=duration,
+        facts={"completed": completed, "failed": failed, "task": told.get("task")},
+    )
+
+
+def _name(key: str) -> str:
+    """``latency:p99`` -> ``latency_p99``, the script's name for it."""
+    return key.replace(":", "_")
+
 
 SCRIPT = "benchmarks/diffusion/diffusion_benchmark_serving.py"
 
@@ -123,7 +195,7 @@ class DiffusionBench:
 
     def check_metric(self, cell: Cell, metric: MetricRef) -> None:
         """:raises UsageError: a result of this cell will not report the metric; names those that it will."""
-        if metric.name.startswith(STAGE) and metric.statistic in result_document.STAGE_STATISTICS:
+        if metric.name.startswith(STAGE) and metric.statistic in STAGE_STATISTICS:
             return
         reported = (*self.metrics(cell), *self.may_report(cell))
         if key(metric) not in reported:
@@ -141,9 +213,9 @@ class DiffusionBench:
         seed: int,
         expected: Mapping[str, object] | None = None,
     ) -> RunResult:
-        """A result document -> a run; see :mod:`perfbisect.clients.diffusion_bench_result`."""
+        """A result document -> a run; see :mod:`perfbisect.clients.diffusion_bench`."""
         model = (expected or {}).get("model_id")
-        return result_document.parse(
+        return parse(
             cell, document, keys=self.metrics(cell), optional=self.may_report(cell),
             index=index, seed=seed, model=None if model is None else str(model),
         )  # fmt: skip

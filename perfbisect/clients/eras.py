@@ -6,7 +6,7 @@ declared era: nothing that the table knows of has changed between them. Dates ar
 
 from __future__ import annotations
 
-from perfbisect.core.era import Era, latest
+from perfbisect.serving.eras import Era, latest
 
 OMNI: tuple[Era, ...] = (
     Era(

@@ -12,9 +12,37 @@ from pathlib import Path
 
 import filelock
 
-from perfbisect.environments.base import Cabinet, read_stamp, told_as_machine
-from perfbisect.environments.sizes import disk_bytes
-from perfbisect.environments.use import alone, last_used
+from perfbisect.environments.cache import (
+    Cabinet,
+    Stamp,
+    disk_bytes,
+    last_used,
+    read_stamp,
+    told_as_machine,
+    used_alone,
+)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A folder of the cache; ``stamp`` None: what a dead build left, which the next build of its key removes.
+
+    ``bytes``: on disk; a file that several folders share counts with the first of them that is listed.
+    """
+
+    folder: Path
+    stamp: Stamp | None
+    bytes: int
+
+
+def list_environments(cache: Path) -> tuple[Listed, ...]:
+    """Everything in a cache folder, newest first, unfinished ones last; empty if there is no such folder."""
+    root = Cabinet(cache).root
+    paths = root.glob("[!.]*") if root.is_dir() else ()
+    folders = [(path, read_stamp(path)) for path in sorted(paths) if path.is_dir()]
+    folders.sort(key=lambda pair: -pair[1].built_at if pair[1] else 0.0)
+    counted: set[tuple[int, int]] = set()
+    return tuple(Listed(folder, stamp, disk_bytes(folder, counted)) for folder, stamp in folders)
 
 
 @dataclass(frozen=True)
@@ -140,7 +168,7 @@ def _locked(cache: Path, item: Item) -> Iterator[bool]:
         return
     try:
         if item.kind == "environment":
-            with alone(item.folder) as is_free:
+            with used_alone(item.folder) as is_free:
                 yield is_free
         else:
             yield True

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from perfbisect.clients import CLIENTS
-from perfbisect.core.cell import Cell
-from perfbisect.core.metric import MetricRef, parse_metric
 from perfbisect.errors import UsageError
-from perfbisect.families import FAMILIES, Endpoint
+from perfbisect.model.cell import Cell
+from perfbisect.model.metric import MetricRef, parse_metric
+from perfbisect.serving.families import FAMILIES, Endpoint
 
 MOST_RUNS = 6
 """Runs a launch at most, where the engine can empty its caches between them."""

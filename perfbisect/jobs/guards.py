@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from perfbisect.core.attempt import Attempt
-from perfbisect.core.cell import Cell
-from perfbisect.core.metric import MetricRef, parse_metric
-from perfbisect.families import FAMILIES
-from perfbisect.jobs.views import reported_value
-from perfbisect.render.documents import GuardDocument
+from perfbisect.jobs.documents import GuardDocument, reported_value
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.cell import Cell
+from perfbisect.model.metric import MetricRef, parse_metric
+from perfbisect.serving.families import FAMILIES
 
 
 def watched(cell: Cell) -> tuple[MetricRef, ...]:

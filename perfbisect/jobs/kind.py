@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from perfbisect.core.change import Change
-from perfbisect.core.metric import MetricRef
-from perfbisect.jobs.plan import JobPlan, PlanT, require_plan, verb_of
-from perfbisect.jobs.work import Tools
-from perfbisect.render.documents import Document, LaunchDocument, MetricDocument, MinutesDocument
-from perfbisect.store.events import Event
-from perfbisect.store.jobs import Job
+from perfbisect.jobs.documents import Document, LaunchDocument, MetricDocument, MinutesDocument
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import Event
+from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, verb_of
+from perfbisect.jobs.runner import Tools
+from perfbisect.model.change import Change
+from perfbisect.model.metric import MetricRef
 
 DocumentT = TypeVar("DocumentT", bound=Document)
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from perfbisect.jobs.setting import Setting
+from perfbisect.jobs.settings import Setting
 
 _MEASURING = ("run", "bisect", "compare", "check")
 """Verbs whose first word is the cell."""

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.core.change import Change
-from perfbisect.environments import Builder
+from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, MachineError
+from perfbisect.model.change import Change
 
 LEAST_CORES = 2
 """Processors without which nothing is built ahead: a build on fewer would hardly be done in time."""

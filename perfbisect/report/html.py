@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfbisect.render.safe import line
+from perfbisect.common.text import line
 from perfbisect.report.document import (
     Block,
     Code,

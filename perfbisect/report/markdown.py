@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perfbisect.render.markdown import prose, table
-from perfbisect.render.safe import block as fenced
-from perfbisect.render.safe import code
+from perfbisect.common.text import block as fenced
+from perfbisect.common.text import code
 from perfbisect.report.document import (
     Block,
     Code,
@@ -21,6 +20,7 @@ from perfbisect.report.document import (
     Table,
     parts_of,
 )
+from perfbisect.report.markdown_text import prose, table
 
 _FOLDED = 12
 """Items beyond which a list is folded away."""

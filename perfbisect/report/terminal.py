@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 
-from perfbisect.render.safe import line, lines
+from perfbisect.common.text import line, lines
 from perfbisect.report.document import (
     Block,
     Code,

@@ -7,10 +7,15 @@ attempt, beside what is measured) and has no session and no start time in second
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from perfbisect.errors import FaultCode, Interrupted, MachineError, ServerError
 from perfbisect.system.logs import neutral
 
 TOKEN_VARIABLE = "PERFBISECT_TOKEN"
@@ -195,3 +200,335 @@ def mapped(pid: int) -> Iterator[str]:
         parts = line.split(maxsplit=5)
         if len(parts) == 6 and parts[5].startswith("/"):
             yield parts[5]
+
+
+FOLDER = Path("/dev/shm")
+
+Segment = tuple[str, int]
+"""Path and inode: a file of the same name that somebody makes later is another one."""
+
+
+def listing(folder: Path = FOLDER) -> frozenset[Segment]:
+    """The segments that are there now: they are nobody's that starts later."""
+    found: set[Segment] = set()
+    try:
+        for entry in os.scandir(folder):
+            if entry.is_file(follow_symlinks=False):
+                found.add((entry.path, entry.inode()))
+    except OSError:
+        pass
+    return frozenset(found)
+
+
+def held(pids: Iterable[int], folder: Path = FOLDER) -> frozenset[Segment]:
+    """The segments that these processes have open or mapped."""
+    prefix = f"{folder}/"
+    paths = {path for pid in pids for path in (*opened(pid), *mapped(pid)) if path.startswith(prefix)}
+    found: set[Segment] = set()
+    for path in paths:
+        try:
+            found.add((path, Path(path).stat(follow_symlinks=False).st_ino))
+        except OSError:  # unlinked already: nothing to remove
+            continue
+    return frozenset(found)
+
+
+def remove(segments: Iterable[Segment], folder: Path = FOLDER) -> tuple[str, ...]:
+    """Remove what is still there and held by no living process. Returns the paths removed."""
+    wanted = frozenset(segments) & listing(folder)
+    if not wanted:
+        return ()
+    wanted -= held(table(), folder)
+    removed: list[str] = []
+    for path, inode in sorted(wanted):
+        try:
+            found = Path(path).stat(follow_symlinks=False)
+            if found.st_ino == inode and found.st_uid == os.getuid():
+                Path(path).unlink()
+                removed.append(path)
+        except OSError:
+            continue
+    return tuple(removed)
+
+
+Asked = Callable[[], bool]
+"""Told often while something is waited for: True asks for a prompt end."""
+
+_TICK = 0.05
+_CRASHES = frozenset(
+    {
+        signal.SIGILL,
+        signal.SIGTRAP,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+    }
+)
+_KILL_PATIENCE = 10.0
+"""Seconds that the kernel may take to end a process after SIGKILL (freeing a large memory, a device)."""
+_ORPHAN_GRACE = 5.0
+"""Seconds that children may go on once their leader has ended."""
+
+
+def never() -> bool:
+    """Nobody asks for an end."""
+    return False
+
+
+@dataclass
+class Owned:
+    """A process that we started, and through it everything that it starts.
+
+    ``created``: seconds after boot; ``token``: in the environment of all its processes; ``log``: its output.
+    """
+
+    pid: int
+    created: float
+    token: str
+    log: Path
+    popen: subprocess.Popen[bytes] = field(repr=False, compare=False)
+    _before: frozenset[Segment] = field(default_factory=frozenset, repr=False, compare=False)
+    _seen: set[tuple[int, float]] = field(default_factory=set, repr=False, compare=False)
+    _segments: set[Segment] = field(default_factory=set, repr=False, compare=False)
+
+    def exited(self) -> int | None:
+        """Exit code of the leader (negative: the signal that ended it); None while it runs."""
+        return self.popen.poll()
+
+    def living(self) -> tuple[Process, ...]:
+        """All its processes that live now; who was seen once is found again, whatever its marks become."""
+        members = tree(self.token, self.pid, self.created, log=self.log, known=self._seen)
+        self._seen.update(member.identity for member in members)
+        return members
+
+    def observe(self) -> tuple[Process, ...]:
+        """``living``, and note which shared memory they hold, so that ``stop`` can remove what they leave."""
+        members = self.living()
+        self._segments |= held(member.pid for member in members) - self._before
+        return members
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    log: Path,
+    token: str,
+    cores: Sequence[int] = (),
+    inherit: Sequence[int] = (),
+) -> Owned:
+    """Start a process in a session of its own, its output appended to ``log``, its input empty.
+
+    ``env`` is the whole process environment but for the token. ``cores``: the only ones it and its children
+    may run on; none: all of ours. ``inherit``: open descriptors that it keeps, under their numbers.
+
+    :raises ServerError: there is no such program, or it cannot be executed.
+    :raises MachineError: the machine has no process, memory, disk or such core left for it.
+    """
+    before = listing()
+    try:
+        with log.open("ab") as output, _pinned(cores):
+            popen = subprocess.Popen(
+                list(argv),
+                env={
+                    **env,
+                    TOKEN_VARIABLE: token,
+                },  # last: the title that an engine sets overwrites the first
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o022,
+                pass_fds=tuple(inherit),
+            )
+    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+        raise ServerError(f"cannot start {argv[0]} in {cwd}: {error.strerror or error}", where=log) from error
+    except OSError as error:
+        raise MachineError(f"cannot start {argv[0]}: {error.strerror or error}", where=log) from error
+    except BaseException:  # Ctrl-C after the fork: nobody knows the process yet, the token does
+        stop_leftovers(token, 0, 0.0, grace=0.0)
+        raise
+    row = process(popen.pid)  # its entry stays until it is waited for, even if it ended already
+    return Owned(popen.pid, row.created if row else 0.0, token, log, popen, before)
+
+
+@contextmanager
+def _pinned(cores: Sequence[int]) -> Iterator[None]:
+    """What the calling thread starts meanwhile runs on these cores only; nothing runs between fork and exec.
+
+    :raises OSError: the machine does not let us use any of them.
+    """
+    if not cores:
+        yield
+        return
+    ours = os.sched_getaffinity(0)  # of this thread alone, on Linux
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, ours)
+
+
+def signal_code(number: int) -> FaultCode:
+    """The code of a process that ended by a signal which was not ours: its own crash, or a kill."""
+    return "crashed" if number in _CRASHES else "killed"
+
+
+def stop(owned: Owned, grace: float = 15.0) -> tuple[str, ...]:
+    """End the whole tree: TERM to the leader, ``grace`` seconds, then KILL. Returns shared memory removed.
+
+    A second Ctrl-C during it shortens the grace to nothing and is raised again after everything has ended.
+
+    :raises ServerError: a process lives on.
+    """
+    owned.observe()
+    try:
+        _end(owned, owned.observe, grace)
+    except (KeyboardInterrupt, Interrupted):
+        _end(owned, owned.living, 0.0)
+        raise
+    finally:
+        removed = remove(owned._segments)
+    return removed
+
+
+def stop_leftovers(
+    token: str, pid: int, created: float, *, log: Path | None = None, grace: float = 15.0
+) -> tuple[Process, ...]:
+    """End what an owner that died itself has left, known by its journal only. Returns whom it found living.
+
+    :raises ServerError: a process lives on.
+    """
+    seen: dict[tuple[int, float], Process] = {}
+    segments: set[Segment] = set()
+    before = listing()
+
+    def observe() -> tuple[Process, ...]:
+        members = tree(token, pid, created, log=log, known=seen)
+        seen.update({member.identity: member for member in members})
+        segments.update(before & held(member.pid for member in members))
+        return members
+
+    if observe():
+        _end(_Identity(pid, created, log), observe, grace)
+        remove(segments)
+    return tuple(seen.values())
+
+
+@dataclass
+class _Identity:
+    """A leader that is nobody's child of ours."""
+
+    pid: int
+    created: float
+    log: Path | None
+
+    def exited(self) -> int | None:
+        return None if alive(self.pid, self.created) else 0
+
+
+def _end(leader: Owned | _Identity, observe: Callable[[], Iterable[Process]], grace: float) -> None:
+    deadline = time.monotonic() + grace
+    if grace > 0 and leader.exited() is None:
+        _signal(leader.pid, leader.created, signal.SIGTERM)
+    orphaned = False
+    while (living := tuple(observe())) and time.monotonic() < deadline:
+        if not orphaned and leader.exited() is not None:
+            orphaned = True
+            deadline = min(deadline, time.monotonic() + _ORPHAN_GRACE)
+            for member in living:
+                _signal(*member.identity, signal.SIGTERM)
+        time.sleep(_TICK)
+    deadline = time.monotonic() + _KILL_PATIENCE
+    while living := tuple(observe()):
+        for member in living:
+            _signal(*member.identity, signal.SIGKILL)
+        leader.exited()
+        if time.monotonic() > deadline:
+            names = ", ".join(map(str, living))
+            raise ServerError(
+                f"{len(living)} process(es) live on {_KILL_PATIENCE:.0f} s after SIGKILL: {names}",
+                where=leader.log,
+                next_step="end them by hand; a process in state D waits for a device or file system",
+            )
+        time.sleep(_TICK)
+    # A leader is shown as dead before the last of its threads has ended; only then can it be waited for.
+    while leader.exited() is None and time.monotonic() < deadline:
+        time.sleep(_TICK / 10)
+
+
+def _signal(pid: int, created: float, number: signal.Signals) -> None:
+    """Signal exactly this process: the handle is taken first, then the identity is looked at."""
+    with suppress(ProcessLookupError, PermissionError):
+        try:
+            handle = os.pidfd_open(pid)
+        except (OSError, AttributeError) as error:
+            if isinstance(error, ProcessLookupError):
+                return
+            if alive(pid, created):  # a kernel without process handles
+                os.kill(pid, number)
+            return
+        try:
+            if alive(pid, created):
+                signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a bounded command ended: its exit code (negative: a signal), or that it ran past its limit."""
+
+    code: int
+    seconds: float
+    timed_out: bool
+    cpu_seconds: float = 0.0
+    """CPU time of the command and of the children it waited for."""
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    log: Path,
+    token: str,
+    timeout: float,
+    asked: Asked = never,
+    at_limit: Callable[[], None] | None = None,
+    cores: Sequence[int] = (),
+) -> Finished:
+    """Run a command to its end, at most ``timeout`` seconds; nothing of it lives afterwards, however it ends.
+
+    ``at_limit`` is called when the limit has passed, before anything is ended.
+
+    :raises Interrupted: ``asked`` said so.
+    :raises ServerError: it cannot be started, or not be ended.
+    """
+    began = time.monotonic()
+    cpu = _children_cpu()
+    owned = spawn(argv, env=env, cwd=cwd, log=log, token=token, cores=cores)
+    try:
+        code, timed_out = None, False
+        while code is None and not timed_out:
+            if asked():
+                raise Interrupted(f"stopped while {Path(argv[0]).name} ran", where=log)
+            try:
+                code = owned.popen.wait(_TICK)
+            except subprocess.TimeoutExpired:
+                timed_out = time.monotonic() - began > timeout
+        if timed_out and at_limit is not None:
+            at_limit()
+        seconds = time.monotonic() - began
+    finally:
+        stop(owned, 0.0 if owned.exited() is not None else 2.0)
+    return Finished(owned.popen.wait() if code is None else code, seconds, timed_out, _children_cpu() - cpu)
+
+
+def _children_cpu() -> float:
+    times = os.times()
+    return times.children_user + times.children_system

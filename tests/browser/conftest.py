@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfbisect.render.documents import ReportDocument
-from perfbisect.render.site import build
-from tests.jobs.conftest import new_job, plan_for
-from tests.render.conftest import rich, told
-from tests.render.site_world import site
+from perfbisect.dashboard.build import build
+from perfbisect.jobs.documents import ReportDocument
+from tests.dashboard.site_world import site
+from tests.fixtures.jobs import new_job, plan_for
+from tests.fixtures.reports import rich, told
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.browser.conftest import Reader, reading
-from tests.render.site_world import site
+from tests.dashboard.site_world import site
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

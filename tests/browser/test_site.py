@@ -9,12 +9,12 @@ from urllib.parse import quote
 
 import pytest
 
-from perfbisect.render.documents import ReportDocument
-from perfbisect.render.safe import line
-from perfbisect.render.site import build
-from perfbisect.render.site_data import page_of
+from perfbisect.common.text import line
+from perfbisect.dashboard.build import build
+from perfbisect.dashboard.data import page_of
+from perfbisect.jobs.documents import ReportDocument
 from tests.browser.conftest import Reader
-from tests.render.site_world import HARM, alert, cell, large, site
+from tests.dashboard.site_world import HARM, alert, cell, large, site
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

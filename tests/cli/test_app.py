@@ -12,16 +12,16 @@ from pathlib import Path
 import click
 import pytest
 
-from perfbisect.cli import app
-from perfbisect.cli.app import run
-from perfbisect.cli.place import place
-from perfbisect.cli.ranges import budget
-from perfbisect.core.durations import parse_minutes
-from perfbisect.environments.grammar import absolute_spec
+from perfbisect.cli import main
+from perfbisect.cli.main import run
+from perfbisect.commands.ranges import budget_minutes
+from perfbisect.commands.workspace import place
+from perfbisect.common.durations import parse_minutes
+from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, UsageError
-from tests.jobs.conftest import MakePlan, new_job, plan_for
-from tests.jobs.test_bisect import NewJob, verdict
-from tests.jobs.world import Watch, World, history
+from tests.bisect.test_bisect import NewJob
+from tests.fixtures.jobs import MakePlan, new_job, plan_for
+from tests.jobs.world import Watch, World, history, verdict
 
 __all__ = ["new_job", "plan_for"]
 
@@ -53,11 +53,11 @@ def test_settings_say_what_was_not_typed(home: Path) -> None:
     (home / "perfbisect.yaml").write_text("budget: 2h\nenv: release:x\nstate: elsewhere\n")
     here = place()
     assert (here.setting("env", None), here.setting("env", "existing:y")) == ("release:x", "existing:y")
-    assert (budget(here, None), budget(here, 5.0)) == (120, 5.0)
+    assert (budget_minutes(here, None), budget_minutes(here, 5.0)) == (120, 5.0)
     assert here.state == home, "the environment comes before the file"
     (home / "perfbisect.yaml").write_text("budget: soon\n")
     with pytest.raises(UsageError, match="is not a duration") as caught:
-        budget(place(), None)
+        budget_minutes(place(), None)
     assert caught.value.where == str(home / "perfbisect.yaml")
 
 
@@ -103,7 +103,7 @@ def test_whatever_goes_wrong_is_told_and_has_its_code(
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(app.app, "main", fail)
+    monkeypatch.setattr(main.app, "main", fail)
     assert run(["doctor", "--json"] if as_json else ["doctor"]) == code
     out, err = capsys.readouterr()
     if as_json:
@@ -121,7 +121,7 @@ def test_whatever_goes_wrong_is_told_and_has_its_code(
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys; from perfbisect.cli.app import run; run(['-h']); "
+        "import sys; from perfbisect.cli.main import run; run(['-h']); "
         "print([m for m in ('numpy', 'scipy', 'requests', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -132,7 +132,7 @@ def test_what_only_looks_at_jobs_and_cells_imports_nothing_to_compute_or_to_ask_
     tmp_path: Path,
 ) -> None:
     code = (
-        "import sys; from perfbisect.cli.app import run\n"
+        "import sys; from perfbisect.cli.main import run\n"
         "for typed in ('stop x', 'cells list', 'env list', 'status'):\n"
         "    run([*typed.split(), '--json'])\n"
         "    heavy = {'scipy', 'requests', 'plotly'} | {'numpy' if typed != 'status' else ''}\n"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from perfbisect.cli.app import run
-from perfbisect.config.cells import load_cells
-from tests.system.repositories import git
+from perfbisect.cells.loading import load_cells
+from perfbisect.cli.main import run
+from tests.changes.repositories import git
 
 FOLDER = "tests/dfx/perf/tests"
 SPEECH = {

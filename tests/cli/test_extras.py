@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.store.jobs import Jobs
-from perfbisect.store.journal import read
+from perfbisect.jobs.folders import Jobs
+from perfbisect.jobs.journal import read
+from tests.changes.repositories import commit, everything, git
 from tests.cli.test_interrupts import START, Bench
 from tests.fakes.history import ENGINE, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL, marked
-from tests.system.repositories import commit, everything, git
 
 PACE = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
 
 DIES_BEFORE_THE_RECORD = (
-    "import os; from perfbisect.store.journal import Journal; real = Journal.append\n"
+    "import os; from perfbisect.jobs.journal import Journal; real = Journal.append\n"
     "def append(self, kind, data):\n"
     "    os._exit(9) if kind == 'launched' else None\n"
     "    return real(self, kind, data)\n"

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfbisect.cli import check_ends
-from perfbisect.cli.app import run
-from perfbisect.cli.git_step import heard
+from perfbisect.cli.main import heard, run
+from perfbisect.commands import checks
 from tests.fakes.history import ENGINE, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL
 
@@ -129,6 +128,6 @@ def test_ends_that_do_not_differ_stop_git(
     monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
     told = SimpleNamespace(headline=word, sentences=("they are what they are.",))
-    monkeypatch.setattr(check_ends, "settle", lambda *_: told)
+    monkeypatch.setattr(checks, "settle", lambda *_: told)
     assert run([*step()[3:], "--repo", str(history.path)]) == 128
     assert why in capsys.readouterr().err

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
-from perfbisect.config.settings import load_settings
-from perfbisect.system import devices
+from perfbisect.cells.settings import load_settings
+from perfbisect.cli.main import run
+from perfbisect.machine import devices
 from tests.fakes import checkouts
-from tests.system import fake_smi
+from tests.machine import fake_smi
 
 CELL = str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.store.jobs import Job, Jobs
-from perfbisect.store.journal import read
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.journal import read
 from tests.fakes.history import ENGINE, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL, marked
 

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
-from perfbisect.config.nightly import load_nightly
-from perfbisect.config.nightly_cells import cells_of
-from perfbisect.render.nightly_documents import NightlyDocument
-from perfbisect.store.jobs import Jobs
-from perfbisect.store.journal import read
-from perfbisect.store.nights import Nights
+from perfbisect.cli.main import run
+from perfbisect.jobs.folders import Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.nightly.config import cells_of, load_nightly
+from perfbisect.nightly.documents import NightlyDocument
+from perfbisect.nightly.folders import Nights
 from tests.fakes import checkouts
 from tests.fakes.history import ENGINE, make_history
 

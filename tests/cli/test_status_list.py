@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from perfbisect.cli.app import run
-from perfbisect.jobs.run import run as measure
-from perfbisect.store.jobs import Jobs
-from tests.jobs.conftest import MakePlan, new_job, plan_for
-from tests.jobs.test_bisect import NewJob, verdict
-from tests.jobs.test_compare import CHANGES, measured
-from tests.jobs.test_run import job_of
-from tests.jobs.test_run import plan as run_plan
-from tests.jobs.world import Clock, Watch, World, history
+from perfbisect.cli.main import run
+from perfbisect.compare.run import run as measure
+from perfbisect.jobs.folders import Jobs
+from tests.bisect.test_bisect import NewJob
+from tests.compare.test_job import CHANGES, measured
+from tests.compare.test_run import job_of
+from tests.compare.test_run import plan as run_plan
+from tests.fixtures.jobs import MakePlan, new_job, plan_for
+from tests.jobs.world import Clock, Watch, World, history, verdict
 
 __all__ = ["new_job", "plan_for"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
-from perfbisect.store.series_schema import FILE
-from tests.sources.made import name_of, nights, result, served, write
+from perfbisect.cli.main import run
+from perfbisect.series.store import FILE
+from tests.series.made import name_of, nights, result, served, write
 
 CELL = "omni/random@c4-n40"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
-from tests.sources.made import nights
+from perfbisect.cli.main import run
+from tests.series.made import nights
 
 CELL = "omni/random@c4-n40"
 

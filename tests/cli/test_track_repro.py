@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
-from tests.core.made_series import noise, step
+from perfbisect.cli.main import run
 from tests.fakes.history import ENGINE, make_history
 from tests.jobs.test_kill9 import CELL
-from tests.sources.made import name_of, served, write
+from tests.series.made import name_of, served, write
+from tests.series.made_series import noise, step
 
 NIGHTS, AT = 20, 12
 PACE = {"STEP_MS": 2.0, "LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.claims import cells_of, find_claim, verified
-from perfbisect.cli.place import Place, place
-from perfbisect.cli.sweep import rungs, swept
+from perfbisect.cli.compare import cells_of, find_claim, verified
+from perfbisect.commands.comparisons import rungs, swept
+from perfbisect.commands.workspace import Place, place
+from perfbisect.compare.documents import CompareDocument
+from perfbisect.compare.render import sweep_lines, verify_lines
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.jobs.capabilities import metric_of
-from perfbisect.render.compare_documents import CompareDocument
-from perfbisect.render.compare_lines import sweep_lines, verify_lines
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.machine.profile import Machine
 from perfbisect.resources import cells_folder
-from perfbisect.store.jobs import Job, Jobs
-from perfbisect.system.machine import Machine
-from tests.jobs.test_compare import CHANGES, measured
+from tests.compare.test_job import CHANGES, measured
 from tests.jobs.world import Clock, World, cell
 
 CELL = """\
@@ -87,7 +87,7 @@ def test_devices_are_those_of_the_machine_file(here: Place, monkeypatch: pytest.
         asked.append(profile)
         return Machine("h", "c", 2, 1, "k", gpus=("one",))  # type: ignore[arg-type]
 
-    monkeypatch.setattr("perfbisect.cli.claims.machine", seen)
+    monkeypatch.setattr("perfbisect.cli.compare.machine", seen)
     assert cells(replace(here, machine="ascend")) == ("tiny.yaml",)
     assert [profile.variable for profile in asked] == ["ASCEND_RT_VISIBLE_DEVICES"]  # type: ignore[attr-defined]
 
@@ -133,7 +133,7 @@ def test_a_guard_that_the_server_tells_is_none_of_the_client(here: Place) -> Non
 def test_every_shipped_claim_can_be_asked(here: Place, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has all that it needs."""
     monkeypatch.setattr(
-        "perfbisect.cli.claims.machine",
+        "perfbisect.cli.compare.machine",
         lambda *_: Machine("h", "c", 2, 1, "k", gpus=("gpu",) * 8),  # type: ignore[arg-type]
     )
     claim = find_claim(path.stem)[1]

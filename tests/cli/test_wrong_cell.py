@@ -11,12 +11,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfbisect.cli.app import run
-from perfbisect.config.cells import load_cell
-from perfbisect.core.cell import Cell, difference
-from perfbisect.executors.local import LocalExecutor
+from perfbisect.cells.loading import load_cell
+from perfbisect.cli.main import run
+from perfbisect.measure.local import LocalExecutor
+from perfbisect.model.cell import Cell, difference
 from perfbisect.resources import cells_folder
-from perfbisect.system.server import Server
+from perfbisect.serving.server import Server
 from tests.fakes.history import PretendHistory, make_history
 
 REPORTED = cells_folder() / "tts_default_voice_high_c.yaml"

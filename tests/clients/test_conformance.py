@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from perfbisect.clients import CLIENTS
-from perfbisect.core.cell import Cell
-from perfbisect.core.metric import parse_metric
 from perfbisect.errors import ClientError, UsageError
-from perfbisect.families import FAMILIES, Endpoint
+from perfbisect.model.cell import Cell
+from perfbisect.model.metric import parse_metric
+from perfbisect.serving.families import FAMILIES, Endpoint
 
 ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
 

@@ -8,8 +8,8 @@ import pytest
 
 from perfbisect.clients import CLIENTS
 from perfbisect.clients.eras import ERAS, NIGHTLY, era_of
-from perfbisect.core.attempt import Provenance, comparable
-from perfbisect.core.era import Era, latest
+from perfbisect.model.attempt import Provenance, comparable
+from perfbisect.serving.eras import Era, latest
 
 
 @pytest.mark.parametrize("table", [*ERAS.values(), NIGHTLY])

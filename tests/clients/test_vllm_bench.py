@@ -9,10 +9,10 @@ import pytest
 
 from perfbisect.clients import CLIENTS
 from perfbisect.clients.vllm_bench import CLIENT
-from perfbisect.core.cell import Cell
-from perfbisect.core.metric import parse_metric
 from perfbisect.errors import UsageError
-from perfbisect.families import Endpoint
+from perfbisect.model.cell import Cell
+from perfbisect.model.metric import parse_metric
+from perfbisect.serving.families import Endpoint
 
 ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
 

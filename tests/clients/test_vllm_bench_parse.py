@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from perfbisect.clients.vllm_bench import CLIENT
-from perfbisect.core.cell import Cell
 from perfbisect.errors import ClientError
-from perfbisect.families import Endpoint
+from perfbisect.model.cell import Cell
+from perfbisect.serving.families import Endpoint
 from tests.clients.test_vllm_bench import cell
 
 ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
-from perfbisect.system import devices
-from tests.config.test_perf_specs import SPEECH, server
+from perfbisect.cli.main import run
+from perfbisect.machine import devices
+from tests.cells.importers.test_perf_specs import SPEECH, server
 from tests.docs.commands import ROOT, commands_of, documents, leaf_of
 from tests.docs.ways import WAYS, way_of
 from tests.environments.wheel_index import Index, serving
 from tests.fakes import checkouts
 from tests.fakes.gitwriter import run_git
+from tests.machine import fake_smi
 from tests.nightlies import make_nightlies
-from tests.system import fake_smi
 
 INDEX = "https://wheels.vllm.ai"
 FIT = {0, 3, 4}
@@ -138,6 +138,6 @@ def test_what_a_document_types_does_what_it_says(path: Path, world: World) -> No
 
 
 def test_each_verb_of_the_command_line_is_tried_or_says_why_not() -> None:
-    from perfbisect.cli.documents import VERBS
+    from perfbisect.cli.schema import VERBS
 
     assert {verb for verb in VERBS if verb != "error"} - WAYS.keys() == set()

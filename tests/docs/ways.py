@@ -53,15 +53,15 @@ WAYS: dict[str, str] = {
 """A verb -> how its commands are tried, else why they are only held against the command line's tree."""
 
 ELSEWHERE: dict[str, str] = {
-    "buildkite.com": "asks the network: tests/sources/test_buildkite.py has an API of its own",
+    "buildkite.com": "asks the network: tests/series/sources/test_buildkite.py has an API of its own",
     "--online": "asks the registry",
     "wheels.example": "an index that nobody has",
     "--git-bisect": "a step of git's: tests/cli/test_git_bisect.py has them all",
     "base.json": "what an earlier check has written",
     "+pip:": "asks the registry: tests/transcripts/swaps.txt has one",
     "--releases": "asks the registry, but for --versions: test_tutorial.py gives them",
-    "--detach": "leaves a process: tests/cli/test_detach.py ends it",
-    ".buildkite/": "files of vLLM: tests/config/test_serving_tests.py has their form",
+    "--detach": "leaves a process: tests/commands/test_detach.py ends it",
+    ".buildkite/": "files of vLLM: tests/cells/importers/test_vllm_ci.py has their form",
     "CLAIM.yaml": "a file of the user's: verify is tried with the shipped claims",
     "weights.yaml": "a file that track suspects writes",
 }

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.core.change import Change
-from perfbisect.environments import Builder, Environment
-from perfbisect.environments.spec import make_builder
-from perfbisect.environments.swap import SwapBuilder
-from perfbisect.system.git import Repository
+from perfbisect.changes.git import Repository
+from perfbisect.environments.base import Builder, Environment
+from perfbisect.environments.builders.overrides import SwapBuilder
+from perfbisect.environments.factory import make_builder
+from perfbisect.model.change import Change
 from tests.environments.tiny import TinyHistory, package_files, write_history, write_wheel
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.core.change import Change
-from perfbisect.environments import Environment, base
-from perfbisect.environments.base import SCHEMA, STAMP, Cabinet, read_stamp
+from perfbisect.changes.git import Repository
+from perfbisect.environments import cache
+from perfbisect.environments.base import Environment
+from perfbisect.environments.cache import SCHEMA, STAMP, Cabinet, read_stamp
 from perfbisect.errors import MachineError
-from perfbisect.system.git import Repository
+from perfbisect.model.change import Change
 from tests.environments.conftest import overlay
 from tests.environments.tiny import TinyHistory
 from tests.fakes.gitwriter import HistoryWriter
@@ -25,10 +26,10 @@ from tests.fakes.gitwriter import HistoryWriter
 ENSURE = """
 import os, signal, sys
 from pathlib import Path
-from perfbisect.core.change import Change
-from perfbisect.environments import tree
-from perfbisect.environments.spec import make_builder
-from perfbisect.system.git import Repository
+from perfbisect.model.change import Change
+from perfbisect.environments.base import tree
+from perfbisect.environments.factory import make_builder
+from perfbisect.changes.git import Repository
 
 spec, repo, cache, sha, log, die = sys.argv[1:7]
 if die == "writing":
@@ -213,7 +214,7 @@ def test_a_lock_that_is_held_too_long(tmp_path: Path) -> None:
         holder.communicate("")
 
 
-def _never(folder: Path) -> base.Built:
+def _never(folder: Path) -> cache.Built:
     raise AssertionError(folder)
 
 

@@ -13,14 +13,12 @@ from pathlib import Path
 import filelock
 import pytest
 
-from perfbisect.core.change import Change
-from perfbisect.environments import Environment
-from perfbisect.environments.base import Built, Cabinet
+from perfbisect.changes.git import Repository
+from perfbisect.environments.base import Environment
+from perfbisect.environments.cache import USED, Built, Cabinet, Holds, last_used, own_bytes
 from perfbisect.environments.gc import Collected, Item, collect
-from perfbisect.environments.sizes import own_bytes
-from perfbisect.environments.use import USED, Holds, last_used
 from perfbisect.errors import MachineError
-from perfbisect.system.git import Repository
+from perfbisect.model.change import Change
 from tests.environments.conftest import overlay
 from tests.environments.tiny import TinyHistory
 
@@ -149,7 +147,7 @@ def test_what_is_in_use_is_kept_until_its_user_ends(
 HOLD = """
 import sys
 from pathlib import Path
-from perfbisect.environments.use import Holds
+from perfbisect.environments.cache import Holds
 holds = Holds()
 print(holds.hold(Path(sys.argv[1])), flush=True)
 sys.stdin.read()

@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.environments.health import Health
-from perfbisect.environments.identity import check_commit, commit_in_version, compare, said_commit
-from perfbisect.environments.keys import blob_id
-from perfbisect.environments.toolchain import (
+from perfbisect.changes.git import Repository
+from perfbisect.common.digests import blob_id
+from perfbisect.environments.builders.build_tree import sync
+from perfbisect.environments.builders.toolchain import (
     build_requirements,
     build_variables,
     compilers,
     that_count,
     with_ccache,
 )
-from perfbisect.environments.worktree import sync
+from perfbisect.environments.health import Health, check_commit, commit_in_version, compare, said_commit
 from perfbisect.errors import BuildError
-from perfbisect.system.git import Repository
 from tests.fakes.gitwriter import HistoryWriter
 
 SHA = "0a0d1d98e" + "6" * 31
@@ -195,7 +194,7 @@ def test_a_tree_that_is_used_again_is_always_the_commit(trees: list[dict[str, by
 
 
 def test_links_modes_and_kinds_change(tmp_path: Path) -> None:
-    from tests.environments.test_overlay import _commit_all
+    from tests.environments.builders.test_overlay import _commit_all
 
     repo = tmp_path / "repo"
     repo.mkdir()

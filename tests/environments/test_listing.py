@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfbisect.core.change import Change
-from perfbisect.environments import Environment
-from perfbisect.environments.listing import list_environments
-from perfbisect.environments.sizes import disk_bytes, own_bytes
-from perfbisect.system.git import Repository
+from perfbisect.changes.git import Repository
+from perfbisect.environments.base import Environment
+from perfbisect.environments.cache import disk_bytes, own_bytes
+from perfbisect.environments.gc import list_environments
+from perfbisect.model.change import Change
 from tests.environments.conftest import overlay
 from tests.environments.tiny import TinyHistory
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.core.change import Change
-from perfbisect.environments import Environment
-from perfbisect.environments.spec import make_builder
+from perfbisect.changes.git import Repository
+from perfbisect.environments.base import Environment
+from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError, RevisionError, UsageError
-from perfbisect.system.git import Repository
+from perfbisect.model.change import Change
 from tests.environments.conftest import overlay
 from tests.environments.tiny import TinyHistory
 from tests.fakes.gitwriter import HistoryWriter

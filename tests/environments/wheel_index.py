@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from perfbisect.system.git import Repository
+from perfbisect.changes.git import Repository
 from tests.environments.tiny import COMPILED, version_file, write_wheel
 
 

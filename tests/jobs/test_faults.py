@@ -11,17 +11,16 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from perfbisect.core.attempt import Failure, Fault, Phase
-from perfbisect.core.change import Change
+from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import MachineError
-from perfbisect.executors import AttemptRequest
-from perfbisect.jobs.bisect_plan import BisectPlan
-from perfbisect.jobs.fold import launches
-from perfbisect.jobs.timeline import Timeline
-from perfbisect.render.notices import Told
-from perfbisect.store.jobs import Job
-from perfbisect.store.journal import read
-from tests.jobs.conftest import MakePlan
+from perfbisect.jobs.events import Told
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.replay import Timeline, launches
+from perfbisect.measure.executor import AttemptRequest
+from perfbisect.model.attempt import Failure, Fault, Phase
+from perfbisect.model.change import Change
+from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
 
 NewJob = Callable[[BisectPlan, Watch, World], Job]

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfbisect.jobs.fold import launches
-from perfbisect.store.jobs import Job, Jobs
-from perfbisect.store.journal import read
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.replay import launches
 from tests.fakes.history import ENGINE, PretendHistory, make_history
 
 CELL = Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"

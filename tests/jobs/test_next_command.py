@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from perfbisect.jobs.next_command import again, following, git
-from perfbisect.jobs.setting import Setting
+from perfbisect.jobs.settings import Setting
 
 CELL = {"name": "chat", "headline": "tpot"}
 

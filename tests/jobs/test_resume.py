@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.core.attempt import Failure
+from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import MachineError
-from perfbisect.jobs.bisect_plan import BisectPlan
-from perfbisect.render.notices import Told
-from perfbisect.store.jobs import Job
-from perfbisect.store.journal import Journal, read
-from tests.jobs.conftest import MakePlan
+from perfbisect.jobs.events import Told
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import Journal, read
+from perfbisect.model.attempt import Failure
+from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
 
 NewJob = Callable[[BisectPlan, Watch, World], Job]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.jobs.fold import launches
-from perfbisect.store.journal import read
-from tests.jobs.suite_world import cells, jobs_of
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.replay import launches
+from tests.compare.suite_world import cells, jobs_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,9 +46,9 @@ import contextlib, os, signal, sys
 from pathlib import Path
 from perfbisect.errors import Interrupted
 from perfbisect.jobs import suite
-from perfbisect.render.notices import Launching
+from perfbisect.jobs.events import Launching
 from perfbisect.system import proc
-from tests.jobs.suite_world import cells, go_on, jobs_of
+from tests.compare.suite_world import cells, go_on, jobs_of
 from tests.jobs.test_kill9 import marked
 from tests.jobs.world import Watch
 

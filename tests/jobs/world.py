@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from perfbisect.core.attempt import Attempt, Failure, Provenance, RunResult
-from perfbisect.core.cell import Cell
-from perfbisect.core.change import Change, History
-from perfbisect.environments import Environment, Refusal
+from perfbisect.bisect.job import bisect
+from perfbisect.environments.base import Environment, Refusal
 from perfbisect.errors import Interrupted
-from perfbisect.executors import AttemptRequest, Sink, Started
-from perfbisect.jobs.bisect import bisect
-from perfbisect.jobs.work import Tools
-from perfbisect.render.documents import ReportDocument
-from perfbisect.render.notices import Notice
-from perfbisect.store.attempts import write_attempt
-from perfbisect.store.jobs import Job
-from perfbisect.store.journal import read
+from perfbisect.jobs.documents import ReportDocument
+from perfbisect.jobs.events import Notice
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.runner import Tools
+from perfbisect.measure.attempt import write_attempt
+from perfbisect.measure.executor import AttemptRequest, Sink, Started
+from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
+from perfbisect.model.cell import Cell
+from perfbisect.model.change import Change, History
 
 SECONDS = {"build": 6.0, "launch": 30.0, "first_request": 1.0, "warm": 9.0, "bench": 20.0, "stop": 2.0}
 

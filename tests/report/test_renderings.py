@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.render.safe import code as code_span
+from perfbisect.common.text import code as code_span
 from perfbisect.report.document import (
     Code,
     Column,

@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel
 
 from perfbisect import errors
-from perfbisect.cli.documents import VERBS
-from perfbisect.families import FAMILIES
+from perfbisect.cli.schema import VERBS
+from perfbisect.serving.families import FAMILIES
 from tests.skill.forms import SKILL, called, form, markdown, scripts, taught, written
 
 HEAD, _, BODY = (SKILL / "SKILL.md").read_text(encoding="utf-8").removeprefix("---\n").partition("\n---\n")

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from perfbisect.resources import cells_folder
-from tests.core.made_series import noise
 from tests.fakes.gitwriter import AUTHOR, run_git
 from tests.fakes.history import ENGINE, PretendHistory, make_history
 from tests.fakes.omni.history import PACKAGE, make_omni_history
 from tests.history_repo import history_repository
+from tests.series.made import name_of, served, write
+from tests.series.made_series import noise
 from tests.shared import data
-from tests.sources.made import name_of, served, write
 
 CALM = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
 FAKES = Path(__file__).parent.parent / "fakes"

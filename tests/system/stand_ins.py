@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from perfbisect.system import proc
-from perfbisect.system.proc import Owned
-from perfbisect.system.processes import alive, process
+from perfbisect.system import processes
+from perfbisect.system.processes import Owned, alive, process
 
 ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 
@@ -60,7 +59,7 @@ def family_script(*, keeps_token: bool = True, keeps_log: bool = True, then: str
 
 def start(folder: Path, script: str, *arguments: str, token: str | None = None, name: str = "out") -> Owned:
     argv = [sys.executable, "-c", script, *arguments]
-    return proc.spawn(
+    return processes.spawn(
         argv, env=ENV, cwd=folder, log=folder / f"{name}.log", token=token or secrets.token_hex(16)
     )
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from perfbisect.core.cell import Cell
 from perfbisect.errors import ServerError
-from perfbisect.families import FAMILIES, Endpoint, Request
-from perfbisect.system import ports, proc
-from perfbisect.system.server import Server
+from perfbisect.model.cell import Cell
+from perfbisect.serving.families import FAMILIES, Endpoint, Request
+from perfbisect.serving.server import Server
+from perfbisect.system import ports, processes
 from tests.system.stand_ins import ENV
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -37,7 +37,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
         endpoint = Endpoint(ports.free_port(), "ours")
         pace = json.dumps({"ttfp": 0.01, "rtf": 0.02, "seconds": 0.5, "image_seconds": 0.01, **told})
         argv = [sys.executable, "-m", "tests.fakes.omni.server", str(endpoint.port), "ours", pace]
-        owned = proc.spawn(argv, env=ENV, cwd=ROOT, log=tmp_path / "server.log", token=secrets.token_hex(8))
+        owned = processes.spawn(
+            argv, env=ENV, cwd=ROOT, log=tmp_path / "server.log", token=secrets.token_hex(8)
+        )
         command = FAMILIES[cell.family].server(cell, endpoint)
         made.append(Server(owned, endpoint, command))
         made[-1].wait_named(20.0)
@@ -45,7 +47,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     yield start
     for server in made:
-        proc.stop(server.owned, 0.0)
+        processes.stop(server.owned, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.system import listening
-from perfbisect.system.listening import Socket
+from perfbisect.system import ports
+from perfbisect.system.ports import Socket
 
 
 @pytest.fixture(params=["asked", "tables"])
@@ -21,13 +21,13 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         def refused(_: int) -> Iterator[Socket]:
             raise OSError(93, "Protocol not supported")
 
-        monkeypatch.setattr(listening, "_dumped", refused)
+        monkeypatch.setattr(ports, "_dumped", refused)
     else:
         try:
-            tuple(listening._dumped(socket.AF_INET))
+            tuple(ports._dumped(socket.AF_INET))
         except OSError as error:
             pytest.skip(f"this kernel answers no sock_diag: {error}")
-        monkeypatch.setattr(listening, "_TABLES", dict.fromkeys(listening._TABLES, Path("/no/such/table")))
+        monkeypatch.setattr(ports, "_TABLES", dict.fromkeys(ports._TABLES, Path("/no/such/table")))
     return str(request.param)
 
 
@@ -42,23 +42,23 @@ def test_who_listens_is_told_with_address_inode_and_user(host: str) -> None:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind((host, 0))
         port = held.getsockname()[1]
-        assert listening.listening(port) == ()
+        assert ports.listening(port) == ()
         held.listen()
         again.bind((host, port))
         again.listen()
         bound.bind((host, 0))
         with socket.create_connection((host if host != "::" else "::1", port)):
-            found = listening.listening(port)
+            found = ports.listening(port)
         expected = {Socket(host, port, os.fstat(one.fileno()).st_ino, os.getuid()) for one in (held, again)}
         assert len(found) == 2
         assert set(found) == expected
-        assert listening.listening(bound.getsockname()[1]) == ()
-    assert listening.listening(port) == ()
+        assert ports.listening(bound.getsockname()[1]) == ()
+    assert ports.listening(port) == ()
 
 
 def test_a_refusal_of_the_kernel_is_an_error() -> None:
     with pytest.raises(OSError):
-        tuple(listening._dumped(250))
+        tuple(ports._dumped(250))
 
 
 def test_a_kernel_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +66,9 @@ def test_a_kernel_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monke
     with socket.socket() as held, silent:
         held.bind(("127.0.0.1", 0))
         held.listen()
-        monkeypatch.setattr(listening, "_PATIENCE", 0.01)
-        monkeypatch.setattr(listening.socket, "socket", lambda *_: ours)
+        monkeypatch.setattr(ports, "_PATIENCE", 0.01)
+        monkeypatch.setattr(ports.socket, "socket", lambda *_: ours)
         with pytest.raises(TimeoutError):
-            tuple(listening._dumped(socket.AF_INET))
-        (found,) = listening.listening(held.getsockname()[1])
+            tuple(ports._dumped(socket.AF_INET))
+        (found,) = ports.listening(held.getsockname()[1])
     assert found.address == "127.0.0.1"

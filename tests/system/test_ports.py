@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import MachineError
-from perfbisect.system import ports, proc
+from perfbisect.system import ports, processes
 from tests.system.stand_ins import listen, start, until
 
 
@@ -42,7 +42,7 @@ def test_listener_is_told_with_its_process(tmp_path: Path, host: str) -> None:
         assert ports.check_ours(port, owned.living, "now") is True
         assert str(owned.pid) in str(found)
     finally:
-        proc.stop(owned, 0.0)
+        processes.stop(owned, 0.0)
     ports.wait_free(port, 5.0)
 
 
@@ -59,12 +59,12 @@ def test_stale_server_on_a_shared_port(tmp_path: Path) -> None:
             ports.check_ours(port, ours.living, "before run 1")
         assert str(ours.pid) not in told.value.message
         assert [listener.holders[0].pid for listener in ports.foreign(port, ours.living())] == [stale.pid]
-        proc.stop(ours, 0.0)
+        processes.stop(ours, 0.0)
         with pytest.raises(MachineError, match=rf"port {port} is not free .* \(pid {stale.pid}\)"):
             ports.wait_free(port, 0.2)
     finally:
-        proc.stop(ours, 0.0)
-        proc.stop(stale, 0.0)
+        processes.stop(ours, 0.0)
+        processes.stop(stale, 0.0)
 
 
 def test_socket_that_children_inherited_is_ours(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ time.sleep(60)
         assert ports.check_ours(port, owned.living, "now")
         assert ports.foreign(port, [row for row in owned.living() if row.pid == owned.pid])
     finally:
-        proc.stop(owned, 0.0)
+        processes.stop(owned, 0.0)
 
 
 def test_connection_to_a_port_is_no_listener() -> None:

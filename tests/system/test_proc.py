@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import Interrupted, MachineError, ServerError
-from perfbisect.system import proc, processes
+from perfbisect.system import processes
 from perfbisect.system.processes import TOKEN_VARIABLE, alive, process, tree
 from tests.system.stand_ins import (
     ENV,
@@ -47,7 +47,7 @@ print("error", file=sys.stderr)
     assert told(log, "umask") == str(0o022)
     assert set(eval(told(log, "names"))) - {"LC_CTYPE"} == {*ENV, TOKEN_VARIABLE}
     assert "error" in log.read_text()
-    proc.stop(owned)
+    processes.stop(owned)
 
 
 def test_log_is_appended_to(tmp_path: Path) -> None:
@@ -59,12 +59,12 @@ def test_log_is_appended_to(tmp_path: Path) -> None:
 
 def test_no_such_program(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=r"cannot start /no/such/python"):
-        proc.spawn(["/no/such/python"], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="t")
+        processes.spawn(["/no/such/python"], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="t")
 
 
 def test_log_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match="cannot start"):
-        proc.spawn([sys.executable], env=ENV, cwd=tmp_path, log=tmp_path / "no" / "log", token="t")
+        processes.spawn([sys.executable], env=ENV, cwd=tmp_path, log=tmp_path / "no" / "log", token="t")
 
 
 def test_machine_without_memory_for_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_machine_without_memory_for_a_process(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with pytest.raises(MachineError, match="Cannot allocate memory"):
-        proc.spawn([sys.executable], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="t")
+        processes.spawn([sys.executable], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="t")
 
 
 def test_interrupted_between_fork_and_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,9 @@ def test_interrupted_between_fork_and_return(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(subprocess, "Popen", late)
     with pytest.raises(KeyboardInterrupt):
-        proc.spawn([sys.executable, "-c", IDLE], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="early")
+        processes.spawn(
+            [sys.executable, "-c", IDLE], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="early"
+        )
     assert started[0].wait(10) == -signal.SIGKILL
 
 
@@ -100,7 +102,7 @@ time.sleep(60)
 """
     owned = start(tmp_path, script)
     told(tmp_path / "out.log", "up")
-    proc.stop(owned)
+    processes.stop(owned)
     assert owned.exited() == 7
     assert "said goodbye" in (tmp_path / "out.log").read_text()
 
@@ -108,14 +110,14 @@ time.sleep(60)
 def test_deaf_process_is_killed(tmp_path: Path) -> None:
     owned = start(tmp_path, STUBBORN)
     told(tmp_path / "out.log", "deaf")
-    proc.stop(owned, grace=0.2)
+    processes.stop(owned, grace=0.2)
     assert owned.exited() == -signal.SIGKILL
 
 
 def test_stopping_what_has_ended_does_nothing(tmp_path: Path) -> None:
     owned = start(tmp_path, "pass")
     owned.popen.wait(10)
-    assert proc.stop(owned) == ()
+    assert processes.stop(owned) == ()
     assert owned.exited() == 0
 
 
@@ -129,7 +131,7 @@ def test_child_that_left_and_outlives_its_parent_is_ended(
     child = child_of(tmp_path / "out.log")
     assert owned.popen.wait(10) == 0
     assert alive(*child)
-    proc.stop(owned, grace=0.2)
+    processes.stop(owned, grace=0.2)
     assert gone(child)
 
 
@@ -140,7 +142,7 @@ def test_child_without_any_mark_is_known_from_before(tmp_path: Path) -> None:
     owned.popen.kill()
     owned.popen.wait(10)
     assert alive(*child)
-    proc.stop(owned, grace=0.2)
+    processes.stop(owned, grace=0.2)
     assert gone(child)
 
 
@@ -154,10 +156,10 @@ def test_leftovers_of_a_dead_owner(tmp_path: Path, by_token_alone: bool) -> None
     owned.popen.wait(10)
     assert alive(*child)
     pid, created = (0, 0.0) if by_token_alone else (owned.pid, owned.created)
-    found = proc.stop_leftovers(token, pid, created, grace=0.2)
+    found = processes.stop_leftovers(token, pid, created, grace=0.2)
     assert child in {member.identity for member in found}
     assert gone(child)
-    assert proc.stop_leftovers(token, pid, created) == ()
+    assert processes.stop_leftovers(token, pid, created) == ()
 
 
 def test_leftover_leader_is_asked_first(tmp_path: Path) -> None:
@@ -168,7 +170,7 @@ def test_leftover_leader_is_asked_first(tmp_path: Path) -> None:
     told(tmp_path / "out.log", "up")
     waiting = threading.Thread(target=owned.popen.wait)
     waiting.start()  # reap it as its parent would
-    proc.stop_leftovers(owned.token, owned.pid, owned.created)
+    processes.stop_leftovers(owned.token, owned.pid, owned.created)
     waiting.join(10)
     assert owned.exited() == 3
 
@@ -181,19 +183,19 @@ def test_a_marked_descendant_of_another_token_belongs_to_its_prefix_only(tmp_pat
         assert {row.pid for row in tree("aa.client-1", 0, 0.0)} == {one.pid}
         assert tree("a", 0, 0.0) == ()
     finally:
-        proc.stop(one, 0.0)
-        proc.stop(two, 0.0)
+        processes.stop(one, 0.0)
+        processes.stop(two, 0.0)
 
 
 def test_process_id_that_was_used_again_is_left_alone(tmp_path: Path) -> None:
     """The journal names an id that is somebody else's by now: other start time, no token."""
     stranger = start(tmp_path, IDLE)
     try:
-        assert proc.stop_leftovers("ours", stranger.pid, stranger.created - 100.0) == ()
-        assert proc.stop_leftovers("ours", stranger.pid, stranger.created + 100.0) == ()
+        assert processes.stop_leftovers("ours", stranger.pid, stranger.created - 100.0) == ()
+        assert processes.stop_leftovers("ours", stranger.pid, stranger.created + 100.0) == ()
         assert stranger.exited() is None
     finally:
-        proc.stop(stranger, 0.0)
+        processes.stop(stranger, 0.0)
 
 
 def test_session_of_a_dead_stranger_is_left_alone(tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ print("child", child.pid, flush=True)
     try:
         assert tree("ours", stranger.pid, stranger.created - 100.0) == ()
     finally:
-        proc.stop(stranger, 0.0)
+        processes.stop(stranger, 0.0)
 
 
 def test_overwritten_environment_in_the_owners_session(tmp_path: Path) -> None:
@@ -237,7 +239,7 @@ else:
     (left,) = tree("another token", owned.pid, owned.created)
     assert (left.session, left.parent) != (left.pid, owned.pid)
     assert not any(Path(f"/proc/{left.pid}/environ").read_bytes()[:-8])
-    proc.stop(owned, grace=0.1)
+    processes.stop(owned, grace=0.1)
     assert gone(left.identity)
 
 
@@ -253,15 +255,15 @@ def test_the_caller_and_its_ancestors_never_belong() -> None:
 def test_what_cannot_be_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owned = start(tmp_path, IDLE)
     with monkeypatch.context() as patch:
-        patch.setattr(proc, "_signal", lambda *_: None)  # as if it hung in the kernel
-        patch.setattr(proc, "_KILL_PATIENCE", 0.2)
+        patch.setattr(processes, "_signal", lambda *_: None)  # as if it hung in the kernel
+        patch.setattr(processes, "_KILL_PATIENCE", 0.2)
         with pytest.raises(ServerError, match=rf"1 process\(es\) live on .* \(pid {owned.pid}\)"):
-            proc.stop(owned, 0.0)
-    proc.stop(owned, 0.0)
+            processes.stop(owned, 0.0)
+    processes.stop(owned, 0.0)
     assert owned.exited() == -signal.SIGKILL
 
 
-def run(folder: Path, script: str, **options: object) -> proc.Finished:
+def run(folder: Path, script: str, **options: object) -> processes.Finished:
     defaults = {
         "env": ENV,
         "cwd": folder,
@@ -269,7 +271,7 @@ def run(folder: Path, script: str, **options: object) -> proc.Finished:
         "token": secrets.token_hex(16),
         "timeout": 30.0,
     }
-    return proc.run([sys.executable, "-c", script], **{**defaults, **options})  # type: ignore[arg-type]
+    return processes.run([sys.executable, "-c", script], **{**defaults, **options})  # type: ignore[arg-type]
 
 
 def test_run_to_the_end(tmp_path: Path) -> None:
@@ -372,7 +374,7 @@ time.sleep(60)
         assert row is not None
         assert (row.name, row.parent, row.session) == (") R 1 (x y", os.getpid(), owned.pid)
     finally:
-        proc.stop(owned, 0.0)
+        processes.stop(owned, 0.0)
 
 
 def test_waiting_to_be_reaped_is_not_living(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.system import proc, shared_memory
+from perfbisect.system import processes
 from tests.system.stand_ins import start, told, until
 
 MAPS = """
@@ -25,76 +25,76 @@ print("mapped", flush=True)
 time.sleep(60)
 """
 
-pytestmark = pytest.mark.skipif(not shared_memory.FOLDER.is_dir(), reason="no /dev/shm here")
+pytestmark = pytest.mark.skipif(not processes.FOLDER.is_dir(), reason="no /dev/shm here")
 
 
 @pytest.fixture
 def name() -> Iterator[str]:
     prefix = f"perfbisect-test-{secrets.token_hex(6)}"
     yield prefix
-    for path in shared_memory.FOLDER.glob(f"{prefix}*"):
+    for path in processes.FOLDER.glob(f"{prefix}*"):
         path.unlink()
 
 
 def test_what_a_killed_tree_left_is_removed(tmp_path: Path, name: str) -> None:
-    path = shared_memory.FOLDER / name
+    path = processes.FOLDER / name
     owned = start(tmp_path, MAPS, str(path))
     told(tmp_path / "out.log", "mapped")
-    assert proc.stop(owned, 0.0) == (str(path),)
+    assert processes.stop(owned, 0.0) == (str(path),)
     assert not path.exists()
 
 
 def test_what_was_seen_before_the_engine_died_is_removed(tmp_path: Path, name: str) -> None:
-    path = shared_memory.FOLDER / name
+    path = processes.FOLDER / name
     owned = start(tmp_path, MAPS, str(path))
     told(tmp_path / "out.log", "mapped")
     owned.observe()
     owned.popen.send_signal(signal.SIGKILL)
     owned.popen.wait(10)
     assert path.exists()
-    assert proc.stop(owned) == (str(path),)
+    assert processes.stop(owned) == (str(path),)
 
 
 def test_what_was_there_before_stays(tmp_path: Path, name: str) -> None:
-    path = shared_memory.FOLDER / name
+    path = processes.FOLDER / name
     path.write_bytes(bytes(4096))
     owned = start(tmp_path, MAPS, str(path))
     told(tmp_path / "out.log", "mapped")
-    assert proc.stop(owned, 0.0) == ()
+    assert processes.stop(owned, 0.0) == ()
     assert path.exists()
 
 
 def test_what_another_process_holds_stays(tmp_path: Path, name: str) -> None:
-    path = shared_memory.FOLDER / name
+    path = processes.FOLDER / name
     owned = start(tmp_path, MAPS, str(path))
     told(tmp_path / "out.log", "mapped")
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
-        assert proc.stop(owned, 0.0) == ()
+        assert processes.stop(owned, 0.0) == ()
     assert path.exists()
 
 
 def test_what_nobody_was_seen_to_hold_stays(tmp_path: Path, name: str) -> None:
     """Somebody else's segment that appears meanwhile is not ours, though nobody holds it."""
-    other = shared_memory.FOLDER / f"{name}-other"
-    owned = start(tmp_path, MAPS, str(shared_memory.FOLDER / name))
+    other = processes.FOLDER / f"{name}-other"
+    owned = start(tmp_path, MAPS, str(processes.FOLDER / name))
     told(tmp_path / "out.log", "mapped")
     other.write_bytes(b"kept")
-    proc.stop(owned, 0.0)
+    processes.stop(owned, 0.0)
     assert other.read_bytes() == b"kept"
 
 
 def test_name_that_was_used_again_stays(name: str) -> None:
-    path = shared_memory.FOLDER / name
+    path = processes.FOLDER / name
     path.write_bytes(b"new")
-    assert shared_memory.remove([(str(path), path.stat().st_ino + 1)]) == ()
+    assert processes.remove([(str(path), path.stat().st_ino + 1)]) == ()
     assert path.exists()
-    assert shared_memory.remove([(str(path), path.stat().st_ino)]) == (str(path),)
+    assert processes.remove([(str(path), path.stat().st_ino)]) == (str(path),)
 
 
 def test_leftovers_of_a_dead_owner_lose_theirs_too(tmp_path: Path, name: str) -> None:
-    path = shared_memory.FOLDER / name
+    path = processes.FOLDER / name
     owned = start(tmp_path, MAPS, str(path))
     told(tmp_path / "out.log", "mapped")
-    proc.stop_leftovers(owned.token, owned.pid, owned.created, grace=0.0)
+    processes.stop_leftovers(owned.token, owned.pid, owned.created, grace=0.0)
     until(lambda: owned.exited() is not None)
     assert not path.exists()

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from perfbisect.core.change import Change
-from perfbisect.environments import Environment
-from perfbisect.environments.spec import make_builder
+from perfbisect.environments.base import Environment
+from perfbisect.environments.factory import make_builder
+from perfbisect.model.change import Change
 from scripts import demo_history
 from scripts.demo import DAY
 

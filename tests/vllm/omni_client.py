@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.environments import uv
-from perfbisect.environments.release import add_alias
+from perfbisect.environments.builders.release import add_alias
 from scripts.demo import DAY
 
 VERSION = "0.30.0"

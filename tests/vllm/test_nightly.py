@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from perfbisect.jobs.fold import launches
-from perfbisect.store.jobs import Jobs
-from perfbisect.store.journal import read
+from perfbisect.jobs.folders import Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.replay import launches
 from scripts.demo import DAY
 from scripts.demo_history import Demo
 from tests.fakes.gitwriter import run_git

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from perfbisect.cells.loading import content_revision
 from perfbisect.clients.omni_bench import CLIENT
-from perfbisect.config.content import content_revision
-from perfbisect.core.attempt import RunResult
-from perfbisect.core.cell import Cell
 from perfbisect.errors import ClientError
-from perfbisect.families import Endpoint
+from perfbisect.model.attempt import RunResult
+from perfbisect.model.cell import Cell
+from perfbisect.serving.families import Endpoint
 from tests.fakes.omni.server import PretendOmni, Told
 from tests.vllm.conftest import CACHE, ROOT
 from tests.vllm.omni_client import install, result

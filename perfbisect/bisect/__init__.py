@@ -1,0 +1,1 @@
+"""Bisection: search, confirmation, job and report."""

@@ -1,0 +1,1 @@
+"""The decisions of a bisection: a pure fold over its events."""

@@ -1,0 +1,84 @@
+"""What is believed after the data, as values: probabilities of positions, levels, noise; and the priors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfbisect.bisect.decision.noise import Scales
+from perfbisect.stats.robust import Array
+
+NO_CHANGE = 0.25
+"""Prior probability that the two ends do not differ."""
+
+STEPS = ((0.3, 1.0, math.log(1.5)), (0.5, 2.0, math.log(1.5)), (0.2, 1.0, math.log(12.0)))
+"""Prior of the step: log-uniform parts (weight, least in units of the smallest effect, largest). Most weight
+lies between twice the smallest effect and half as much again, where regressions are, some up to twelve
+times."""
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Probabilities and levels after the data. Levels are signed logs (larger is worse); sd in the same unit.
+
+    A hypothesis is a gap k: the culprit lies in (``at[k]``, ``at[k + 1]``]. ``low`` and ``high`` are the
+    levels before and after the step under each hypothesis, as (mean, variance); ``flat`` those of no change.
+    """
+
+    at: tuple[int, ...]
+    gaps: Array
+    none: float
+    p: Array
+    sigma: float
+    tau: float
+    noise: Scales
+    noise_weight: Array
+    low: tuple[Array, Array]
+    high: tuple[Array, Array]
+    flat: tuple[float, float]
+    step: Array
+    """Sizes delta of the step (ascending) ..."""
+    step_weight: Array
+    """... and the mass at each, given that there is a change."""
+    drift: float = 0.0
+    """Standard deviation of the machine's drift, 0 where the data show none; with one, ``low``, ``high`` and
+    ``flat`` are the levels as the next launch would see them."""
+
+
+def prior_weights(n: int, prior: tuple[float, ...] | None) -> Array:
+    """Weights of the candidates over positions 0..n (position 0: none), mixed with a tenth of uniform so that
+    nothing is excluded; they add up to 1. :raises ValueError: wrong length, or weights that are no
+    weights."""
+    flat = np.ones(n + 1)
+    flat[0] = 0.0
+    flat /= flat.sum()
+    if prior is None:
+        return flat
+    given = np.array(prior, float)
+    if given.shape != flat.shape or not np.all(np.isfinite(given)) or np.any(given < 0):
+        raise ValueError(f"a prior is {n + 1} weights >= 0, one a position; got {len(given)}")
+    given[0] = 0.0
+    if given.sum() <= 0:
+        return flat
+    return np.asarray(0.9 * given / given.sum() + 0.1 * flat)
+
+
+def step_prior(delta: Array, min_effect: float) -> Array:
+    """Prior probability that the step is smaller than each ``delta``, given that there is one."""
+    smallest = math.log1p(min_effect)
+    out = np.zeros_like(delta)
+    for weight, least, largest in STEPS:
+        low, high = least * smallest, max(largest, 2 * least * smallest)
+        out += weight * np.log(np.clip(delta, low, high) / low) / math.log(high / low)
+    return out
+
+
+def odds_of_sizes(state: Posterior, edges: Array, min_effect: float) -> Array:
+    """P(data | a step between two neighbouring edges) / P(data | no change): the data's word on each size,
+    whatever the prior said of it."""
+    mass = np.histogram(state.step, edges, weights=state.step_weight)[0] / state.step_weight.sum()
+    expected = np.diff(step_prior(edges, min_effect))
+    change = (1 - state.none) / (1 - NO_CHANGE)
+    return np.asarray(mass / expected * change / max(state.none / NO_CHANGE, 1e-300))

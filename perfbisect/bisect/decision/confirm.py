@@ -1,0 +1,213 @@
+"""The A/B that a verdict rests on: culprit and parent launched in turn, judged on these launches alone.
+
+The search says how large the step and the noise are (what to look for); it adds nothing to the evidence. The
+log likelihood ratio compares "the culprit's level is the parent's plus the step" with "both have one level",
+the common level, the step's size and the noise integrated out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perfbisect.bisect.decision.beliefs import Posterior
+from perfbisect.bisect.decision.model import Comparison
+from perfbisect.bisect.decision.noise import Launch, launch_scale, launch_variance
+from perfbisect.bisect.decision.prices import Prices
+from perfbisect.stats.robust import Array, cells, log_sum, log_tail, march, quantiles
+
+DECIDED = math.log(20.0)
+"""A likelihood ratio of twenty to one decides ..."""
+
+LEAST_PAIRS = 2
+"""... after so many pairs: one contaminated launch must not."""
+
+_ENOUGH = 9.0
+"""Squared step in units of the variance of a pair's difference at which a t4 ratio passes twenty to one."""
+
+DRIFT_MINUTES = 120.0
+"""Correlation time that a drift is taken to have within an A/B."""
+
+PAIRS = 12
+"""Pairs after which an A/B that has decided nothing counts as failed."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the search tells the A/B to look for: steps with weights, and noise pairs with weights."""
+
+    steps: Array
+    step_weight: Array
+    sigma: Array
+    tau: Array
+    noise_weight: Array
+    drift: float = 0.0
+    """Standard deviation of the machine's drift; 0 where none was shown."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An A/B: its launches in order, and ln of P(launches | step) / P(launches | no step) so far."""
+
+    launches: tuple[Launch, ...]
+    ratio: float
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether it confirmed the step; None while it has decided nothing and may go on."""
+        if len(self.launches) < 2 * LEAST_PAIRS:
+            return None
+        if abs(self.ratio) > DECIDED:
+            return self.ratio > 0
+        return False if len(self.launches) >= 2 * PAIRS else None
+
+
+def sides(trial: tuple[Launch, ...]) -> tuple[int, int]:
+    """Parent and culprit of an A/B of at least two launches; the culprit is launched first.
+
+    :raises ValueError: launches of any other position are among them.
+    """
+    culprit, parent = trial[0].index, trial[1].index
+    if parent >= culprit or {launch.index for launch in trial} != {parent, culprit}:
+        raise ValueError(f"an A/B of parent and culprit has launches of {[x.index for x in trial]}")
+    return parent, culprit
+
+
+def split(trial: tuple[Launch, ...]) -> tuple[list[Launch], list[Launch]]:
+    """The launches of the parent, and those of the culprit."""
+    parent, culprit = sides(trial)
+    return [x for x in trial if x.index == parent], [x for x in trial if x.index == culprit]
+
+
+def turn(parent: int, culprit: int, made: int) -> int:
+    """Whose launch is next after ``made``: culprit, parent, parent, culprit, and again."""
+    return (culprit, parent, parent, culprit)[made % 4]
+
+
+def expected(state: Posterior) -> Expected:
+    """Five equally likely sizes of the step, and the noise that carries weight."""
+    used = state.noise_weight > 0.02 * state.noise_weight.max()
+    weight = state.noise_weight[used]
+    steps = np.array(quantiles(state.step, state.step_weight, (0.1, 0.3, 0.5, 0.7, 0.9)))
+    return Expected(
+        steps,
+        np.full(5, 0.2),
+        state.noise.sigma[used],
+        state.noise.tau[used],
+        weight / weight.sum(),
+        state.drift,
+    )
+
+
+def _levels(data: list[Launch], look: Expected, nodes: Array) -> Array:
+    """log likelihood [noise, node] of launches that share one level."""
+    out = np.zeros((len(look.sigma), len(nodes)))
+    for launch in data:
+        scale = launch_scale(look.sigma, look.tau, float(launch.runs), launch.doubt)
+        z = (launch.center - nodes)[None] / scale[:, None]
+        out += log_tail(z) - np.log(scale)[:, None]
+    return out
+
+
+def _nodes(data: list[Launch], look: Expected) -> Array:
+    runs = float(max(launch.runs for launch in data))
+    scale = launch_scale(look.sigma, look.tau, runs)
+    fine, wide = float(scale.min()), float(scale.max())
+    points = np.array([launch.center for launch in data])
+    return march(points, 0.5 * fine / math.sqrt(len(data)), 6 * wide, most=400)
+
+
+def log_ratio(parent: list[Launch], culprit: list[Launch], look: Expected) -> float:
+    """ln of P(data | step) / P(data | no step). :raises ValueError: a side is empty.
+
+    All launches share a level, the culprit's moved by the step. Where the machine drifts, each pair has a
+    level of its own: what the drift did between the pairs drops out.
+    """
+    if not parent or not culprit:
+        raise ValueError("an A/B needs a launch on each side")
+    # Both sides are on one slot: the error of its shift is common to them.
+    parent, culprit = ([replace(x, doubt=0.0) for x in side] for side in (parent, culprit))
+    blocks = [(parent, culprit)]
+    if look.drift:
+        blocks = [([p], [c]) for p, c in zip(parent, culprit, strict=False)]
+        look = _wider(look, parent, culprit)
+    prior = np.log(look.noise_weight)
+    totals = []
+    for step in (0.0, *look.steps):
+        each = [_one_level(p + [replace(x, center=x.center - step) for x in c], look) for p, c in blocks]
+        totals.append(float(log_sum(np.sum(each, axis=0) + prior)))
+    changed = float(log_sum(np.array(totals[1:]) + np.log(look.step_weight)))
+    return changed - totals[0]
+
+
+def _one_level(data: list[Launch], look: Expected) -> Array:
+    """log likelihood [noise] of launches that share one unknown level."""
+    nodes = _nodes(data, look)
+    low, high = cells(nodes)
+    return log_sum(_levels(data, look, nodes) + np.log(high - low)[None], axis=1)
+
+
+def _wider(look: Expected, parent: list[Launch], culprit: list[Launch]) -> Expected:
+    """Noise that also holds what a drift does between a launch and the nearest one of the other side."""
+    one, other = (np.array([x.at for x in side if not x.imported]) for side in (parent, culprit))
+    if not look.drift or not len(one) or not len(other):
+        return look
+    apart = np.abs(one[:, None] - other[None, :])
+    gap = float(np.mean([*apart.min(0), *apart.min(1)]))
+    # Half of the variance of a difference over that gap falls on each of the two.
+    extra = look.drift**2 * -math.expm1(-gap / DRIFT_MINUTES)
+    return replace(look, tau=np.sqrt(look.tau**2 + extra))
+
+
+def compare(parent: list[Launch], culprit: list[Launch], look: Expected, sign: int) -> Comparison:
+    """The relative effect culprit / parent - 1 in the metric's own direction, with its 95 % interval.
+
+    Both levels are flat before the data; the noise is mixed over, so that few launches give a wide interval.
+    """
+    look = _wider(look, parent, culprit)
+    scale = launch_scale(look.sigma, look.tau, float(max(launch.runs for launch in parent + culprit)))
+    parts: list[tuple[Array, Array, float]] = []
+    for j in range(len(scale)):
+        one = Expected(look.steps, look.step_weight, look.sigma[j : j + 1], look.tau[j : j + 1], np.ones(1))
+        sides = []
+        for side in (parent, culprit):
+            points = np.array([launch.center for launch in side])
+            fine = 0.4 * float(scale[j]) / math.sqrt(len(side))
+            nodes = march(points, fine, 8 * float(scale[j]), most=160)
+            low, high = cells(nodes)
+            log_mass = _levels(side, one, nodes)[0] + np.log(high - low)
+            evidence = float(log_sum(log_mass))
+            sides.append((nodes, np.exp(log_mass - evidence), evidence))
+        (a, weight_a, log_a), (b, weight_b, log_b) = sides
+        difference = (b[None, :] - a[:, None]).ravel()
+        mass = (weight_a[:, None] * weight_b[None, :]).ravel()
+        parts.append((difference, mass, log_a + log_b + math.log(look.noise_weight[j])))
+    top = max(log for _, _, log in parts)
+    x = np.concatenate([d for d, _, _ in parts])
+    w = np.concatenate([m * math.exp(log - top) for _, m, log in parts])
+    by = np.argsort(x)
+    low_, middle, high_ = quantiles(x[by], w[by], (0.025, 0.5, 0.975))
+    effects = sorted(math.expm1(sign * v) for v in (low_, middle, high_))
+    return Comparison(
+        parent=parent[0].index,
+        culprit=culprit[0].index,
+        effect=math.expm1(sign * middle),
+        low=effects[0],
+        high=effects[2],
+        launches=min(len(parent), len(culprit)),
+    )
+
+
+def runs_for(state: Posterior, prices: Prices, max_runs: int) -> int:
+    """Runs a launch for which the A/B is expected to be cheapest: fewer where the step is large."""
+    size = quantiles(state.step, state.step_weight, (0.4,))[0]
+    best, least = 1, math.inf
+    for runs in range(1, max_runs + 1):
+        variance = 2 * launch_variance(state.sigma, state.tau, runs)
+        pairs = max(float(LEAST_PAIRS), _ENOUGH * variance / size**2)
+        minutes = pairs * (prices.launch + runs * prices.run)
+        if minutes < least * (1 - 1e-9):
+            best, least = runs, minutes
+    return best

@@ -1,0 +1,286 @@
+"""Where the step is when the machine drifts: a slow path added to every launch, and integrated out.
+
+A launch at position i that began its runs at minute t has centre = level_i + f(t) + noise. The path f is an
+Ornstein-Uhlenbeck process: its values at two launches t minutes apart have covariance
+sd^2 exp(-t / minutes). The noise is Gaussian here, with weights that the caller gives a launch; then the
+integrals over the first level and over the path are closed forms for every gap between measured positions
+(generalised least squares; Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2006, 2.7).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, step_prior
+from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR, Launch, Scales
+from perfbisect.stats.robust import Array, log_sum
+
+ABSENT = 0.7
+"""Prior probability that the machine does not drift."""
+
+_SD = (0.008, 0.016, 0.032)
+_MINUTES = (60.0, 240.0)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Kinds of noise and path that are weighed: sd between launches, sd and minutes of the path (sd 0: no
+    drift), log prior."""
+
+    tau: Array
+    sd: Array
+    minutes: Array
+    log_prior: Array
+
+    def of(self, chosen: Array) -> Kinds:
+        """Some of them."""
+        return Kinds(self.tau[chosen], self.sd[chosen], self.minutes[chosen], self.log_prior[chosen])
+
+
+def kinds(around: float) -> Kinds:
+    """Noise between launches up to a little above what a model without drift takes it for, with every
+    path: what drifts passes for noise there."""
+    tau = TAU[(2 * around > TAU) & (around / 9 < TAU)]
+    tau = tau if len(tau) else TAU[:1]
+    paths = [(0.0, 60.0, ABSENT)]
+    each = (1 - ABSENT) / (len(_SD) * len(_MINUTES))
+    paths += [(sd, minutes, each) for sd in _SD for minutes in _MINUTES]
+    t = np.repeat(tau, len(paths))
+    sd, minutes, weight = (np.tile(np.array(x), len(tau)) for x in zip(*paths, strict=True))
+    prior = -0.5 * (np.log(t / TAU_PRIOR[0]) / TAU_PRIOR[1]) ** 2
+    return Kinds(t, sd, minutes, prior + np.log(weight))
+
+
+def kernel(which: Kinds, a: Array, b: Array) -> Array:
+    """Covariance [kind, a, b] of the path between minutes ``a`` and ``b``."""
+    apart = np.abs(a[:, None] - b[None, :])
+    return np.asarray(which.sd[:, None, None] ** 2 * np.exp(-apart[None] / which.minutes[:, None, None]))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What the launches say under each kind c, the first level and the path integrated out.
+
+    ``none`` is the log likelihood of no change; a step delta in gap k adds
+    ``precision`` / 2 * (``best``^2 - (delta - best)^2).
+    """
+
+    none: Array
+    best: Array
+    precision: Array
+    level: Array
+    per: Array
+    """[kind, gap]: how far a unit step pulls the first level down."""
+    top: Array
+    inverse: Array
+    shared: Array
+
+    def of(self, chosen: Array) -> Fit:
+        """Some kinds of it."""
+        return Fit(*(getattr(self, each.name)[chosen] for each in fields(self)))
+
+
+def fit(y: Array, variance: Array, after: Array, shared: Array) -> Fit:
+    """``variance`` [kind, launch] of the centres' own noise; ``after`` [launch, gap]: 1 where a launch's
+    position lies at or after the step; ``shared`` [kind, launch, launch]: covariance of the path."""
+    count, gaps = after.shape
+    cov = shared.copy()
+    cov[:, range(count), range(count)] += variance
+    v = np.concatenate([np.ones((count, 1)), after, y[:, None]], axis=1)
+    inverse = np.linalg.inv(cov)
+    half = inverse @ v
+    first = half[:, :, 0] @ v
+    top, level = first[:, 0], first[:, -1] / first[:, 0]
+    own = np.einsum("lk,clk->ck", after, half[:, :, 1 : gaps + 1])
+    with_y = half[:, :, -1] @ v
+    _, log_det = np.linalg.slogdet(cov)
+    none = -0.5 * (log_det + np.log(top) + with_y[:, -1] - level * first[:, -1])
+    across = first[:, 1 : gaps + 1]
+    precision = np.maximum(own - across**2 / top[:, None], 1e-9)
+    best = (with_y[:, 1 : gaps + 1] - across * level[:, None]) / precision
+    return Fit(none, best, precision, level, across / top[:, None], top, inverse, shared)
+
+
+def fitted(got: Fit, y: Array, after: Array, variance: Array) -> tuple[Array, Array, Array]:
+    """Level and path at each launch where nothing changed [kind, launch], what a unit step in each gap adds
+    [kind, launch, gap], and the variance of the first."""
+    onto = got.shared @ got.inverse
+    moved = after[None] - got.per[:, None, :]
+    rest = y[None] - got.level[:, None]
+    flat = got.level[:, None] + (onto @ rest[..., None])[..., 0]
+    spread = np.einsum("cii,ci->ci", onto, variance) + (1 - onto.sum(-1)) ** 2 / got.top[:, None]
+    return flat, moved - onto @ moved, spread
+
+
+def ahead(got: Fit, which: Kinds, y: Array, after: Array, between: Array) -> tuple[Array, Array, Array]:
+    """The level before the step as the next launch would see it: mean where nothing changed [kind], what a
+    unit step adds [kind, gap], variance [kind]. ``between``: covariance [kind, launch] of the path there."""
+    weigh = (between[:, None, :] @ got.inverse)[:, 0]
+    moved = after[None] - got.per[:, None, :]
+    rest = y[None] - got.level[:, None]
+    now = got.level + (weigh * rest).sum(-1)
+    slope = -got.per - (weigh[:, None, :] @ moved)[:, 0]
+    left = np.maximum(which.sd**2 - (weigh * between).sum(-1), 0.0)
+    return now, slope, left + (1 - weigh.sum(-1)) ** 2 / got.top
+
+
+SHOWN = 0.5
+"""Probability of a drift from which on it is reckoned with."""
+
+LEAST = 8
+"""Launches before which nothing is said of a drift."""
+
+_TOGETHER = 0.5
+"""Standard errors of the correlation of neighbours in time beyond which a drift is looked for."""
+
+_WORTH = 0.2
+"""Probability of a drift at the first turn below which the others are not worth their time."""
+
+_SOON = 5.0
+"""Minutes until the next launch begins its runs."""
+
+_FAR = 2.5
+"""Standard deviations beyond which a launch loses weight, as the square of its distance."""
+
+_KEPT = 0.02
+"""Kinds of noise and path below this share of the likeliest are dropped after a turn."""
+
+_TURNS = 3
+_NODES = 17
+_REACH = 4.5
+_LARGEST = math.log(12.0)
+
+Sizes = tuple[Array, ...]
+"""Sizes of the step [kind, gap, node], their shares, and the log likelihood of a gap [kind, gap]."""
+
+
+def drifting(
+    data: tuple[Launch, ...], still: Posterior, scope: Array, mass: Array, min_effect: float
+) -> Posterior | None:
+    """The posterior with a drift, or None where the data show none.
+
+    ``still``: the posterior of the same launches without drift; ``scope`` prior weights of the positions;
+    ``mass`` those of its gaps.
+    """
+    if sum(not x.imported for x in data) < LEAST or not _wanders(data, still):
+        return None
+    which = kinds(still.tau)
+    y = np.array([x.center for x in data])
+    after = (np.array([x.index for x in data])[:, None] >= np.array(still.at)[None, 1:]).astype(float)
+    minutes = np.array([x.at for x in data])
+    known = np.array([not x.imported for x in data], float)
+    runs = np.array([x.runs for x in data], float)
+    fixed = still.sigma**2 / runs + np.array([x.doubt for x in data]) ** 2
+    weight = np.ones(len(y))
+    for turn in range(_TURNS):
+        own = which.tau[:, None] ** 2 + fixed[None]
+        got = fit(y, own / weight[None], after, kernel(which, minutes, minutes) * np.outer(known, known))
+        sizes = _sizes(got, min_effect)
+        change = sizes[2] + np.log(mass * (1 - NO_CHANGE))[None]
+        logs = np.concatenate([change, got.none[:, None] + math.log(NO_CHANGE)], axis=1)
+        logs += which.log_prior[:, None]
+        share = np.exp(logs - logs.max())
+        share /= share.sum()
+        of_kind = share.sum(1)
+        if of_kind[which.sd > 0].sum() < (SHOWN if turn == _TURNS - 1 else _WORTH):
+            return None
+        if turn < _TURNS - 1:
+            kept = of_kind > _KEPT * of_kind.max()
+            few = tuple(part[kept] for part in sizes)
+            weight = _weights(got.of(kept), y, after, weight[None], own[kept], few, share[kept])
+            which = which.of(kept)
+    soon = np.array([float(minutes.max()) + _SOON])
+    seen = ahead(got, which, y, after, kernel(which, soon, minutes)[:, 0] * known)
+    return _told(still, seen, sizes, share, which, scope, mass)
+
+
+def _wanders(data: tuple[Launch, ...], still: Posterior) -> bool:
+    """Whether neighbours in time lie on the same side of what is believed more often than chance has it."""
+    made = sorted((x for x in data if not x.imported), key=lambda x: x.at)
+    after = np.array([x.index for x in made])[:, None] >= np.array(still.at)[None, 1:]
+    level = np.where(after, still.high[0], still.low[0]) @ still.gaps + still.none * still.flat[0]
+    rest = np.array([x.center for x in made]) - level
+    size = np.maximum(np.median(np.abs(rest)), 1e-12)
+    rest = np.clip(rest, -3 * size, 3 * size)
+    return bool(rest[1:] @ rest[:-1] > _TOGETHER * float(rest @ rest) / math.sqrt(len(rest)))
+
+
+def _sizes(got: Fit, min_effect: float) -> Sizes:
+    """The integral over the step: nodes around the best size of each gap, weighed by the prior's mass."""
+    sd = 1 / np.sqrt(got.precision)
+    low = np.clip(got.best - _REACH * sd, math.log1p(min_effect), 0.98 * _LARGEST)
+    high = np.minimum(np.maximum(got.best + _REACH * sd, low + _REACH * sd), _LARGEST)
+    edges = low[..., None] + (high - low)[..., None] * np.linspace(0, 1, _NODES + 1)
+    nodes = 0.5 * (edges[..., 1:] + edges[..., :-1])
+    prior = np.log(np.maximum(np.diff(step_prior(edges, min_effect), axis=-1), 1e-300))
+    best = got.best[..., None]
+    each = prior + 0.5 * got.precision[..., None] * (best**2 - (nodes - best) ** 2)
+    total = log_sum(each, axis=-1)
+    return nodes, np.exp(each - total[..., None]), got.none[:, None] + total
+
+
+def _mean(sizes: Sizes) -> tuple[Array, Array]:
+    mean = (sizes[0] * sizes[1]).sum(-1)
+    return mean, np.maximum((sizes[0] ** 2 * sizes[1]).sum(-1) - mean**2, 0.0)
+
+
+def _weights(
+    got: Fit, y: Array, after: Array, weight: Array, own: Array, sizes: Sizes, share: Array
+) -> Array:
+    """Each launch's weight: its squared distance in units of its own noise, under every hypothesis."""
+    mean, var = _mean(sizes)
+    flat, slope, spread = fitted(got, y, after, own / weight)
+    away = (y[None] - flat)[..., None]
+    square = (away - slope * mean[:, None]) ** 2 + slope**2 * var[:, None] + spread[..., None]
+    square = np.concatenate([square, away**2 + spread[..., None]], axis=2) / own[..., None]
+    each = np.minimum(1.0, _FAR**2 / np.maximum(square, 1e-12))
+    return np.asarray(np.einsum("clk,ck->l", each, share) / share.sum())
+
+
+def _told(
+    still: Posterior,
+    seen: tuple[Array, Array, Array],
+    sizes: Sizes,
+    share: Array,
+    which: Kinds,
+    scope: Array,
+    mass: Array,
+) -> Posterior:
+    now, slope, variance = seen
+    of_kind = share.sum(1)
+    gaps, none = share[:, :-1].sum(0), float(share[:, -1].sum())
+    mix = share[:, :-1] / np.maximum(gaps, 1e-300)[None]
+    mean, var = _mean(sizes)
+    low = now[:, None] + slope * mean
+    p = np.zeros_like(scope)
+    for k, (a, b) in enumerate(zip(still.at, still.at[1:], strict=False)):
+        p[a + 1 : b + 1] = gaps[k] * scope[a + 1 : b + 1] / mass[k]
+    weight, delta = (share[:, :-1, None] * sizes[1]).ravel(), sizes[0].ravel()
+    used = weight > 1e-7 * weight.max()
+    order = np.argsort(delta[used])
+    taus, back = np.unique(which.tau, return_inverse=True)
+    zero = np.zeros(len(taus))
+    flat = _mixed(now, variance, share[:, -1] / max(none, 1e-300))
+    return replace(
+        still,
+        gaps=gaps,
+        none=none,
+        p=p,
+        tau=float(np.exp(of_kind @ np.log(which.tau))),
+        noise=Scales(np.full(len(taus), still.sigma), taus, zero, zero, still.noise.fine, still.noise.wide),
+        noise_weight=np.asarray(np.bincount(back, of_kind), float),
+        low=_mixed(low, variance[:, None] + slope**2 * var, mix),
+        high=_mixed(low + mean, variance[:, None] + (1 + slope) ** 2 * var, mix),
+        flat=(float(flat[0]), float(flat[1])),
+        step=delta[used][order],
+        step_weight=weight[used][order],
+        drift=float(np.sqrt(of_kind @ which.sd**2)),
+    )
+
+
+def _mixed(mean: Array, variance: Array, weight: Array) -> tuple[Array, Array]:
+    middle = (weight * mean).sum(0)
+    return middle, (weight * (variance + mean**2)).sum(0) - middle**2

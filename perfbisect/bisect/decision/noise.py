@@ -1,0 +1,271 @@
+"""Launches as the model sees them, and what is known of the noise before any level is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfbisect.bisect.decision.model import Event, Imported, Lost, Measured, Purpose, Skipped
+from perfbisect.stats.robust import DEGREES, Array, center, log_sum, log_tail, run_scale
+
+_ALIKE = 0.01
+"""Scale of the prior of a shift, a Cauchy: devices of one kind are alike to about a per cent, and those that
+are not may differ by any amount."""
+
+_NOISE = 0.02
+"""Prior noise of a launch's centre, worth :data:`_NOISE_COUNT` launches."""
+
+_NOISE_COUNT = 4.0
+
+_ROUNDS = 12
+
+
+def slot_shifts(slots: Sequence[str | None], index: Sequence[int], centers: Array) -> tuple[Array, Array]:
+    """The shift of each launch's slot and its standard error (log scale), launch by launch.
+
+    ``slots``, ``index`` and ``centers``: where each launch was made, of which position, and the centre of
+    its runs. The slot with most launches of positions that others have measured too (the first, of several)
+    is the measure: its shift is 0; None, for launches of earlier jobs, never is. The error of a slot that
+    shares no position with it, also by way of others, is infinite. The fit is that of levels of positions
+    and shifts of slots, with a Student-t noise and the prior of a shift, by reweighted least squares.
+    """
+    names = list(dict.fromkeys(slots))
+    shift, error = np.zeros(len(centers)), np.zeros(len(centers))
+    if len(names) < 2:
+        return shift, error
+    slot = np.array([names.index(name) for name in slots])
+    place = np.array(index)
+    shared = [p for p in sorted(set(index)) if len(set(slot[place == p])) > 1]
+    used = np.isin(place, shared)
+    first = int(
+        np.argmax([np.sum(used & (slot == k)) - 1e9 * (name is None) for k, name in enumerate(names)])
+    )
+    known = _linked(first, slot[used], place[used])
+    used &= np.isin(slot, sorted(known))
+    others = [k for k in sorted(known) if k != first]
+    found, doubt = _fit(slot[used], place[used], centers[used], others)
+    for k in range(len(names)):
+        here = slot == k
+        if k in others:
+            shift[here], error[here] = found[others.index(k)], doubt[others.index(k)]
+        elif k != first:
+            error[here] = math.inf
+    return shift, error
+
+
+def _linked(first: int, slot: Array, place: Array) -> set[int]:
+    """The slots that share a position with the first one, or with one that does."""
+    known = {first}
+    while True:
+        reached = set(place[np.isin(slot, sorted(known))])
+        more = {int(k) for k in slot[np.isin(place, sorted(reached))]} | known
+        if more == known:
+            return known
+        known = more
+
+
+def _fit(slot: Array, place: Array, y: Array, others: list[int]) -> tuple[Array, Array]:
+    """Shifts of the ``others`` and their standard errors."""
+    if not others:
+        return np.zeros(0), np.zeros(0)
+    places = np.unique(place)
+    design = np.concatenate(
+        [place[:, None] == places[None], slot[:, None] == np.array(others)[None]], axis=1
+    ).astype(float)
+    free = len(places)
+    origin = float(np.median(y))
+    weight, prior = np.ones(len(y)), np.full(len(others), 1e-6)
+    noise = _NOISE
+    for _ in range(_ROUNDS):
+        normal = design.T @ (design * weight[:, None]) / noise**2
+        normal[range(free, len(normal)), range(free, len(normal))] += prior
+        solved = np.linalg.solve(normal, design.T @ (weight * (y - origin)) / noise**2)
+        rest = y - origin - design @ solved
+        left = max(0.0, len(y) - normal.shape[0])
+        spread = float(weight @ rest**2)
+        noise = math.sqrt((spread + _NOISE_COUNT * _NOISE**2) / (left + _NOISE_COUNT))
+        weight = (DEGREES + 1) / (DEGREES + (rest / noise) ** 2)
+        prior = 2.0 / (_ALIKE**2 + solved[free:] ** 2)
+    # What a Student-t launch of this scale tells of a location, against a Gaussian one (Fisher information).
+    inflated = math.sqrt((DEGREES + 3) / (DEGREES + 1))
+    return solved[free:], inflated * np.sqrt(np.diag(np.linalg.inv(normal))[free:])
+
+
+_LAUNCHES = 6
+"""Launches with a run at a place before anything is said of that place."""
+
+_ERRORS = 4.0
+"""Standard errors that an effect must stand from zero: less is left in the noise."""
+
+
+def place_effects(logs: Sequence[Array]) -> Array:
+    """Log shift of run k against the first of its launch, common to all launches; 0 where none is shown.
+
+    ``logs``: the logs of each launch's values in run order. The shift is the median over launches of the
+    differences to their first run; its standard error is 1.2533 s / sqrt(m), with s from the median absolute
+    deviation over all places (the asymptotic variance of a median, pi/2 that of the mean).
+    """
+    longest = max((len(launch) for launch in logs), default=0)
+    effects = np.zeros(longest)
+    places = [np.array([x[k] - x[0] for x in logs if len(x) > k]) for k in range(1, longest)]
+    shown = [(k, differences) for k, differences in enumerate(places, 1) if len(differences) >= _LAUNCHES]
+    if not shown:
+        return effects
+    spread = np.concatenate([np.abs(differences - np.median(differences)) for _, differences in shown])
+    scale = 1.4826 * float(np.median(spread))
+    for k, differences in shown:
+        middle = float(np.median(differences))
+        if abs(middle) > _ERRORS * 1.2533 * scale / np.sqrt(len(differences)):
+            effects[k] = middle
+    return effects
+
+
+SIGMA = 0.00125 * 2.0 ** np.arange(9)
+"""Grid of the noise between runs of a launch (log scale): 0.125 % to 32 %."""
+
+TAU = 0.002 * 2.0 ** np.arange(8)
+"""Grid of the noise between launches: 0.2 % to 26 %."""
+
+_SIGMA_PRIOR = (0.02, 1.1)
+TAU_PRIOR = (0.012, 0.9)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One server start: the centre of its runs' signed logs, and their spread around it."""
+
+    index: int
+    purpose: Purpose
+    center: float
+    runs: int
+    residuals: tuple[float, ...]
+    slot: str = ""
+    at: float = 0.0
+    """Minutes from the first launch."""
+    doubt: float = 0.0
+    """Standard error of the slot's shift, which is taken out; infinite where the slot cannot be compared."""
+    imported: bool = False
+    """Made by an earlier job; then ``at`` says nothing."""
+
+
+def launches(events: tuple[Event, ...], sign: int) -> tuple[Launch, ...]:
+    """The measured and the imported events as launches, larger is worse; what a run's place and what a slot
+    does is taken out. Imported launches count as made on a slot of their own.
+
+    :raises ValueError: no value, or one that is not positive.
+    """
+    seen = [event for event in events if isinstance(event, Measured | Imported)]
+    logs = [_logs(event, sign) for event in seen]
+    places = place_effects(logs)
+    runs = [own - places[: len(own)] for own in logs]
+    scale = run_scale(runs)
+    middles = np.array([center(own, scale) for own in runs])
+    slots = [None if isinstance(event, Imported) else event.slot for event in seen]
+    shift, doubt = slot_shifts(slots, [event.index for event in seen], middles)
+    times = iter(minutes(events))
+    out = []
+    for k, event in enumerate(seen):
+        rest = tuple(sorted(float(v) for v in runs[k] - middles[k]))
+        middle, error = float(middles[k] - shift[k]), float(doubt[k])
+        if isinstance(event, Imported):
+            out.append(Launch(event.index, "search", middle, len(rest), rest, doubt=error, imported=True))
+        else:
+            at = next(times)
+            out.append(
+                Launch(event.index, event.purpose, middle, len(rest), rest, event.slot, at, doubt=error)
+            )
+    return tuple(out)
+
+
+def minutes(events: tuple[Event, ...]) -> tuple[float, ...]:
+    """When each measured launch began its runs, in minutes: as told, else one launch after the other."""
+    out, clock = [], 0.0
+    for event in events:
+        if isinstance(event, Measured):
+            began = clock + event.build + event.launch if event.at is None else event.at
+            out.append(began)
+            clock = began + event.run
+        elif isinstance(event, Skipped | Lost):
+            clock += event.minutes
+    return tuple(out)
+
+
+def _logs(event: Measured | Imported, sign: int) -> Array:
+    values = np.array(event.values, float)
+    if not len(values) or not np.all(np.isfinite(values)) or np.any(values <= 0):
+        raise ValueError(f"position {event.index}: values must be positive and finite: {event.values}")
+    return np.asarray(sign * np.log(values))
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Pairs (sigma, tau) that are worth integrating over, with their log weight so far."""
+
+    sigma: Array
+    tau: Array
+    log_prior: Array
+    log_runs: Array
+    """Log likelihood of the runs' spread within their launches; the levels do not enter it."""
+    fine: float
+    """A small but plausible noise of a launch's centre: how fine levels must be resolved."""
+    wide: float
+    """A large but plausible one: how far levels may lie from what was seen."""
+
+
+def launch_variance(sigma: float, tau: float, runs: float) -> float:
+    """Variance of the centre of a launch of so many runs."""
+    return tau**2 + sigma**2 / runs
+
+
+def launch_scale(sigma: Array, tau: Array, runs: Array | float, doubt: Array | float = 0.0) -> Array:
+    """Scale of a launch's centre: sqrt(tau^2 + sigma^2 / r), wider by the doubt of its slot's shift."""
+    return np.sqrt(tau * tau + sigma * sigma / runs + doubt * doubt)
+
+
+def _spread(residuals: Array, scale: Array) -> Array:
+    """Log likelihood [scale] of k residuals around their own centre.
+
+    They carry k - 1 free differences, and each has the variance scale^2 (k - 1) / k: so every residual counts
+    for that share of one, widened to the full scale.
+    """
+    count = len(residuals)
+    if count < 2:
+        return np.zeros(len(scale))
+    share = (count - 1) / count
+    z = residuals[None] / (math.sqrt(share) * scale[:, None])
+    return np.asarray(share * (log_tail(z) - np.log(scale)[:, None]).sum(1))
+
+
+def scales(data: tuple[Launch, ...], keep: float = 1e-3) -> Scales:
+    """The grid of noise, less what the spread within launches and between launches of one position rules out.
+
+    Only pairs below ``keep`` of the best are dropped; the repeats of a position are used for that alone,
+    since the full model counts them again.
+    """
+    s, t = (a.ravel() for a in np.meshgrid(SIGMA, TAU, indexing="ij"))
+    prior = -0.5 * (np.log(s / _SIGMA_PRIOR[0]) / _SIGMA_PRIOR[1]) ** 2
+    prior = prior - 0.5 * (np.log(t / TAU_PRIOR[0]) / TAU_PRIOR[1]) ** 2
+    within = np.zeros(len(s))
+    repeats = np.zeros(len(s))
+    for launch in data:
+        within += _spread(np.array(launch.residuals), s)
+    for index in {launch.index for launch in data}:
+        here = [launch for launch in data if launch.index == index]
+        centers = np.array([launch.center for launch in here])
+        runs = float(np.mean([launch.runs for launch in here]))
+        doubt = math.sqrt(float(np.mean([launch.doubt**2 for launch in here])))
+        repeats += _spread(centers - center(centers), launch_scale(s, t, runs, doubt))
+    weight = prior + within + repeats
+    kept = weight > weight.max() + math.log(keep)
+    s, t, weight = s[kept], t[kept], weight[kept]
+    most = max((launch.runs for launch in data), default=1)
+    each = launch_scale(s, t, float(most))
+    order = np.argsort(each)
+    share = np.exp(weight[order] - float(log_sum(weight)))
+    level = np.cumsum(share)
+    fine = float(each[order][min(int(np.searchsorted(level, 0.15)), len(each) - 1)])
+    wide = float(each[order][min(int(np.searchsorted(level, 0.99)), len(each) - 1)])
+    return Scales(s, t, prior[kept], within[kept], fine, wide)

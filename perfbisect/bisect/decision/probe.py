@@ -1,0 +1,202 @@
+"""Which position to measure next, and with how many runs: the most information a minute.
+
+Information is the mutual information between a launch's value and where the step is (every gap and side, and
+no change), under the posterior's levels; it counts what a fresh launch of an end or of a doubtful position
+would tell as well. It is weighed with the chance that the position can be tested at all, and divided by the
+minutes expected.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from perfbisect.bisect.decision.beliefs import Posterior
+from perfbisect.bisect.decision.candidates import leading, nearest
+from perfbisect.bisect.decision.noise import launch_variance
+from perfbisect.bisect.decision.prices import Prices
+from perfbisect.stats.robust import Array, quantiles
+
+_LEAST = 1e-9
+"""Information (nats) below which there is nothing to take a share of."""
+
+
+def between(state: Posterior, pending: tuple[tuple[int, int], ...], skips: frozenset[int]) -> tuple[int, ...]:
+    """The testable positions at the medians of what measured positions and launches under way divide."""
+    cuts = sorted({*state.at, *(index for index, _ in pending)})
+    ahead = np.cumsum(state.p)
+    out = []
+    for low, high in pairwise(cuts):
+        if high - low < 2 or ahead[high] - ahead[low] < 2e-3:
+            continue
+        # Rounding must not choose between two sides of a symmetric question.
+        aim = int(np.searchsorted(ahead, 0.5 * (ahead[low] + ahead[high]) - 1e-9))
+        found = nearest(min(max(aim, low + 1), high - 1), low, high, skips)
+        if found is not None:
+            out.append(found)
+    return tuple(out)
+
+
+def left_over(
+    state: Posterior, pending: tuple[tuple[int, int], ...], where: tuple[int, ...], runs: int
+) -> Array:
+    """Share of its information that a launch of so many runs keeps at each position of ``where``.
+
+    ``pending``: position and runs of the launches under way. No launch under way: 1.
+    """
+    if not pending:
+        return np.ones(len(where))
+    weight = np.concatenate([[state.none], state.p[1:]])
+    alone = _information(weight[None], where, _error(state, runs))
+    worlds = weight[None]
+    for index, made in pending:
+        wrong = _error(state, made)
+        yes = np.where(np.arange(len(weight)) <= index, 1 - wrong, wrong)
+        yes[0] = 0.5
+        worlds = np.concatenate([worlds * yes, worlds * (1 - yes)])
+    after = _information(worlds, where, _error(state, runs))
+    return np.clip(after / np.maximum(alone, _LEAST), 0.0, 1.0)
+
+
+def _error(state: Posterior, runs: int) -> float:
+    """Chance that a launch lies on the wrong side of the midpoint between the levels."""
+    size = quantiles(state.step, state.step_weight, (0.5,))[0]
+    scale = math.sqrt(launch_variance(state.sigma, state.tau, runs))
+    return max(1e-6, 0.5 * math.erfc(size / (2 * math.sqrt(2) * scale)))
+
+
+def _information(worlds: Array, where: tuple[int, ...], wrong: float) -> Array:
+    """Nats that an answer at each position tells, over worlds [answers so far, no change or culprit]."""
+    none, total = worlds[:, :1], worlds.sum(1, keepdims=True)
+    at = np.array(where)
+    ahead = np.cumsum(worlds[:, 1:], axis=1)
+    here = np.where(at > 0, ahead[:, np.maximum(at, 1) - 1], 0.0)
+    later = ahead[:, -1:] - here
+    yes = here * (1 - wrong) + later * wrong + 0.5 * none
+    noise = (total - none) * _entropy(np.array(wrong)) + none * math.log(2.0)
+    return np.asarray((total * _entropy(yes / np.maximum(total, 1e-300)) - noise).sum(0))
+
+
+def _entropy(p: Array) -> Array:
+    q = np.clip(p, 1e-12, 1 - 1e-12)
+    return np.asarray(-(q * np.log(q) + (1 - q) * np.log(1 - q)))
+
+
+_FRACTIONS = (0.5, 0.3, 0.7, 0.15, 0.85)
+"""Where in a gap (by probability) a probe is considered."""
+
+_TIE = 1e-7
+"""Rates and shares closer than this are equal: rounding must not choose between two sides of a symmetric
+question."""
+
+_RUNS = (1, 2, 3, 4, 6, 8, 12)
+
+
+@dataclass(frozen=True)
+class Probe:
+    index: int
+    runs: int
+    bits: float
+    minutes: float
+    share: float = 1.0
+    """Bits, as a share of what the best launch would tell if nothing were under way."""
+
+
+def candidates(state: Posterior, skips: frozenset[int]) -> tuple[int, ...]:
+    """The measured positions, and in each gap with some probability the testable ones near its quantiles."""
+    ahead = np.cumsum(state.p)
+    out = {i for i in state.at if i not in skips}
+    first, last, _ = leading(state.p, skips)
+    out.update(i for i in (first - 1, last) if i not in skips)
+    for k in range(len(state.at) - 1):
+        low, high = state.at[k], state.at[k + 1]
+        if high - low < 2 or state.gaps[k] < 2e-3:
+            continue
+        inside = ahead[low + 1 : high + 1] - ahead[low]
+        for fraction in _FRACTIONS:
+            aim = low + 1 + int(np.searchsorted(inside, fraction * inside[-1] * (1 - _TIE)))
+            found = nearest(min(max(aim, low + 1), high - 1), low, high, skips)
+            if found is not None:
+                out.add(found)
+    return tuple(sorted(out))
+
+
+def testable(index: int, built: frozenset[int], skips: frozenset[int], tried: int) -> float:
+    """Chance that a position can be measured: skips come in clusters of about three."""
+    if index in built:
+        return 1.0
+    share = (len(skips) + 0.3) / (tried + len(skips) + 10.0)
+    if not skips:
+        return 1.0 - share
+    distance = min(abs(index - other) for other in skips)
+    return 1.0 - max(share, math.pow(0.65, distance + 0.5))
+
+
+def information(state: Posterior, where: tuple[int, ...], variance: float) -> Array:
+    """Bits that one launch at each position tells about where the step is; ``variance`` is that of its
+    centre."""
+    at = np.array(state.at)
+    place = np.array(where)
+    ahead = np.cumsum(state.p)
+    # Share of each gap's probability for which the position lies at or after the culprit.
+    beyond = np.clip(place[:, None], at[None, :-1], at[None, 1:])
+    right = ahead[beyond] - ahead[at[:-1]][None]
+    left = np.maximum(state.gaps[None] - right, 0.0)
+    weight = np.concatenate([left, right, np.full((len(place), 1), state.none)], axis=1)
+    mean = np.concatenate([state.low[0], state.high[0], [state.flat[0]]])
+    spread = np.concatenate([state.low[1], state.high[1], [state.flat[1]]]) + variance
+    used = weight.max(0) > 1e-5
+    weight, mean, sd = weight[:, used], mean[used], np.sqrt(spread[used])
+    weight = weight / weight.sum(1, keepdims=True)
+    y, width = _values(mean, sd)
+    density = np.exp(-0.5 * ((y[None] - mean[:, None]) / sd[:, None]) ** 2) / sd[:, None]
+    density /= (density * width).sum(1, keepdims=True)
+    mixed = weight @ density
+    tiny = 1e-300
+    own = -(density * np.log2(np.maximum(density, tiny)) * width).sum(1)
+    bits = -(mixed * np.log2(np.maximum(mixed, tiny)) * width).sum(1) - weight @ own
+    return np.asarray(np.maximum(bits, 0.0))
+
+
+def _values(mean: Array, sd: Array) -> tuple[Array, Array]:
+    """Values to integrate over, with their widths: fine near every component, nothing in between."""
+    fine = float(sd.min()) / 3
+    low, high = float((mean - 4 * sd).min()), float((mean + 4 * sd).max())
+    count = int(min(640, max(48, (high - low) / fine)))
+    y = np.linspace(low, high, count)
+    return y, np.full(count, y[1] - y[0])
+
+
+def probe(
+    state: Posterior,
+    prices: Prices,
+    skips: frozenset[int],
+    max_runs: int,
+    pending: tuple[tuple[int, int], ...] = (),
+) -> Probe:
+    """The launch that tells most a minute; ties go to the earlier position and the fewer runs.
+
+    ``pending``: position and runs of launches under way, whose answers will take some of it
+    (:mod:`perfbisect.bisect.decision.probe`).
+    """
+    where = candidates(state, skips)
+    if pending:
+        where = tuple(sorted({*where, *between(state, pending, skips)}))
+    chance = np.array([testable(i, prices.built, skips, len(state.at)) for i in where])
+    best: Probe | None = None
+    best_rate = alone = -1.0
+    counts = sorted({r for r in _RUNS if r < max_runs} | {max_runs})
+    for runs in counts:
+        bits = information(state, where, launch_variance(state.sigma, state.tau, runs))
+        minutes = np.array([prices.visit(i, runs) for i in where])
+        alone = max(alone, float(bits.max()))
+        bits = bits * left_over(state, pending, where, runs)
+        rate = bits * chance / minutes
+        j = int(np.argmax(rate > rate.max() * (1 - _TIE)))
+        if rate[j] > best_rate * (1 + _TIE):
+            best_rate, best = float(rate[j]), Probe(where[j], runs, float(bits[j]), float(minutes[j]))
+    assert best is not None
+    return replace(best, share=best.bits / alone) if pending and alone > 0 else best

@@ -1,0 +1,36 @@
+"""A nightly specification of any form -> cell documents. The form is told by the content, not by the name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from perfbisect.cells.importers import vllm_ci, vllm_omni
+from perfbisect.cells.importers.base import Source, Specification, kind
+from perfbisect.errors import LocatedError
+
+_FORMS = (
+    "vLLM-Omni's list of servers (test_name, server_params, benchmark_params), or vLLM's serving tests "
+    "(test_name, server_parameters, client_parameters; in a list, or under tests with defaults)"
+)
+
+
+def read_specification(source: Source) -> Specification:
+    """The cells of a specification.
+
+    :raises LocatedError: not JSON, of no form that is known, or something in it is wrong: where, and what is
+        allowed there.
+    """
+    try:
+        document = json.loads(source.text)
+    except json.JSONDecodeError as error:
+        raise LocatedError(f"is no JSON: {error.msg}", file=source.file, line=error.lineno) from None
+    if isinstance(document, Mapping) and "tests" in document:
+        return vllm_ci.read(source, document)
+    entries = document if isinstance(document, list) else []
+    names = {name for entry in entries if isinstance(entry, Mapping) for name in entry}
+    if names & {"server_parameters", "client_parameters"}:
+        return vllm_ci.read(source, {"tests": entries}, at="")
+    if names & {"server_params", "benchmark_params"}:
+        return vllm_omni.read(source, entries)
+    raise source.wrong("", f"is of no form that is known: {kind(document)}", _FORMS)

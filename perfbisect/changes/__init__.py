@@ -1,0 +1,1 @@
+"""What is under test: git history, releases, pins, reverts."""

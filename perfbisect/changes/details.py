@@ -1,0 +1,85 @@
+"""Commits with all that a ranking of suspects reads of them: words, files, and what they stand on."""
+
+from __future__ import annotations
+
+from perfbisect.changes.git import Record, Repository
+from perfbisect.changes.pins import DOCKERFILE, Pins, pins_of
+from perfbisect.errors import RevisionError
+from perfbisect.model.commit_details import Commit, Touched
+
+
+def commits_between(repository: Repository, after: str, upto: str) -> tuple[Commit, ...]:
+    """First-parent commits that ``upto`` has and ``after`` has not, oldest first; empty if there are none.
+
+    Lines are counted against the first parent, so that a merge is all that it brings. Where a commit moves
+    the engine that it is built on, it says from what to what.
+
+    :raises RevisionError: a revision that does not exist, or a shallow clone that ends between them.
+    """
+    first, last = repository.resolve(after), repository.resolve(upto)
+    selected = ("--first-parent", last.id, f"^{first.id}")
+    records = repository.records(*selected)
+    if records and not records[-1].parents and repository.is_shallow():
+        raise RevisionError(
+            f"{repository.path} is a shallow clone: its history ends between {first.short} and {last.short}",
+            next_step=f"git -C {repository.path} fetch --unshallow",
+        )
+    said = _bodies(repository, selected)
+    files = _files(repository, selected)
+    return tuple(_commit(repository, r, said, files) for r in reversed(records))
+
+
+def _commit(
+    repository: Repository, record: Record, said: dict[str, str], files: dict[str, tuple[Touched, ...]]
+) -> Commit:
+    change = record.change
+    touched = files.get(change.id, ())
+    moved = any(file.path == DOCKERFILE for file in touched)
+    return Commit(
+        sha=change.id,
+        subject=change.subject,
+        date=change.date,
+        body=said.get(change.id, ""),
+        files=touched,
+        pins=_pins(repository, record) if moved else None,
+    )
+
+
+def _bodies(repository: Repository, selected: tuple[str, ...]) -> dict[str, str]:
+    text = repository.text(
+        "log", "-z", "--no-notes", "--encoding=UTF-8", "--format=%H%x00%b", *selected, "--", errors="replace"
+    )
+    words = text.split("\0")
+    return {words[i].strip(): words[i + 1].strip() for i in range(0, len(words) - 1, 2)}
+
+
+def _files(repository: Repository, selected: tuple[str, ...]) -> dict[str, tuple[Touched, ...]]:
+    text = repository.text(
+        "log", "-z", "--numstat", "--no-renames", "-m", "--root", "--format=%x01%H", *selected, "--"
+    )
+    found = {}
+    for block in text.split("\x01")[1:]:
+        sha, *rows = (word.strip("\n") for word in block.split("\0"))
+        found[sha] = tuple(_touched(row) for row in rows if row)
+    return found
+
+
+def _touched(row: str) -> Touched:
+    added, removed, path = row.split("\t", 2)
+    return Touched(path, *(None if count == "-" else int(count) for count in (added, removed)))
+
+
+def _pins(repository: Repository, record: Record) -> tuple[str, str] | None:
+    """What a commit was built on before and after; None where that is the same."""
+    after = _pins_at(repository, record.change.id)
+    before = _pins_at(repository, record.parents[0]) if record.parents else None
+    if before is None or after is None or (before.tag, before.commit) == (after.tag, after.commit):
+        return None
+    return before.text, after.text
+
+
+def _pins_at(repository: Repository, sha: str) -> Pins | None:
+    blob = repository.tree_id(sha, DOCKERFILE)
+    if blob is None:
+        return None
+    return pins_of(repository.read(sha, DOCKERFILE).decode(errors="replace"))

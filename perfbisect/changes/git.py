@@ -1,0 +1,349 @@
+"""The git repository under test, read by the git command; its files, index and references are never written,
+but by a fetch that the user asks for (``git_fetch``).
+
+Everything is asked of git's objects, so a dirty work tree is of no consequence. Object names are full hashes
+(40 hex digits, 64 in repositories of SHA-256).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from perfbisect.common.suggest import hint
+from perfbisect.errors import MachineError, RevisionError
+from perfbisect.model.change import Change
+
+_FORMAT = "--format=%H%x00%P%x00%ct%x00%an%x00%s"
+_FIELDS = 5
+_SETTINGS = ("core.quotepath=off", "core.fsmonitor=false", "log.showSignature=false", "color.ui=false")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+_TIMEOUT = 900.0
+
+
+def git_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a git process that asks nothing, writes nothing and sees the repository it is pointed at.
+
+    ``GIT_DIR`` and its like are dropped: perfbisect may be started from a hook of another repository.
+    """
+    kept = {
+        name: value
+        for name, value in base.items()
+        if not name.startswith("GIT_") or "SSL" in name or "SSH" in name
+    }
+    return kept | {
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_PAGER": "cat",
+        "LC_ALL": "C",
+    }
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of a commit's tree: ``path`` from the root of the repository, ``blob`` its object name.
+
+    ``mode``: ``100644``, ``100755`` (executable), ``120000`` (symbolic link), ``160000`` (submodule).
+    """
+
+    mode: str
+    blob: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """A commit with the ids of its parents."""
+
+    change: Change
+    parents: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository at ``path``: the root of its work tree, or the repository itself where it is bare.
+
+    ``objects``: a folder of ours with more objects (reverted commits), read beside the repository's own.
+    """
+
+    path: Path
+    objects: Path | None = None
+
+    @classmethod
+    def open(cls, path: str | Path) -> Repository:
+        """The repository that holds ``path``.
+
+        :raises RevisionError: there is none, or git refuses to read it.
+        """
+        folder = Path(path).expanduser().absolute()
+        if not folder.exists():
+            raise RevisionError(
+                f"no such folder: {folder}", next_step="give the repository under test by --repo PATH"
+            )
+        here = cls(folder if folder.is_dir() else folder.parent)
+        done = here.run("rev-parse", "--is-bare-repository", "--absolute-git-dir")
+        if done.returncode:
+            told = said(done)
+            if "dubious ownership" in told:
+                raise RevisionError(
+                    f"git refuses to read {folder}: it belongs to another user",
+                    next_step=f"git config --global --add safe.directory {folder}",
+                )
+            raise RevisionError(
+                f"no git repository at {folder} (git says: {told})",
+                next_step="give the repository under test by --repo PATH",
+            )
+        bare, directory = done.stdout.decode(errors="surrogateescape").splitlines()[:2]
+        if bare == "true":
+            return cls(Path(directory))
+        top = here.run("rev-parse", "--show-toplevel")
+        if top.returncode:
+            return cls(Path(directory))
+        return cls(Path(top.stdout.decode(errors="surrogateescape").rstrip("\n")))
+
+    def resolve(self, revision: str) -> Change:
+        """The commit that a branch, tag, hash or expression (``HEAD~3``) names.
+
+        :raises RevisionError: it names nothing, several things, or something that is no commit.
+        """
+        name = revision.strip()
+        if not name or name.startswith("-") or re.search(r"[\x00-\x1f]", name):
+            raise RevisionError(f"{revision!r} is not a revision", next_step=self.look())
+        done = self.run("rev-parse", "--verify", f"{name}^{{commit}}")
+        if done.returncode:
+            raise self._unknown(name, said(done))
+        return self.records("-1", done.stdout.decode().strip())[0].change
+
+    def head(self) -> Change:
+        """The commit that is checked out. :raises RevisionError: there is none yet."""
+        return self.resolve("HEAD")
+
+    def merge_base(self, a: str, b: str) -> str | None:
+        """The best common ancestor of two commits; None if their histories share nothing."""
+        done = self.run("merge-base", a, b)
+        return done.stdout.decode().split()[0] if done.returncode == 0 else None
+
+    def is_ancestor(self, ancestor: str, descendant: str) -> bool:
+        """True if ``descendant`` contains ``ancestor`` (a commit contains itself)."""
+        return self.run("merge-base", "--is-ancestor", ancestor, descendant).returncode == 0
+
+    def is_shallow(self) -> bool:
+        """True for a clone whose history was cut off by ``--depth``."""
+        return self.text("rev-parse", "--is-shallow-repository").strip() == "true"
+
+    def is_dirty(self, *paths: str) -> bool:
+        """True if files (below ``paths``, if given) differ from HEAD or are new; ignored ones do not.
+
+        A bare repository has no files that could.
+        """
+        if self.text("rev-parse", "--is-bare-repository").strip() == "true":
+            return False
+        return bool(self.text("status", "--porcelain", "-z", "--untracked-files=normal", "--", *paths))
+
+    def remote(self) -> str:
+        """Address of the remote ``origin`` without user name or password; empty if there is none."""
+        done = self.run("remote", "get-url", "origin")
+        return (
+            without_credentials(done.stdout.decode(errors="replace").strip()) if done.returncode == 0 else ""
+        )
+
+    def tree_id(self, sha: str, path: str) -> str | None:
+        """Object name of a commit's folder or file: equal names are equal bytes. None if it is not there."""
+        return self.tree_ids((sha,), path)[sha]
+
+    def tree_ids(self, shas: Iterable[str], path: str) -> dict[str, str | None]:
+        """``tree_id`` of many commits by one git process."""
+        wanted = tuple(dict.fromkeys(shas))
+        inside = path.strip("/")
+        asked = "".join(f"{sha}:{inside}\n" if inside else f"{sha}^{{tree}}\n" for sha in wanted)
+        lines = self.text("cat-file", "--batch-check=%(objectname)", stdin=asked.encode()).splitlines()
+        return {
+            sha: None if line.endswith(" missing") else line for sha, line in zip(wanted, lines, strict=True)
+        }
+
+    def differing(
+        self, base: str, shas: Iterable[str], pathspecs: Sequence[str]
+    ) -> dict[str, tuple[str, ...]]:
+        """For each commit, the files in which it differs from ``base``, of those that match git pathspecs.
+
+        One git process for all of them; compares trees, so it does not matter how the commits are related.
+        """
+        wanted = tuple(dict.fromkeys(shas))
+        found: dict[str, list[str]] = {sha: [] for sha in wanted}
+        if wanted:
+            words = self.text(
+                "diff-tree", "--stdin", "-r", "-z", "--name-only", "--no-renames", "--always",
+                "--", *pathspecs,
+                stdin="".join(f"{sha} {base}\n" for sha in wanted).encode(),
+            ).split("\0")  # fmt: skip
+            upcoming = iter((*wanted, ""))
+            header, current = next(upcoming), ""
+            for word in words:
+                if word == header and word:
+                    current, header = word, next(upcoming)
+                elif word:
+                    found[current].append(word)
+        return {sha: tuple(files) for sha, files in found.items()}
+
+    def files_of(self, shas: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """For each commit the files in which it differs from its first parent, by one git process."""
+        wanted = tuple(dict.fromkeys(shas))
+        if not wanted:
+            return {}
+        text = self.text(
+            "log", "--stdin", "--no-walk=unsorted", "-z", "--name-only", "--no-renames", "--first-parent",
+            "-m", "--root", "--format=%x01%H",
+            stdin="".join(f"{sha}\n" for sha in wanted).encode(),
+        )  # fmt: skip
+        found: dict[str, tuple[str, ...]] = {}
+        for block in text.split("\x01")[1:]:
+            sha, *files = (word.strip("\n") for word in block.split("\0"))
+            found[sha] = tuple(filter(None, files))
+        return found
+
+    def entries(self, sha: str, path: str = "") -> tuple[Entry, ...]:
+        """Every file of a commit below ``path``; empty if there is none."""
+        inside = path.strip("/")
+        below = ("--", f"{inside}/") if inside else ()
+        words = self.text("ls-tree", "-r", "-z", "--full-tree", sha, *below).split("\0")
+        found = []
+        for word in filter(None, words):
+            meta, name = word.split("\t", 1)
+            mode, _, blob = meta.split(" ")
+            found.append(Entry(mode, blob, name))
+        return tuple(found)
+
+    def blobs(self, sha: str, path: str = "") -> dict[str, str]:
+        """File path -> object name, of every file of a commit below ``path``."""
+        return {entry.path: entry.blob for entry in self.entries(sha, path) if entry.mode != "160000"}
+
+    def read(self, sha: str, path: str) -> bytes:
+        """A file's bytes at a commit. :raises RevisionError: the commit has no such file."""
+        done = self.run("cat-file", "blob", f"{sha}:{path}")
+        if done.returncode:
+            raise RevisionError(f"commit {sha[:12]} has no file {path} (git says: {said(done)})")
+        return done.stdout
+
+    def contents(self, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """The bytes of many blobs, one after the other, by one git process.
+
+        :raises MachineError: an object cannot be read (a partial clone without network, a damaged disk).
+        """
+        with tempfile.TemporaryFile() as asked:
+            asked.write("".join(f"{blob}\n" for blob in blobs).encode())
+            asked.seek(0)
+            with subprocess.Popen(
+                self._argv("cat-file", "--batch"),
+                stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                env=self.environment(),
+            ) as process:  # fmt: skip
+                assert process.stdout is not None
+                try:
+                    while header := process.stdout.readline():
+                        words = header.decode().split()
+                        if len(words) != 3:
+                            raise MachineError(
+                                f"git cannot read object {words[0]} of {self.path}: {' '.join(words[1:])}",
+                                next_step=f"git -C {self.path} fsck --connectivity-only",
+                            )
+                        data = process.stdout.read(int(words[2]))
+                        process.stdout.read(1)
+                        yield words[0], data
+                finally:
+                    process.stdout.close()
+                    process.wait()
+
+    def records(self, *arguments: str) -> list[Record]:
+        """Commits of ``git log`` with these arguments, newest first."""
+        text = self.text(
+            "log", "-z", "--no-notes", "--encoding=UTF-8", _FORMAT, *arguments, "--", errors="replace"
+        )
+        words = text.split("\0")
+        records = []
+        for start in range(0, len(words) - _FIELDS + 1, _FIELDS):
+            sha, parents, seconds, author, subject = words[start : start + _FIELDS]
+            date = datetime.fromtimestamp(int(seconds or 0), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+            records.append(Record(Change(sha, "commit", subject, date, author), tuple(parents.split())))
+        return records
+
+    def _unknown(self, name: str, told: str) -> RevisionError:
+        if "ambiguous" in told:
+            return RevisionError(
+                f"revision {name!r} is ambiguous: {told}", next_step="give more digits of the hash"
+            )
+        kind = self.run("cat-file", "-t", name).stdout.decode().strip()
+        if kind in ("blob", "tree"):
+            return RevisionError(f"revision {name!r} is a {kind}, not a commit", next_step=self.look())
+        names = self.text("for-each-ref", "--format=%(refname:short)", errors="replace").splitlines()
+        near = hint(name, names, 0.6)
+        if self.is_shallow():
+            return RevisionError(
+                f"revision {name!r} does not exist in {self.path}, a shallow clone: history ends early{near}",
+                next_step=f"git -C {self.path} fetch --unshallow --tags",
+            )
+        return RevisionError(
+            f"revision {name!r} does not exist in {self.path}{near}",
+            next_step=f"git -C {self.path} fetch --all --tags",
+        )
+
+    def look(self) -> str:
+        return f"git -C {self.path} log --oneline --first-parent --decorate"
+
+    def environment(self) -> dict[str, str]:
+        """Variables for a git process that reads this repository, and our own objects beside its own."""
+        found = git_environment(os.environ)
+        if self.objects is not None and self.objects.is_dir():
+            found["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self.objects)
+        return found
+
+    def _argv(self, *arguments: str) -> list[str]:
+        settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+        return ["git", "--no-pager", "-C", str(self.path), *settings, *arguments]
+
+    def run(
+        self, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Git in this repository, with more variables. :raises MachineError: no git, or it does not end."""
+        try:
+            return subprocess.run(
+                self._argv(*arguments),
+                input=stdin or b"",
+                capture_output=True,
+                env=self.environment() | dict(env or {}),
+                timeout=_TIMEOUT,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise MachineError("the git command is not on PATH", next_step="install git") from error
+        except subprocess.TimeoutExpired as error:
+            raise MachineError(
+                f"git {arguments[0]} in {self.path} took more than {_TIMEOUT:.0f} s"
+            ) from error
+
+    def text(self, *arguments: str, stdin: bytes | None = None, errors: str = "surrogateescape") -> str:
+        done = self.run(*arguments, stdin=stdin)
+        if done.returncode:
+            raise self._failed(arguments[0], done)
+        return done.stdout.decode(errors=errors)
+
+    def _failed(self, verb: str, done: subprocess.CompletedProcess[bytes]) -> RevisionError:
+        return RevisionError(f"git {verb} failed in {self.path}: {said(done)}", next_step=self.look())
+
+
+def said(done: subprocess.CompletedProcess[bytes]) -> str:
+    """What git wrote to standard error, in one line, without credentials."""
+    lines = done.stderr.decode(errors="replace").split("\n")
+    text = " ".join(line.strip() for line in lines if line.strip() and not line.startswith("hint:"))
+    return without_credentials(text) or f"exit code {done.returncode}"
+
+
+def without_credentials(text: str) -> str:
+    """The same without the user names and passwords of addresses."""
+    return _CREDENTIALS.sub("", text)

@@ -1,0 +1,158 @@
+"""A commit less another one, or with a patch: the user's work tree, index and object store stay as they are.
+
+New objects go to a folder of ours beside which the repository's own are read; a :class:`Repository` with that
+folder as its ``objects`` reads both. The same question has the same answer: author and date are fixed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfbisect.changes.git import Repository, said
+from perfbisect.errors import MachineError, RevisionError
+from perfbisect.model.change import Change
+
+_MERGES_TREES = (2, 38)
+"""The first git whose ``merge-tree`` writes a tree; before it a plain patch is applied."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Why a commit cannot be taken out of another, and in which files."""
+
+    reason: str
+    files: tuple[str, ...] = ()
+
+
+def reverted(repository: Repository, head: Change, culprit: Change) -> Change | Conflict:
+    """``head`` with what ``culprit`` changed taken back; of a merge, what it brought to its first parent.
+
+    :raises RevisionError: the repository has no folder for objects of ours, or a commit is not there.
+    :raises MachineError: that folder cannot be written.
+    """
+    if repository.objects is None:
+        raise RevisionError(f"there is no folder for objects beside {repository.path}")
+    parents = repository.records("-1", culprit.id)[0].parents
+    if not parents:
+        return Conflict(f"{culprit.short} is the first commit: there is nothing before it")
+    work = _Work(repository, repository.objects)
+    if work.version() >= _MERGES_TREES:
+        tree = work.merged(head.id, base=culprit.id, other=parents[0])
+    else:
+        tree = work.patched(head.id, culprit.id, parents[0])
+    if isinstance(tree, Conflict):
+        return tree
+    if tree == repository.tree_id(head.id, ""):
+        return Conflict(f"nothing of {culprit.short} is left in {head.short}")
+    subject = f'Revert "{culprit.subject}"'
+    sha = work.commit(tree, (head.id,), f"{subject}\n\nThis reverts commit {culprit.id}.\n", head.date)
+    return Change(sha, "commit", subject, head.date, "perfbisect")
+
+
+def patched(repository: Repository, head: Change, patch: bytes, name: str) -> Change | Conflict:
+    """``head`` with a patch applied, as ``git diff`` writes one; ``name`` is what it is called.
+
+    :raises RevisionError: the repository has no folder for objects of ours.
+    :raises MachineError: that folder cannot be written.
+    """
+    if repository.objects is None:
+        raise RevisionError(f"there is no folder for objects beside {repository.path}")
+    work = _Work(repository, repository.objects)
+    tree = work.applied(head.id, patch, "it does not apply")
+    if isinstance(tree, Conflict):
+        return tree
+    if tree == repository.tree_id(head.id, ""):
+        return Conflict(f"it changes nothing of {head.short}")
+    subject = f"{head.subject} + {name}"
+    return Change(work.commit(tree, (head.id,), f"{subject}\n", head.date), "commit", subject, head.date)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Git commands whose new objects go to a folder of ours."""
+
+    repository: Repository
+    objects: Path
+
+    def version(self) -> tuple[int, ...]:
+        found = re.search(r"(\d+)\.(\d+)", self.repository.text("--version"))
+        return (int(found[1]), int(found[2])) if found else (0, 0)
+
+    def merged(self, head: str, base: str, other: str) -> str | Conflict:
+        """Three trees merged as git merges branches, renames followed."""
+        root = self.commit(self._tree(base), (), "base\n", "")
+        ours = self.commit(self._tree(head), (root,), "ours\n", "")
+        theirs = self.commit(self._tree(other), (root,), "theirs\n", "")
+        done = self._git("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", ours, theirs)
+        words = done.stdout.decode(errors="surrogateescape").split("\0")
+        if done.returncode == 1:
+            files = tuple(dict.fromkeys(filter(None, words[1:])))
+            return Conflict("it does not revert cleanly: " + ", ".join(files[:5]), files)
+        if done.returncode:
+            raise RevisionError(f"git merge-tree failed in {self.repository.path}: {said(done)}")
+        return words[0].strip()
+
+    def patched(self, head: str, culprit: str, parent: str) -> str | Conflict:
+        """The patch from the culprit to its parent, applied to an index of our own."""
+        patch = self._git("diff-tree", "-p", "--binary", "--full-index", "--no-renames", culprit, parent)
+        return self.applied(head, patch.stdout, "it does not revert cleanly")
+
+    def applied(self, head: str, patch: bytes, refused: str) -> str | Conflict:
+        """A patch applied to a commit's tree, in an index of our own."""
+        with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
+            index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+            self._done("read-tree", head, env=index)
+            done = self._git("apply", "--cached", "-", stdin=patch, env=index)
+            if done.returncode:
+                told = done.stderr.decode(errors="replace")
+                files = tuple(dict.fromkeys(re.findall(r"^error: patch failed: (.+):\d+$", told, re.M)))
+                return Conflict(f"{refused}: " + (", ".join(files[:5]) or said(done)), files)
+            return self._done("write-tree", env=index)
+
+    def commit(self, tree: str, parents: tuple[str, ...], message: str, date: str) -> str:
+        """A commit by nobody at a fixed time."""
+        who = {
+            f"GIT_{role}_{field}": value
+            for role in ("AUTHOR", "COMMITTER")
+            for field, value in (
+                ("NAME", "perfbisect"),
+                ("EMAIL", "perfbisect@localhost"),
+                ("DATE", date or "2000-01-01T00:00:00Z"),
+            )
+        }
+        above = [word for parent in parents for word in ("-p", parent)]
+        text = message.encode(errors="surrogateescape")
+        return self._done("-c", "i18n.commitEncoding=UTF-8", "commit-tree", tree, *above, stdin=text, env=who)
+
+    def _tree(self, sha: str) -> str:
+        found = self.repository.tree_id(sha, "")
+        if found is None:
+            raise RevisionError(f"commit {sha[:12]} cannot be read in {self.repository.path}")
+        return found
+
+    def _done(self, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> str:
+        done = self._git(*arguments, stdin=stdin, env=env)
+        if done.returncode:
+            raise MachineError(
+                f"git {arguments[0]} failed for {self.repository.path}: {said(done)}", where=self.objects
+            )
+        return done.stdout.decode().strip()
+
+    def _git(
+        self, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        own = self.repository.text("rev-parse", "--git-path", "objects").strip()
+        try:
+            self.objects.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MachineError(f"no folder for git objects: {error}", where=self.objects) from error
+        where = {
+            "GIT_OBJECT_DIRECTORY": str(self.objects),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.repository.path / own),
+        }
+        return self.repository.run(*arguments, stdin=stdin, env={**where, **(env or {})})

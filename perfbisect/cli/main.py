@@ -1,0 +1,241 @@
+"""The ``perfbisect`` command: its verbs, and how whatever goes wrong is told."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from perfbisect.cli.bisect import bisect
+from perfbisect.cli.cells import cells
+from perfbisect.cli.changes import changes_group
+from perfbisect.cli.check import check
+from perfbisect.cli.compare import compare, verify
+from perfbisect.cli.dashboard import dashboard
+from perfbisect.cli.doctor import doctor
+from perfbisect.cli.env import env
+from perfbisect.cli.groups import Verbs
+from perfbisect.cli.init import init
+from perfbisect.cli.jobs import report, resume, status, stop
+from perfbisect.cli.nightly import nightly
+from perfbisect.cli.run import run as run_verb
+from perfbisect.cli.schema import schema
+from perfbisect.cli.skill import skill_group
+from perfbisect.cli.track import track
+from perfbisect.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_OURS,
+    EXIT_REGRESSION,
+    EXIT_UNTESTABLE,
+    EXIT_USAGE,
+    Interrupted,
+    PerfbisectError,
+    UsageError,
+)
+
+
+def tell(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Prints them and ends."""
+    del parameter
+    if value and not context.resilient_parsing:
+        for text in lines():
+            click.echo(text)
+        context.exit()
+
+
+def lines() -> list[str]:
+    """The version, then one line for each form of file or document."""
+    import perfbisect
+    from perfbisect.jobs import journal
+    from perfbisect.series.store import VERSION
+
+    return [
+        f"perfbisect, version {perfbisect.__version__}",
+        f"journal    {journal.SCHEMA}",
+        f"store      {VERSION}",
+        f"documents  {_documents()}",
+    ]
+
+
+def _documents() -> str:
+    """The version that most documents of ``--json`` have, then those that have another."""
+    from perfbisect.cli import schema as cli_schema
+
+    names = {name for printed in cli_schema.document_names().values() for name in printed}
+    versions = {name.rpartition("/")[0]: name.rpartition("/")[2] for name in names}
+    ((usual, _),) = Counter(versions.values()).most_common(1)
+    others = sorted(f"{name}/{version}" for name, version in versions.items() if version != usual)
+    return ", ".join([f"{usual}", *others])
+
+
+STOP = 128
+_HEARD = {EXIT_OK: 0, EXIT_REGRESSION: 1, EXIT_UNTESTABLE: EXIT_UNTESTABLE}
+_MEASURES_NOTHING = ("--dry-run", "--detach", "--save-baseline", "--help", "-h")
+
+_BEHIND = "the same without --detach; to leave the terminal: nohup git bisect run perfbisect check ... &"
+"""git waits for every answer: it is its loop that goes on behind, whose first step measures two jobs."""
+
+
+def is_step(typed: Sequence[str]) -> bool:
+    """True if git asks about the commit that is checked out."""
+    return list(typed[:1]) == ["check"] and "--git-bisect" in typed
+
+
+def heard(typed: Sequence[str], code: int) -> int:
+    """The exit code as git is to hear it; of any other command as it is."""
+    return _HEARD.get(code, STOP) if is_step(typed) else code
+
+
+def refuse_no_answer(typed: Sequence[str]) -> None:
+    """:raises UsageError: a step of git's that would end well without an answer."""
+    if is_step(typed):
+        for word in typed:
+            if word.partition("=")[0] in _MEASURES_NOTHING:
+                raise UsageError(
+                    f"{word} measures nothing, and git would take that for an answer",
+                    next_step=_BEHIND if word == "--detach" else f"the same command without {word}",
+                )
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, no regression; 1 failure of ours; 2 usage or bad input; 3 culprit named; "
+    "4 inconclusive; 5 environment, server, client or machine failed; 130 interrupted.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=tell,
+    help="Show the version, and those of the journal, the store and the documents.",
+)
+def app() -> None:
+    """Name the commit that made an LLM server slower: measured, with its probability.
+
+    \b
+    Examples:
+      perfbisect init --repo vllm
+      perfbisect bisect text_cpu_llama100m --repo vllm --good v0.31.0 --bad v0.32.0 --dry-run
+    """
+
+
+for verb in (
+    init,
+    cells,
+    changes_group,
+    run_verb,
+    compare,
+    check,
+    verify,
+    bisect,
+    resume,
+    status,
+    stop,
+    report,
+    nightly,
+    track,
+    dashboard,
+    env,
+    schema,
+    skill_group,
+    doctor,
+):
+    app.add_command(verb)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line; every outcome is an exit code (DESIGN rule 12)."""
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    return heard(typed, _run(typed))
+
+
+def _run(typed: list[str]) -> int:
+    as_json = "--json" in typed
+    try:
+        refuse_no_answer(typed)
+        code = app.main(args=typed, prog_name="perfbisect", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        return _usage(error, as_json)
+    except UsageError as error:
+        if error.next_step is None and error.where is None:
+            error.next_step = f"{_command(typed)} -h"
+        return _tell(error, as_json)
+    except PerfbisectError as error:
+        return _tell(error, as_json)
+    except (KeyboardInterrupt, click.Abort):
+        return _tell(Interrupted("interrupted"), as_json)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OURS
+    except Exception:
+        return _unexpected(as_json)
+
+
+def _command(typed: Sequence[str]) -> str:
+    """The verb that was typed, whole: ``perfbisect track detect``."""
+    path: list[str] = ["perfbisect"]
+    command: click.Command = app
+    for word in typed:
+        if isinstance(command, click.Group) and word in command.commands:
+            path.append(word)
+            command = command.commands[word]
+    return " ".join(path)
+
+
+def _usage(error: click.ClickException, as_json: bool) -> int:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "perfbisect"
+    told = PerfbisectError(error.format_message(), next_step=f"{command} -h")
+    told.exit_code = EXIT_USAGE
+    return _tell(told, as_json, kind="UsageError")
+
+
+def _tell(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
+    from perfbisect.commands.output import show
+    from perfbisect.jobs.documents import ErrorDocument
+    from perfbisect.report.console import error_lines
+
+    if as_json:
+        document = ErrorDocument(
+            error=error.message,
+            kind=kind or type(error).__name__,
+            exit_code=error.exit_code,
+            where=error.where,
+            next=error.next,
+        )
+        click.echo(document.text())
+    else:
+        show(error_lines(error.message, error.where, error.next), err=True)
+    return EXIT_INTERRUPTED if isinstance(error, Interrupted) else error.exit_code
+
+
+def _unexpected(as_json: bool) -> int:
+    """A mistake of ours: the traceback goes to a file, and the file is named."""
+    text = io.StringIO()
+    traceback.print_exc(file=text)
+    log: Path | None = None
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(prefix="perfbisect-", suffix=".log")
+        log = Path(name)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text.getvalue())
+    last = text.getvalue().strip().splitlines()[-1]
+    error = PerfbisectError(
+        f"a mistake of perfbisect itself: {last}", where=log, next_step="report it, with that file"
+    )
+    error.exit_code = EXIT_OURS
+    return _tell(error, as_json)

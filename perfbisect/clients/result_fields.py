@@ -1,0 +1,95 @@
+"""What benchmark clients report: numbers that are numbers, whose result it is, which metrics are in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfbisect.common.suggest import nearest
+from perfbisect.errors import ClientError, UsageError
+from perfbisect.model.attempt import key
+from perfbisect.model.cell import Cell
+from perfbisect.model.metric import MetricRef
+
+SEED = "perfbisect_seed"
+CELL = "perfbisect_cell"
+"""Metadata keys with which a client's command stamps its result."""
+
+
+def is_ours(
+    cell: Cell, document: Mapping[str, Any], stamps: Mapping[str, object], expected: Mapping[str, object]
+) -> None:
+    """The document must hold ``expected``, and, where it says them, the cell's load and ``stamps``.
+
+    :raises ClientError: it is of another run: which field, with both values.
+    """
+    for name, value in expected.items():
+        if document.get(name) != value:
+            raise ClientError(
+                f"the result is of another run: {name} is {document.get(name)!r}, expected {value!r}"
+            )
+    asked: dict[str, object] = {
+        "num_prompts": cell.num_prompts,
+        "max_concurrency": cell.max_concurrency,
+        **stamps,
+    }
+    for name, value in asked.items():
+        if name in document and document[name] != value:
+            raise ClientError(
+                f"the result is of another run: {name} is {document[name]!r}, expected {value!r}"
+            )
+
+
+def check_reported(client: str, cell: Cell, metric: MetricRef, reported: Sequence[str]) -> None:
+    """:raises UsageError: a result of the cell does not report the metric; names those that it does."""
+    if key(metric) in reported:
+        return
+    step = "name one of these, or extend percentile_metrics, metric_percentiles in the cell"
+    if not metric.metric.per_request:
+        # A number of a whole run is no percentile: no setting of the cell makes the client report it.
+        near = nearest(metric.name, dict.fromkeys(name.partition(":")[0] for name in reported))
+        step = f"--metric, nearest of these: {', '.join(near)}" if near else "name one of these"
+    raise UsageError(
+        f"client {client} does not report {key(metric)} for cell {cell.name}; "
+        f"it reports: {', '.join(reported)}",
+        next_step=step,
+    )
+
+
+def number(document: Mapping[str, Any], name: str) -> float:
+    """A finite number. :raises ClientError: it is none, or not there."""
+    value = document.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ClientError(f"{name} is {value!r}, not a number")
+    if not math.isfinite(value):
+        raise ClientError(f"{name} is {value}: no measurement")
+    return float(value)
+
+
+def count(document: Mapping[str, Any], name: str) -> int:
+    """A count. :raises ClientError: it is none, or not there."""
+    if name not in document:
+        raise ClientError(f"the result has no {name}")
+    value = number(document, name)
+    if value < 0 or value != int(value):
+        raise ClientError(f"{name} is {value:g}, not a count")
+    return int(value)
+
+
+def unfinished(asked: int, completed: int, failed: int, errors: Sequence[str]) -> list[str]:
+    """Warnings of a run that did not do all that was asked: requests that failed, or were not sent."""
+    warnings = []
+    if failed:
+        warnings.append(f"{failed} of {completed + failed} requests failed: {first(errors)}")
+    if completed + failed != asked:
+        warnings.append(f"{completed + failed} requests were sent where {asked} were asked for")
+    return warnings
+
+
+def first(errors: Sequence[str]) -> str:
+    """The last line of the first error."""
+    if not errors:
+        return "no error was recorded"
+    lines = [line for line in errors[0].strip().splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else "an empty error"

@@ -1,0 +1,1 @@
+"""Composition: build a request, open a session, run, report."""

@@ -1,0 +1,162 @@
+"""From what was typed to the plan of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from perfbisect.bisect.estimates import earlier_attempts
+from perfbisect.changes.syntax import parse_change_text
+from perfbisect.commands import changes, plan_notes, ranges, wiring
+from perfbisect.commands.invocation import Measuring
+from perfbisect.commands.session import foreseen_slots
+from perfbisect.commands.workspace import Place
+from perfbisect.compare.documents import ComparePlanDocument
+from perfbisect.compare.forecast import Foreseen, foresee
+from perfbisect.compare.job import make_compare_plan
+from perfbisect.compare.plan import ComparePlan, SidePlan, cells_of
+from perfbisect.compare.report import side_document
+from perfbisect.environments.base import Builder
+from perfbisect.errors import UsageError
+from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.documents import cell_document, commands_document, metric_document
+from perfbisect.jobs.estimates import learnt_costs
+from perfbisect.machine.slots import Slot
+from perfbisect.model.cell import Cell, apply_variant
+
+
+@dataclass(frozen=True)
+class TypedContest:
+    """The options of ``perfbisect compare`` as they were typed."""
+
+    cell: str | None
+    a: str | None
+    b: str
+    min_effect: float | None
+    blocks: int
+    budget: float | None
+    seed: int
+    measuring: Measuring
+    expect: str = ""
+    """The change that a claim speaks of."""
+    watch: tuple[str, ...] = ()
+    """Guards besides the cell's own, which the client reports."""
+    fail_over: float | None = None
+    """Of a check: the share by which B may be worse."""
+    dry: bool = False
+    """Whether the plan is only looked at."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What will be compared, and where; ``minutes``: what a launch is expected to take."""
+
+    cell: Cell
+    plan: ComparePlan
+    builder: Builder
+    slots: tuple[Slot, ...]
+    minutes: float
+    foreseen: Foreseen
+
+
+def contest(here: Place, typed: TypedContest) -> Contest:
+    """The plan of a comparison, with nothing started.
+
+    :raises UsageError: something that was typed is wrong, or both sides are the same.
+    :raises BuildError: a side cannot be built.
+    """
+    cell, measuring = wiring.the_cell(here, typed.cell, None), typed.measuring
+    a, b = sides(here, cell, typed.a, typed.b, here.setting("variant", measuring.variant))
+    judged = metric_of(cell, here.setting("metric", measuring.metric))
+    if typed.min_effect is not None and not 0 < typed.min_effect < 100:
+        raise UsageError(f"--min-effect {typed.min_effect:g} is no share in per cent, between 0 and 100")
+    environment = changes.environment_of(here, measuring.env, typed.b)
+    setting = wiring.the_setting(
+        here,
+        environment=environment,
+        client=measuring.client,
+        constraints=measuring.constraints,
+        exclude_newer=measuring.exclude_newer,
+        needs_repository=any(side.change.kind == "commit" for side in (a, b)),
+    )
+    builder = wiring.builder_of(here, setting)
+    slots, of_slots = foreseen_slots(cell, 1, wiring.the_machine(here), dry=typed.dry)
+    plan = make_compare_plan(
+        cell=cell,
+        a=a,
+        b=b,
+        builder=builder,
+        metric=judged,
+        setting=setting,
+        budget=ranges.budget_minutes(here, typed.budget),
+        blocks=typed.blocks,
+        seed=typed.seed,
+        min_effect=None if typed.min_effect is None else typed.min_effect / 100,
+        expect=typed.expect,
+        watch=typed.watch,
+        fail_over=typed.fail_over,
+        deploy=ranges.deploy(here),
+        told=(*plan_notes.repository_notes(here, setting), *of_slots),
+    )
+    earlier = earlier_attempts(here.jobs, cell.digest)
+    costs = learnt_costs(earlier, ranges.costs(environment))
+    minutes = costs.launch + plan.runs * costs.run
+    return Contest(cell, plan, builder, slots, minutes, foresee(plan, earlier))
+
+
+def sides(here: Place, cell: Cell, a: str | None, b: str, variant: str | None) -> tuple[SidePlan, SidePlan]:
+    """Both sides as they were typed; ``variant`` is that of sides that name none.
+
+    :raises UsageError: a change or a variant that is none, or A is missing.
+    """
+    if a is None:
+        number = parse_change_text(b).pull
+        if number is None:
+            raise UsageError("--a is missing: the change to compare with", next_step=f"--a REV --b {b}")
+        base = changes.base_of_pull(here.needed_repository(), number)
+        left = SidePlan(text=f"merge base of pr/{number}", change=base, variant=variant or "")
+    else:
+        left = _side(here, cell, a, variant)
+    return left, _side(here, cell, b, variant)
+
+
+def _side(here: Place, cell: Cell, typed: str, variant: str | None) -> SidePlan:
+    text = parse_change_text(typed)
+    chosen = text.variant or variant or ""
+    if chosen:
+        apply_variant(cell, chosen)
+    change = changes.change_of(here, replace(text, variant=""))
+    return SidePlan(text=typed, change=change, variant=chosen)
+
+
+def planned(asked: Contest) -> ComparePlanDocument:
+    """What will be measured, as it is shown before anything starts."""
+    plan, cell = asked.plan, asked.cell
+    launches = 4 * plan.blocks
+    return ComparePlanDocument(
+        cell=cell_document(cell, plan.ref),
+        metric=metric_document(plan.ref),
+        a=side_document(plan.a),
+        b=side_document(plan.b),
+        environment=plan.setting.environment,
+        client=plan.setting.instrument,
+        smallest_effect=plan.question().min_effect,
+        runs_per_launch=plan.runs,
+        most_launches=launches,
+        minutes_low=4 * asked.minutes,
+        minutes_high=min(plan.budget, launches * asked.minutes),
+        budget_minutes=plan.budget,
+        foreseen_blocks=asked.foreseen.blocks,
+        foreseen_from=asked.foreseen.told,
+        commands=tuple(
+            commands_document(one, plan.setting, side.change, None)
+            for one, side in zip(cells_of(plan), plan.sides, strict=True)
+        ),
+        told=plan.told,
+    )
+
+
+def planned_all(asked: Sequence[Contest]) -> ComparePlanDocument:
+    """Several comparisons in one document: the first, with the others in it."""
+    first, *others = map(planned, asked)
+    return first.model_copy(update={"others": tuple(others)})

@@ -1,0 +1,58 @@
+"""The kinds of jobs: one entry a kind, by the verb in its journals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from perfbisect.bisect.kind import BISECT
+from perfbisect.compare.kinds import CHECK, COMPARE, RUN
+from perfbisect.errors import UsageError
+from perfbisect.jobs.documents import Document
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import Event, read
+from perfbisect.jobs.kind import AnyKind
+from perfbisect.jobs.plans import plan_data
+from perfbisect.model.metric import parse_metric
+
+KINDS: Final[Mapping[str, AnyKind]] = {
+    "run": RUN,
+    "compare": COMPARE,
+    "check": CHECK,
+    "bisect": BISECT,
+}
+
+
+def kind_of(events: Sequence[Event]) -> AnyKind:
+    """The kind of the job with this journal.
+
+    :raises UsageError: it has no plan, or one of a kind that is not known here.
+    """
+    verb = plan_data(events).get("verb")
+    kind = KINDS.get(str(verb))
+    if kind is None:
+        raise UsageError(
+            f"the job's plan cannot be read: no kind of job is called {verb!r}",
+            next_step=f"the perfbisect that began it; this one has {', '.join(KINDS)}",
+        )
+    return kind
+
+
+def read_document(job: Job, metric: str | None = None) -> tuple[AnyKind, Document]:
+    """The kind and the document of a job; of some kinds also as if another metric had been asked for.
+
+    :raises UsageError: its journal cannot be read, or has nothing of that metric.
+    """
+    events = read(job.journal).events
+    kind = kind_of(events)
+    document: Document
+    if metric is None:
+        document = kind.document(job, events)
+    elif kind.document_for_metric is None:
+        raise UsageError(
+            f"job {job.id} is a {kind.plan.noun}: its report has every metric",
+            next_step=f"perfbisect report {job.id}",
+        )
+    else:
+        document = kind.document_for_metric(job, events, parse_metric(metric))
+    return kind, document

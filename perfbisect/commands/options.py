@@ -1,0 +1,156 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from perfbisect.commands.invocation import Measuring, Working
+from perfbisect.common.durations import parse_minutes, parse_share
+
+if TYPE_CHECKING:
+    _Base = click.ParamType[float]
+else:  # generic only from click 8.2 on
+    _Base = click.ParamType
+
+
+class Typed(_Base):
+    """A number with its unit, read by a function that says what is wrong with it."""
+
+    def __init__(self, name: str, read: Callable[[str], float]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float | int):
+            return value
+        try:
+            return self._read(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Minutes(Typed):
+    """A duration, as minutes."""
+
+    def __init__(self) -> None:
+        super().__init__("duration", parse_minutes)
+
+
+class Percent(Typed):
+    """A part of the whole, as a share."""
+
+    def __init__(self) -> None:
+        super().__init__("percent", parse_share)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+state = click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    help="Folder of jobs.  [default: $PERFBISECT_STATE or the user's state folder]",
+)
+repo = click.option(
+    "--repo", type=click.Path(path_type=Path), help="Git repository under test.  [default: the current one]"
+)
+cell = click.argument("cell", required=False)
+env = click.option(
+    "--env", "env", metavar="SPEC", help="How a change gets an environment, e.g. overlay:NAME==V,base=REV."
+)
+client = click.option(
+    "--client",
+    metavar="SPEC",
+    help="Environment of the load generator on all sides, or 'change' for each change's own.",
+)
+metric = click.option(
+    "--metric", metavar="M", help="Metric to judge, e.g. ttft:p99.  [default: the cell's headline]"
+)
+variant = click.option("--variant", metavar="NAME", help="Variant of the cell, on all sides.")
+constraints = click.option(
+    "--constraints", type=click.Path(path_type=Path), help="File that pins versions of dependencies."
+)
+exclude_newer = click.option(
+    "--exclude-newer", metavar="DAY", help="Take dependencies as they were on this day, e.g. 2026-11-01."
+)
+machine = click.option(
+    "--machine",
+    metavar="PROFILE",
+    help="Kind of machine: cuda, cpu, ascend or a file.  [default: cuda where nvidia-smi is, else cpu]",
+)
+wait = click.option(
+    "--wait", type=Minutes(), help="Wait so long for devices or cores that somebody uses.  [default: not]"
+)
+timeout = click.option("--timeout", type=Minutes(), help="Wait no longer than this.  [default: for ever]")
+verbose = click.option("-v", "--verbose", is_flag=True, help="Tell every phase of every launch.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Tell nothing but the result, and errors.")
+detach = click.option(
+    "--detach",
+    is_flag=True,
+    help="Go on without this shell; return once the job has begun. `status --wait` follows it.",
+)
+full = click.option(
+    "--full", is_flag=True, help="With --json: all of every list, not its first or last items."
+)
+
+
+def workers(function: _Function) -> _Function:
+    """Launches beside each other."""
+    return click.option(
+        "--workers",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Launches at once, each on devices and cores of its own.",
+    )(function)
+
+
+as_in = click.option(
+    "--as-in",
+    metavar="TEXT",
+    help="A report's commands or result file, or @FILE: refuse a cell that is not the report's.",
+)
+
+
+_WORKING = (wait, repo, state, detach, verbose, quiet, full, as_json)
+_ENVIRONMENT = (repo, state, env, client)
+_MACHINE = (constraints, exclude_newer, machine, wait, detach, verbose, quiet, full, as_json)
+
+
+def working(function: _Function) -> _Function:
+    """Options of commands that work on a job: ``working``, a :class:`Working`, is passed."""
+    return _bundled(function, "working", Working, _WORKING)
+
+
+def measuring(function: _Function) -> _Function:
+    """Options of commands that measure: ``measuring``, a :class:`Measuring`, is passed."""
+    return _bundled(function, "measuring", Measuring, (*_ENVIRONMENT, metric, variant, as_in, *_MACHINE))
+
+
+def measuring_a_claim(function: _Function) -> _Function:
+    """Those of a command whose file says metric and variants: :func:`measuring` without them."""
+    return _bundled(function, "measuring", Measuring, (*_ENVIRONMENT, *_MACHINE))
+
+
+def _bundled(
+    function: _Function, name: str, kind: type[Working], options: Sequence[Callable[[Any], Any]]
+) -> _Function:
+    """Passes the options that are fields of ``kind`` as one value, and the others as they are."""
+    own = {field.name for field in fields(kind)}
+
+    @functools.wraps(function)
+    def call(**typed: Any) -> Any:
+        value = kind(**{key: typed.pop(key) for key in own & typed.keys()})
+        return function(**typed, **{name: value})
+
+    command: Any = call
+    for option in reversed(options):
+        command = option(command)
+    return cast(_Function, command)

@@ -1,0 +1,94 @@
+"""What goes where: one JSON document on standard output, everything else for people on standard error."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfbisect.commands.invocation import Working
+from perfbisect.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfbisect.jobs.documents import Document
+
+_FILE = re.compile(r"@\S+")
+"""A whole text of one word: a report that begins by addressing somebody has more."""
+
+
+def report_text(typed: str) -> str:
+    """The text of a report, or the one in the file that ``@FILE`` names.
+
+    A bare path of a file that is there is refused, unless it is the name of a result: that says all.
+
+    :raises UsageError: the file cannot be read, or the @ is missing.
+    """
+    if _FILE.fullmatch(typed):
+        return _read(Path(typed[1:]).expanduser())
+    if "\n" not in typed and not typed.endswith(".json") and _is_file(typed):
+        raise UsageError(
+            f"{typed!r} is the name of a file, not what a report says",
+            where=typed,
+            next_step=f"write an @ before it: @{typed}",
+        )
+    return typed
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"the report cannot be read: {error}", where=path, next_step="@FILE names a file of text"
+        ) from None
+
+
+UNDONE = "next: the same command without --dry-run"
+"""The last line of what a dry run shows."""
+
+
+def say(text: str) -> None:
+    """A line for a person, on standard error."""
+    click.echo(text, err=True)
+
+
+def teller(working: Working) -> Callable[[str], None]:
+    """Says what happens meanwhile; nothing with ``--quiet``."""
+    return (lambda _: None) if working.quiet else say
+
+
+def emit(document: Document, lines: Iterable[str], *, as_json: bool, full: bool = False) -> None:
+    """The result of a verb: its document with ``--json``, else its lines, on standard output.
+
+    ``full``: with all that is in the document's lists, however long they are.
+    """
+    if as_json:
+        click.echo((document if full else document.brief()).text())
+        return
+    show(lines)
+
+
+def show(lines: Iterable[str], *, err: bool = False) -> None:
+    """Lines for a person: no wider than the terminal, whole where there is none."""
+    if not (sys.stderr if err else sys.stdout).isatty():
+        for text in lines:
+            click.echo(text, err=err)
+        return
+    from perfbisect.report.wrap import fitted
+
+    width = shutil.get_terminal_size().columns
+    for text in lines:
+        for row in fitted(text, width):
+            click.echo(row, err=err)

@@ -1,0 +1,44 @@
+"""What a plan says of its repository and of the slots that it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfbisect.cells.settings import FILE
+from perfbisect.commands.workspace import Place
+from perfbisect.jobs.settings import Setting
+from perfbisect.machine.slots import Slot
+
+
+def repository_notes(place: Place, setting: Setting) -> tuple[str, ...]:
+    """What a reader must know of the repository; ``perfbisect.yaml`` in it is ours and no change."""
+    ours = (".", f":(exclude,top){FILE}")
+    if setting.repository and place.repository is not None and place.repository.is_dirty(*ours):
+        return ("the work tree has uncommitted changes: they are not measured and not touched",)
+    return ()
+
+
+def slot_notes(slots: Sequence[Slot]) -> tuple[str, ...]:
+    """Where the launches run, where that is not simply the whole machine."""
+    notes = []
+    if any(slot.env and not slot.devices for slot in slots):
+        notes.append("the cell reserves no device (gpus: 0): its engine sees none of those that are here")
+    for slot in slots:
+        parts = [f"devices {', '.join(slot.devices)}"] if slot.devices else []
+        if slot.cores:
+            server, client = spans(slot.server_cores), spans(slot.client_cores)
+            parts.append(f"cores {server} for the server, {client} for the client")
+        if slot.name:
+            notes.append(f"slot {slot.name}: {'; '.join(parts)}")
+    return tuple(notes)
+
+
+def spans(cores: Sequence[int]) -> str:
+    """``0-3,8``: processors as the kernel lists them."""
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and core == parts[-1][-1] + 1:
+            parts[-1].append(core)
+        else:
+            parts.append([core])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

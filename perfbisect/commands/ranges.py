@@ -1,0 +1,89 @@
+"""From what was typed to a range: releases of a package, its budget, prior weights of its positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from perfbisect.bisect.plan import Position
+from perfbisect.changes.releases import between, published
+from perfbisect.commands.workspace import Place
+from perfbisect.common.durations import parse_minutes
+from perfbisect.errors import UsageError
+from perfbisect.model.change import History
+from perfbisect.model.costs import Costs
+
+_DEFAULT_BUDGET = 900.0
+
+
+def budget_minutes(place: Place, typed: float | None) -> float:
+    """Minutes of measuring: typed, of ``perfbisect.yaml``, or fifteen hours.
+
+    :raises UsageError: ``perfbisect.yaml`` says what is no duration.
+    """
+    if typed is not None:
+        return typed
+    if place.settings.budget is None:
+        return _DEFAULT_BUDGET
+    try:
+        return parse_minutes(place.settings.budget)
+    except ValueError as error:
+        raise UsageError(f"budget: {error}", where=place.root / "perfbisect.yaml") from None
+
+
+def releases(
+    package: str, good: str, bad: str, versions: str | None, names: tuple[str, str] = ("good", "bad")
+) -> History:
+    """The releases of a package from good to bad: those named, or those of the registry.
+
+    :raises RevisionError: an end is no release, or they are the same or the wrong way round.
+    :raises MachineError: the registry cannot be asked.
+    """
+    known = (
+        tuple(part.strip() for part in versions.split(",") if part.strip())
+        if versions
+        else published(package)
+    )
+    return between(package, known, good, bad, names)
+
+
+def costs(environment: str) -> Costs:
+    """Minutes expected of a build, by the kind of environment; launches and runs as the method has them."""
+    build = {"overlay": 0.1, "existing": 0.0, "release": 1.5}.get(environment.partition(":")[0], 4.0)
+    return Costs(build=build)
+
+
+def weigh(place: Place, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
+    """Prior weights of positions by the files that their changes touch, or by the commits that a file names.
+
+    :raises LocatedError: the file is wrong.
+    """
+    from perfbisect.changes.priors import load_commit_weights, load_weights, position_weights, weights
+
+    commits = load_commit_weights(path)
+    if commits is not None:
+        return lambda positions: position_weights(
+            [[change.source for change in position.changes] for position in positions], commits
+        )
+    rules, repository = load_weights(path), place.needed_repository()
+
+    def of(positions: Sequence[Position]) -> tuple[float, ...]:
+        files = repository.files_of(change.id for position in positions for change in position.changes)
+        touched = [
+            tuple(name for change in position.changes for name in files.get(change.id, ()))
+            for position in positions
+        ]
+        return weights(touched, rules)
+
+    return of
+
+
+def deploy(place: Place) -> Callable[[str, str], str | None]:
+    """(commit, path) -> the blob there: whether a file differs between two commits."""
+
+    def blob(sha: str, path: str) -> str | None:
+        if place.repository is None:
+            return None
+        return place.repository.blobs(sha, path).get(path)
+
+    return blob

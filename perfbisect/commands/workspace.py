@@ -1,0 +1,120 @@
+"""Where things are: state, cache, the repository under test, and the defaults that stand in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfbisect.commands.invocation import Measuring
+from perfbisect.errors import PerfbisectError, RevisionError, UsageError
+
+if TYPE_CHECKING:
+    from perfbisect.cells.settings import Settings
+    from perfbisect.changes.git import Repository
+    from perfbisect.jobs.folders import Jobs
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folders of one invocation. ``repository``: None where none was named and we are in none."""
+
+    state: Path
+    cache: Path
+    settings: Settings
+    repository: Repository | None
+    root: Path
+    machine: str | None = None
+    """The kind of machine, as it was typed."""
+
+    @property
+    def jobs(self) -> Jobs:
+        from perfbisect.jobs.folders import Jobs
+
+        return Jobs(self.state)
+
+    def needed_repository(self) -> Repository:
+        """:raises RevisionError: no repository was named and the current folder is in none."""
+        if self.repository is None:
+            raise RevisionError(
+                f"no repository was named, and {Path.cwd()} is in none", next_step="add --repo PATH"
+            )
+        return self.repository
+
+    def setting(self, name: str, typed: str | None) -> str | None:
+        """What was typed, else what ``perfbisect.yaml`` says."""
+        value: str | None = typed if typed is not None else getattr(self.settings, name)
+        return value
+
+    def path(self, name: str, typed: Path | None) -> Path | None:
+        """A path that was typed, else one of ``perfbisect.yaml``, which is relative to that file."""
+        return typed if typed is not None else self.settings.path(name, self.root)
+
+
+def place(*, repo: Path | None = None, state: Path | None = None, machine: str | None = None) -> Place:
+    """Finds state and cache: typed, then the environment, then ``perfbisect.yaml``, then the user's folders.
+
+    :raises RevisionError: ``repo`` is not a git repository.
+    :raises UsageError: ``perfbisect.yaml`` is wrong.
+    """
+    import platformdirs
+
+    from perfbisect.cells.settings import load_settings
+    from perfbisect.changes.git import Repository
+
+    repository: Repository | None = None
+    if repo is not None:
+        repository = Repository.open(repo)
+    else:
+        try:
+            repository = Repository.open(Path.cwd())
+        except PerfbisectError:
+            repository = None
+    root = repository.path if repository else Path.cwd()
+    settings = load_settings(root if repository else None)
+    environment = os.environ.get("PERFBISECT_STATE"), os.environ.get("PERFBISECT_CACHE")
+    found_state = (
+        state
+        or (Path(environment[0]) if environment[0] else None)
+        or settings.path("state", root)
+        or platformdirs.user_state_path("perfbisect")
+    )
+    found_cache = (
+        (Path(environment[1]) if environment[1] else None)
+        or settings.path("cache", root)
+        or platformdirs.user_cache_path("perfbisect")
+    )
+    cache = found_cache.absolute()
+    return Place(
+        found_state.absolute(),
+        cache,
+        settings,
+        with_objects(repository, cache) if repository else None,
+        root,
+        machine,
+    )
+
+
+def place_of(typed: Measuring) -> Place:
+    """The place of a verb that measures. Raises what :func:`place` does."""
+    return place(repo=typed.repo, state=typed.state, machine=typed.machine)
+
+
+def with_objects(repository: Repository, cache: Path) -> Repository:
+    """The repository with a folder of ours for objects that it must not get: reverted commits."""
+    import dataclasses
+    import hashlib
+
+    name = hashlib.sha256(str(repository.path).encode()).hexdigest()[:16]
+    return dataclasses.replace(repository, objects=cache / "objects" / name)
+
+
+def needed(value: str | None, option: str, example: str) -> str:
+    """:raises UsageError: nothing was typed and nothing stands in ``perfbisect.yaml``."""
+    if value is None:
+        raise UsageError(
+            f"{option} is missing, and perfbisect.yaml of the repository does not say it",
+            next_step=f"add {option}, for example: {example}",
+        )
+    return value

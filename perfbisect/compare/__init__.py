@@ -1,0 +1,1 @@
+"""Comparisons, checks and runs: verdict, job and report."""

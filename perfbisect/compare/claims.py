@@ -1,0 +1,144 @@
+"""Claim files: what somebody said of a change, in a form that can be measured."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from perfbisect.common.yaml_source import load, validate
+from perfbisect.model.cell import Words
+from perfbisect.model.metric import MetricRef, check_metrics, parse_metric
+
+Settled = Literal["holds", "refuted", "inconclusive"]
+
+_NUMBER = r"[+-]?\d+(?:\.\d+)?"
+_ONE = re.compile(rf"^(?P<sign>>=|<=|>|<)\s*(?P<value>{_NUMBER})\s*%$")
+_RANGE = re.compile(rf"^(?P<low>{_NUMBER})\s*%?\s*(?:\.\.|to)\s*(?P<high>{_NUMBER})\s*%$")
+
+
+@dataclass(frozen=True)
+class Change:
+    """The effects B / A - 1, in the metric's own direction, that a claim allows: ``low`` to ``high``."""
+
+    text: str
+    low: float
+    high: float
+
+    def settles(self, low: float, high: float) -> Settled:
+        """What an interval of the effect says: it lies within the claim, apart from it, or across."""
+        if math.isnan(low) or math.isnan(high):
+            return "inconclusive"
+        if self.low <= low and high <= self.high:
+            return "holds"
+        return "refuted" if high < self.low or low > self.high else "inconclusive"
+
+
+def no_worse(share: float, sign: int) -> Change:
+    """The effects of a change that is worse by no more than a share; ``sign`` is +1 where larger is worse."""
+    if sign > 0:
+        return Change(f"<= {100 * share:g} %", -math.inf, share)
+    return Change(f">= {-100 * share:g} %", -share, math.inf)
+
+
+def parse_change(text: str) -> Change:
+    """``>= 3 %``, ``<= -8%``, ``3 .. 15 %``, ``-1 to 1 %``: in per cent of A, as the metric itself counts.
+
+    So faster is ``<= -8 %`` of a latency and ``>= 8 %`` of a throughput.
+
+    :raises ValueError: none of these forms, or a range that is empty.
+    """
+    words = text.strip()
+    if one := _ONE.match(words):
+        value = float(one["value"]) / 100
+        above = one["sign"].startswith(">")
+        return Change(words, value if above else -1.0, math.inf if above else value)
+    if pair := _RANGE.match(words):
+        low, high = float(pair["low"]) / 100, float(pair["high"]) / 100
+        if low < high:
+            return Change(words, low, high)
+        raise ValueError(f"{words!r} is empty: the smaller number stands first")
+    raise ValueError(f"{words!r} is no change; write '>= 3 %', '<= -8 %' or '3 .. 15 %'")
+
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Expected(BaseModel):
+    """``change``: B / A - 1 of the metric, in its own direction; ``guards``: metrics that must not move."""
+
+    model_config = _STRICT
+
+    metric: str
+    change: str
+    guards: Words = ()
+
+    _known_metrics = field_validator("metric", "guards")(check_metrics)
+
+    @field_validator("change")
+    @classmethod
+    def _form(cls, value: str) -> str:
+        parse_change(value)
+        return value
+
+    @property
+    def ref(self) -> MetricRef:
+        """The metric that the claim speaks of."""
+        return parse_metric(self.metric)
+
+    @property
+    def range(self) -> Change:
+        """The effects that the claim allows."""
+        return parse_change(self.change)
+
+
+class Claim(BaseModel):
+    """A claim with its source: who said it, and where it can be read.
+
+    ``a`` and ``b`` are changes as the command line takes them (``REV``, ``REV+variant``); ``cells`` are names
+    or files of cells. ``needs``: what a machine must have, in words, where it is more than the cells say.
+    """
+
+    model_config = _STRICT
+
+    claim: str = Field(min_length=1)
+    source: str = Field(min_length=1)
+    cell: str | None = None
+    cells: Words = ()
+    a: str = Field(min_length=1)
+    b: str = Field(min_length=1)
+    expect: Expected
+    needs: str = ""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Claim:
+        if (self.cell is None) == (not self.cells):
+            raise ValueError("say which workload: cell, or cells, and not both")
+        if self.a == self.b:
+            raise ValueError(f"a and b are the same change, {self.a!r}")
+        return self
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """The cells, however they were written."""
+        return self.cells if self.cell is None else (self.cell,)
+
+    def cells_beside(self, file: Path) -> tuple[str, ...]:
+        """The cells as they are loaded: a file beside the claim before a name."""
+        return tuple(
+            str(file.parent / name) if (file.parent / name.partition("@")[0]).is_file() else name
+            for name in self.workloads
+        )
+
+
+def load_claim(path: Path) -> Claim:
+    """The claim in a file.
+
+    :raises UsageError: the file cannot be read.
+    :raises LocatedError: a key, metric or change that is wrong: file, line, field, what is allowed.
+    """
+    return validate(load(path), Claim)

@@ -1,0 +1,194 @@
+"""``perfbisect run``: launches of one change, as one would measure it by hand, but written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import ClassVar, Literal
+
+from perfbisect.environments.base import Builder
+from perfbisect.errors import BuildError, UsageError
+from perfbisect.jobs.capabilities import runs_per_launch
+from perfbisect.jobs.documents import (
+    RunDocument,
+    RunMetricDocument,
+    cell_document,
+    change_document,
+    commands_document,
+    launch_document,
+    metric_document,
+    minutes_document,
+    reported_value,
+    spread,
+    versions,
+)
+from perfbisect.jobs.events import Ended, Launched
+from perfbisect.jobs.folders import Job, finished
+from perfbisect.jobs.journal import Event, Journal
+from perfbisect.jobs.plans import JobPlan, cell_data, cell_of, require_plan
+from perfbisect.jobs.replay import Launch, launches, saved
+from perfbisect.jobs.runner import Order, Tools, clear_up
+from perfbisect.jobs.sequential import one_by_one, plainly_told
+from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.workers import Crew
+from perfbisect.model.attempt import Attempt, key
+from perfbisect.model.cell import Cell
+from perfbisect.model.change import Change
+from perfbisect.model.metric import MetricRef, parse_metric
+
+
+class RunPlan(JobPlan):
+    """``perfbisect run``: launches of one change."""
+
+    noun: ClassVar[str] = "run"
+    verb: Literal["run"] = "run"
+    change: Change
+    launches: int
+    runs: int
+    told: tuple[str, ...] = ()
+
+
+def make_run_plan(
+    *,
+    cell: Cell,
+    change: Change,
+    builder: Builder,
+    metric: MetricRef,
+    setting: Setting,
+    launches: int,
+    runs: int,
+    told: Sequence[str] = (),
+) -> RunPlan:
+    """The plan of ``perfbisect run``: so many launches with so many runs each.
+
+    :raises UsageError: several runs a launch, of an engine whose caches cannot be emptied between them,
+        or an environment that does not fit the change.
+    :raises BuildError: the change cannot be built.
+    """
+    refusal = builder.refuses(change)
+    if refusal is not None and refusal.error:
+        raise UsageError(refusal.reason, next_step="mend --env")
+    if refusal is not None:
+        raise BuildError(
+            f"{change.short} cannot be built: {refusal.reason}", next_step="choose another --env or --at"
+        )
+    if runs > 1 and runs_per_launch(cell) == 1:
+        raise UsageError(
+            f"cell {cell.name}: the engine's caches cannot be emptied between runs, so a launch has one run",
+            next_step="ask for more launches instead: --launches",
+        )
+    return RunPlan(
+        cell=cell_data(cell),
+        digest=cell.digest,
+        setting=setting,
+        metric=str(metric),
+        change=change,
+        launches=launches,
+        runs=runs,
+        told=tuple(told),
+    )
+
+
+def run(job: Job, tools: Tools, *, until: int | None = None) -> RunDocument:
+    """Goes on with a run, new or resumed, until all its launches are measured. Hold the job meanwhile.
+
+    ``until``: stop, unfinished, as soon as so many are.
+
+    :raises BuildError, ServerError: the change cannot be built or served.
+    :raises ClientError, MachineError: they failed too often; the job can be resumed.
+    :raises Interrupted: Ctrl-C or a stop.
+    """
+    with Journal(job.journal, clock=tools.clock) as journal:
+        plan = require_plan(job, journal.events, RunPlan)
+        if not finished(journal.events):
+            clear_up(job, journal, tools)
+            cell = cell_of(plan)
+            with Crew(job, journal, tools, cell) as crew:
+                course = _Launches(plan, cell, plan.launches if until is None else min(until, plan.launches))
+                one_by_one(job, journal, tools, crew, course)
+            if course.most == plan.launches:
+                journal.append("verdict", {"word": "measured"})
+        document = run_document(job, journal.events)
+    tools.sink(Ended(document))
+    return document
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """So many launches of one change."""
+
+    plan: RunPlan
+    served: Cell
+    most: int
+    advice: str = "read the log; another --at or --env may do"
+
+    def next(self, seen: Sequence[Launch]) -> Order | str:
+        done = sum(x.end == "finished" for x in seen)
+        if done >= self.most:
+            return ""
+        why = f"launch {done + 1} of {self.plan.launches}"
+        return Order(0, self.plan.change, "run", self.plan.runs, why)
+
+    def cell(self, _: Order) -> Cell:
+        return self.served
+
+    def name(self, _: Order) -> str:
+        return f"change {self.plan.change.short}"
+
+    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
+        """Whatever was measured is shown."""
+
+    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
+        return plainly_told(ended, seen, order, self.plan.ref, 0.0)
+
+
+def run_document(job: Job, events: Sequence[Event]) -> RunDocument:
+    """What was measured so far. :raises UsageError: the journal holds no run, or one that cannot be read."""
+    plan = require_plan(job, events, RunPlan)
+    cell, seen, metric = cell_of(plan), launches(events), plan.ref
+    attempts = [x.attempt for x in seen if x.end == "finished" and x.attempt is not None]
+    return RunDocument(
+        job=job.id,
+        finished=finished(events),
+        change=change_document(plan.change),
+        cell=cell_document(cell, metric),
+        headline=metric_document(metric),
+        environment=plan.setting.environment,
+        client=plan.setting.instrument,
+        metrics=_metrics(attempts, metric),
+        launches=tuple(launch_document(x, plan.change, metric) for x in seen),
+        minutes=minutes_document(seen, 0.0, saved(events, seen)),
+        reproduce=commands_document(cell, plan.setting, plan.change, attempts[-1] if attempts else None),
+        versions=versions(plan.setting, seen),
+        told=plan.told,
+        folder=str(job.path),
+    )
+
+
+def _metrics(attempts: Sequence[Attempt], headline: MetricRef) -> tuple[RunMetricDocument, ...]:
+    """The headline first, then every metric that was reported, with its unit."""
+    names = dict.fromkeys([key(headline), *(n for a in attempts for r in a.runs for n in sorted(r.values))])
+    found = [_metric(attempts, name) for name in names]
+    return tuple(document for document in found if document is not None)
+
+
+def _metric(attempts: Sequence[Attempt], name: str) -> RunMetricDocument | None:
+    try:
+        metric = parse_metric(name)
+    except UsageError:
+        return None
+    values = [v for v in (reported_value(a, metric) for a in attempts) if v is not None]
+    if not values:
+        return None
+    within = [s for s in (spread(a, metric) for a in attempts) if s is not None]
+    return RunMetricDocument(
+        name=name,
+        display=metric_document(metric).display,
+        unit=metric.metric.unit,
+        median=median(values),
+        low=min(values),
+        high=max(values),
+        launches=tuple(values),
+        within=median(within) if within and metric.statistic in ("", "median") else None,
+    )

@@ -1,1 +1,0 @@
-"""Files -> values, with line numbers."""

@@ -1,1 +1,0 @@
-"""Values in, values out: no clock, randomness, file, process, network or git."""

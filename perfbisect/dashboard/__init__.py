@@ -1,0 +1,1 @@
+"""The static site over series, alerts and bisections."""

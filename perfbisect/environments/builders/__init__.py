@@ -1,0 +1,1 @@
+"""Builders of environments, one kind a module."""

@@ -1,0 +1,38 @@
+"""Is an attempt a measurement of its job: is its metric there, can it be compared with the others?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.jobs.replay import Launch, in_order
+from perfbisect.model.attempt import Attempt, comparable, key
+from perfbisect.model.metric import MetricRef
+
+
+def admit(
+    attempt: Attempt, seen: Sequence[Launch], metric: MetricRef, advice: str = "measure all of a bisection"
+) -> None:
+    """Refuses what is no measurement of its job; ``advice``: what to measure alike, in the error's words.
+
+    :raises UsageError: the metric is not there.
+    :raises MachineError: it is not comparable with what was measured before.
+    """
+    try:
+        attempt.values(metric)
+    except KeyError:
+        reported = sorted({name for run in attempt.runs for name in run.values})
+        raise UsageError(
+            f"the client did not report {key(metric)}; it reported: {', '.join(reported)}",
+            where=attempt.folder,
+            next_step="name one of these with --metric",
+        ) from None
+    first = next(
+        (x.attempt for x in in_order(seen) if x.end == "finished" and x.attempt is not None), attempt
+    )
+    for field, left, right in comparable(first.provenance, attempt.provenance):
+        raise MachineError(
+            f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
+            where=attempt.folder,
+            next_step=f"{advice} on one machine, with one client (--client), of one cell",
+        )

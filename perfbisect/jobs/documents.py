@@ -1,0 +1,515 @@
+"""What each verb hands out as JSON: one document with a ``schema`` field. The report is made from it."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from statistics import median
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+import perfbisect
+from perfbisect.clients import CLIENTS
+from perfbisect.jobs.capabilities import EXAMPLE
+from perfbisect.jobs.replay import Launch
+from perfbisect.jobs.settings import Setting
+from perfbisect.model.attempt import Attempt, key
+from perfbisect.model.cell import Cell, echo
+from perfbisect.model.change import Change
+from perfbisect.model.metric import MetricRef
+from perfbisect.serving.families import FAMILIES
+
+_Self = TypeVar("_Self", bound="Document")
+_Long = TypeVar("_Long", bound="LongDocument")
+
+Ending = Literal["found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"]
+
+
+class Document(BaseModel):
+    """A part of a document; every field is there, whatever its value."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        serialize_by_alias=True,
+        json_schema_serialization_defaults_required=True,
+    )
+
+    def text(self) -> str:
+        """The document as indented JSON."""
+        return self.model_dump_json(indent=2, by_alias=True)
+
+    def brief(self: _Self) -> _Self:
+        """The document as a program that acts on it needs it: see :class:`LongDocument`."""
+        return self
+
+
+class LongDocument(Document):
+    """A document with lists that grow with the work: a brief one has the ends of them, and says so."""
+
+    schema_: str = Field(alias="schema")
+
+    shown: ClassVar[Mapping[str, int]] = {}
+    """List -> how many of its items are in the brief document: the first, or, below zero, the last."""
+    left_out: dict[str, int] = Field(default_factory=dict)
+    """List -> how many of its items are not here; ``--full`` brings them."""
+
+    def brief(self: _Long) -> _Long:
+        """With as much of its lists as ``shown`` says, and ``left_out`` for the rest."""
+        kept: dict[str, object] = {}
+        left: dict[str, int] = {}
+        for name, most in self.shown.items():
+            items = getattr(self, name)
+            if len(items) > abs(most):
+                kept[name] = items[:most] if most >= 0 else items[most:]
+                left[name] = len(items) - abs(most)
+        return self.model_copy(update={**kept, "left_out": {**self.left_out, **left}})
+
+
+class ChangeDocument(Document):
+    """A commit or release."""
+
+    id: str
+    short: str
+    subject: str = ""
+    date: str = ""
+    author: str = ""
+
+
+class PositionDocument(Document):
+    """A step of the range: changes whose environments are byte-identical, oldest first."""
+
+    index: int
+    changes: tuple[ChangeDocument, ...]
+
+
+class MetricDocument(Document):
+    """What is compared. ``smallest_effect`` is relative: 0.03 is three per cent."""
+
+    name: str
+    display: str
+    unit: str
+    direction: Literal["lower", "higher"]
+    smallest_effect: float
+
+
+class CellDocument(Document):
+    """What is measured: ``rows`` is the block that is shown before anything starts."""
+
+    name: str
+    family: str
+    digest: str
+    rows: tuple[tuple[str, str], ...]
+
+
+class SkipDocument(Document):
+    """A change that cannot be measured. ``known``: before anything was built, or only when it was tried."""
+
+    change: ChangeDocument
+    reason: str
+    known: Literal["before", "measured"]
+    log: str = ""
+
+
+class CommandsDocument(Document):
+    """Commands to type: the server's and the client's of one attempt, and perfbisect's own."""
+
+    change: str
+    serve: str
+    bench: str
+    perfbisect: str
+    note: str = ""
+
+
+class ExpectedDocument(Document):
+    """What a bisection will probably take and what it can see."""
+
+    launches_low: int
+    launches_high: int
+    minutes_low: float
+    minutes_high: float
+    resolves: tuple[tuple[int, float], ...]
+    """Launches a side, and the relative step that so many can tell from nothing."""
+    noise: str
+    """Which noise is assumed, in words."""
+
+
+_CHANGES = 3
+"""Changes of one position that a brief plan names."""
+
+
+class PlanDocument(LongDocument):
+    """What will be done: ``perfbisect bisect --dry-run``."""
+
+    shown: ClassVar[Mapping[str, int]] = {"positions": 30, "skips": 10}
+    schema_: Literal["perfbisect.plan/1"] = Field(default="perfbisect.plan/1", alias="schema")
+    cell: CellDocument
+    metric: MetricDocument
+    repository: str
+    environment: str
+    client: str
+    good: ChangeDocument
+    bad: ChangeDocument
+    changes: int
+    positions: tuple[PositionDocument, ...]
+    skips: tuple[SkipDocument, ...]
+    runs_per_launch: int
+    budget_minutes: float
+    expected: ExpectedDocument
+    commands: CommandsDocument
+    told: tuple[str, ...]
+
+    def brief(self) -> PlanDocument:
+        """With the first changes of a position that has many, and how the rest is seen."""
+        brief = super().brief()
+        changes = sum(max(0, len(one.changes) - _CHANGES) for one in brief.positions)
+        short = tuple(one.model_copy(update={"changes": one.changes[:_CHANGES]}) for one in brief.positions)
+        left = {**brief.left_out, **({"positions.changes": changes} if changes else {})}
+        told = brief.told
+        if left:
+            missing = ", ".join(f"{count} of {name}" for name, count in left.items())
+            told = (*told, f"left out here: {missing}; --full brings them")
+        return brief.model_copy(update={"positions": short, "left_out": left, "told": told})
+
+
+class LaunchDocument(Document):
+    """One attempt: ``value`` is that of the launch, ``values`` those of its runs, in the metric's unit."""
+
+    number: int
+    attempt: str
+    position: int
+    change: ChangeDocument
+    purpose: Literal["run", "end", "search", "confirm", "revert"]
+    why: str
+    outcome: Literal["measured", "failed", "abandoned", "running"]
+    value: float | None
+    values: tuple[float, ...]
+    spread: float | None
+    """Robust coefficient of variation over one run's requests, median over the runs."""
+    reason: str
+    fault: str
+    warnings: tuple[str, ...]
+    minutes: float
+    seconds: dict[str, float]
+    started_at: str
+    cold: bool
+    folder: str
+    log: str
+    slot: str = ""
+    """Name of the part of the machine it ran on; empty: the whole of it."""
+    at: float | None = None
+    """Minutes from the beginning of the job's first launch to that of this one; None: not known."""
+
+
+class EffectDocument(Document):
+    """A relative difference (0.1: the right side is 10 % larger) with its 95 % interval."""
+
+    left: ChangeDocument
+    right: ChangeDocument
+    effect: float
+    low: float
+    high: float
+    launches: int
+
+
+class GuardDocument(Document):
+    """A metric that must not move, in the confirming A/B: medians over launches."""
+
+    name: str
+    display: str
+    unit: str
+    left: float | None
+    right: float | None
+    moved: bool
+    note: str = ""
+
+
+class BeliefDocument(Document):
+    """What is believed at the end: probabilities by position, and the noise as seen.
+
+    No probability is told above 0.99, so those of all positions need not add up to what is left of ``none``.
+    """
+
+    none: float
+    leading: tuple[int, ...]
+    leading_probability: float
+    by_position: tuple[float, ...]
+    noise_between_runs: float
+    noise_between_launches: float
+    step: float
+    step_low: float
+    step_high: float
+
+
+class MinutesDocument(Document):
+    """Where the minutes went."""
+
+    total: float
+    budget: float
+    lost: float
+    by_phase: dict[str, float]
+    saved: float = 0.0
+    """Minutes that were not waited for, since work overlapped: imports with a start, a build with a bench."""
+
+
+class StepDocument(Document):
+    """One of several steps of a range: ``culprits`` cannot be told apart; ``confirmed``: their A/B."""
+
+    culprits: tuple[PositionDocument, ...]
+    probability: float
+    confirmed: EffectDocument
+
+
+class JobDocument(LongDocument):
+    """What the documents of all jobs that measure have in common."""
+
+    job: str
+    cell: CellDocument
+    environment: str
+    client: str
+    launches: tuple[LaunchDocument, ...]
+    minutes: MinutesDocument
+    reproduce: CommandsDocument
+    versions: dict[str, Any]
+    told: tuple[str, ...]
+    folder: str
+
+
+class ReportDocument(JobDocument):
+    """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
+
+    shown: ClassVar[Mapping[str, int]] = {
+        "launches": -4,
+        "history": 0,
+        "skips": 10,
+        "merged": 0,
+        "not_tested": 5,
+        "cherry_picks": 10,
+    }
+    schema_: Literal["perfbisect.report/1"] = Field(default="perfbisect.report/1", alias="schema")
+    outcome: Ending
+    sentences: tuple[str, ...]
+    next: str
+    probability: float
+    culprit: ChangeDocument | None
+    culprits: tuple[PositionDocument, ...]
+    parent: ChangeDocument | None
+    confirmed: EffectDocument | None
+    whole: EffectDocument | None
+    share: float | None
+    guards: tuple[GuardDocument, ...]
+    beliefs: BeliefDocument | None
+    metric: MetricDocument
+    repository: str
+    good: ChangeDocument
+    bad: ChangeDocument
+    changes: int
+    positions: int
+    history: tuple[PositionDocument, ...] = ()
+    """Every position of the range, the good end first: what ``beliefs.by_position`` counts through."""
+    skips: tuple[SkipDocument, ...]
+    merged: tuple[PositionDocument, ...]
+    not_tested: tuple[ChangeDocument, ...]
+    steps: tuple[StepDocument, ...] = ()
+    """Where every step was asked for: those that were named, in the history's order."""
+    log_differences: tuple[tuple[str, str, str], ...] = ()
+    """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
+    revert: EffectDocument | None = None
+    """The bad end against the bad end with the culprit reverted, where that was measured."""
+    revert_note: str = ""
+    """... and why it was not, where it was asked for."""
+    cherry_picks: tuple[ChangeDocument, ...] = ()
+    """Changes that only the good end's own branch has, where the step is between it and the merge base."""
+
+    def brief(self) -> ReportDocument:
+        """Without the probability of every position: those that lead are named."""
+        brief = super().brief()
+        if brief.beliefs is None or not brief.beliefs.by_position:
+            return brief
+        left = {**brief.left_out, "beliefs.by_position": len(brief.beliefs.by_position)}
+        beliefs = brief.beliefs.model_copy(update={"by_position": ()})
+        return brief.model_copy(update={"beliefs": beliefs, "left_out": left})
+
+
+class RunMetricDocument(Document):
+    """One metric over the launches: per launch the mean of its runs."""
+
+    name: str
+    display: str
+    unit: str
+    median: float
+    low: float
+    high: float
+    launches: tuple[float, ...]
+    within: float | None
+    """Robust coefficient of variation over a run's requests, median over runs; None without requests."""
+
+
+class RunDocument(JobDocument):
+    """What ``perfbisect run`` measured."""
+
+    shown: ClassVar[Mapping[str, int]] = {"launches": -8}
+    schema_: Literal["perfbisect.run/1"] = Field(default="perfbisect.run/1", alias="schema")
+    finished: bool
+    change: ChangeDocument
+    headline: MetricDocument
+    metrics: tuple[RunMetricDocument, ...]
+
+
+class ErrorDocument(Document):
+    """An error: what was tried and came back, where to look, what comes next."""
+
+    schema_: Literal["perfbisect.error/1"] = Field(default="perfbisect.error/1", alias="schema")
+    error: str
+    kind: str
+    exit_code: int
+    where: str | None
+    next: str | None
+
+
+def change_document(change: Change) -> ChangeDocument:
+    return ChangeDocument(
+        id=change.id, short=change.short, subject=change.subject, date=change.date, author=change.author
+    )
+
+
+def metric_document(metric: MetricRef) -> MetricDocument:
+    row = metric.metric
+    statistic = f", {metric.statistic}" if metric.statistic else ""
+    return MetricDocument(
+        name=str(metric),
+        display=row.display + statistic,
+        unit=row.unit,
+        direction=row.direction,
+        smallest_effect=row.smallest_effect,
+    )
+
+
+def cell_document(cell: Cell, metric: MetricRef) -> CellDocument:
+    return CellDocument(
+        name=cell.name, family=cell.family, digest=cell.digest, rows=tuple(echo(cell, metric))
+    )
+
+
+def launch_document(launch: Launch, change: Change, metric: MetricRef) -> LaunchDocument:
+    """One attempt, with its value of one metric."""
+    attempt = launch.attempt
+    values: tuple[float, ...] = ()
+    warnings: tuple[str, ...] = ()
+    if attempt is not None:
+        values = tuple(run.values[key(metric)] for run in attempt.runs if key(metric) in run.values)
+        warnings = tuple(dict.fromkeys(text for run in attempt.runs for text in run.warnings))
+    failure = attempt.failure if attempt else None
+    outcome = {"finished": "measured", "failed": "failed", "abandoned": "abandoned", None: "running"}[
+        launch.end
+    ]
+    return LaunchDocument.model_validate(
+        {
+            "number": launch.number,
+            "attempt": launch.attempt_id,
+            "position": launch.position,
+            "change": change_document(change),
+            "purpose": launch.purpose,
+            "why": launch.why,
+            "outcome": outcome,
+            "value": reported_value(attempt, metric) if attempt is not None else None,
+            "values": values,
+            "spread": spread(attempt, metric),
+            "reason": f"{failure.phase}: {failure.reason}" if failure else launch.reason,
+            "fault": failure.fault if failure else "",
+            "warnings": warnings,
+            "minutes": launch.minutes,
+            "seconds": dict(attempt.seconds) if attempt else {},
+            "started_at": launch.started_at,
+            "cold": bool(attempt and attempt.cold),
+            "folder": launch.folder,
+            "log": failure.log if failure else "",
+            "slot": launch.slot,
+            "at": launch.at,
+        }
+    )
+
+
+def spread(attempt: Attempt | None, metric: MetricRef) -> float | None:
+    """Robust coefficient of variation over a run's requests, median over the runs; None without requests."""
+    if attempt is None:
+        return None
+    known = [
+        run.spread[name] for run in attempt.runs for name in (key(metric), metric.name) if name in run.spread
+    ]
+    return median(known) if known else None
+
+
+def minutes_document(seen: Sequence[Launch], budget: float, saved: float = 0.0) -> MinutesDocument:
+    """Where the minutes went, by phase; lost are those of attempts that are no evidence."""
+    phases: dict[str, float] = {}
+    for launch in seen:
+        for phase, seconds in (launch.attempt.seconds if launch.attempt else {}).items():
+            phases[phase] = phases.get(phase, 0.0) + seconds / 60
+    lost = sum(x.minutes for x in seen if x.end != "finished" and not x.refused)
+    total = sum(x.minutes for x in seen)
+    return MinutesDocument(total=total, budget=budget, lost=lost, by_phase=phases, saved=saved)
+
+
+def commands_document(
+    cell: Cell, setting: Setting, change: Change, attempt: Attempt | None
+) -> CommandsDocument:
+    """The commands of an attempt as they ran, or, without one, as they will."""
+    server = FAMILIES[cell.family].server(cell, EXAMPLE)
+    client_env = CLIENTS[cell.client.name].env(cell)
+    serve, bench = _ran(attempt, "server", server.env), _ran(attempt, "client", client_env)
+    note = "as they ran; the whole process environment is in the attempt's attempt.json"
+    if not serve:
+        serve = " ".join([*_variables(server.env), shlex.join(("python", *server.args))])
+        note = "each attempt draws its own port and model name; python is that of the change's environment"
+    if not bench:
+        client = CLIENTS[cell.client.name]
+        arguments = client.command(
+            cell, EXAMPLE, seed=cell.seed + 1, result=PurePosixPath("result.json"), metadata={}
+        )
+        bench = " ".join([*_variables(client_env), shlex.join(("python", *arguments))])
+    return CommandsDocument(change=change.id, serve=serve, bench=bench, perfbisect=setting.typed, note=note)
+
+
+def versions(setting: Setting, seen: Iterable[Launch]) -> dict[str, Any]:
+    """With what was measured: perfbisect, engines, client, machine; several where they differ."""
+    attempts = [launch.attempt for launch in seen if launch.attempt is not None]
+    made = [attempt.provenance for attempt in attempts]
+    facts: Mapping[str, Any] = next((p.facts for p in made if p.facts), {})
+    return {
+        "perfbisect": perfbisect.__version__,
+        "python": platform.python_version(),
+        "engine": sorted({p.engine_version for p in made if p.engine_version}),
+        "client": sorted({p.client_digest for p in made if p.client_digest}),
+        "machine_class": sorted({p.machine_class for p in made if p.machine_class}),
+        "machine": facts.get("machine", {}),
+        "exclude_newer": setting.exclude_newer,
+        "constraints": setting.constraints,
+    }
+
+
+def reported_value(attempt: Attempt, metric: MetricRef) -> float | None:
+    """The value of a launch; None if a run does not report the metric, or there is no run."""
+    try:
+        return attempt.value(metric)
+    except (KeyError, ValueError):
+        return None
+
+
+def _ran(attempt: Attempt | None, which: str, named: Mapping[str, str]) -> str:
+    """A command of an attempt, with the variables that make it what it is: the engine's path, the cell's."""
+    facts = attempt.provenance.facts.get(which) if attempt else None
+    argv = facts.get("argv") if isinstance(facts, Mapping) else None
+    env = facts.get("env") if isinstance(facts, Mapping) else None
+    if not argv or not isinstance(env, Mapping):
+        return ""
+    kept = {name: str(env[name]) for name in ("PYTHONPATH", *named) if env.get(name)}
+    return " ".join([*_variables(kept), shlex.join(str(part) for part in argv)])
+
+
+def _variables(env: Mapping[str, str]) -> list[str]:
+    return [f"{name}={shlex.quote(env[name])}" for name in sorted(env)]

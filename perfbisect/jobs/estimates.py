@@ -1,0 +1,61 @@
+"""Costs and noise learnt from earlier attempts of a cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, stdev
+
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.costs import Costs
+from perfbisect.model.metric import MetricRef
+
+TYPICAL_RUNS, TYPICAL_LAUNCHES = 0.03, 0.02
+"""Noise between runs of a launch and between launches (log scale), where nothing better is known."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Between runs of one launch, between launches of one change; ``told``: where that is from."""
+
+    runs: float = TYPICAL_RUNS
+    launches: float = TYPICAL_LAUNCHES
+    told: str = "assumed: 3 % between runs of a launch, 2 % between launches; learnt as launches come in"
+
+
+def learnt_costs(attempts: Sequence[Attempt], fallback: Costs) -> Costs:
+    """Minutes of a launch and of a run as earlier attempts of this cell took them."""
+    measured = [a for a in attempts if a.runs and a.failure is None]
+    if not measured:
+        return fallback
+    launch = [
+        sum(s for phase, s in a.seconds.items() if phase not in ("build", "bench")) / 60 for a in measured
+    ]
+    run = [a.seconds.get("bench", 0.0) / 60 / len(a.runs) for a in measured]
+    return Costs(build=fallback.build, launch=median(launch), run=median(run))
+
+
+def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef) -> Noise:
+    """Noise as earlier attempts of this cell showed it; the typical one where they are too few."""
+    by_change: dict[str, list[float]] = {}
+    within: list[float] = []
+    for attempt in attempts:
+        try:
+            level = attempt.log_value(metric)
+            logs = [math.log(value) for value in attempt.values(metric)]
+        except (KeyError, ValueError):
+            continue
+        by_change.setdefault(attempt.change_id, []).append(level)
+        if len(logs) > 1:
+            within.append(stdev(logs))
+    between = [stdev(levels) for levels in by_change.values() if len(levels) > 1]
+    count = sum(len(levels) for levels in by_change.values() if len(levels) > 1)
+    if count < 4 or not within:
+        return Noise()
+    runs, launches = median(within), median(between)
+    told = (
+        f"from {count} earlier launches of this cell: {runs * 100:.1f} % between runs of a launch, "
+        f"{launches * 100:.1f} % between launches"
+    )
+    return Noise(runs, launches, told)

@@ -1,0 +1,246 @@
+"""A job's journal: JSON lines, fsynced before anything is decided on them. The truth about a job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from perfbisect.errors import LocatedError, MachineError, UsageError
+from perfbisect.measure.attempt import plain
+
+Kind = Literal[
+    "plan",
+    "started",
+    "launched",
+    "finished",
+    "failed",
+    "abandoned",
+    "voided",
+    "built",
+    "revert",
+    "job",
+    "cell",
+    "step",
+    "verdict",
+]
+
+SCHEMA: Final = 1
+KINDS: Final[frozenset[str]] = frozenset(get_args(Kind))
+
+Clock = Callable[[], datetime]
+"""Gives the time now, aware of its zone: passed in, so that a test can say when things happen."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a journal: ``seq`` counts from 0, ``time`` is ISO 8601 in UTC."""
+
+    seq: int
+    time: str
+    kind: Kind
+    data: Mapping[str, Any]
+
+    def line(self) -> str:
+        """The event as one line of JSON, with its newline.
+
+        :raises ValueError: the data hold what JSON cannot (a number that is not finite).
+        """
+        document = {
+            "schema": SCHEMA,
+            "seq": self.seq,
+            "time": self.time,
+            "event": self.kind,
+            "data": self.data,
+        }
+        return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+class NewerSchemaError(ValueError):
+    """A line was written by a later version of perfbisect."""
+
+
+def stamp(moment: datetime) -> str:
+    """A moment as the journal writes it: UTC, microseconds."""
+    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
+
+
+def parse(line: str) -> Event:
+    """One line -> an event.
+
+    :raises NewerSchemaError: the line's schema is newer than this perfbisect's.
+    :raises ValueError: not an event.
+    """
+    document = json.loads(line)
+    if not isinstance(document, dict):
+        raise ValueError("not an object")
+    version = document.get("schema")
+    if isinstance(version, bool) or not isinstance(version, int) or version < SCHEMA:
+        raise ValueError(f"schema {version!r} is not a version")
+    if version > SCHEMA:
+        raise NewerSchemaError(f"schema {version} is newer than {SCHEMA}")
+    seq, time, kind, data = (document.get(name) for name in ("seq", "time", "event", "data"))
+    if isinstance(seq, bool) or not isinstance(seq, int) or seq < 0:
+        raise ValueError(f"seq {seq!r} is not a number from 0")
+    if not isinstance(time, str) or datetime.fromisoformat(time).tzinfo is None:
+        raise ValueError(f"time {time!r} is not a time with its zone")
+    if kind not in KINDS:
+        raise ValueError(f"event {kind!r} is none of {', '.join(sorted(KINDS))}")
+    if not isinstance(data, dict):
+        raise ValueError("data is not an object")
+    return Event(seq, time, kind, data)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a journal holds: its events, how many bytes of it are whole, and the torn line behind them."""
+
+    events: tuple[Event, ...]
+    whole: int
+    torn: bytes = b""
+
+
+def read(path: Path) -> Contents:
+    """The journal as it stands, nothing changed: for whoever only looks.
+
+    A last line that was not written to its end (kill -9, a full disk) is no event and is told as torn.
+
+    :raises LocatedError: a line that is no event, with others behind it: somebody changed the file.
+    :raises UsageError: there is no journal, or a later perfbisect wrote it.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"no journal at {path}", next_step="perfbisect status") from None
+    except OSError as error:
+        raise MachineError(f"the journal cannot be read: {error}", where=path) from error
+    events: list[Event] = []
+    whole = 0
+    lines = _lines(raw)
+    for number, line in enumerate(lines):
+        last = number == len(lines) - 1
+        try:
+            if not line.endswith(b"\n"):
+                raise ValueError("the line does not end")
+            event = parse(line.decode("utf-8"))
+            if event.seq != number:
+                raise ValueError(f"seq {event.seq} where {number} must stand")
+        except NewerSchemaError as error:
+            raise UsageError(
+                f"the journal was written by a later perfbisect: {error}",
+                where=f"{path}:{number + 1}",
+                next_step="upgrade perfbisect, or start a new job",
+            ) from error
+        except (ValueError, RecursionError) as error:
+            if last:
+                return Contents(tuple(events), whole, line)
+            raise LocatedError(
+                f"not an event of a journal: {error}",
+                file=path,
+                line=number + 1,
+                next_step="put the file back as it was, or start a new job: attempts stay in their folders",
+            ) from error
+        events.append(event)
+        whole += len(line)
+    return Contents(tuple(events), whole)
+
+
+class Journal:
+    """The journal of the one process that writes it (hold the job's lock); its threads take turns.
+
+    ``torn`` is what was cut off on opening: kept beside the journal in ``journal.torn``.
+    """
+
+    def __init__(self, path: Path, *, clock: Clock) -> None:
+        """Opens or makes the journal; a torn last line is cut off.
+
+        :raises LocatedError: a broken line before the last.
+        :raises UsageError: written by a later perfbisect.
+        :raises MachineError: the disk.
+        """
+        self.path = path
+        self._clock = clock
+        contents = read(path) if path.exists() else Contents((), 0)
+        self._events = list(contents.events)
+        self.torn = contents.torn
+        try:
+            if contents.torn:
+                with path.with_suffix(".torn").open("ab") as kept:
+                    kept.write(contents.torn + (b"" if contents.torn.endswith(b"\n") else b"\n"))
+                os.truncate(path, contents.whole)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise MachineError(f"the journal cannot be opened: {error}", where=path) from error
+        self._size = contents.whole
+        self._half = False
+        self._turn = threading.Lock()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        return tuple(self._events)
+
+    def append(self, kind: Kind, data: Mapping[str, Any]) -> Event:
+        """Writes one event and waits until the disk has it.
+
+        :raises MachineError: the disk is full or failed: the journal is as it was before, nothing is lost.
+        """
+        with self._turn:
+            return self._append(kind, data)
+
+    def _append(self, kind: Kind, data: Mapping[str, Any]) -> Event:
+        event = Event(len(self._events), stamp(self._clock()), kind, plain(data))
+        line = event.line().encode("utf-8")
+        try:
+            self._cut()
+            written = 0
+            self._half = True
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+            os.fsync(self._file)
+        except OSError as error:
+            self._undo()
+            raise MachineError(
+                f"the journal's {kind!r} line could not be written: {error.strerror or error}",
+                where=self.path,
+                next_step=f"make room on the disk, then: perfbisect resume {self.path.parent.name}",
+            ) from error
+        except BaseException:  # Ctrl-C in the middle: the file says what this object says
+            self._undo()
+            raise
+        self._half = False
+        self._size += len(line)
+        self._events.append(event)
+        return event
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _undo(self) -> None:
+        """Half a line is cut off again; where even that fails, the next append or opening does it."""
+        with contextlib.suppress(OSError):
+            self._cut()
+
+    def _cut(self) -> None:
+        if self._half:
+            os.ftruncate(self._file, self._size)
+            self._half = False
+
+
+def _lines(raw: bytes) -> list[bytes]:
+    parts = raw.split(b"\n")
+    lines = [part + b"\n" for part in parts[:-1]]
+    return lines + ([parts[-1]] if parts[-1] else [])

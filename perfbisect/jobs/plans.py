@@ -1,0 +1,123 @@
+"""What every kind of job has in its plan, and how a plan is written to and read from a journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import ValidationError
+
+from perfbisect.errors import UsageError
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import Clock, Event, Journal
+from perfbisect.jobs.settings import Data, Setting
+from perfbisect.model.cell import Cell
+from perfbisect.model.metric import MetricRef, parse_metric
+
+
+class JobPlan(Data):
+    """The question of a job as data: enough to resume it from its journal alone.
+
+    A kind of job derives its own plan and fixes ``verb``, by which its journals are known.
+    """
+
+    noun: ClassVar[str] = "job"
+    """What a message calls a job of this kind."""
+    verb: str
+    cell: dict[str, Any]
+    digest: str
+    setting: Setting
+    metric: str
+
+    @property
+    def ref(self) -> MetricRef:
+        return parse_metric(self.metric)
+
+
+PlanT = TypeVar("PlanT", bound=JobPlan)
+
+
+def verb_of(plan_type: type[JobPlan]) -> str:
+    """The verb by which journals of a kind are known."""
+    return str(plan_type.model_fields["verb"].default)
+
+
+def cell_data(cell: Cell) -> dict[str, Any]:
+    """A cell as JSON values, with what its files held when it was read."""
+    data: dict[str, Any] = cell.model_dump(mode="json", by_alias=True)
+    return data
+
+
+def cell_of(plan: JobPlan) -> Cell:
+    """The cell of a plan, with the digest it had.
+
+    :raises UsageError: this version of perfbisect reads another workload from it.
+    """
+    return read_cell(plan.cell, plan.digest)
+
+
+def read_cell(data: Mapping[str, Any], digest: str) -> Cell:
+    """A cell from a plan's JSON values.
+
+    :raises UsageError: it cannot be read, or has another digest than when the job began.
+    """
+    try:
+        cell = Cell.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise UsageError(f"the job's cell cannot be read: {error}", next_step="start a new job") from error
+    if cell.digest != digest:
+        raise UsageError(
+            f"the job's cell has the digest {cell.digest} here and had {digest} when the job began",
+            next_step="go on with the version of perfbisect that began it, or start a new job",
+        )
+    return cell
+
+
+def begin(job: Job, plan: JobPlan, clock: Clock) -> None:
+    """Writes the plan into the job's journal: from here on the job can be resumed."""
+    with Journal(job.journal, clock=clock) as journal:
+        journal.append("plan", plan.model_dump(mode="json"))
+
+
+def plan_data(events: Sequence[Event]) -> Mapping[str, Any]:
+    """The plan in a journal as JSON values: the last, where a job was amended.
+
+    :raises UsageError: there is none.
+    """
+    data: Mapping[str, Any] | None = next((e.data for e in reversed(events) if e.kind == "plan"), None)
+    if data is None:
+        raise UsageError(
+            "the journal has no plan: the job ended before anything began", next_step="start a new job"
+        )
+    return data
+
+
+def find_plan(events: Sequence[Event], plan_type: type[PlanT]) -> PlanT | None:
+    """The plan in a journal; None where the job is of another kind.
+
+    :raises UsageError: there is none, or it cannot be read.
+    """
+    data = plan_data(events)
+    if data.get("verb") != verb_of(plan_type):
+        return None
+    try:
+        return plan_type.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise UsageError(f"the job's plan cannot be read: {error}", next_step="start a new job") from error
+
+
+def require_plan(
+    job: Job, events: Sequence[Event], plan_type: type[PlanT], *, next_step: str | None = None
+) -> PlanT:
+    """The plan in a journal of this kind.
+
+    :raises UsageError: the job is of another kind, or its plan cannot be read.
+    """
+    plan = find_plan(events, plan_type)
+    if plan is None:
+        raise UsageError(
+            f"job {job.id} is no {plan_type.noun}",
+            next_step=next_step or f"perfbisect report {job.id}",
+        )
+    return plan

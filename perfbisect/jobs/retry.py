@@ -1,0 +1,112 @@
+"""What follows from a failed attempt (DESIGN rule 3): wait, try again, or end the job with an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from perfbisect.errors import BuildError, ClientError, MachineError, PerfbisectError, ServerError
+from perfbisect.jobs.events import Told, Waiting
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.replay import Launch
+from perfbisect.jobs.runner import Tools
+from perfbisect.machine.slots import Slot
+
+CLIENT_FAILURES = 2
+
+
+@dataclass
+class Failures:
+    """Failures in a row, of this process: a resumed job begins anew."""
+
+    job: Job
+    tools: Tools
+    client: int = field(default=0, init=False)
+    _machine: dict[str, int] = field(default_factory=dict, init=False)
+    """Of each slot."""
+    _until: dict[str, float] = field(default_factory=dict, init=False)
+    """The second, of the tools' clock, until which a slot is left alone."""
+    _given_up: set[str] = field(default_factory=set, init=False)
+
+    def ready(self, busy: frozenset[str]) -> tuple[Slot, ...]:
+        """The slots on which something may be launched now."""
+        now = self.tools.seconds()
+        for name in [name for name, until in self._until.items() if until <= now]:
+            del self._until[name]
+        out = busy | self._given_up | set(self._until)
+        return tuple(slot for slot in self.tools.slots if slot.name not in out)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the slots that have not been given up."""
+        return tuple(slot.name for slot in self.tools.slots if slot.name not in self._given_up)
+
+    @property
+    def rest(self) -> float | None:
+        """Seconds until the next slot that is left alone may be used again; None if none is."""
+        if not self._until:
+            return None
+        return max(0.0, min(self._until.values()) - self.tools.seconds())
+
+    def wait(self) -> None:
+        """Waits until the next of them may be used again."""
+        first = min(self._until, key=lambda name: self._until[name])
+        self.tools.wait(max(0.0, self._until.pop(first) - self.tools.seconds()))
+
+    def after(self, launch: Launch) -> None:
+        """Takes an ended launch into account: a slot on which the machine failed is left alone for a while.
+
+        :raises MachineError: the machine failed once more than there are waits, on every slot.
+        :raises ClientError: the client failed twice in a row.
+        :raises PerfbisectError: a failure of ours.
+        """
+        failure = launch.attempt.failure if launch.attempt else None
+        if launch.void:
+            self._machine_failed(launch, launch.reason)
+            return
+        if failure is None:
+            self._machine.pop(launch.slot, None)
+            self.client = 0
+            return
+        where, again = self._log(launch), f"perfbisect resume {self.job.id}"
+        if failure.fault == "machine":
+            self._machine_failed(launch, f"{failure.phase}: {failure.reason}")
+        elif failure.fault == "client":
+            self.client += 1
+            if self.client >= CLIENT_FAILURES:
+                raise ClientError(
+                    f"the client failed {self.client} times in a row, in {failure.phase}: {failure.reason}",
+                    where=where,
+                    next_step=f"mend the cell or --client; or: {again}",
+                )
+        elif failure.fault == "ours":
+            raise PerfbisectError(f"{failure.phase}: {failure.reason}", where=where, next_step=again)
+
+    def broken(self, launch: Launch, what: str, advice: str) -> PerfbisectError:
+        """The error for a change that must work and does not; ``advice`` says what comes next."""
+        kind = ServerError if launch.built else BuildError
+        failure = launch.attempt.failure if launch.attempt else None
+        phase, reason = (failure.phase, failure.reason) if failure else ("launch", launch.reason)
+        does = "does not serve" if launch.built else "cannot be built"
+        return kind(f"{what} {does}: {phase}: {reason}", where=self._log(launch), next_step=advice)
+
+    def _machine_failed(self, launch: Launch, reason: str) -> None:
+        count = self._machine[launch.slot] = self._machine.get(launch.slot, 0) + 1
+        if count <= len(self.tools.backoff):
+            seconds = self.tools.backoff[count - 1]
+            self._until[launch.slot] = self.tools.seconds() + seconds
+            self.tools.sink(Waiting(seconds, reason, launch.slot))
+            return
+        self._given_up.add(launch.slot)
+        on = f" on slot {launch.slot}" if launch.slot else ""
+        if self.slots:
+            self.tools.sink(Told(f"the machine failed {count} times in a row{on}: it goes on without"))
+            return
+        raise MachineError(
+            f"the machine failed {count} times in a row{on}, in {reason}",
+            where=self._log(launch),
+            next_step=f"perfbisect doctor; then: perfbisect resume {self.job.id}",
+        )
+
+    def _log(self, launch: Launch) -> str:
+        failure = launch.attempt.failure if launch.attempt else None
+        return failure.log if failure and failure.log else str(self.job.path / launch.folder)

@@ -1,0 +1,1 @@
+"""Where a launch runs: devices, slots, leases, load."""

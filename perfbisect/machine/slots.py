@@ -1,0 +1,209 @@
+"""Slots: the disjoint parts of one machine on which launches run beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.machine import devices as all_devices
+from perfbisect.machine.devices import Gpu, Smi
+from perfbisect.machine.profile import CUDA, Machine, Profile, machine
+from perfbisect.machine.topology import Topology, parts, read_topology
+
+LEAST_CORES = 2
+"""Physical cores of a slot: one for the server, one for the client. On one they would measure each other."""
+_CLIENT_SHARE, _MOST_CLIENT = 4, 8
+"""Of a slot's physical cores every fourth is the client's, at most eight: it sends, waits and tokenizes."""
+
+Core = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A set of devices with the cores near to them.
+
+    ``devices``: UUIDs, none on a machine without; ``server_cores``, ``client_cores``: disjoint, empty where
+    nothing is pinned; ``env``: what makes an engine see these devices and no others.
+    """
+
+    name: str
+    devices: tuple[str, ...] = ()
+    server_cores: tuple[int, ...] = ()
+    client_cores: tuple[int, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """All its processors; empty where nothing is pinned."""
+        return tuple(sorted({*self.server_cores, *self.client_cores}))
+
+
+def machine_of(slot: Slot, shell: Mapping[str, str], profile: Profile = CUDA) -> Machine:
+    """The machine as an attempt on a slot has it: its class is what decides with what it is compared."""
+    return machine({**shell, **slot.env}, profile, part=len(slot.cores))
+
+
+class TooFewDevicesError(UsageError):
+    """This machine has fewer alike devices than the launches need."""
+
+
+def plan_slots(
+    here: Machine,
+    *,
+    gpus: int,
+    workers: int,
+    pin: bool | None = None,
+    avoid: Collection[str] = (),
+    everything: Sequence[Gpu] | None = None,
+    topology: Topology | None = None,
+    profile: Profile = CUDA,
+) -> tuple[Slot, ...]:
+    """``workers`` disjoint slots of ``gpus`` devices each, all of one kind, with the cores near to them.
+
+    ``here.gpus`` are the devices that the user's mask leaves, ``everything`` all of the machine: each brings
+    its share of the cores near to it, so that slots of different users do not overlap. ``avoid``: UUIDs that
+    somebody else uses: taken last. ``pin`` None: where there are several workers, or devices on the machine
+    that the slot does not have. One worker, no devices, nothing pinned: ``Slot("")``, the whole machine.
+    ``profile`` says who tells of devices. ``everything`` and ``topology`` are looked up where they are not
+    given; then devices whose memory is in use are taken last as well.
+
+    :raises UsageError: ``workers`` or ``gpus`` make no sense.
+    :raises TooFewDevicesError: there are fewer alike devices than needed.
+    :raises MachineError: there are too few cores for so many workers.
+    """
+    if workers < 1 or gpus < 0:
+        raise UsageError(f"{workers} workers with {gpus} devices each: at least 1 worker, at least 0 devices")
+    smi = profile.smi() or Smi()
+    if everything is None:
+        everything = profile.devices()
+        avoid = {*avoid, *all_devices.in_use(smi)} if gpus else avoid
+    topology = read_topology(everything, ask=smi.topology) if topology is None else topology
+    if gpus == 0:
+        return _of_cores(topology, workers, bool(pin) or workers > 1, profile.none_of(here.gpus))
+    shares = topology.shares(everything)
+    chosen = _groups(here.gpus, gpus, workers, topology, shares, set(avoid), profile.variable)
+    others = len(all_devices.usable(everything)) > gpus
+    pinned = pin if pin is not None else workers > 1 or others
+    return tuple(
+        _of_devices(group, shares, pinned, pin is True or workers > 1, profile.mask(group))
+        for group in chosen
+    )
+
+
+def _of_cores(topology: Topology, workers: int, pinned: bool, mask: Mapping[str, str]) -> tuple[Slot, ...]:
+    """``mask`` keeps an engine from the machine's devices, where it has any."""
+    if not pinned:
+        return (Slot("", env=mask),)
+    have, needed = len(topology.cores), workers * LEAST_CORES
+    if have < needed:
+        told = f" ({len(topology.processors)} processors)" if len(topology.processors) > have else ""
+        enough = have // LEAST_CORES
+        fewer = f"--workers {enough}{', on the whole machine' if enough == 1 else ''}; or " if enough else ""
+        raise MachineError(
+            f"{workers} worker(s) need {needed} physical cores, {LEAST_CORES} each (one for the server, one "
+            f"for the client: on one they would measure each other); this process may use {have}{told}",
+            next_step=f"{fewer}a machine with {needed} physical cores",
+        )
+    ordered = sorted(topology.cores, key=lambda core: (topology.node(core), core))
+    return tuple(
+        _pinned(f"cores{group[0][0]}-{group[-1][0]}", (), group, mask) for group in parts(ordered, workers)
+    )
+
+
+def _groups(
+    devices: Sequence[Gpu],
+    size: int,
+    workers: int,
+    topology: Topology,
+    shares: Mapping[str, tuple[Core, ...]],
+    avoid: Collection[str],
+    variable: str,
+) -> list[tuple[Gpu, ...]]:
+    """Groups of alike devices, within a NUMA node where that gives enough of them.
+
+    A process computes on one MIG instance at most, so groups of several are made of whole devices.
+    """
+    fitting = [gpu for gpu in devices if not gpu.mig and (size == 1 or not gpu.parent)]
+    best: list[tuple[Gpu, ...]] = []
+    for kind in dict.fromkeys((gpu.name, gpu.driver) for gpu in fitting):
+        alike = [gpu for gpu in fitting if (gpu.name, gpu.driver) == kind]
+        made = _chunks([gpu for gpu in alike if gpu.uuid not in avoid], size, topology, shares)
+        taken = {gpu for group in made for gpu in group}
+        made += _chunks([gpu for gpu in alike if gpu not in taken], size, topology, shares)
+        if len(made) > len(best):
+            best = made
+        if len(made) >= workers:
+            break
+    if len(best) < workers:
+        fewer = "ask for fewer workers, or " if workers > 1 else ""
+        raise TooFewDevicesError(
+            f"{workers} worker(s) with {size} device(s) each need {workers * size} devices of one kind; "
+            f"there {_are(devices)}" + _instances(devices, size),
+            next_step=f"{fewer}look at {variable} and the devices that the driver lists (perfbisect doctor); "
+            "--dry-run needs none",
+        )
+    return best[:workers]
+
+
+def _chunks(
+    alike: Sequence[Gpu], size: int, topology: Topology, shares: Mapping[str, tuple[Core, ...]]
+) -> list[tuple[Gpu, ...]]:
+    nodes: dict[int, list[Gpu]] = {}
+    for gpu in sorted(alike, key=lambda gpu: (gpu.index, gpu.instance or 0)):
+        share = shares.get(gpu.uuid, ())
+        nodes.setdefault(topology.node(share[0]) if share else 0, []).append(gpu)
+    made, left = [], []
+    for _, here in sorted(nodes.items()):
+        whole = len(here) // size * size
+        made += [tuple(here[start : start + size]) for start in range(0, whole, size)]
+        left += here[whole:]
+    return made + [tuple(left[start : start + size]) for start in range(0, len(left) // size * size, size)]
+
+
+def _are(devices: Sequence[Gpu]) -> str:
+    names = [gpu.name for gpu in devices]
+    told = ", ".join(f"{name} x {names.count(name)}" for name in dict.fromkeys(names))
+    return f"are {len(devices)} visible: {told}" if devices else "is none visible"
+
+
+def _instances(devices: Iterable[Gpu], size: int) -> str:
+    if size > 1 and any(gpu.parent for gpu in devices):
+        return "; a process computes on one MIG instance at most, so these do not count for several"
+    return ""
+
+
+def _of_devices(
+    group: Sequence[Gpu],
+    shares: Mapping[str, tuple[Core, ...]],
+    pinned: bool,
+    wanted: bool,
+    mask: Mapping[str, str],
+) -> Slot:
+    """``mask`` makes an engine see the group.
+
+    ``wanted``: somebody asked for pinning, or several run side by side: too few cores are an error.
+    """
+    name = "+".join(gpu.label for gpu in group)
+    uuids = tuple(gpu.uuid for gpu in group)
+    cores = sorted(core for uuid in uuids for core in shares.get(uuid, ()))
+    if pinned and len(cores) >= LEAST_CORES:
+        return _pinned(name, uuids, cores, mask)
+    if pinned and wanted:
+        raise MachineError(
+            f"{name} has {len(cores)} physical core(s) near to it that no other device shares; server and "
+            f"client need {LEAST_CORES}",
+            next_step="ask for fewer workers, or use a machine with more cores",
+        )
+    return Slot(name, uuids, env=mask)
+
+
+def _pinned(name: str, uuids: tuple[str, ...], cores: Sequence[Core], env: Mapping[str, str]) -> Slot:
+    clients = max(1, min(len(cores) // _CLIENT_SHARE, _MOST_CLIENT))
+    return Slot(
+        name,
+        uuids,
+        server_cores=tuple(sorted(cpu for core in cores[:-clients] for cpu in core)),
+        client_cores=tuple(sorted(cpu for core in cores[-clients:] for cpu in core)),
+        env=env,
+    )

@@ -1,0 +1,1 @@
+"""One attempt: build, serve, warm, measure, stop."""

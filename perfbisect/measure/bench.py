@@ -1,0 +1,217 @@
+"""One run of the client against a ready server: its numbers, what surrounded them, or whose fault it is."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from perfbisect.clients import Client
+from perfbisect.clients.runner import Runner
+from perfbisect.errors import ClientError, FaultCode, Interrupted, PerfbisectError, ServerError
+from perfbisect.measure.executor import Sink
+from perfbisect.measure.faults import BlamedError, Judge
+from perfbisect.measure.interference import Surroundings
+from perfbisect.measure.record import Record
+from perfbisect.model.attempt import RunResult
+from perfbisect.model.cell import Cell
+from perfbisect.serving.server import Server, hit_rate
+from perfbisect.system import logs, processes
+from perfbisect.system.processes import Asked, Finished
+
+_END_OF_LOG = 32768
+_LAST_WORDS = 3.0
+"""Seconds that a client has to end by itself after its server: some wait a minute for it to come back."""
+
+
+@dataclass
+class _Serving:
+    """Asked during a run, which it ends where a stop is asked for or its server has ended."""
+
+    server: Server
+    asked: Asked
+    _ended: float | None = None
+
+    def __call__(self) -> bool:
+        if self.asked():
+            return True
+        if self._ended is None and self.server.owned.exited() is not None:
+            self._ended = time.monotonic()
+        return self._ended is not None and time.monotonic() - self._ended > _LAST_WORDS
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The client, ready to be run against one server. ``limit``: seconds that one run may take."""
+
+    client: Client
+    cell: Cell
+    runner: Runner
+    server: Server
+    around: Surroundings
+    folder: Path
+    metadata: Mapping[str, str]
+    limit: float
+    judge: Judge
+    asked: Asked
+
+    def argv(self, cell: Cell, name: str, seed: int) -> tuple[str, ...]:
+        """The whole command of a run; its result goes to ``run-NAME.json``."""
+        arguments = self.client.command(
+            cell, self.server.endpoint, seed=seed, result=self.result(name), metadata=self.metadata
+        )
+        return str(self.runner.interpreter), *arguments
+
+    @property
+    def expected(self) -> dict[str, str]:
+        """What a result of this attempt says of itself."""
+        return {"model_id": self.server.endpoint.model_name, **self.metadata}
+
+    def result(self, name: str) -> Path:
+        return self.folder / f"run-{name}.json"
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"client-{name}.log"
+
+    def run(self, name: str, index: int, seed: int) -> RunResult:
+        """One run, believed: every listener ours before and after, the client's gates passed.
+
+        Run 0 is discarded: what else the machine did meanwhile does not spoil it.
+
+        :raises BlamedError: no measurement, and whose fault that is.
+        :raises MachineError: somebody else listens on the port, or used the machine.
+        :raises Interrupted: a stop was asked for.
+        """
+        with self.around.run() if index else self.around.unmeasured() as sampled:
+            run = self._run(name, index, seed)
+        return replace(run, facts={**run.facts, "sampled": sampled})
+
+    def _run(self, name: str, index: int, seed: int) -> RunResult:
+        cell = self.cell if index else self.cell.discarded
+        result, log = self.result(name), self.log(name)
+        result.unlink(missing_ok=True)
+        self.server.check_ports(f"before run {name}")
+        cache_before = self.server.prefix_cache()
+        unfinished: list[int] = []
+        try:
+            ended = self.runner.run(
+                self.argv(cell, name, seed),
+                log=log,
+                token=f"{self.runner.token}.client-{name}",
+                timeout=self.limit,
+                asked=_Serving(self.server, self.asked),
+                at_limit=lambda: unfinished.append(self.server.in_flight()),
+            )
+        except Interrupted:
+            if self.asked() or (wrong := self.server.trouble()) is None:
+                raise
+            raise self._of_the_server(wrong, "(its client went on, and was stopped)") from None
+        document = self._document(ended, result, log, sum(unfinished))
+        try:
+            run = self.client.parse(cell, document, index=index, seed=seed, expected=self.expected)
+        except ClientError as error:
+            raise self._blamed(error, log, streamed=_stream_failed(document)) from error
+        cache_after = self.server.prefix_cache()
+        self.server.check_ports(f"after run {name}")
+        rate = hit_rate(cache_before, cache_after)
+        facts = {
+            "duration": run.seconds,
+            "prefix_cache": {"before": cache_before, "after": cache_after, "rate": rate},
+        }
+        return replace(
+            run,
+            index=index,
+            seed=seed,
+            seconds=ended.seconds,
+            raw=str(result),
+            values={**run.values, **({} if rate is None else {"prefix_cache_hit_rate": rate})},
+            facts={**run.facts, **facts},
+        )
+
+    def _document(self, ended: Finished, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
+        if unfinished:
+            said = f"the server had {unfinished} requests unfinished when the limit of a run had passed"
+            hung = ServerError(said, where=self.server.owned.log, code="server_hung")
+            raise self._of_the_server(hung, f"({self.limit:.0f} s)")
+        if ended.timed_out:
+            said = f"the client did not end within {self.limit:.0f} s and was stopped"
+            raise self._failed(said, log, "client_hung")
+        if ended.code != 0:
+            signal = f"was ended by signal {-ended.code}"
+            how = signal if ended.code < 0 else f"ended with exit code {ended.code}"
+            cause = logs.cause(log)
+            said = f"the client {how}" + (f": {cause}" if cause else f"\n{logs.tail(log)}")
+            raise self._failed(
+                said, log, processes.signal_code(-ended.code) if ended.code < 0 else None, cause
+            )
+        try:
+            document = json.loads(result.read_text("utf-8"))
+        except FileNotFoundError:
+            said = logs.tail(log)
+            raise self._failed(
+                f"the client ended with exit code 0 and wrote no {result.name}\n{said}", log
+            ) from None
+        except ValueError as error:
+            raise self._failed(f"{result.name} is not JSON: {logs.neutral(str(error), 120)}", log) from error
+        if not isinstance(document, dict):
+            raise self._failed(f"{result.name} holds a {type(document).__name__}, not one result", log)
+        return document
+
+    def _failed(
+        self, message: str, log: Path, code: FaultCode | None = None, output: str = ""
+    ) -> BlamedError:
+        return self._blamed(ClientError(message, where=log, code=code, output=output), log)
+
+    def _blamed(self, error: ClientError, log: Path, *, streamed: bool = False) -> BlamedError:
+        """A client's failure is the change's if its server has died or cannot answer any more."""
+        text = logs.text_of(log, _END_OF_LOG)
+        row = self.judge.row(error, "bench", text)
+        if row.fault == "machine":
+            return BlamedError(error, row, self.judge.reason(error, "bench", text))
+        wrong = self.server.trouble()
+        if wrong is None and streamed:
+            wrong = ServerError("the server answered requests with errors", where=self.server.owned.log)
+        if wrong is not None:
+            return self._of_the_server(wrong, f"(what the client said: {error.message})")
+        return BlamedError(error, row, f"{error.message} (in the client: the server still answers)")
+
+    def _of_the_server(self, wrong: PerfbisectError, more: str) -> BlamedError:
+        """Judged by what the server says: what its client says follows from it."""
+        text = logs.text_of(self.server.owned.log, _END_OF_LOG)
+        reason = self.judge.reason(wrong, "bench", text)
+        return BlamedError(wrong, self.judge.row(wrong, "bench", text), f"{reason} {more}")
+
+
+def measure(record: Record, bench: Bench, server: Server, sink: Sink) -> None:
+    """The measured runs: caches emptied before each; where that is not possible, one run a launch.
+
+    :raises PerfbisectError: what a run raises.
+    """
+    cell, count = bench.cell, record.request.runs
+    record.facts["cache_reset"] = "yes"
+    for index in range(1, count + 1):
+        server.check_ports(f"before run {index}")
+        refused = server.reset_caches()
+        if refused:
+            if server.command.reset_requests and (wrong := server.trouble()) is not None:
+                raise wrong
+            record.facts["cache_reset"] = f"no: {refused}"
+            count = 1
+            if index > 1:
+                return
+        record.log = bench.log(str(index))
+        run = bench.run(str(index), index, cell.seed + index)
+        record.runs.append(run)
+        told = {"run": index, "of": count, "seed": run.seed, "seconds": run.seconds}
+        sink("bench", {**told, "values": dict(run.values), "warnings": run.warnings})
+        if index >= count:
+            return
+
+
+def _stream_failed(document: Mapping[str, Any]) -> bool:
+    """True if the result itself says that requests failed."""
+    failed, errors = document.get("failed"), document.get("errors")
+    return (isinstance(failed, int) and failed > 0) or (isinstance(errors, list) and any(errors))

@@ -1,0 +1,147 @@
+"""The machine around an attempt: free before it, watched during it, its slot's devices its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from perfbisect.errors import MachineError, PerfbisectError, UsageError
+from perfbisect.machine import devices, interference, torch_probe
+from perfbisect.machine.device_memory import wait_for_memory
+from perfbisect.machine.devices import Smi
+from perfbisect.machine.interference import UNJUDGED, Limits
+from perfbisect.machine.sampler import Sampler
+from perfbisect.machine.slots import Slot
+from perfbisect.measure.executor import Sink
+from perfbisect.measure.faults import RAISED, VoidError
+from perfbisect.system.ports import SharedPortError
+from perfbisect.system.processes import Asked, Process
+
+VARIABLE = "PERFBISECT_LIMITS"
+MOST_USED = 0.9
+"""Share of a device's memory that an engine takes, where its arguments do not say."""
+
+_NEXT = "nothing: it is measured again; or end what else runs there"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is watched around one attempt: its slot, and the limits beyond which it does not count."""
+
+    slot: Slot
+    limits: Limits
+    ours: Callable[[], Iterable[Process]]
+    smi: Smi | None = None
+    """Who tells of devices; None: the driver of NVIDIA."""
+
+    @contextmanager
+    def unmeasured(self) -> Iterator[dict[str, Any]]:
+        """A start, or the run that is discarded: void where an engine is on a device outside the slot, or
+        others are on its own. Load voids nothing here, but a failure under load says nothing of the change.
+
+        :raises VoidError: it is void.
+        """
+        with self._watched(replace(UNJUDGED, device_memory=self.limits.device_memory)) as facts:
+            yield facts
+
+    @contextmanager
+    def run(self) -> Iterator[dict[str, Any]]:
+        """A run is void where the machine was over a limit meanwhile. Gives the facts, filled at the end.
+
+        :raises VoidError: it is void, whether it succeeded or not.
+        """
+        with self._watched(self.limits) as facts:
+            yield facts
+
+    @contextmanager
+    def _watched(self, limits: Limits) -> Iterator[dict[str, Any]]:
+        sampler = Sampler(self.ours, slot=self.slot, smi=self.smi)
+        facts: dict[str, Any] = {}
+        try:
+            with sampler:
+                yield facts
+        except (VoidError, SharedPortError):
+            raise
+        except RAISED as error:
+            why = interference.judge(sampler.summary(), self.limits)
+            if why:
+                said = error.message if isinstance(error, PerfbisectError) else str(error)
+                where = getattr(error, "where", None)
+                raise VoidError(f"void: {why}; meanwhile: {said}", where=where, next_step=_NEXT) from error
+            raise
+        seen = sampler.summary()
+        facts |= seen.facts(self.limits)
+        why = interference.judge(seen, limits)
+        if why:
+            raise VoidError(f"void: {why}", next_step=_NEXT)
+
+
+def wait_until_free(
+    slot: Slot,
+    serve_args: Mapping[str, object],
+    *,
+    timeout: float,
+    asked: Asked,
+    sink: Sink,
+    smi: Smi | None = None,
+) -> None:
+    """Return once the slot's devices have the memory that the engine will take.
+
+    :raises MachineError: they have not in ``timeout`` seconds.
+    :raises Interrupted: ``asked`` said so.
+    """
+    if slot.devices:
+        wanted = serve_args.get("gpu-memory-utilization", MOST_USED)
+        share = float(wanted) if isinstance(wanted, int | float) else MOST_USED
+        wait_for_memory(
+            slot,
+            share=share,
+            timeout=timeout,
+            smi=smi,
+            known=None if smi is None else devices.look(smi),
+            told=lambda text: sink("wait", {"text": text}),
+            asked=asked,
+        )
+
+
+def torch_facts(
+    interpreter: Path, env: Mapping[str, str], slot: Slot, folder: Path, asked: Asked
+) -> dict[str, Any]:
+    """What torch says of itself and of the slot's devices, asked in the environment under test.
+
+    A torch that does not import or finds no device is for the engine to fail with: it may be the change's.
+
+    :raises MachineError: it sees other devices than the slot's.
+    :raises Interrupted: ``asked`` said so.
+    """
+    try:
+        found = torch_probe.probe(interpreter, env, folder, asked=asked)
+    except MachineError as error:
+        return {"problem": error.message}
+    wrong = torch_probe.disagreement(found, slot) if found.available else ""
+    if wrong:
+        raise MachineError(wrong, next_step="nvidia-smi -L shows the devices; see CUDA_VISIBLE_DEVICES")
+    return found.facts()
+
+
+def machine_limits(text: str) -> Limits:
+    """``PERFBISECT_LIMITS``: empty for the defaults, ``off``, or ``foreign_cpu=0.5,steal=off``.
+
+    :raises UsageError: another name, or no number.
+    """
+    if text.strip() == "off":
+        return UNJUDGED
+    known = {field.name for field in fields(Limits)}
+    chosen: dict[str, float | None] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        try:
+            chosen[name] = None if value == "off" and name != "burst" else float(value)
+        except ValueError:
+            raise UsageError(f"{VARIABLE}: {part!r} is not NAME=NUMBER or NAME=off") from None
+        if name not in known:
+            raise UsageError(f"{VARIABLE}: no limit {name!r}; there are {', '.join(sorted(known))}")
+    return replace(Limits(), **chosen)  # type: ignore[arg-type]

@@ -1,0 +1,256 @@
+"""Attempts on this machine: build, serve, warm, measure, stop; nothing of them stays behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+
+from perfbisect.clients.runner import Runner
+from perfbisect.environments.base import Builder, Environment
+from perfbisect.errors import Interrupted, ServerError
+from perfbisect.machine.interference import UNJUDGED
+from perfbisect.machine.interference import Limits as MachineLimits
+from perfbisect.machine.profile import CUDA, Profile
+from perfbisect.machine.slots import Slot
+from perfbisect.measure import faults, image_check
+from perfbisect.measure import record as provenance
+from perfbisect.measure.attempt import write_attempt
+from perfbisect.measure.bench import Bench, measure
+from perfbisect.measure.executor import AttemptRequest, Shared, Sink, Started, Turn
+from perfbisect.measure.interference import Surroundings, wait_until_free
+from perfbisect.measure.preparation import Preparation, Prepared, named
+from perfbisect.measure.record import Record, Turns
+from perfbisect.measure.serving import check_stages, engine_of, lay, serving, with_arguments
+from perfbisect.model.attempt import Attempt
+from perfbisect.serving.families import FAMILIES, Endpoint, Family, ServerCommand
+from perfbisect.serving.log_facts import engine_facts
+from perfbisect.serving.server import Server
+from perfbisect.system import environ, logs, ports
+from perfbisect.system.processes import Asked, never
+
+WARM_SEED_OFFSET = 1_000_003
+"""The discarded run's prompts are others than those of any measured run."""
+
+_OF_THE_SERVER = ("model_name", "server", "torch")
+"""Facts that are the same for all attempts of one server."""
+
+
+def _shell() -> dict[str, str]:
+    return dict(os.environ)
+
+
+@dataclass
+class LocalExecutor:
+    """Runs attempts on this machine; each on a slot of its own, if several threads ask at once.
+
+    ``client_environment``: the pinned client of all sides; None for the change's own. ``shell``: the user's
+    process environment, of which only what is allowed is passed on. ``asked``: True asks for a prompt end.
+    ``overlap``: the client's imports are done beside the server's start. ``limits``: what others may do on
+    the machine before a run does not count. ``profile``: what kind of machine this is.
+    """
+
+    builder: Builder
+    client_environment: Environment | None = None
+    shell: Mapping[str, str] = field(default_factory=_shell)
+    asked: Asked = never
+    overlap: bool = True
+    limits: MachineLimits = UNJUDGED
+    profile: Profile = CUDA
+
+    def __post_init__(self) -> None:
+        self._prepare = Preparation(
+            self.client_environment, self.shell, self.asked, self.overlap, self.profile
+        )
+
+    def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
+        """One attempt: every failure of the outside comes back in it; ``attempt.json`` is in its folder.
+
+        :raises Interrupted: Ctrl-C or a stop; nothing lives, and the attempt has no end.
+        :raises UsageError: the cell asks for what its family or client cannot do.
+        """
+        ((attempt, _),) = self.share((lambda: request,), started=started, sink=sink)
+        return attempt
+
+    def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
+        """See :class:`perfbisect.measure.executor.Executor`; raises what :meth:`run` does."""
+        at = Turns(turns)
+        try:
+            # Who leaves between two turns ends the server here, and hears of a Ctrl-C meanwhile.
+            with closing(self._taken(at, started, sink)) as taken:
+                for _ in taken:
+                    yield self._made(at.record, sink), True
+                    at.next()
+            yield self._made(at.record, sink), False
+        except KeyboardInterrupt:
+            request, phase = at.record.request, at.record.phase
+            raise Interrupted(f"attempt {request.id} was interrupted in phase {phase}") from None
+
+    def _taken(self, at: Turns, started: Started, sink: Sink) -> Generator[None, None, None]:
+        """Takes turn after turn; halts where one has ended and another follows."""
+        try:
+            ready = self._ready(at.record, sink)
+            while ready is None and at.more and at.record.environment is not None:
+                yield
+                ready = self._ready(at.record, sink)
+            if ready is not None:
+                yield from self._served(at, ready, started, sink)
+        except faults.RAISED as error:
+            at.record.fail(error)
+        failed = at.record
+        while failed.failure is not None and at.more:
+            yield
+            at.record.follow(failed.failure, failed.request.cell.name)
+
+    def _made(self, record: Record, sink: Sink) -> Attempt:
+        made = record.made(
+            self.shell,
+            self._prepare.slot(record.request),
+            pinned=self.client_environment is not None,
+            profile=self.profile,
+        )
+        folder = record.request.folder
+        try:
+            write_attempt(folder, made)
+        except OSError as error:
+            sink("warning", {"text": f"{folder}: attempt.json is not written: {error.strerror}"})
+        return made
+
+    def _ready(self, record: Record, sink: Sink) -> Prepared | None:
+        """What an attempt needs before its server starts; None where it fails by that."""
+        try:
+            return self._prepare.all(record, self.builder, sink)
+        except faults.RAISED as error:
+            record.fail(error)
+            return None
+
+    def _command(
+        self, request: AttemptRequest, environment: Environment, endpoint: Endpoint, slot: Slot
+    ) -> ServerCommand:
+        """What serves the attempt's cell, and how its server is probed."""
+        cell = request.cell
+        family: Family = named(FAMILIES, cell.family, "family")
+        engine = engine_of(cell, request.change, environment)
+        check_stages(cell, slot, self.profile.platform, root=engine.root)
+        return family.server(with_arguments(cell, self.profile.serve_args), endpoint, engine)
+
+    def _served(self, at: Turns, ready: Prepared, started: Started, sink: Sink) -> Iterator[None]:
+        """Starts the server, measures turn after turn; a failure that is not the server's is the turn's."""
+        record, profile, smi = at.record, self.profile, self.profile.smi()
+        request, environment, slot = record.request, ready.environment, self._prepare.slot(record.request)
+        record.phase, record.log = "launch", request.folder / "server.log"
+        record.log.unlink(missing_ok=True)
+        endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")
+        command = self._command(request, environment, endpoint, slot)
+        lay(command.files, request.folder)
+        before = profile.before(len(slot.devices), slot.env)
+        argv = (*before, str(environment.interpreter), *command.args)
+        env = environ.for_interpreter(
+            self.shell, environment.interpreter, environment.env, ready.offline, profile.env, command.env,
+            slot.env,
+        )  # fmt: skip
+        record.facts |= {"model_name": endpoint.model_name, "server": provenance.command_facts(argv, env)}
+        launched: float | None = time.monotonic()
+        wait_until_free(
+            slot,
+            with_arguments(request.cell, profile.serve_args).serve_args,
+            timeout=request.limits.memory,
+            asked=self.asked,
+            sink=sink,
+            smi=smi,
+        )
+        self._prepare.ask_torch(record, environment, env, slot)
+        common = {name: record.facts[name] for name in _OF_THE_SERVER if name in record.facts}
+        with serving(
+            lambda: at.record,
+            argv,
+            env,
+            endpoint,
+            started=started,
+            sink=sink,
+            lost=profile.lease.lost if before else (),
+        ) as owned:
+            first = server = Server(owned, endpoint, command)
+            around = Surroundings(slot, self.limits, owned.living, smi)
+            turn: Prepared | None = ready
+            while True:
+                try:
+                    if turn is not None:
+                        self._measure(at.record, turn, server, around, env, sink, launched)
+                except faults.RAISED as error:
+                    if not at.more or isinstance(error, ports.SharedPortError) or first.trouble():
+                        raise
+                    at.record.fail(error, owned)
+                if at.more and (why := first.reset_caches()):
+                    at.close()
+                    sink("warning", {"text": f"the server is not shared with the next cell: {why}"})
+                if not at.more:
+                    return
+                yield
+                launched = None
+                at.record.facts |= common
+                turn = self._ready(at.record, sink)
+                if turn is not None:
+                    server = replace(
+                        first, command=self._command(at.record.request, environment, endpoint, slot)
+                    )
+
+    def _measure(
+        self,
+        record: Record,
+        ready: Prepared,
+        server: Server,
+        around: Surroundings,
+        env: Mapping[str, str],
+        sink: Sink,
+        launched: float | None,
+    ) -> None:
+        """A turn: the cell's own first request, the discarded run, the measured ones.
+
+        ``launched``: when the server was started, which is waited for; None: it is there.
+        """
+        request, log = record.request, server.owned.log
+        cell, limits, runner = request.cell, request.limits, ready.runner
+        bench = Bench(
+            ready.client, cell, runner, server, around, request.folder,
+            {"attempt": request.id, "change": request.change.id}, limits.bench, record.judge, self.asked,
+        )  # fmt: skip
+        record.facts["client"] = provenance.command_facts(bench.argv(cell, "1", cell.seed + 1), runner.env)
+        with self._client(record, runner):
+            with around.unmeasured():
+                if launched is not None:
+                    server.wait_named(
+                        cell.ready_timeout if limits.ready is None else limits.ready, self.asked
+                    )
+                    record.seconds["launch"] = time.monotonic() - launched
+                with record.timed("first_request", log):
+                    server.first_answer(limits.first_request, self.asked)
+            record.facts["engine_log"] = engine_facts(logs.head_of(log))
+            took = record.seconds.get("launch", 0.0)
+            sink("ready", {"seconds": took, "first_request": record.seconds["first_request"]})
+            with record.timed("warm", bench.log("warm")):
+                self._prepare.ready(record, ready.client, runner)
+                warm = bench.run("warm", 0, cell.seed + WARM_SEED_OFFSET)
+            record.facts["warm"] = {"values": dict(warm.values), "warnings": warm.warnings}
+            sink("warm", {"seconds": record.seconds["warm"]})
+            with record.timed("bench"):
+                measure(record, bench, server, sink)
+            with around.unmeasured():
+                image_check.compare(record, server, env, self.asked, sink)
+
+    @contextmanager
+    def _client(self, record: Record, runner: Runner) -> Iterator[None]:
+        """The client's host, ended on every way out."""
+        try:
+            runner.begin()
+            yield
+        finally:
+            record.facts |= runner.facts()
+            if runner.plain:
+                record.plainly()
+            try:
+                runner.end()
+            except ServerError as error:
+                record.fail(error)

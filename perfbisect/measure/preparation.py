@@ -1,0 +1,269 @@
+"""What an attempt needs before its server starts; what was found out once is not asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from perfbisect.clients import CLIENTS, Client
+from perfbisect.clients.runner import Runner
+from perfbisect.environments.base import Builder, Environment
+from perfbisect.errors import Interrupted, MachineError, UsageError
+from perfbisect.machine import profile
+from perfbisect.machine.profile import CUDA, Profile
+from perfbisect.machine.slots import Slot
+from perfbisect.measure import record as provenance
+from perfbisect.measure.executor import AttemptRequest, Sink
+from perfbisect.measure.interference import torch_facts
+from perfbisect.measure.record import Instrument, Record
+from perfbisect.model.cell import LOCAL, Cell
+from perfbisect.serving.families import OFFLINE
+from perfbisect.system import environ, logs, processes
+from perfbisect.system.processes import Asked
+
+OFFLINE_WORDS = ("1", "true", "yes", "on")
+"""Values of ``HF_HUB_OFFLINE`` that keep the hub's client from the network."""
+
+_CANNOT = 3
+"""Exit code of the script where the interpreter has no client of the hub."""
+
+_SCRIPT = f"""
+import sys
+try:
+    from huggingface_hub import HfApi, snapshot_download
+except ImportError as error:
+    print(error)
+    sys.exit({_CANNOT})
+for argument in sys.argv[1:]:
+    name, _, revision = argument.partition("@")
+    try:
+        files = HfApi().list_repo_files(name, revision=revision or None)
+    except Exception as error:
+        # A machine without a way to the hub may have it all.
+        try:
+            print(snapshot_download(name, revision=revision or None, local_files_only=True), flush=True)
+            continue
+        except Exception:
+            sys.exit(f"{{type(error).__name__}}: {{error}}")
+    # Weights come in several formats; where there are safetensors, an engine reads those.
+    other = ["*.bin", "*.pt", "*.pth", "*.gguf", "*.msgpack", "*.h5", "original/*"]
+    skip = other if any(file.endswith(".safetensors") for file in files) else []
+    print(snapshot_download(name, revision=revision or None, ignore_patterns=skip), flush=True)
+"""
+
+
+def from_hub(cell: Cell) -> tuple[str, ...]:
+    """Model repositories that the cell names on a hub: ``owner/name`` or ``owner/name@revision``.
+
+    The model, the tokenizer and a draft model of speculative decoding; what lies on this machine is left out.
+    """
+    draft = cell.serve_args.get("speculative-config")
+    named = [
+        (cell.model, cell.revision.model),
+        (cell.tokenizer, cell.revision.tokenizer),
+        (draft.get("model") if isinstance(draft, Mapping) else None, None),
+    ]
+    return tuple(
+        dict.fromkeys(
+            f"{name}@{revision}" if revision else str(name)
+            for name, revision in named
+            if name and not str(name).startswith(("/", ".")) and not (revision or "").startswith(LOCAL)
+        )
+    )
+
+
+def not_here(repositories: Iterable[str], shell: Mapping[str, str]) -> tuple[str, ...]:
+    """Those that the hub's cache of this machine lacks, where the user's shell forbids to fetch them."""
+    if shell.get("HF_HUB_OFFLINE", "") not in OFFLINE_WORDS:
+        return ()
+    home = Path(shell.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(shell.get("HF_HUB_CACHE") or home / "hub")
+    missing = []
+    for repository in repositories:
+        name, _, revision = repository.partition("@")
+        snapshots = cache / f"models--{name.replace('/', '--')}" / "snapshots"
+        if not (snapshots / revision).is_dir():
+            missing.append(repository)
+    return tuple(missing)
+
+
+def data_from_hub(cell: Cell) -> bool:
+    """True if the client reads its prompts from a hub, before it loads the server: it must stay online."""
+    return bool(cell.dataset_path) and not (cell.revision.dataset or "").startswith(LOCAL)
+
+
+def fetch(
+    repositories: tuple[str, ...],
+    *,
+    interpreter: Path,
+    env: Mapping[str, str],
+    log: Path,
+    token: str,
+    timeout: float,
+    asked: Asked,
+) -> bool:
+    """Bring model repositories into the hub's cache of this machine. True if all of them are there now.
+
+    False where the interpreter has no hub client: the engine then fetches by itself, during its start.
+
+    :raises MachineError: the hub does not answer or refuses, or not within ``timeout`` seconds.
+    :raises Interrupted: a stop was asked for.
+    """
+    ended = processes.run(
+        (str(interpreter), "-c", _SCRIPT, *repositories),
+        env=env,
+        cwd=log.parent,
+        log=log,
+        token=token,
+        timeout=timeout,
+        asked=asked,
+    )
+    if ended.code == 0:
+        return True
+    if ended.code == _CANNOT:
+        return False
+    why = f"not within {timeout:.0f} s" if ended.timed_out else logs.cause(log) or logs.tail(log)
+    raise MachineError(
+        f"the hub did not give {', '.join(repositories)}: {why}",
+        where=log,
+        next_step="see HF_TOKEN, HF_ENDPOINT and HF_HOME, or put the files there and set HF_HUB_OFFLINE=1",
+        code="hub_unreachable",
+        output="" if ended.timed_out else why,
+    )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an attempt has before its server starts. ``offline``: the variables that keep all offline."""
+
+    environment: Environment
+    offline: Mapping[str, str]
+    client: Client
+    runner: Runner
+
+
+@dataclass
+class Preparation:
+    """Of all attempts of one executor; see there for what is given."""
+
+    client_environment: Environment | None
+    shell: Mapping[str, str]
+    asked: Asked
+    overlap: bool
+    profile: Profile = CUDA
+    _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
+    """Cells (digest, variant) measured once: what they need of a hub is on this machine."""
+    _instruments: dict[tuple[str, str], Instrument] = field(default_factory=dict, repr=False)
+    _plain: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
+    """Clients that cannot be run from a host, and why."""
+    _torch: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
+    """What torch told, by the packages of an environment and the slot."""
+
+    def slot(self, request: AttemptRequest) -> Slot:
+        """What it runs on: what is leased, else the whole machine, of whose devices a cell may want none."""
+        if request.slot is not None:
+            return request.slot
+        visible = profile.machine(self.shell, self.profile).gpus
+        if not request.cell.gpus:
+            return Slot("", env=self.profile.none_of(visible))
+        return Slot("", tuple(gpu.uuid for gpu in visible))
+
+    def all(self, record: Record, builder: Builder, sink: Sink) -> Prepared:
+        """The attempt's environment, what it needs of a hub, its client.
+
+        :raises PerfbisectError: one of them fails; the record has the environment if there is one.
+        """
+        request = record.request
+        client: Client = named(CLIENTS, request.cell.client.name, "client")
+        request.folder.mkdir(parents=True, exist_ok=True)
+        profile.check_room(request.folder)
+        with record.timed("build", request.folder / "build.log"):
+            environment = builder.ensure(request.change, log=record.log, timeout=request.limits.build)
+            record.environment, record.cold = environment, provenance.is_cold(environment)
+        offline = self.fetch(record, environment, sink)
+        with record.timed("build"):
+            own = {} if data_from_hub(request.cell) else offline
+            runner = self.runner(record, client, own, self.slot(request))
+        sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
+        if self.asked():
+            raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
+        return Prepared(environment, offline, client, runner)
+
+    def fetch(self, record: Record, environment: Environment, sink: Sink) -> Mapping[str, str]:
+        """Brings what the cell needs from a hub, once; returns the variables that keep all offline."""
+        request = record.request
+        cell = request.cell
+        needed = from_hub(cell)
+        if self.shell.get("HF_HUB_OFFLINE", "") in OFFLINE_WORDS:
+            return OFFLINE
+        if needed and (cell.digest, cell.variant) not in self._complete:
+            with record.timed("fetch", request.folder / "fetch.log"):
+                complete = fetch(
+                    needed,
+                    interpreter=environment.interpreter,
+                    env=environ.with_proxies(
+                        environ.for_interpreter(
+                            self.shell, environment.interpreter, environment.env, cell.env
+                        ),
+                        self.shell,
+                    ),
+                    log=record.log,
+                    token=f"{record.token}.fetch",
+                    timeout=request.limits.fetch,
+                    asked=self.asked,
+                )
+            if not complete:
+                return {}
+            self._complete.add((cell.digest, cell.variant))
+            sink("fetch", {"seconds": record.seconds["fetch"], "repositories": needed})
+        return OFFLINE if needed else {}
+
+    def ask_torch(self, record: Record, environment: Environment, env: Mapping[str, str], slot: Slot) -> None:
+        """CUDA facts, once for the packages of an environment on a slot: overlays share theirs."""
+        if not slot.devices or self.profile.source != "nvidia-smi":
+            return
+        known = (environment.packages_digest or environment.key, slot.name)
+        if known not in self._torch:
+            self._torch[known] = torch_facts(
+                environment.interpreter, env, slot, record.request.folder, self.asked
+            )
+        record.facts["torch"] = self._torch[known]
+
+    def runner(self, record: Record, client: Client, offline: Mapping[str, str], slot: Slot) -> Runner:
+        """How the client is run, its sources digested. :raises ClientError: it has none."""
+        request = record.request
+        environment = self.client_environment or record.environment
+        assert environment is not None
+        env = environ.for_interpreter(
+            self.shell, environment.interpreter, environment.env, offline, client.env(request.cell), slot.env
+        )
+        known = (environment.key, client.name)
+        if known not in self._instruments:
+            self._instruments[known] = provenance.instrument(
+                client, environment, env, request.folder, self.asked
+            )
+        own = request.change.date if self.client_environment is None else ""
+        record.instrument = replace(self._instruments[known], date=own)
+        modules = client.preload(env)
+        plain = "" if self.overlap else "asked for"
+        return Runner(
+            environment.interpreter, env, request.folder, record.token, modules,
+            cores=slot.client_cores,
+            plain=(self._plain.get(known, plain) if modules else ""),
+        )  # fmt: skip
+
+    def ready(self, record: Record, client: Client, runner: Runner) -> None:
+        """Wait for the client's imports; a client that has no host is run plainly from now on."""
+        runner.ready(record.request.limits.first_request, self.asked)
+        if runner.plain and record.environment is not None:
+            key = (self.client_environment or record.environment).key
+            self._plain[key, client.name] = runner.plain
+
+
+def named(known: Mapping[str, Any], name: str, what: str) -> Any:
+    """A family or a client by its name. :raises UsageError: there is none of it; the known ones are told."""
+    if name not in known:
+        raise UsageError(f"no {what} {name!r}; known: {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,261 @@
+"""What is known so far of one attempt under way, and the attempt that it becomes."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from perfbisect.clients import Client
+from perfbisect.clients.eras import era_of
+from perfbisect.environments.base import Environment
+from perfbisect.errors import ClientError, PerfbisectError, ServerError
+from perfbisect.machine import profile
+from perfbisect.machine.profile import CUDA, Profile
+from perfbisect.machine.slots import Slot, machine_of
+from perfbisect.measure import faults
+from perfbisect.measure.attempt import plain
+from perfbisect.measure.executor import AttemptRequest, Turn
+from perfbisect.model.attempt import Attempt, Failure, Phase, Provenance, RunResult
+from perfbisect.system import clock, environ, logs, ports, processes
+from perfbisect.system.processes import Asked, Owned, never
+
+_DIGEST = """
+import hashlib, importlib.util, json, pathlib, platform, sys
+package, *sources = sys.argv[1:]
+spec = importlib.util.find_spec(package)
+if spec is None or not spec.submodule_search_locations:
+    sys.exit(f"no package {package}")
+root = pathlib.Path(next(iter(spec.submodule_search_locations)))
+digest, count = hashlib.sha256(), 0
+for source in sources:
+    path = root / source
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(root).as_posix()} {len(content)}\\n".encode() + content)
+        count += 1
+told = {"sha256": digest.hexdigest(), "files": count, "root": str(root), "python": platform.python_version()}
+print(json.dumps(told))
+"""
+_LIMIT = 60.0
+
+
+@dataclass(frozen=True)
+class Instrument:
+    """The client that measures: its version and the digest of its benchmark sources."""
+
+    name: str
+    version: str
+    sha256: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    forced_plain: bool = False
+    """It could be run from a host (:mod:`perfbisect.clients.runner`) and was not."""
+    date: str = ""
+    """Of the commit it is of, where it is the change's own; empty: its version says what it is."""
+
+    @property
+    def digest(self) -> str:
+        """What must be the same on both sides of a comparison."""
+        return f"{self.name} {self.version} {self.sha256[:16]}" + (" plain" if self.forced_plain else "")
+
+    @property
+    def era(self) -> str:
+        """The declared way in which it measures; empty where no table says so."""
+        era = era_of(self.name, self.date, self.version)
+        return f"{era}, plain" if era and self.forced_plain else era
+
+
+def instrument(
+    client: Client, environment: Environment, env: Mapping[str, str], folder: Path, asked: Asked = never
+) -> Instrument:
+    """Ask the client's interpreter where its sources are and digest them; nothing of the engine is imported.
+
+    :raises ClientError: the interpreter does not start, or has no such package or no such sources.
+    """
+    log = folder / "client-digest.log"
+    log.unlink(missing_ok=True)
+    argv = [str(environment.interpreter), "-c", _DIGEST, client.package, *client.sources]
+    token = secrets.token_hex(16)
+    ended = processes.run(argv, env=env, cwd=folder, log=log, token=token, timeout=_LIMIT, asked=asked)
+    text = logs.text_of(log).strip()
+    try:
+        told = json.loads(text.splitlines()[-1]) if ended.code == 0 and text else None
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or not told.get("files"):
+        output = logs.cause(log) or logs.tail(log, 3)
+        raise ClientError(
+            f"the client's sources ({client.package}: {', '.join(client.sources)}) cannot be digested with "
+            f"{environment.interpreter}: {output}",
+            where=log,
+            output=output,
+        )
+    log.unlink(missing_ok=True)
+    return Instrument(client.name, environment.engine_version, str(told["sha256"]), told)
+
+
+def engine_facts(environment: Environment, cold: bool) -> dict[str, Any]:
+    """What is known of the environment an attempt's server runs in."""
+    return {
+        "version": environment.engine_version,
+        "commit": environment.engine_commit,
+        "file": environment.engine_file,
+        "interpreter": str(environment.interpreter),
+        "key": environment.key,
+        "packages_digest": environment.packages_digest,
+        "caches": "cold" if cold else "warm",
+        **environment.facts,
+    }
+
+
+def command_facts(argv: tuple[str, ...], env: Mapping[str, str]) -> dict[str, Any]:
+    """A command and its process environment as they may be written down."""
+    return {"argv": environ.redacted_argv(argv), "env": environ.redacted(env)}
+
+
+def is_cold(environment: Environment) -> bool:
+    """True if the compile and kernel caches of the environment hold nothing yet."""
+    try:
+        return next((path for path in environment.caches.rglob("*") if path.is_file()), None) is None
+    except OSError:
+        return True
+
+
+_END_OF_LOG = 32768
+
+
+def _now() -> str:
+    return clock.now().isoformat(timespec="seconds")
+
+
+@dataclass
+class Record:
+    """One attempt under way: where it stands, what it has measured, the first failure.
+
+    ``log``: where the present phase writes. ``token``: marks every process of the attempt.
+    """
+
+    request: AttemptRequest
+    token: str
+    judge: faults.Judge
+    phase: Phase = "build"
+    log: Path = field(default_factory=Path)
+    seconds: dict[str, float] = field(default_factory=dict)
+    runs: list[RunResult] = field(default_factory=list)
+    failure: Failure | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    environment: Environment | None = None
+    instrument: Instrument | None = None
+    cold: bool = False
+    started_at: str = field(default_factory=_now)
+
+    @contextmanager
+    def timed(self, phase: Phase, log: Path | None = None) -> Iterator[None]:
+        """The attempt is in this phase; its wall seconds are added up."""
+        self.phase, self.log = phase, log or self.log
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
+
+    def fail(self, error: BaseException, server: Owned | None = None) -> None:
+        """Keep the first failure: what comes later follows from it. ``server``: whose log may tell more."""
+        if isinstance(error, ports.SharedPortError):
+            self.runs.clear()
+        if self.failure is not None:
+            return
+        log = Path(getattr(error, "where", None) or self.log)
+        text = ""
+        if server is not None and isinstance(error, ServerError):
+            text = logs.text_of(server.log, _END_OF_LOG)
+        row, reason = self.judge.row(error, self.phase, text), self.judge.reason(error, self.phase, text)
+        self.failure = Failure(self.phase, row.fault, reason, str(log), row.code)
+        if isinstance(error, PerfbisectError) and error.next_step:
+            self.facts["next_step"] = error.next_step
+
+    def follow(self, failure: Failure, cell: str) -> None:
+        """Fails with the server, which failed when it served that cell."""
+        self.phase = "build" if failure.phase == "build" else "launch"
+        reason = f"the server that it shares failed with cell {cell}: {failure.reason}"
+        self.failure = replace(failure, phase=self.phase, reason=reason)
+
+    def made(self, shell: Mapping[str, str], slot: Slot, *, pinned: bool, profile: Profile = CUDA) -> Attempt:
+        """The attempt as it is now, on its slot. ``pinned``: the client is the same for all changes."""
+        request, environment, instrument = self.request, self.environment, self.instrument
+        here = machine_of(slot, shell, profile)
+        self.facts["machine"] = here.facts()
+        if environment is not None:
+            self.facts["engine"] = engine_facts(environment, self.cold)
+        if instrument is not None:
+            self.facts["instrument"] = {
+                "version": instrument.version,
+                "pinned": pinned,
+                **instrument.facts,
+            }
+        return Attempt(
+            id=request.id,
+            change_id=request.change.id,
+            purpose=request.purpose,
+            provenance=Provenance(
+                cell_digest=request.cell.digest,
+                machine_class=here.kind,
+                client_digest=instrument.digest if instrument else "",
+                client_era=instrument.era if instrument else "",
+                engine_version=environment.engine_version if environment else "",
+                engine_commit=environment.engine_commit if environment else "",
+                environment_key=environment.key if environment else "",
+                facts=plain(self.facts),
+            ),
+            runs=tuple(self.runs),
+            failure=self.failure,
+            seconds=dict(self.seconds),
+            folder=str(request.folder),
+            cold=self.cold,
+            started_at=self.started_at,
+            slot=slot.name,
+        )
+
+    def plainly(self) -> None:
+        """The client is run in another way than usual: that is another instrument."""
+        if self.instrument is not None:
+            self.instrument = replace(self.instrument, forced_plain=True)
+
+
+class Turns:
+    """The attempts that one server serves in turn; ``record`` is of the present one."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._turns, self._place, self._last = turns, -1, len(turns) - 1
+        self._before: list[str] = []
+        self._first = ""
+        self.next()
+
+    @property
+    def more(self) -> bool:
+        """True if another turn follows."""
+        return self._place < self._last
+
+    def next(self) -> None:
+        """The next turn begins."""
+        self._place += 1
+        request = self._turns[self._place]()
+        token = request.token or secrets.token_hex(16)
+        judge = faults.Judge(profile.oom_kills(), request.measured_before)
+        self.record = Record(request, token, judge, log=request.folder)
+        if request.suite:
+            self._first = self._first or request.id
+            self.record.facts["launch"] = {
+                "id": self._first, "suite": request.suite, "place": self._place + 1, "after": [*self._before],
+            }  # fmt: skip
+            self._before.append(request.cell.name)
+
+    def close(self) -> None:
+        """No other turn follows."""
+        self._last = self._place

@@ -1,0 +1,1 @@
+"""The nouns: metric, cell, change, attempt."""

@@ -1,0 +1,575 @@
+"""Cell: exactly what is measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from perfbisect.common.arguments import merge_options, parse_options, string_keys
+from perfbisect.common.digests import canonical, canonical_json, digest
+from perfbisect.common.suggest import hint
+from perfbisect.errors import UsageError
+from perfbisect.model.metric import MetricRef, check_metrics, parse_metric
+
+_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _rate(value: object) -> object:
+    return math.inf if isinstance(value, str) and value.strip().lower() in ("inf", "infinity") else value
+
+
+def _words(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _numbers(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(float(word) for word in value.split(",") if word.strip())
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return (float(value),)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _json_mapping(value: object) -> object:
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else {}
+        except json.JSONDecodeError as error:
+            raise ValueError(f"is text but no JSON: {error}") from None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected a mapping or JSON text of one, not {type(value).__name__}")
+    return string_keys(value)
+
+
+def _environment(value: object) -> object:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected a mapping of variables, not {type(value).__name__}")
+    variables: dict[str, str] = {}
+    for name, item in value.items():
+        if not isinstance(name, str) or not _VARIABLE.match(name):
+            raise ValueError(f"{name!r} is no name of an environment variable")
+        if isinstance(item, bool) or not isinstance(item, (str, int, float)):
+            raise ValueError(f"{name} must be text or a number, not {item!r} (quote it)")
+        variables[name] = str(item)
+    return variables
+
+
+_OPTIONS = WithJsonSchema({"type": ["object", "array", "null"], "description": "options by name, or tokens"})
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+Rate = Annotated[
+    float,
+    BeforeValidator(_rate),
+    PlainSerializer(lambda v: "inf" if math.isinf(v) else v, return_type=float | str),
+    Field(gt=0),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "inf"}]}),
+]
+Words = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_words),
+    WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}}),
+]
+Numbers = Annotated[
+    tuple[float, ...],
+    BeforeValidator(_numbers),
+    WithJsonSchema({"type": ["array", "string", "number"], "items": {"type": "number"}}),
+]
+JsonMapping = Annotated[
+    dict[str, Any],
+    BeforeValidator(_json_mapping),
+    WithJsonSchema({"type": ["object", "string", "null"], "description": "a mapping, or JSON text of one"}),
+]
+Variables = Annotated[
+    dict[str, str],
+    BeforeValidator(_environment),
+    WithJsonSchema({"type": ["object", "null"], "additionalProperties": {"type": ["string", "number"]}}),
+]
+ServeArgs = Annotated[dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=True)), _OPTIONS]
+ServeOverrides = Annotated[
+    dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=True, keep_null=True)), _OPTIONS
+]
+ClientArgs = Annotated[dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=False)), _OPTIONS]
+
+LOCAL = "sha256:"
+"""How the revision of a local folder or file starts: the hash of its content."""
+
+FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+
+class Sampling(BaseModel):
+    """Sampling of every request: fixed by the cell, never by a hub's generation config.
+
+    Of text greedy by default; other families sample as their deploy YAML says: greedy speech does not end.
+    """
+
+    model_config = FROZEN
+
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: Whole | None = None
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+
+
+class Revision(BaseModel):
+    """The state of model, tokenizer and data set: a hub's commit or tag, ``sha256:...`` of a local folder."""
+
+    model_config = FROZEN
+
+    model: str | None = None
+    tokenizer: str | None = None
+    dataset: str | None = None
+
+
+class DeployYaml(BaseModel):
+    """A deploy YAML: pinned (``text``, ``file``, ``at`` a commit), or the change's own (``from: change``).
+
+    A bare path is ``from: change``. ``text`` is filled by whoever reads the file or the commit.
+    """
+
+    model_config = FROZEN
+
+    text: str | None = None
+    file: str | None = None
+    at: str | None = None
+    origin: Literal["change"] | None = Field(default=None, alias="from")
+    path: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_path(cls, value: object) -> object:
+        return {"from": "change", "path": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_form(self) -> DeployYaml:
+        named = [word for word in (self.file, self.at, self.origin) if word is not None]
+        if len(named) > 1 or (not named and self.text is None) or (self.origin and self.text is not None):
+            raise ValueError("say one of text, file, at (with path), from: change (with path)")
+        if (self.at or self.origin) and not self.path:
+            raise ValueError("needs path, the file inside the repository")
+        if self.path and not (self.at or self.origin):
+            raise ValueError("path belongs to at or from: change")
+        return self
+
+    def workload(self) -> dict[str, object]:
+        """What enters the digest: the text where it is pinned, else the path.
+
+        :raises UsageError: a file or commit that has not been read.
+        """
+        if self.text is not None:
+            return {"text": self.text}
+        if self.origin:
+            return {"from": self.origin, "path": self.path}
+        place = self.file if self.file else f"{self.path} at {self.at}"
+        raise UsageError(
+            f"the deploy YAML {place} has not been read, so the cell has no digest",
+            next_step="name the repository: --repo PATH",
+        )
+
+
+class Reference(BaseModel):
+    """An image that the server is asked to make again after the runs, with what made it.
+
+    ``body``: fields of the request beside the prompt (``seed``, ``num_inference_steps``). ``content`` is
+    filled by whoever reads the file.
+    """
+
+    model_config = FROZEN
+
+    image: str = Field(min_length=1)
+    prompt: str = Field(min_length=1)
+    body: JsonMapping = Field(default_factory=dict)
+    content: str | None = None
+
+    def workload(self) -> dict[str, object]:
+        """What enters the digest: the image by its content, not by where it lies."""
+        return {"image": self.content or self.image, "prompt": self.prompt, "body": self.body}
+
+
+class ClientSpec(BaseModel):
+    """The load generator, with options and environment variables of its own."""
+
+    model_config = FROZEN
+
+    name: str = "vllm_bench"
+    args: ClientArgs = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class Variant(BaseModel):
+    """Server-side overrides: part of the change, never of the workload. Null takes a serve argument away."""
+
+    model_config = FROZEN
+
+    serve_args: ServeOverrides = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
+    deploy_yaml: DeployYaml | None = None
+    stage_overrides: JsonMapping = Field(default_factory=dict)
+
+
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9._-]+)?$")
+
+
+SERVER_SIDE = ("serve_args", "env", "deploy_yaml", "stage_overrides")
+"""The fields a variant may set."""
+
+NOT_WORKLOAD: dict[str, str] = {
+    "name": "what it is called",
+    "description": "what it is for",
+    "percentile_metrics": "what is reported of the same requests",
+    "metric_percentiles": "what is reported of the same requests",
+    "headline": "which number is judged",
+    "guards": "which numbers are watched",
+    "ready_timeout": "how long a start may take",
+    "known_baselines": "what was measured elsewhere",
+    "variants": "part of the change",
+    "variant": "part of the change",
+    "before_variant": "enters in place of what a variant has set",
+    "revision": "enters with the model, tokenizer and data set that it pins",
+}
+"""Fields that are no key of the workload of their own, and why."""
+
+
+class Cell(BaseModel):
+    """One workload that is measured (glossary: cell). Frozen; every key that is not named here is an error.
+
+    ``request_rate`` in requests per second (infinite: all at once, held back by ``max_concurrency``
+    alone); ``ready_timeout`` in seconds; ``gpus`` the devices to reserve, 0 for none. Run k of a launch uses
+    ``seed + k``.
+    """
+
+    model_config = FROZEN
+
+    name: str
+    family: str
+    description: str = ""
+    model: str = Field(min_length=1)
+    tokenizer: str | None = None
+    revision: Revision = Revision()
+    task: str = ""
+    deploy_yaml: DeployYaml | None = None
+    backend: str = "openai"
+    endpoint: str = Field(default="/v1/completions", pattern="^/")
+    dataset_name: str = "random"
+    dataset_path: str | None = None
+    dataset_args: ClientArgs = Field(default_factory=dict)
+    sampling: Sampling = Sampling()
+    ignore_eos: bool = False
+    extra_body: JsonMapping = Field(default_factory=dict)
+    num_prompts: Count
+    num_warmups: Whole = Field(default=0, ge=0)
+    discard_prompts: Count | None = None
+    max_concurrency: Count | None = None
+    request_rate: Rate = math.inf
+    burstiness: float = Field(default=1.0, gt=0)
+    percentile_metrics: Words = ("ttft", "tpot", "itl", "e2el")
+    metric_percentiles: Numbers = (50.0, 90.0, 95.0, 99.0)
+    stage_overrides: JsonMapping = Field(default_factory=dict)
+    serve_args: ServeArgs = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
+    headline: str = "tpot"
+    guards: Words = ()
+    reference: Reference | None = None
+    client: ClientSpec = ClientSpec()
+    gpus: Whole = Field(default=0, ge=0)
+    ready_timeout: float = Field(default=900.0, gt=0)
+    seed: Whole = Field(default=0, ge=0)
+    known_baselines: Any = None
+    variants: dict[str, Variant] = Field(default_factory=dict)
+    variant: str = ""
+    before_variant: Variant | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _revision_text(cls, value: object) -> object:
+        if isinstance(value, Mapping) and isinstance(value.get("revision"), str):
+            return {**value, "revision": {"model": value["revision"]}}
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _greedy_text(cls, value: object) -> object:
+        if not isinstance(value, Mapping) or value.get("family") != "text":
+            return value
+        sampling = value.get("sampling", {})
+        if isinstance(sampling, Sampling):
+            sampling = sampling.model_dump()
+        if not isinstance(sampling, Mapping) or sampling.get("temperature") is not None:
+            return value
+        return {**value, "sampling": {**sampling, "temperature": 0.0}}
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if not _NAME.match(value):
+            raise ValueError("letters, digits, dot, dash and underscore; @ before the place in a ladder")
+        return value
+
+    @field_validator("variants")
+    @classmethod
+    def _variant_names(cls, value: dict[str, Variant]) -> dict[str, Variant]:
+        for name in value:
+            if not _NAME.match(name) or "@" in name:
+                raise ValueError(f"{name!r} is no name of a variant")
+        return value
+
+    _known_metrics = field_validator("headline", "guards")(check_metrics)
+
+    @field_validator("metric_percentiles")
+    @classmethod
+    def _percentiles(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or any(not 0 < percentile < 100 for percentile in value):
+            raise ValueError("percentiles lie between 0 and 100")
+        return tuple(sorted(set(value)))
+
+    @model_validator(mode="after")
+    def _watches_reference(self) -> Cell:
+        if self.reference is not None and "image_distance" not in self.guards:
+            raise ValueError("a cell that brings a reference has image_distance among its guards")
+        return self
+
+    @property
+    def discarded(self) -> Cell:
+        """The cell of the run that a launch discards: the same load, with fewer requests where it says so."""
+        return self.model_copy(
+            update={"num_prompts": min(self.num_prompts, self.discard_prompts or self.num_prompts)}
+        )
+
+    @property
+    def metric(self) -> MetricRef:
+        """The headline metric."""
+        return parse_metric(self.headline)
+
+    @property
+    def needs_no_hub(self) -> bool:
+        """True if model, tokenizer and data set are files of this machine, or made up by the client."""
+        tokenizer = self.revision.tokenizer if self.tokenizer else self.revision.model
+        pins = [self.revision.model, tokenizer, *([self.revision.dataset] if self.dataset_path else [])]
+        return all(pin is not None and pin.startswith(LOCAL) for pin in pins)
+
+    def workload(self) -> dict[str, object]:
+        """All that makes the workload, canonical, of the cell before variants; what is empty is left out.
+
+        Local folders and files stand there by the hash of their content, not by where they lie.
+
+        :raises UsageError: a pinned deploy YAML has not been read.
+        """
+        before = self.before_variant
+        fields: dict[str, object] = {}
+        for name in type(self).model_fields:
+            if name not in NOT_WORKLOAD:
+                fields[name] = getattr(before if before is not None and name in SERVER_SIDE else self, name)
+        deploy = fields["deploy_yaml"]
+        tokenizer = None if self.tokenizer is None else _identity(self.tokenizer, self.revision.tokenizer)
+        fields |= {
+            "model": _identity(self.model, self.revision.model),
+            "tokenizer": tokenizer or _identity(self.model, self.revision.tokenizer or self.revision.model),
+            "dataset_path": _identity(self.dataset_path, self.revision.dataset),
+            "deploy_yaml": deploy.workload() if isinstance(deploy, DeployYaml) else None,
+            "sampling": self.sampling.model_dump(exclude_none=True),
+            "reference": self.reference.workload() if self.reference else None,
+            "client": {key: item for key, item in self.client.model_dump().items() if item},
+        }
+        return {
+            name: canonical(value)
+            for name, value in fields.items()
+            if value is not None and value not in ({}, "", ())
+        }
+
+    @property
+    def digest(self) -> str:
+        """Hash of the workload, in hex: attempts of different digests are never compared."""
+        return digest(self.workload())
+
+
+def _identity(name: str | None, revision: str | None) -> dict[str, object] | None:
+    if revision and revision.startswith(LOCAL):
+        return {"content": revision}
+    if name is None and revision is None:
+        return None
+    return {"name": name, "revision": revision} if revision else {"name": name}
+
+
+def apply_variant(cell: Cell, name: str) -> Cell:
+    """The cell as a variant serves it; its digest stays the one of the cell before variants.
+
+    Serve arguments and variables replace those of the same name (null takes one away), a stage's overrides
+    are merged key by key, a deploy YAML replaces the whole.
+
+    :raises UsageError: no such variant, or a cell that has one applied already.
+    """
+    if name not in cell.variants:
+        near = hint(name, cell.variants)
+        raise UsageError(
+            f"cell {cell.name} has no variant {name!r}{near}; it has: {', '.join(cell.variants) or 'none'}",
+            next_step="leave the variant out, or add it to the cell: perfbisect cells show CELL",
+        )
+    if cell.variant:
+        raise UsageError(
+            f"cell {cell.name} has its variant {cell.variant!r} already; {name!r} cannot be added"
+        )
+    variant = cell.variants[name]
+    stages = dict(cell.stage_overrides)
+    for stage, override in variant.stage_overrides.items():
+        both = isinstance(override, Mapping) and isinstance(stages.get(stage), Mapping)
+        stages[stage] = {**stages[stage], **override} if both else override
+    return cell.model_copy(
+        update={
+            "variant": name,
+            "before_variant": Variant(**{field: getattr(cell, field) for field in SERVER_SIDE}),
+            "serve_args": merge_options(cell.serve_args, variant.serve_args),
+            "env": {**cell.env, **variant.env},
+            "deploy_yaml": variant.deploy_yaml or cell.deploy_yaml,
+            "stage_overrides": stages,
+        }
+    )
+
+
+def difference(a: Cell, b: Cell) -> tuple[tuple[str, str, str], ...]:
+    """Where the workloads of two cells differ: (field, left, right), ``-`` for what is not there.
+
+    Empty exactly where the digests are equal. Mappings are compared by key (``serve_args.max-model-len``).
+    """
+    left, right = _flat(a.workload()), _flat(b.workload())
+    return tuple(
+        (field, left.get(field, "-"), right.get(field, "-"))
+        for field in sorted({*left, *right})
+        if left.get(field) != right.get(field)
+    )
+
+
+def _flat(value: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    rows: dict[str, str] = {}
+    for name, item in value.items():
+        field = prefix + (json.dumps(name) if "." in name else name)
+        if isinstance(item, Mapping) and item:
+            rows |= _flat(item, f"{field}.")
+        else:
+            rows[field] = _shown(item)
+    return rows
+
+
+def _shown(value: object) -> str:
+    """A value in a row: text bare, unless it would read as a number, a word of JSON or nothing at all."""
+    if not isinstance(value, str):
+        return canonical_json(value)
+    try:
+        json.loads(value)
+    except json.JSONDecodeError:
+        return value if value.strip() not in ("", "-") else json.dumps(value)
+    return json.dumps(value)
+
+
+def echo(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
+    """What will be measured, as (label, value) rows: the 7-tuple, the knobs set, the digest, the metric.
+
+    ``metric`` is the one that is judged, by default the cell's headline.
+    """
+    judged = metric or cell.metric
+    rate = "inf" if math.isinf(cell.request_rate) else f"{cell.request_rate:g} req/s"
+    lengths = "".join(f" {name}={_plain(value)}" for name, value in sorted(cell.dataset_args.items()))
+    place = f" {cell.dataset_path}" if cell.dataset_path else ""
+    load = [f"max concurrency {cell.max_concurrency}"] if cell.max_concurrency else []
+    load += [f"request rate {rate}"] if not load or not math.isinf(cell.request_rate) else []
+    rows = [
+        ("cell", cell.name + (f" +{cell.variant}" if cell.variant else "")),
+        ("model", _pinned(cell.model, cell.revision.model)),
+        ("task", cell.task or cell.family),
+        ("deploy YAML", _deploy(cell.deploy_yaml)),
+        (
+            "dataset",
+            _pinned(f"{cell.dataset_name}{place}", cell.revision.dataset) + f"{lengths}, seed {cell.seed}",
+        ),
+        ("prompts", str(cell.num_prompts)),
+        ("load", ", ".join(load)),
+        ("warm-ups", str(cell.num_warmups)),
+        *([("discarded run", f"{cell.discarded.num_prompts} prompts")] if cell.discard_prompts else []),
+        ("backend", f"{cell.backend} {cell.endpoint}"),
+        (
+            "sampling",
+            (_pairs(cell.sampling.model_dump(exclude_none=True)) or "of the deploy YAML")
+            + (", ignore EOS" if cell.ignore_eos else ""),
+        ),
+    ]
+    if cell.gpus:
+        rows.append(("devices", str(cell.gpus)))
+    if cell.tokenizer:
+        rows.append(("tokenizer", _pinned(cell.tokenizer, cell.revision.tokenizer)))
+    knobs: tuple[tuple[str, Mapping[str, Any]], ...] = (
+        ("extra body", cell.extra_body),
+        ("stage overrides", cell.stage_overrides),
+        ("serve arguments", cell.serve_args),
+        ("environment", cell.env),
+        ("client", {"name": cell.client.name, **cell.client.args, **cell.client.env}),
+    )
+    rows += [(label, _pairs(values)) for label, values in knobs if values]
+    rows.append(("digest", cell.digest))
+    rows.append(
+        (
+            "metric",
+            f"{judged} ({judged.metric.display}), {judged.metric.unit}, {judged.metric.direction} is better",
+        )
+    )
+    if cell.guards:
+        rows.append(("guards", ", ".join(cell.guards)))
+    if cell.reference:
+        rows.append(("reference", _pinned(cell.reference.image, cell.reference.content)))
+    return rows
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else canonical_json(value)
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_plain(values[name])}" for name in values)
+
+
+def _pinned(name: str, revision: str | None) -> str:
+    if not revision:
+        return name
+    return (
+        f"{name} ({revision[: len(LOCAL) + 12]})" if revision.startswith(LOCAL) else f"{name} at {revision}"
+    )
+
+
+def _deploy(deploy: DeployYaml | None) -> str:
+    if deploy is None:
+        return "none"
+    if deploy.origin:
+        return f"{deploy.path} of the change"
+    if deploy.at:
+        return f"{deploy.path} at {deploy.at}"
+    return deploy.file or f"given in the cell ({digest(deploy.text)[:12]})"

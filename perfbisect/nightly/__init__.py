@@ -1,0 +1,1 @@
+"""The nightly job: schedule, measure, detect, notify."""

@@ -1,1 +1,0 @@
-"""Values -> text or files."""

@@ -1,0 +1,322 @@
+"""What a person sees while a job works: the cell, the plan, a line for every launch, the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from perfbisect.common.numbers import minutes, number, percent, probability, with_unit
+from perfbisect.common.text import line, lines
+from perfbisect.jobs.documents import (
+    BeliefDocument,
+    CellDocument,
+    LaunchDocument,
+    PlanDocument,
+    PositionDocument,
+    ReportDocument,
+    RunDocument,
+)
+from perfbisect.jobs.events import Launched, Launching, Notice, PhaseBegan, Planned, Told, Waiting
+
+_KEPT = 3
+
+_AFTER: Final[Mapping[str, str]] = {
+    "fetch": "building",
+    "build": "starting",
+    "launch": "starting",
+    "ready": "discarded run",
+    "stop": "stopped",
+}
+"""A phase that was told -> what the attempt does from then on."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """An attempt under way on a slot; ``phase`` in words, since ``since``; ``run``: the number of the run
+    under way, 0 in another phase."""
+
+    number: int
+    change: str
+    subject: str
+    position: int
+    of: int
+    purpose: str
+    runs: int
+    why: str
+    began: float
+    phase: str
+    since: float
+    run: int = 0
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that is shown; ``seen``: position -> ``measured`` or ``failed``."""
+
+    title: str = ""
+    history: tuple[PositionDocument, ...] = ()
+    seen: Mapping[int, str] = field(default_factory=dict)
+    beliefs: BeliefDocument | None = None
+    running: Mapping[str, Running] = field(default_factory=dict)
+    waiting: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Slot -> why it waits, and until when."""
+    last: tuple[LaunchDocument, ...] = ()
+    """The last launches, the newest first."""
+    unit: str = ""
+    used: float = 0.0
+    """Minutes of the launches that have ended."""
+    budget: float = 0.0
+    """Minutes; 0: none was set."""
+    began: float | None = None
+
+
+def after(view: View, notice: Notice, now: float) -> View:
+    """The view after a notice that came at ``now``."""
+    if view.began is None:
+        view = replace(view, began=now)
+    if isinstance(notice, Planned):
+        plan = notice.plan
+        skips = {skip.change.id for skip in plan.skips}
+        known = {p.index: "failed" for p in plan.positions if p.changes and p.changes[0].id in skips}
+        title = f"{plan.cell.name}, {plan.metric.display}"
+        return replace(
+            view, title=title, history=plan.positions, seen=known, unit=plan.metric.unit,
+            budget=plan.budget_minutes,
+        )  # fmt: skip
+    if isinstance(notice, Launching):
+        attempt = Running(
+            notice.number, notice.change, notice.subject, notice.position, notice.of, notice.purpose,
+            notice.runs, notice.why, now, "building", now,
+        )  # fmt: skip
+        waiting = {slot: why for slot, why in view.waiting.items() if slot != notice.slot}
+        return replace(view, running={**view.running, notice.slot: attempt}, waiting=waiting)
+    if isinstance(notice, PhaseBegan):
+        attempt_there = view.running.get(notice.slot)
+        told = _phase(notice) if attempt_there else None
+        if attempt_there is None or told is None:
+            return view
+        changed = replace(attempt_there, phase=told[0], run=told[1], since=now)
+        return replace(view, running={**view.running, notice.slot: changed})
+    if isinstance(notice, Launched):
+        launch = notice.launch
+        outcome = "measured" if launch.value is not None else "failed"
+        seen = view.seen
+        if launch.fault in ("", "change") and seen.get(launch.position) != "measured":
+            seen = {**seen, launch.position: outcome}
+        return replace(
+            view,
+            history=notice.history or view.history,
+            seen=seen,
+            beliefs=notice.beliefs or view.beliefs,
+            running={slot: x for slot, x in view.running.items() if slot != launch.slot},
+            last=(launch, *view.last)[:_KEPT],
+            unit=notice.unit,
+            used=notice.used,
+            budget=notice.budget,
+        )
+    if isinstance(notice, Waiting):
+        until = (notice.reason, now + notice.seconds)
+        return replace(view, waiting={**view.waiting, notice.slot: until})
+    return view
+
+
+def used(view: View, now: float) -> float:
+    """Minutes spent, those of the attempts under way included."""
+    return view.used + sum(now - x.began for x in view.running.values()) / 60
+
+
+def _phase(notice: PhaseBegan) -> tuple[str, int] | None:
+    """What the attempt does now, and the number of its run; None where the notice does not say."""
+    detail = notice.detail
+    if notice.phase in ("warm", "bench"):
+        done = detail.get("run", 0) if notice.phase == "bench" else 0
+        of = detail.get("of")
+        if isinstance(done, int) and isinstance(of, int) and done >= of:
+            return "stopping", 0
+        return (f"run {done + 1}", done + 1) if isinstance(done, int) else None
+    phase = _AFTER.get(notice.phase)
+    return None if phase is None else (phase, 0)
+
+
+Write = Callable[[str], None]
+
+_SHOWN_CHANGES = 6
+_SHOWN_FACTS = 4
+_PHASES = {
+    "build": "building",
+    "launch": "starting",
+    "first_request": "first request",
+    "warm": "discarded run",
+}
+
+
+class Console:
+    """Writes notices as lines of text. ``write`` takes one; ``verbose``: the phases of each launch too."""
+
+    def __init__(self, write: Write, *, verbose: bool = False) -> None:
+        self._write = write
+        self._verbose = verbose
+
+    def __call__(self, notice: Notice) -> None:
+        for text in notice_lines(notice, verbose=self._verbose):
+            self._write(text)
+
+
+def notice_lines(notice: Notice, *, verbose: bool = False) -> Sequence[str]:
+    """The lines of one notice; none for phases, unless wanted, and none for the end: that is the result."""
+    if isinstance(notice, Told):
+        return [f"note: {line(notice.text)}"]
+    if isinstance(notice, Planned):
+        return [*plan_lines(notice.plan), f"job {notice.job}", ""]
+    if isinstance(notice, Launching):
+        of = f" position {notice.position}/{notice.of}" if notice.of else ""
+        runs = f"{notice.runs} run{'' if notice.runs == 1 else 's'}"
+        where = f" on {line(notice.slot)}" if notice.slot else ""
+        return [f"#{notice.number} {notice.change}{of}{where}, {runs}: {line(notice.why)}"]
+    if isinstance(notice, PhaseBegan):
+        return [_phase_line(notice)] if verbose or notice.phase == "warning" else []
+    if isinstance(notice, Launched):
+        return [launched_line(notice)]
+    if isinstance(notice, Waiting):
+        return [f"   the machine failed ({line(notice.reason)}): trying again in {notice.seconds:.0f} s"]
+    return []
+
+
+def cell_lines(cell: CellDocument) -> list[str]:
+    """The block that is shown before anything is measured."""
+    width = max(len(label) for label, _ in cell.rows)
+    return [f"  {label:<{width}}  {line(value)}" for label, value in cell.rows]
+
+
+def plan_lines(plan: PlanDocument) -> list[str]:
+    """What will be done, and what it will take."""
+    merged = plan.changes - len(plan.positions)
+    testable = len(plan.positions) - len(plan.skips)
+    out = [
+        "Cell",
+        *cell_lines(plan.cell),
+        "Plan",
+        f"  good      {plan.good.short} {line(plan.good.subject)}",
+        f"  bad       {plan.bad.short} {line(plan.bad.subject)}",
+        f"  range     {plan.changes} changes, {len(plan.positions)} different environments"
+        + (f" ({merged} merged with a neighbour)" if merged else ""),
+        f"  testable  {testable}" + (f", {len(plan.skips)} skipped beforehand" if plan.skips else ""),
+    ]
+    for skip in plan.skips[:_SHOWN_CHANGES]:
+        out.append(f"            {skip.change.short}: {line(skip.reason)}")
+    if len(plan.skips) > _SHOWN_CHANGES:
+        out.append(f"            and {len(plan.skips) - _SHOWN_CHANGES} more")
+    expected = plan.expected
+    out += [
+        f"  env       {line(plan.environment)}",
+        f"  client    {line(plan.client)}",
+        f"  expected  {expected.launches_low} to {expected.launches_high} launches, "
+        f"{minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}",
+        f"  budget    {minutes(plan.budget_minutes)}",
+        "  resolves  "
+        + ", ".join(
+            f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves
+        ),
+        f"            {line(expected.noise)}",
+    ]
+    return out + [f"  note      {line(text)}" for text in plan.told]
+
+
+def command_lines(plan: PlanDocument) -> list[str]:
+    """The exact commands of an attempt, for a dry run."""
+    return [
+        "Commands",
+        f"  serve  {line(plan.commands.serve, 4000)}",
+        f"  bench  {line(plan.commands.bench, 4000)}",
+        f"  ({line(plan.commands.note)})",
+    ]
+
+
+def launched_line(notice: Launched) -> str:
+    """``   14.20 ms (2 runs, +-0.4 %)   leading 0a1b2c 0.62, ...   12.3 of 180.0 min``."""
+    launch = notice.launch
+    # Of several at once it is said which one this was.
+    whose = f"#{launch.number} " if launch.slot else ""
+    parts = [whose + _value(launch, notice.unit)]
+    if notice.leading:
+        shown = ", ".join(f"{name} {probability(p)}" for name, p in notice.leading)
+        parts.append(f"leading {shown}; nothing changed {probability(notice.none or 0.0)}")
+    spent = minutes(notice.used) + (f" of {minutes(notice.budget)}" if notice.budget else "")
+    return "   " + "  |  ".join([*parts, spent])
+
+
+def report_lines(report: ReportDocument) -> list[str]:
+    """The outcome, as a person reads it."""
+    out = [report.outcome.upper()]
+    named = [report.culprit] if report.culprit else [p.changes[0] for p in report.culprits]
+    if report.outcome == "found":
+        out += [f"  {change.short} {line(change.subject)}".rstrip() for change in named]
+    out += [f"  {line(text, 1000)}" for text in report.sentences]
+    moved = [guard for guard in report.guards if guard.moved]
+    out += [
+        f"  Guard moved: {g.display} {with_unit(g.left, g.unit)} -> {with_unit(g.right, g.unit)}"
+        for g in moved
+    ]
+    logs = report.log_differences
+    out += [
+        f"  The engines' logs: {line(fact)}: {line(a)} -> {line(b)}" for fact, a, b in logs[:_SHOWN_FACTS]
+    ]
+    if len(logs) > _SHOWN_FACTS:
+        out.append(f"  The engines' logs: {len(logs) - _SHOWN_FACTS} more differences in the report")
+    saved = f", {minutes(report.minutes.saved)} saved by overlap" if report.minutes.saved else ""
+    out += [
+        f"  {len(report.launches)} launches, {minutes(report.minutes.total)}{saved}; "
+        f"{len(report.skips)} skipped, {len(report.not_tested)} not tested",
+        f"  report: {report.folder}/report.md, report.html",
+        f"  next:   {line(report.next)}",
+    ]
+    return out
+
+
+def run_lines(document: RunDocument) -> list[str]:
+    """What a run measured: the headline with its tails, then the other metrics; the seconds of each phase."""
+    change = f"{document.change.short} {line(document.change.subject)}".rstrip()
+    count = sum(launch.outcome == "measured" for launch in document.launches)
+    out = [f"{change}: {count} launch{'' if count == 1 else 'es'} measured"]
+    width = max((len(metric.name) for metric in document.metrics), default=0)
+    for metric in document.metrics:
+        across = f"  from {number(metric.low)} to {number(metric.high)}" if len(metric.launches) > 1 else ""
+        within = f"  within a launch {percent(metric.within, False)}" if metric.within is not None else ""
+        out.append(f"  {metric.name:<{width}}  {with_unit(metric.median, metric.unit)}{across}{within}")
+    phases = ", ".join(f"{name} {spent * 60:.1f} s" for name, spent in document.minutes.by_phase.items())
+    told = [
+        f"  phases: {phases}",
+        f"  folder: {document.folder}",
+        f"  next:   perfbisect report {document.job}",
+    ]
+    return [*out, *told]
+
+
+def error_lines(message: str, where: str | None, next_step: str | None) -> list[str]:
+    """An error: what was tried and came back, where to look, what comes next."""
+    out = [f"error: {lines(message)}"]
+    if where:
+        out.append(f"  where: {line(where, 1000)}")
+    if next_step:
+        out.append(f"  next:  {line(next_step, 1000)}")
+    return out
+
+
+def _value(launch: LaunchDocument, unit: str) -> str:
+    if launch.outcome == "running":
+        return "under way"
+    if launch.value is None:
+        return f"{launch.outcome} after {minutes(launch.minutes)}: {line(launch.reason)}"
+    spread = f", requests {percent(launch.spread, False)}" if launch.spread is not None else ""
+    runs = f"{len(launch.values)} run{'' if len(launch.values) == 1 else 's'}"
+    warned = f", {line('; '.join(launch.warnings))}" if launch.warnings else ""
+    return f"{with_unit(launch.value, unit)} ({runs}{spread}{warned})"
+
+
+def _phase_line(notice: PhaseBegan) -> str:
+    if notice.phase == "warning":
+        return f"   warning: {line(str(notice.detail.get('text', '')))}"
+    seconds = notice.detail.get("seconds")
+    took = f" {seconds:.1f} s" if isinstance(seconds, float) else ""
+    return f"   {_PHASES.get(notice.phase, line(notice.phase))}{took}"

@@ -1,0 +1,1 @@
+"""Nightly series: store, change points, alerts, suspects."""

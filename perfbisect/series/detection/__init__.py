@@ -1,0 +1,1 @@
+"""Change-point detection in one and in many series."""

@@ -1,0 +1,268 @@
+"""Changes that were found in reported series, at the nights of the whole series.
+
+Series are judged in families, each with its own rate of false alarms: medians and single numbers are one,
+means and percentiles another, since a cold request in twenty moves these and nothing that lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from perfbisect.model.metric import PER_UNIT
+from perfbisect.series.detection.fdr import Census, adjusted_p, detect_all
+from perfbisect.series.detection.joint import Event
+from perfbisect.series.detection.model import Break, Series
+from perfbisect.series.series import CellSeries
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A change in a series (one value a night).
+
+    ``index``: the place of its first night, ``until``: the first night after it, None where it has not ended;
+    ``places``: those that hold the first night with a probability of 95 %. ``begin``, ``end``: the
+    nights that are compared lie from ``begin`` up to ``end`` (not included): the level before it and its own.
+    ``q``: the share of false ones among all that are told as surely as this one, at most. ``joined``: its own
+    nights would not have been enough; with those of these servers, which moved on the same night, they are.
+    """
+
+    series: CellSeries
+    found: Break
+    index: int
+    until: int | None
+    places: tuple[int, ...]
+    begin: int
+    end: int
+    q: float
+    joined: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """Places of the nights before it, at the level that it left."""
+        return tuple(range(self.begin, self.places[0] if self.places else self.index)) or (self.index - 1,)
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        """Places of the nights that show it; of a drift those after it."""
+        if self.found.shape == "drift":
+            return tuple(range(min(self.until or self.index, self.end - 1), self.end))
+        last = self.end if self.until is None else self.until
+        return tuple(range(self.index, max(last, self.index + 1)))
+
+    @property
+    def first(self) -> int:
+        """The night (days since 1970-01-01) at which it most probably began."""
+        return self.series.nights[self.index]
+
+    @property
+    def last(self) -> int:
+        """The newest night that shows it."""
+        return self.series.nights[self.after[-1]]
+
+    @property
+    def nights(self) -> frozenset[int]:
+        """The nights at which it may have begun."""
+        return frozenset(self.series.nights[place] for place in self.places)
+
+    @property
+    def is_over(self) -> bool:
+        """A transient whose end was seen."""
+        return self.found.shape == "transient" and self.until is not None
+
+    @property
+    def shift(self) -> float:
+        """Log of new over old level, above 0 worse."""
+        return float(self.series.sign * np.log1p(max(self.found.effect, -0.999999)))
+
+
+RejectionKind = Literal["starts the series", "too small", "too doubtful", "told by the median"]
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why a change is no alert. ``least``: the smallest effect worth telling, where it is smaller;
+    ``metric``: the median that tells the same change."""
+
+    kind: RejectionKind
+    least: float = 0.0
+    metric: str = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What was found in series that are judged together.
+
+    ``alerts`` are told at the rate of false alarms, ``listed`` are too small or too doubtful, with why.
+    """
+
+    alerts: tuple[Finding, ...]
+    listed: tuple[tuple[Finding, Rejection], ...]
+    census: Census
+    left: tuple[tuple[str, str], ...] = ()
+    """Series that are not judged at all, and why."""
+    shared: tuple[Event, ...] = ()
+    """Nights at which the series together speak of a change that no alert tells."""
+
+
+def not_judged(series: CellSeries, beside: Iterable[str]) -> str:
+    """Why a series is none of those that are judged; empty where it is. ``beside``: the cell's metrics."""
+    if series.row.guard:
+        return "a covariate: causes are read from it"
+    if series.metric == f"{series.row.name}:p50" and series.row.name in beside:
+        return "the median, once more"
+    if series.row.name in PER_UNIT and not series.row.per_request:
+        return f"follows from {' and '.join(PER_UNIT[series.row.name])}"
+    return ""
+
+
+def judge(series: Sequence[CellSeries], fdr: float) -> Family:
+    """The changes of these series, each of one value a night; stretches between boundaries by themselves.
+
+    :raises ValueError: a rate outside (0, 1).
+    """
+    metrics: dict[str, set[str]] = {}
+    for one in series:
+        metrics.setdefault(one.cell, set()).add(one.metric)
+    left = {id(one): not_judged(one, metrics[one.cell]) for one in series}
+    judged = [one for one in series if not left[id(one)]]
+    stretches = {key: (one, part) for one in judged for key, part in _stretches(one)}
+    seen = detect_all([_series(key, *which) for key, which in stretches.items()], fdr)
+    entries = seen.census.judged
+    adjusted = adjusted_p([entry.p for entry in entries])
+    q = {entry.key: float(rate) for entry, rate in zip(entries, adjusted, strict=True)}
+    ends = _ends((*seen.alerts, *seen.listed))
+    alerts: list[Finding] = []
+    doubtful: list[tuple[Finding, Rejection]] = []
+    for found in (*seen.alerts, *seen.listed):
+        finding = _finding(found, *stretches[found.key], ends, q[found.key])
+        rejection = _rejection(finding, alarmed=found.p <= seen.census.cut)
+        if rejection is None:
+            alerts.append(finding)
+        else:
+            doubtful.append((finding, rejection))
+    told, still = _joined(alerts, doubtful, seen.census, seen.events)
+    return Family(
+        _ordered(told),
+        tuple(sorted(still, key=lambda one: _order(one[0]))),
+        seen.census,
+        tuple((f"{one.cell} {one.metric}", why) for one in series if (why := left[id(one)])),
+        _untold(seen.events, told),
+    )
+
+
+def _rejection(finding: Finding, *, alarmed: bool) -> Rejection | None:
+    """Why a change is listed and no alert; None where it is one."""
+    if finding.found.shape == "transient" and finding.index == finding.begin:
+        return Rejection("starts the series")
+    if not finding.found.telling:
+        return Rejection("too small", least=finding.series.min_effect)
+    return None if alarmed else Rejection("too doubtful")
+
+
+def _stretches(series: CellSeries) -> Iterator[tuple[str, slice]]:
+    for number, part in enumerate(series.segments()):
+        yield f"{series.cell} {series.metric}" + (f" #{number + 1}" if number else ""), part
+
+
+def _series(key: str, series: CellSeries, part: slice) -> Series:
+    return Series(
+        key, series.values[part], series.nights[part], series.sign, series.min_effect, series.group,
+        series.row.absolute,
+    )  # fmt: skip
+
+
+def _ends(breaks: Iterable[Break]) -> dict[str, list[int]]:
+    """By series, the indices at which its level changes for good."""
+    found: dict[str, list[int]] = {}
+    for one in breaks:
+        if one.shape != "transient":
+            found.setdefault(one.key, []).append(one.index)
+    return {key: sorted(indices) for key, indices in found.items()}
+
+
+def _finding(found: Break, series: CellSeries, part: slice, ends: dict[str, list[int]], q: float) -> Finding:
+    levels = ends.get(found.key, [])
+    start, stop = part.start, part.stop
+    return Finding(
+        series=series,
+        found=found,
+        index=start + found.index,
+        until=None if found.until is None else start + found.until,
+        places=tuple(start + place for place in found.places),
+        begin=start + max((i for i in levels if i < found.index), default=0),
+        end=min((start + i for i in levels if i > found.index), default=stop),
+        q=q,
+    )
+
+
+def _joined(
+    alerts: Sequence[Finding],
+    doubtful: Sequence[tuple[Finding, Rejection]],
+    census: Census,
+    shared: Sequence[Event],
+) -> tuple[list[Finding], list[tuple[Finding, Rejection]]]:
+    """Doubtful changes on a night at which the servers together speak of one are told.
+
+    A change's p is for any night of its series. Where other servers name the night, it is that of this very
+    night, as many times as nights are named; it has to be what the rate allows to one series more.
+    """
+    told: list[Finding] = list(alerts)
+    still: list[tuple[Finding, Rejection]] = []
+    most = census.cut + census.fdr / max(1, len(census.judged))
+    for finding, rejection in doubtful:
+        votes = {vote for event in shared if _of(event, finding) for vote in event.votes}
+        others = votes - {finding.series.group}
+        named = sum(any(_within(event, night) for event in shared) for night in finding.series.nights)
+        if rejection.kind == "too doubtful" and others and finding.found.local * named <= most:
+            told.append(replace(finding, joined=tuple(sorted(others))))
+        else:
+            still.append((finding, rejection))
+    return told, still
+
+
+def _of(event: Event, finding: Finding) -> bool:
+    """Whether a change is one of those that make an event."""
+    return finding.found.key in event.members and any(_within(event, night) for night in finding.nights)
+
+
+def _within(event: Event, night: int) -> bool:
+    before, last = event.window
+    return before < night <= last
+
+
+def _untold(events: Sequence[Event], told: Sequence[Finding]) -> tuple[Event, ...]:
+    """Events at whose nights nothing is told."""
+    nights = frozenset().union(*(one.nights for one in told))
+    return tuple(event for event in events if not any(_within(event, night) for night in nights))
+
+
+def _order(finding: Finding) -> tuple[int, str, str]:
+    return finding.first, finding.series.cell, finding.series.metric
+
+
+def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=_order))
+
+
+def without_told(tails: Family, medians: Family) -> Family:
+    """Means and percentiles that moved by themselves: what a median of the same cell tells of the same night
+    is not told twice."""
+    told: list[Finding] = []
+    listed = list(tails.listed)
+    for one in tails.alerts:
+        same = next(
+            (m for m in medians.alerts if m.series.cell == one.series.cell and _together(m, one)), None
+        )
+        if same is None:
+            told.append(one)
+        else:
+            listed.append((one, Rejection("told by the median", metric=same.series.metric)))
+    return replace(tails, alerts=tuple(told), listed=tuple(sorted(listed, key=lambda x: _order(x[0]))))
+
+
+def _together(one: Finding, other: Finding) -> bool:
+    return bool(one.nights & other.nights) or one.first == other.first

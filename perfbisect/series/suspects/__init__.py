@@ -1,0 +1,1 @@
+"""Ranks the commits that may be behind an alert."""

@@ -1,0 +1,215 @@
+"""``perfbisect track suspects``: the commits of an alert's window, ranked, and what a bisection is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfbisect.cells.loading import known_cells
+from perfbisect.cells.match import nearest, of_result_name
+from perfbisect.changes.git import Repository
+from perfbisect.changes.priors import Ends, bisect_command, commit_weights, commit_weights_text
+from perfbisect.errors import UsageError
+from perfbisect.model.commit_details import Ran, Ranking
+from perfbisect.series.alerts import SET, Alert, leading_alert, recovery
+from perfbisect.series.detect import SeriesAnalysis
+from perfbisect.series.finding_causes import hit
+from perfbisect.series.findings import Finding
+from perfbisect.series.gather import began, line_of, window_between
+from perfbisect.series.points import Point
+from perfbisect.series.render import effect_words
+from perfbisect.series.store import SeriesStore
+from perfbisect.series.suspects.ranking import rank
+from perfbisect.series.suspects.render import TrackSuspectsDocument, suspects_document
+from perfbisect.series.suspects.table import Table
+from perfbisect.series.suspects.window import After, Asked, Line, Onset, Spot, asked, spot
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A ranking, the question it answers, and the alert it is of."""
+
+    alert: Alert
+    finding: Finding
+    asked: Asked
+    ranking: Ranking
+    why: str
+    """How the window was found, in words."""
+
+    @property
+    def good(self) -> str:
+        """The commit before the window."""
+        return self.asked.good
+
+    @property
+    def bad(self) -> str:
+        """The last of the window."""
+        return self.asked.bad
+
+
+def the_alert(store: SeriesStore, seen: SeriesAnalysis, name: str) -> Alert:
+    """The alert of a name, or the one by which an event is shown.
+
+    :raises UsageError: there is none of that name, or it is not found any more.
+    """
+    if any(alert.event == name for alert in seen.alerts):
+        return leading_alert(seen.alerts, name)
+    begun = [alert for alert in seen.alerts if name and alert.id.startswith(name)]
+    exact = [alert for alert in begun if alert.id == name] or begun
+    if len(exact) > 1:
+        some = ", ".join(alert.id for alert in exact[:3])
+        events = ", ".join(dict.fromkeys(alert.event for alert in exact))
+        raise UsageError(
+            f"{len(exact)} alerts begin with {name!r}: {some}, ...", next_step=f"an event: {events}"
+        )
+    if not exact:
+        first = store.alerts.of_name(name)[0].alert
+        raise UsageError(
+            f"alert {first.id} of {first.cell} is not found any more in the nights up to {seen.until}",
+            next_step="perfbisect track detect, with the --fdr with which it was told",
+        )
+    return exact[0]
+
+
+def ranked(
+    store: SeriesStore, seen: SeriesAnalysis, alert: Alert, repository: Repository, table: Table
+) -> Ranked:
+    """The commits of an alert's window, ranked.
+
+    :raises RevisionError: the repository lacks them, or no commit came between the nights.
+    """
+    line, points = line_of(repository), store.points()
+    finding = seen.findings[alert.id]
+    onsets = _onsets(line, points, finding)
+    question = asked(
+        repository,
+        line,
+        onsets,
+        _after(line, points, seen, alert),
+        cells=_ran(seen, finding),
+        cause=alert.cause,
+    )
+    return Ranked(alert, finding, question, rank(question.question, table), onsets[-1].window.why)
+
+
+def _onsets(line: Line, points: Sequence[Point], finding: Finding) -> tuple[Onset, ...]:
+    series = finding.series
+    places = [place for place in finding.places if place > 0]
+    return tuple(
+        Onset(
+            night=series.points[place].night,
+            p=SET / len(places),
+            window=window_between(line, points, series.points[place - 1].build, series.points[place].build),
+        )
+        for place in places
+    )
+
+
+def _after(line: Line, points: Sequence[Point], seen: SeriesAnalysis, alert: Alert) -> After:
+    """When the series was slow last, and when it was good again: by itself, or where it was not measured
+    again by the others of its event, those that moved most first."""
+    own = seen.findings[alert.id]
+    of_event = [one for one in seen.alerts if one.event == alert.event and one.cause == alert.cause]
+    others = sorted(of_event, key=lambda other: (-other.size, other.id))
+    for other in (alert, *others):
+        finding = seen.findings[other.id]
+        first = recovery(finding)
+        if first is not None and other.worse == alert.worse:
+            slow, good = (finding.series.points[i].build for i in (first - 1, first))
+            return After(_spot(line, points, slow.key), window_between(line, points, slow, good))
+        if other is alert and own.after[-1] + 1 < len(own.series.values):
+            break  # It was measured again, and is not what it was.
+    last = own.series.points[own.after[-1]].build
+    return After(_spot(line, points, last.key))
+
+
+def _spot(line: Line, points: Sequence[Point], key: str) -> Spot:
+    build = next(point.build for point in points if point.build.key == key)
+    return spot(line, build, began(points, build))
+
+
+def _ran(seen: SeriesAnalysis, finding: Finding) -> tuple[Ran, ...]:
+    return tuple(
+        Ran(
+            cell=one.cell,
+            hit=hit(one, finding),
+            start=one.start,
+            traits=one.traits,
+            model=seen.cells.model(one.cell),
+        )
+        for one in seen.cells.beside(finding)
+    )
+
+
+def cell_of_ours(finding: Finding) -> str:
+    """The name of the one cell that we know and that agrees with all that the newest result says: by its
+    digest, else by the name of its file; empty where there is none, or more than one."""
+    newest = finding.series.points[-1]
+    cells, _ = known_cells()
+    if newest.workload.digest:
+        return next((cell.name for cell in cells if cell.digest == newest.workload.digest), "")
+    try:
+        seen = of_result_name(newest.raw.rsplit("/", 1)[-1])
+    except UsageError:
+        return ""
+    exact = [one.cell.name for one in nearest(seen, cells) if one.exact]
+    return exact[0] if len(exact) == 1 else ""
+
+
+def command_of(ranked: Ranked, *, repo: str, cell: str, weights: str = "") -> str:
+    """The bisection that settles a ranking; ``weights``: the file of its prior, empty for none."""
+    return bisect_command(
+        Ends(
+            cell=cell,
+            metric=ranked.alert.metric,
+            good=ranked.good,
+            bad=ranked.bad,
+            repo=repo,
+            weights=weights,
+            better=not ranked.alert.worse,
+        )
+    )
+
+
+def track_suspects(ranked: Ranked, *, top: int, repo: str, cell: str, weights: Path) -> TrackSuspectsDocument:
+    """A ranking as it is told; its weights are written for a bisection.
+
+    ``cell``: the name of ours that measures what the alert's does, empty where there is none.
+
+    :raises UsageError: the weights cannot be written.
+    """
+    alert = ranked.alert
+    text = commit_weights_text(
+        commit_weights(ranked.ranking), f"suspects of alert {alert.id}, {alert.cell} {alert.metric}"
+    )
+    try:
+        weights.parent.mkdir(parents=True, exist_ok=True)
+        weights.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the weights cannot be written: {error}", where=weights) from error
+    command = command_of(ranked, repo=repo, cell=cell, weights=str(weights))
+    return suspects_document(
+        ranked.alert.id,
+        ranked.ranking,
+        top=top,
+        bisect=command,
+        note=note_of(ranked, cell),
+        what=_what(ranked),
+    )
+
+
+def note_of(ranked: Ranked, cell: str) -> str:
+    """How the window was found; where no cell of ours is known, what stands for it in the command."""
+    if cell:
+        return ranked.why
+    theirs = ranked.alert.cell
+    unknown = f"no cell of ours is known to be {theirs}: name yours for CELL (perfbisect cells import)"
+    return f"{ranked.why}; {unknown}"
+
+
+def _what(ranked: Ranked) -> str:
+    alert = ranked.alert
+    since = f"{effect_words(alert)}, {alert.shape}, begun on the night of {alert.first[:10]}"
+    now = "" if alert.now == "still there" else f", {alert.now}"
+    return f"{alert.metric} of {alert.cell} {since}{now} ({alert.event})"

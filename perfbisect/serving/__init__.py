@@ -1,0 +1,1 @@
+"""How a cell is served, as data, and the server that runs."""

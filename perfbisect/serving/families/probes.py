@@ -1,0 +1,153 @@
+"""One real request of each kind that vLLM-Omni serves: answered, or the server is not ready."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import struct
+import wave
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from perfbisect.model.cell import Cell
+from perfbisect.serving.families import Request
+
+RATE = 16000
+"""Samples a second of the sound."""
+
+
+def tone(seconds: float = 1.0, hertz: float = 220.0) -> bytes:
+    """A WAV file: one channel of 16 bits, a steady tone."""
+    count = int(seconds * RATE)
+    samples = (int(8000 * math.sin(2 * math.pi * hertz * i / RATE)) for i in range(count))
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(RATE)
+        out.writeframes(b"".join(struct.pack("<h", sample) for sample in samples))
+    return file.getvalue()
+
+
+def picture(size: int = 64) -> bytes:
+    """A PNG file of ``size`` x ``size`` pixels, in one colour from left to right ever brighter."""
+    row = b"\0" + b"".join(bytes((255 * x // size, 96, 160)) for x in range(size))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(row * size)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
+
+
+def data_url(kind: str, content: bytes) -> str:
+    """``data:image/png;base64,...``, as a request carries a file."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+SPEECH = "/v1/audio/speech"
+CHAT = "/v1/chat/completions"
+IMAGES = "/v1/images/generations"
+EDITS = "/v1/images/edits"
+VIDEOS = "/v1/videos"
+
+_TEXT = "The first request of an attempt must be answered."
+_LEAST_SOUND = 4800
+"""Bytes: a tenth of a second at 24 kHz, 16 bits, one channel."""
+_STEPS = 2
+"""Denoising steps: some pipelines run one less than asked for, and none is an error."""
+_SHORT: Mapping[str, object] = MappingProxyType({"num_inference_steps": _STEPS})
+_SHAPE = ("width", "height", "num_frames", "fps")
+_FROM_IMAGE = ("i2i", "ti2i", "i2v", "ti2v")
+
+
+def audible(cell: Cell) -> bool:
+    """True if the cell's answers hold sound: it names the modality, or asks for metrics of sound."""
+    modalities = cell.extra_body.get("modalities")
+    if isinstance(modalities, list):
+        return "audio" in modalities
+    return any(name.startswith("audio") for name in cell.percentile_metrics)
+
+
+def speech(cell: Cell, model: str) -> Request:
+    """Raw sound, streamed: exactly what the benchmark client asks for and counts byte by byte."""
+    extra: dict[str, object] = {}
+    if cell.dataset_name == "seed-tts":
+        extra = {
+            "task_type": "Base",
+            "ref_audio": data_url("audio/wav", tone()),
+            "ref_text": "One steady tone.",
+        }
+    elif cell.dataset_name == "seed-tts-design":
+        extra = {"task_type": "VoiceDesign", "instructions": "A calm voice."}
+    body = {"model": model, "input": _TEXT, **extra, **cell.extra_body}
+    streamed = {"stream": True, "stream_format": "audio", "response_format": "pcm"}
+    return Request(SPEECH, {**body, **streamed}, content_type="audio/", at_least=_LEAST_SOUND)
+
+
+def chat(cell: Cell, model: str) -> Request:
+    """An answer in text, and in sound where the cell's answers have it."""
+    sounds = audible(cell)
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": _TEXT}]}],
+        "max_tokens": 16,
+        "temperature": 0,
+        "modalities": ["text", "audio"] if sounds else ["text"],
+        **cell.extra_body,
+        "stream": False,
+    }
+    return Request(CHAT, body, "choices.*.message.audio.data" if sounds else "choices.*.message.content")
+
+
+def chat_image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT) -> Request:
+    """An image by the chat API, from an image where the task needs one."""
+    prompt: object = text
+    if cell.task in _FROM_IMAGE:
+        source = {"type": "image_url", "image_url": {"url": data_url("image/png", picture())}}
+        prompt = [{"type": "text", "text": text}, source]
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "extra_body": {**cell.extra_body, **shape(cell), **more},
+    }
+    return Request(CHAT, body, "choices.*.message.content.*.image_url.url")
+
+
+def image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT) -> Request:
+    """An image by the images API."""
+    body = {"model": model, "prompt": text, "n": 1, "response_format": "b64_json", **cell.extra_body}
+    return Request(IMAGES, {**body, **_size(cell), **more}, "data.0.b64_json")
+
+
+def edit(cell: Cell, model: str) -> Request:
+    """An edited image: a form with a file."""
+    fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
+    body = {"model": model, "prompt": _TEXT, "response_format": "b64_json", **fields, **_size(cell)}
+    body |= {**_SHORT, "image": picture()}
+    return Request(EDITS, body, "data.0.b64_json", form=True)
+
+
+def video(cell: Cell, model: str) -> Request:
+    """A video is made after the answer, which shows that the job was taken; the discarded run shows more."""
+    fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
+    body = {"model": model, "prompt": _TEXT, **fields, **shape(cell), **_SHORT}
+    if cell.task in _FROM_IMAGE:
+        body["input_reference"] = picture()
+    return Request(VIDEOS, body, "id", form=True)
+
+
+def shape(cell: Cell) -> dict[str, object]:
+    """Width, height, frames and frames a second, where the cell's data set or its requests say so."""
+    args = {name.replace("-", "_"): value for name, value in cell.dataset_args.items()}
+    return {name: args[name] for name in _SHAPE if name in args}
+
+
+def _size(cell: Cell) -> Mapping[str, object]:
+    given = {**cell.extra_body, **shape(cell)}
+    if "size" in given or not {"width", "height"} <= given.keys():
+        return {}
+    return {"size": f"{given['width']}x{given['height']}"}

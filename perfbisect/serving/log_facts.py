@@ -1,0 +1,220 @@
+"""Facts that an engine logs while it starts: its choices, sizes, and configuration.
+
+The wordings are those of vLLM from 0.4 to 0.32, on CPU, CUDA and ROCm. Only messages of the start are read,
+and only from their beginning, so that a prompt in the log cannot look like a fact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
+from typing import Final
+
+_OPENING, _CLOSING = "([{<", ")]}>"
+_PAIR = re.compile(r"""\s*['"]?([A-Za-z_][\w.-]*)['"]?\s*[=:]\s*(.*)""", re.DOTALL)
+_NESTED = re.compile(r"(?:[A-Za-z_]\w*\(|\{)(.*)[)}]", re.DOTALL)
+_ENUM = re.compile(r"<\w+\.(\w+): .*>", re.DOTALL)
+_DEEPEST = 6
+
+
+def leaves(text: str, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """``a=1, b=C(d={'e': <F.G: 2>})`` -> ``("a", "1"), ("b.d.e", "G")``; what is no pair is left out.
+
+    Lists stay whole; a name of an enumeration stands for its member.
+    """
+    for part in _parts(text):
+        pair = _PAIR.fullmatch(part)
+        if pair is None:
+            continue
+        name, value = prefix + pair[1], pair[2].strip()
+        inner = _NESTED.fullmatch(value)
+        if inner and depth < _DEEPEST and _PAIR.match(inner[1]):
+            yield from leaves(inner[1], name + ".", depth + 1)
+        else:
+            yield name, plain(value)
+
+
+def plain(value: str) -> str:
+    """A printed value without quotes, enumeration or the name of its module: ``torch.bfloat16``."""
+    enum = _ENUM.fullmatch(value)
+    if enum:
+        return enum[1]
+    return value.strip("'\"").removeprefix("torch.")
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The text between commas that stand in no bracket and no quotes."""
+    depth, quote, start = 0, "", 0
+    for at, character in enumerate(text):
+        if quote:
+            if character == quote and text[at - 1] != "\\":
+                quote = ""
+        elif character in "'\"":
+            quote = character
+        elif character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth -= 1
+        elif character == "," and depth == 0:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
+
+
+NOT_LOGGED: Final = "not logged"
+"""Stands in a difference for a fact that one side's log does not have."""
+
+_STARTED = "Application startup complete"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_PREFIX = re.compile(
+    r"(?:\([^()]*\)\s*)*(?:(?:DEBUG|INFO|WARNING|ERROR)\s+[\d-]+ [\d:.,]+\s+\[?[\w./-]+:\d+\]\s*)?"
+    r"(?:\[[\w ]+\] )?"
+)
+_CONFIG = re.compile(r"Initializing an? (?:V\d )?LLM engine \((.+?)\) with config: (.*)")
+_LONGEST = 300
+
+_PATTERNS: Final = tuple(
+    (fact, unit, re.compile(pattern))
+    for fact, unit, pattern in (
+        ("attention", "", r"Using (\w+) attention backend\b"),
+        ("attention", "", r"Using (.+?) backend on V\d engine"),
+        (
+            "attention",
+            "",
+            r"Using (?:AttentionBackendEnum\.)?(\w+(?: Attention| SDPA)?) backend(?: out of .*|\.)?$",
+        ),
+        ("attention", "", r"Using \w+ KV cache layout for (\w+) backend"),
+        ("attention version", "", r"Using FlashAttention version (\S+?)\.?$"),
+        ("async scheduling", "", r"Asynchronous scheduling is (enabled|disabled)"),
+        ("graph mode changed", "", r".*setting (cudagraph_mode=\w+)"),
+        ("collectives", "", r"vLLM is using (nccl==\S+)"),
+        ("cache", "tokens", r"(?:\w+ )?KV cache size: ([\d,]+) tokens"),
+        ("cache blocks", "blocks", r"# (?:\w+ )?blocks: (\d+)"),
+        ("cache memory", "GiB", r"Available KV cache memory: ([\d.]+) GiB"),
+    )
+)
+"""(fact, unit, pattern): a message's value, numeric where it has a unit."""
+
+_NAMED: Final = {
+    "dtype": "dtype",
+    "compilation_config.cudagraph_mode": "graph mode",
+    "compilation_config.use_cudagraph": "graph mode",
+}
+"""Settings of the configuration with a name of their own; the others are ``config NAME``."""
+
+_OF_THE_ATTEMPT = re.compile(
+    r"(?:^|\.)(?:model|model_tag|tokenizer|served_model_name|host|(?:\w+_)?port|seed|\w*(?:path|dir|folder|file|url)"
+    r"|download_dir|cache_dir|\w*(?:token|key|secret|password)|\w*addr\w*|\w*_id)$"
+)
+"""Settings of one attempt or machine, and secrets."""
+
+_END = r"(?=[/\s'\",:)]|$)"
+_PLACEHOLDERS: Final = tuple(
+    (re.compile(pattern), placeholder)
+    for pattern, placeholder in (
+        (rf"[^\s'\"=(,:]*/environments/[0-9a-f]{{8,}}(?:/tree)?{_END}", "ENVIRONMENT"),
+        (rf"[^\s'\"=(,:]*/attempts/\d+{_END}", "ATTEMPT"),
+        (rf"/tmp/tmp[a-z0-9_]{{8}}{_END}", "TEMPORARY"),
+        (r"\bpb-[0-9a-f]{12}\b", "MODEL"),
+        (r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID"),
+        (r"\b0x[0-9a-f]{6,}\b", "ADDRESS"),
+        (r"(?<=://)([\w.-]+|\[[0-9a-f:]+\]):\d{2,5}\b", r"\1:PORT"),
+        (r"\b(127\.0\.0\.1|localhost):\d{2,5}\b", r"\1:PORT"),
+        (r"\b(pid[ =:]+)\d+", r"\1PID"),
+        (r"\b\d{4}-\d\d-\d\d[T _]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?", "TIME"),
+    )
+)
+"""What belongs to one environment, attempt, process or moment in a value -> its placeholder."""
+
+_VERSION: Final = "version"
+"""Differs between any two changes and explains nothing."""
+
+_UNITS: Final = frozenset(unit for _, unit, _ in _PATTERNS if unit)
+_TOLERANCE: Final = 0.01
+"""Share of the larger size by which two starts of one engine may differ."""
+
+
+def engine_facts(log_text: str) -> dict[str, str]:
+    """Read facts from a server's log: ``attention``: ``FLASH_ATTN``; ``cache``: ``125680 tokens``.
+
+    Sizes carry their unit after a space; of several workers the largest counts. Settings without a name of
+    their own are ``config NAME``; ports, paths, names and secrets are left out.
+    """
+    choices: dict[str, set[str]] = {}
+    sizes: dict[tuple[str, str], float] = {}
+    settings: dict[str, str] = {}
+    for line in log_text.splitlines():
+        if _STARTED in line:
+            break
+        message = _PREFIX.sub("", _COLOUR.sub("", line), count=1).rstrip()
+        config = _CONFIG.match(message)
+        if config:
+            settings |= {_VERSION: config[1].removeprefix("v"), **_settings(config[2])}
+            continue
+        for fact, unit, pattern in _PATTERNS:
+            found = pattern.match(message)
+            if found and unit:
+                size = float(found[1].replace(",", ""))
+                sizes[fact, unit] = max(size, sizes.get((fact, unit), size))
+            elif found:
+                choices.setdefault(fact, set()).add(found[1])
+    facts = settings | {fact: ", ".join(sorted(values)) for fact, values in choices.items()}
+    facts |= {fact: f"{size:.12g} {unit}" for (fact, unit), size in sizes.items()}
+    return {name: value[:_LONGEST] for name, value in facts.items()}
+
+
+def agreed(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Combine the facts of several launches of one change: sizes at their median, others as ``A or B``."""
+    normalized = [{name: _normalize(value) for name, value in facts.items()} for facts in launches]
+    combined: dict[str, str] = {}
+    for fact in dict.fromkeys(name for facts in normalized for name in facts):
+        values = [facts.get(fact, NOT_LOGGED) for facts in normalized]
+        sizes = [size for size in map(_size, values) if size is not None]
+        if len(sizes) == len(values) and len({unit for _, unit in sizes}) == 1:
+            combined[fact] = f"{median(number for number, _ in sizes):.12g} {sizes[0][1]}"
+        else:
+            combined[fact] = " or ".join(sorted(set(values)))
+    return combined
+
+
+def differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
+    """Return (fact, left, right) where two engines differ by more than two starts of one do.
+
+    Named facts come before ``config ...``. Sizes differ from 1 %.
+    """
+    different = [
+        (fact, a.get(fact, NOT_LOGGED), b.get(fact, NOT_LOGGED))
+        for fact in dict.fromkeys((*a, *b))
+        if fact != _VERSION and not _is_same(a.get(fact, NOT_LOGGED), b.get(fact, NOT_LOGGED))
+    ]
+    return tuple(sorted(different, key=lambda row: (row[0].startswith("config "), row[0])))
+
+
+def _settings(config: str) -> dict[str, str]:
+    return {
+        _NAMED.get(name, f"config {name}"): value
+        for name, value in leaves(config)
+        if not _OF_THE_ATTEMPT.search(name)
+    }
+
+
+def _normalize(value: str) -> str:
+    for pattern, placeholder in _PLACEHOLDERS:
+        value = pattern.sub(placeholder, value)
+    return value
+
+
+def _size(value: str) -> tuple[float, str] | None:
+    number, _, unit = value.partition(" ")
+    try:
+        return (float(number), unit) if unit in _UNITS else None
+    except ValueError:
+        return None
+
+
+def _is_same(left: str, right: str) -> bool:
+    a, b = _size(left), _size(right)
+    if a is None or b is None or a[1] != b[1]:
+        return left == right
+    return abs(a[0] - b[0]) <= _TOLERANCE * max(a[0], b[0])

@@ -1,0 +1,1 @@
+"""First steps: checkout detection, templates, doctor."""

@@ -1,0 +1,1 @@
+"""Pure numerics for bisections, comparisons and series."""

@@ -1,0 +1,153 @@
+"""What launches say of a difference: of two sides within blocks, or of one side against a known level.
+
+A launch is one value, a Student-t around its level. The level of a block is free, so what its launches have
+in common says nothing; the scale of a launch is integrated out over a grid. Values are logs (of shares the
+shares themselves); nothing here knows of looks, limits or verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.model.attempt import value_of_runs
+from perfbisect.model.metric import Metric
+from perfbisect.stats.robust import Array, log_sum, log_t
+
+_SCALES = 0.001 * np.power(2.0, 0.5 * np.arange(19))
+"""Grid of the noise of a launch (log scale): 0.1 % to 51 %."""
+
+_SCALE_PRIOR = (0.025, 1.2)
+"""Its prior: log-normal around 2.5 %, log sd 1.2. It matters for the first few launches only."""
+
+_PLAUSIBLE = 0.16
+"""Noise that is never ruled out before the launches do."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale on which levels are compared: logs, of shares the shares themselves; larger is worse."""
+
+    sign: int = 1
+    absolute: bool = False
+
+    @staticmethod
+    def of(metric: Metric) -> Scale:
+        """The scale of a metric."""
+        return Scale(metric.sign, metric.absolute)
+
+    def level(self, values: Sequence[float]) -> float:
+        """The level of a launch: its value on this scale.
+
+        :raises ValueError: a value that is not finite, or not positive where logs are taken.
+        """
+        given = np.array(values, float)
+        least = 0.0 if self.absolute else np.nextafter(0.0, 1.0)
+        if not len(given) or not np.all(np.isfinite(given)) or np.any(given < least):
+            raise ValueError(f"values must be positive and finite: {tuple(values)}")
+        value = value_of_runs(values, absolute=self.absolute)
+        return self.sign * (value if self.absolute else math.log(value))
+
+    def signed(self, values: Array) -> Array:
+        """Values on this scale."""
+        return np.asarray(self.sign * (values if self.absolute else np.log(values)))
+
+    def value(self, level: float) -> float:
+        """A level as a value of the metric."""
+        return self.sign * level if self.absolute else math.exp(self.sign * level)
+
+    def room(self, share: float) -> float:
+        """The smallest distance on this scale that is a relative effect of so much, in either direction."""
+        return share if self.absolute else math.log1p(share)
+
+    def worse_by(self, share: float) -> float:
+        """How far above a level one is that is worse by a share (0.05: 5 % slower, 5 % less throughput)."""
+        return share if self.absolute else self.sign * math.log1p(self.sign * share)
+
+    def effect(self, difference: float) -> float:
+        """A difference of levels in the metric's own direction: B / A - 1, of shares B - A."""
+        return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
+
+
+def posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """The difference B - A: ascending values and the mass at each, flat before the data.
+
+    A row of ``values`` is a block, of which ``is_b`` says whose each launch is; all blocks have as many of B.
+    Block levels are flat and integrated out block by block.
+    """
+    count = len(values)
+    b = values[is_b].reshape(count, -1)
+    a = values[~is_b].reshape(count, -1)
+    each = np.median(b, axis=1) - np.median(a, axis=1)
+    middle = float(np.median(each))
+    rest = values - np.where(is_b, middle, 0.0)
+    noise = _noise(rest - np.median(rest, axis=1, keepdims=True))
+    share = math.sqrt((1 / a.shape[1] + 1 / b.shape[1]) / count)
+    delta = _differences(each, middle, noise.rough * share, 8 * noise.most / math.sqrt(count))
+    return delta, noise.mass(delta, lambda scale: _blocks(values, is_b, delta, scale))
+
+
+def from_zero(values: Array) -> tuple[Array, Array]:
+    """The level of launches whose distance from a known level these are; as :func:`posterior`."""
+    middle = float(np.median(values))
+    noise = _noise(values - middle)
+    error = noise.rough / math.sqrt(len(values))
+    delta = _differences(np.array([middle]), middle, error, 8 * noise.most)
+
+    def one_level(scale: float) -> Array:
+        each = log_t((values[:, None] - delta[None, :]) / scale)
+        return np.asarray(each.sum(0) - len(values) * math.log(scale))
+
+    return delta, noise.mass(delta, one_level)
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """The scales of a launch that its residuals leave, with their log prior; ``rough``: a first guess."""
+
+    rough: float
+    most: float
+    scales: Array
+    prior: Array
+
+    def mass(self, delta: Array, log_likelihood: Callable[[float], Array]) -> Array:
+        """The mass at each difference, the scale integrated out."""
+        total = np.stack(
+            [p + log_likelihood(float(scale)) for p, scale in zip(self.prior, self.scales, strict=True)]
+        )
+        log_mass = log_sum(total, axis=0) + np.log(np.gradient(delta))
+        return np.asarray(np.exp(log_mass - log_mass.max()))
+
+
+def _noise(rest: Array) -> _Noise:
+    rough = float(np.clip(1.4826 * np.median(np.abs(rest)), _SCALES[0], _SCALES[-1]))
+    # Few launches may lie close together by chance: what they look like bounds the noise from below only.
+    most = max(6 * rough, 6 * float(np.sqrt(np.mean(rest**2))), _PLAUSIBLE)
+    used = (rough / 6 < _SCALES) & (most > _SCALES)
+    prior = -0.5 * (np.log(_SCALES / _SCALE_PRIOR[0]) / _SCALE_PRIOR[1]) ** 2
+    return _Noise(rough, most, _SCALES[used], prior[used])
+
+
+def _differences(each: Array, middle: float, error: float, beyond: float) -> Array:
+    """Values of the difference: close near the blocks' median, wider apart away from it."""
+    reach = float(np.abs(each - middle).max()) + beyond
+    half = error * np.sinh(np.linspace(0.0, math.asinh(reach / error), 80))
+    return np.asarray(middle + np.concatenate([-half[:0:-1], half]))
+
+
+def _blocks(values: Array, is_b: NDArray[np.bool_], delta: Array, scale: float) -> Array:
+    """log P(data | delta, scale) [delta], every block's level integrated out."""
+    moved = values[:, :, None] - np.where(is_b[:, :, None], delta[None, None, :], 0.0)
+    # In units of the scale from each block's middle: the integrand is a product of t densities.
+    middle = np.median(moved, axis=1, keepdims=True)
+    z = (moved - middle) / scale
+    reach = np.abs(z).max() + 6.0
+    nodes = np.sinh(np.linspace(-math.asinh(reach), math.asinh(reach), 41))
+    width = np.gradient(nodes)
+    each = log_t(z[:, None, :, :] - nodes[None, :, None, None]).sum(2)
+    level = log_sum(each + np.log(width)[None, :, None], axis=1)
+    return np.asarray(level.sum(0) - (values.shape[1] - 1) * len(values) * math.log(scale))

@@ -1,1 +1,0 @@
-"""Journals: the truth about what was measured. Job folders, events, attempts, and who works on them."""

@@ -1,0 +1,135 @@
+"""The A/B: its likelihood ratio against an independent integration, its interval, its sequence."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from perfbisect.bisect.decision.beliefs import prior_weights
+from perfbisect.bisect.decision.confirm import (
+    DECIDED,
+    PAIRS,
+    Expected,
+    Trial,
+    compare,
+    log_ratio,
+    runs_for,
+    sides,
+    turn,
+)
+from perfbisect.bisect.decision.model import Plan
+from perfbisect.bisect.decision.noise import Launch
+from perfbisect.bisect.decision.posterior import posterior
+from perfbisect.bisect.decision.prices import observed
+from perfbisect.model.costs import Costs
+
+LOOK = Expected(
+    steps=np.array([0.08, 0.10]),
+    step_weight=np.array([0.5, 0.5]),
+    sigma=np.array([0.02, 0.04]),
+    tau=np.array([0.01, 0.02]),
+    noise_weight=np.array([0.75, 0.25]),
+)
+
+
+def side(index, *centers, runs=2):
+    return [Launch(index, "confirm", c, runs, (0.0,) * runs) for c in centers]
+
+
+def density(z):
+    return 0.9 * scipy_stats.norm.pdf(z) + 0.1 * scipy_stats.t.pdf(z, 3, scale=3)
+
+
+def by_hand(parent, culprit, look):
+    m = np.linspace(-1, 1, 20001)
+    totals = []
+    for step in (0.0, *look.steps):
+        total = 0.0
+        for sigma, tau, weight in zip(look.sigma, look.tau, look.noise_weight, strict=True):
+            s = math.sqrt(tau**2 + sigma**2 / 2)
+            each = np.ones_like(m)
+            for x in parent:
+                each *= density((x.center - m) / s) / s
+            for x in culprit:
+                each *= density((x.center - step - m) / s) / s
+            total += weight * each.sum()
+        totals.append(total)
+    return math.log(np.dot(totals[1:], look.step_weight) / totals[0])
+
+
+@pytest.mark.parametrize(
+    ("parent", "culprit"),
+    [
+        (side(3, 0.0), side(4, 0.09)),
+        (side(3, 0.0, 0.01), side(4, 0.1, 0.09)),
+        (side(3, 0.0, 0.02), side(4, 0.01)),
+        (side(3, 0.0, -0.01, 0.2), side(4, 0.1, 0.09, 0.12)),
+    ],
+)
+def test_log_ratio(parent, culprit):
+    assert log_ratio(parent, culprit, LOOK) == pytest.approx(by_hand(parent, culprit, LOOK), abs=0.02)
+
+
+def test_both_sides_are_needed():
+    with pytest.raises(ValueError, match="a launch on each side"):
+        log_ratio([], side(4, 0.1), LOOK)
+
+
+def test_the_sequence_is_balanced_in_every_four():
+    assert [turn(3, 4, made) for made in range(8)] == [4, 3, 3, 4, 4, 3, 3, 4]
+
+
+def test_strangers_are_refused():
+    assert sides(tuple(side(4, 0.1) + side(3, 0.0) + side(3, 0.0))) == (3, 4)
+    for wrong in (side(3, 0.0) + side(4, 0.1), side(4, 0.1) + side(3, 0.1) + side(2, 0.1)):
+        with pytest.raises(ValueError, match="an A/B of parent and culprit"):
+            sides(tuple(wrong))
+
+
+def test_when_a_trial_is_decided():
+    two = tuple(side(4, 0.1) + side(3, 0.0))
+    assert Trial(two, 9.0).passed is None
+    assert Trial(two, -9.0).passed is None
+    assert Trial(two * 2, DECIDED - 0.01).passed is None
+    assert Trial(two * 2, DECIDED + 0.01).passed is True
+    assert Trial(two * 2, -DECIDED - 0.01).passed is False
+    assert Trial(two * PAIRS, DECIDED - 0.01).passed is False
+    assert Trial(two * PAIRS, DECIDED + 0.01).passed is True
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_effect_is_told_in_the_metric_s_own_direction(sign):
+    got = compare(side(3, 0.0, 0.001, -0.001), side(4, 0.1, 0.101, 0.099), LOOK, sign)
+    assert (got.parent, got.culprit, got.launches) == (3, 4, 3)
+    assert got.effect == pytest.approx(math.expm1(sign * 0.1), abs=1e-3)
+    assert got.low < got.effect < got.high
+
+
+@pytest.mark.parametrize("launches", [1, 2, 5])
+def test_the_interval_covers(launches):
+    rng = np.random.default_rng(launches)
+    sigma, tau, runs, step = 0.02, 0.01, 2, 0.06
+    look = Expected(np.array([step]), np.ones(1), np.array([sigma]), np.array([tau]), np.ones(1))
+    hits, rounds = 0, 150
+    for _ in range(rounds):
+        noise = rng.normal(0, math.sqrt(tau**2 + sigma**2 / runs), 2 * launches)
+        got = compare(side(0, *noise[:launches]), side(1, *(step + noise[launches:])), look, 1)
+        hits += got.low <= math.expm1(step) <= got.high
+    assert hits >= 0.95 * rounds
+    assert hits < rounds or launches < 5
+
+
+def test_large_steps_need_few_runs_and_dear_launches_many():
+    def state(step, sigma):
+        shape = (-1.5 * sigma, -0.3 * sigma, 0.5 * sigma, 1.3 * sigma)
+        data = tuple(Launch(i, "end", step * (i > 0), 4, shape) for i in (0, 9, 9, 0, 0, 9))
+        return posterior(data, prior_weights(9, None), 0.02)
+
+    prices = observed(Plan(n=9, costs=Costs(4, 3, 1.5)), ())
+    assert runs_for(state(1.0, 0.03), prices, 6) == 1
+    dear = observed(Plan(n=9, costs=Costs(4, 60, 0.1)), ())
+    assert runs_for(state(0.06, 0.08), dear, 6) == 6
+    assert runs_for(state(0.06, 0.08), dear, 3) == 3

@@ -1,0 +1,194 @@
+"""Every step of a range: the parts beside a named step are ranges of their own, their launches reused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from perfbisect.bisect.decision.decide import next_action
+from perfbisect.bisect.decision.model import Done, Measure, Measured, Note, Pending, Plan, Skipped, Wait
+from tests.bisect.crews import Crew
+from tests.bisect.worlds import Bench
+
+STEP = math.log1p(0.15)
+
+
+def bench(steps, n=48, sigma=0.01, tau=0.008, seed=1, skip=frozenset(), **plan):
+    return Bench(Plan(n=n, every=True, **plan), steps, sigma, tau, seed, skip)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {11: STEP, 30: STEP},
+        {20: STEP, 22: STEP},
+        {1: STEP, 48: 2 * STEP},
+        {7: STEP, 8: STEP},
+        {5: STEP, 24: STEP, 40: STEP},
+    ],
+)
+def test_every_step_is_found_with_an_a_b_of_its_own(steps):
+    world = bench(steps)
+    end = world.play()
+    assert end.word == "found"
+    assert [step.culprits for step in end.steps] == [(at,) for at in sorted(steps)]
+    trials = [event for event in world.events if event.purpose == "confirm"]
+    for step in end.steps:
+        at = step.culprits[0]
+        assert (step.confirmed.parent, step.confirmed.culprit) == (at - 1, at)
+        made = [event for event in trials if event.index == at]
+        assert step.confirmed.launches <= len(made)
+        assert step.confirmed.effect == pytest.approx(math.expm1(steps[at]), abs=0.06)
+        assert step.probability == 0.99
+    largest = max(end.steps, key=lambda step: step.confirmed.effect)
+    assert (end.culprits, end.confirmed) == (largest.culprits, largest.confirmed)
+    assert end.whole.effect == pytest.approx(math.expm1(sum(steps.values())), abs=0.06)
+
+
+def test_one_step_is_told_as_one_and_costs_little_more():
+    world = bench({20: STEP})
+    end = world.play()
+    assert [step.culprits for step in end.steps] == [(20,)]
+    assert end.culprits == (20,)
+    alone = Bench(replace(world.plan, every=False), world.steps, world.sigma, world.tau, 1)
+    alone.play()
+    assert [a.index for a in world.actions[: len(alone.actions)]] == [a.index for a in alone.actions]
+    assert len(world.actions) - len(alone.actions) <= 20
+    assert {a.index for a in world.actions[len(alone.actions) :]} <= {0, 19, 20, 48}
+
+
+def test_without_a_first_step_there_is_nothing_to_go_on_from():
+    end = bench({}).play()
+    assert (end.word, end.steps) == ("not reproduced", ())
+
+
+def test_a_half_fix_is_told():
+    for seed in range(2):
+        end = bench({15: STEP, 30: -STEP / 2}, seed=seed).play()
+        assert [step.culprits for step in end.steps] == [(15,)]
+        (better,) = [note for note in end.notes if note.kind == "part improves"]
+        assert better.positions == (15, 48) and better.effect is not None and better.effect < 0
+
+
+def test_a_metric_of_which_more_is_better():
+    end = bench({15: STEP, 30: STEP}, sign=-1).play()
+    assert [step.culprits for step in end.steps] == [(15,), (30,)]
+    assert all(step.confirmed.effect < -0.05 for step in end.steps)
+
+
+def test_skips_make_sets():
+    end = bench({11: STEP, 30: STEP}, skip=frozenset({10, 11, 30})).play()
+    assert [step.culprits for step in end.steps] == [(10, 11, 12), (30, 31)]
+
+
+def test_the_budget_ends_it_with_what_was_named():
+    world = bench({11: STEP, 30: STEP})
+    world.play()
+    first = next(k for k, action in enumerate(world.actions) if action.why.kind == "another step")
+    spent = sum(e.build + e.launch + e.run for e in world.events[:first])
+    short = replace(world.plan, budget=spent + 1)
+    outcome = next_action(short, world.events[:first]).outcome
+    assert outcome.word == "found"
+    assert len(outcome.steps) == 1
+    assert outcome.notes[0].kind == "parts unsettled" and outcome.notes[0].spans
+    assert next_action(replace(short, budget=20.0), world.events[:2]).outcome.word == "out of budget"
+
+
+def test_the_same_events_give_the_same_answer():
+    world = bench({11: STEP, 30: STEP}, seed=4)
+    world.play()
+    for cut in range(0, len(world.actions), 5):
+        assert next_action(world.plan, world.events[:cut]) == world.actions[cut]
+
+
+@pytest.mark.parametrize("speed", [0.0, 0.5])
+def test_several_slots_work_on_several_parts(speed):
+    world = Crew(bench({11: STEP, 30: STEP}), {"a": 0.0, "b": speed})
+    end = world.play()
+    assert [step.culprits for step in end.steps] == [(11,), (30,)]
+    for step in end.steps:
+        at = step.culprits[0]
+        made = [e for e in world.events if e.purpose == "confirm" and e.index in (at - 1, at)]
+        assert len({e.slot for e in made}) == 1
+
+
+def named_once():
+    """Two steps, played until the first is named and a part is asked about."""
+    world = bench({11: STEP, 30: STEP}, seed=2)
+    world.play()
+    cut = next(k for k, action in enumerate(world.actions) if action.why.kind == "another step")
+    return world, world.events[:cut], world.actions[cut]
+
+
+def test_launches_under_way_count_for_the_rounds_of_a_part():
+    world, events, _ = named_once()
+    slots = [replace(event, slot="a") for event in events]
+    slots += [replace(event, slot="b") for event in slots[:2]]
+    first = next_action(world.plan, slots, (), "a")
+    assert first.why.kind == "another step"
+    other = next_action(world.plan, slots, [Pending(first.index, 2, "search", "a")], "b")
+    assert isinstance(other, Measure)
+
+
+def test_an_end_of_a_part_that_can_no_longer_be_served_closes_it():
+    world, events, asked = named_once()
+    end = asked.index
+    culprit = next(e.index for e in events if e.purpose == "confirm")
+    gone = Skipped(culprit if end in (0, 48) else end, "search", 3.0)
+    world.untestable = frozenset({gone.index})
+    world.events = [*events, gone]
+    outcome = world.play()
+    assert outcome.word == "found"
+    (note,) = [note for note in outcome.notes if note.kind == "part not measurable"]
+    assert gone.index in note.positions
+
+
+def test_a_part_whose_noise_hides_everything_is_given_up():
+    """After ten rounds that settle nothing a part is told as unsettled; the slots wait for the last ones."""
+    world = bench({6: 1.0}, n=6)
+    wild = {0: (0.92, 1.04, 0.97), 5: (1.09, 0.95, 1.02)}
+    events, count = world.events, {0: 0, 5: 0}
+    while not isinstance(action := next_action(world.plan, events), Done):
+        event = world.answer(action)
+        if action.index in wild:
+            factor = wild[action.index][count[action.index] % 3]
+            count[action.index] += action.purpose == "search"
+            event = replace(event, values=(100 * factor,) * action.runs)
+        if action.why.span == (0, 5):
+            last, asked = list(events), action
+        events.append(event)
+    assert [step.culprits for step in action.outcome.steps] == [(6,)]
+    assert Note("part below noise", positions=(0, 5)) in action.outcome.notes
+    pending = [Pending(asked.index, asked.runs, "search", "b")]
+    waiting = next_action(world.plan, last, pending)
+    assert isinstance(waiting, Wait)
+    assert "positions 0 and 5" in waiting.why
+
+
+def test_an_a_b_of_the_left_neighbour_is_told_from_the_one_before():
+    """Steps at 7 and 8: the second A/B begins with a position of the first one."""
+    world = bench({7: 3 * STEP, 8: 3 * STEP}, n=16)
+    end = world.play()
+    assert [step.culprits for step in end.steps] == [(7,), (8,)]
+    assert not any(
+        isinstance(e, Measured) and e.purpose == "confirm" and e.index not in (6, 7, 8) for e in world.events
+    )
+
+
+def test_a_part_whose_a_b_fails_twice_is_given_up():
+    """The search sees a step at 3; the launches of its A/B see none."""
+    world = bench({6: 1.0, 3: 0.3}, n=6)
+    events = []
+    while not isinstance(action := next_action(world.plan, events), Done):
+        event = world.answer(action)
+        if action.purpose == "confirm" and action.index <= 5:
+            event = replace(event, values=(100.0,) * action.runs)
+        events.append(event)
+    assert [step.culprits for step in action.outcome.steps] == [(6,)]
+    assert Note("part not confirmed", positions=(0, 5)) in action.outcome.notes
+    first = next(k for k, e in enumerate(events) if e.purpose == "confirm" and e.index == 3)
+    begun = [Pending(3, 1, "confirm", "b")]
+    waiting = next_action(world.plan, events[:first], begun)
+    assert isinstance(waiting, Wait) or waiting.index not in range(1, 5)

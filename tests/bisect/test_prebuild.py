@@ -1,0 +1,103 @@
+"""Environments built beside a running attempt: which, where, and what that saves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.commands import session
+from perfbisect.errors import BuildError
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.spare_cores import SpareCores
+from perfbisect.machine.slots import Slot
+from perfbisect.model.change import Change
+from tests.fixtures.jobs import MakePlan
+from tests.jobs.world import FakeBuilder, Watch, World, history, verdict
+
+NewJob = Callable[[BisectPlan, Watch, World], Job]
+
+
+@dataclass
+class Builds:
+    """Says that every build took a minute."""
+
+    made: list[str] = field(default_factory=list)
+
+    def wanted(self, change: Change) -> bool:
+        return change.id not in self.made
+
+    def build(self, change: Change, log: Path, timeout: float) -> float | None:
+        del log, timeout
+        self.made.append(change.id)
+        return 60.0
+
+
+def test_what_is_likely_next_is_built_and_the_minutes_are_told(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch, builds = World(history(40).changes, slow=23, factor=1.3), Watch(), Builds()
+    job = new_job(plan_for(world), watch, world)
+    report = verdict(job, watch, world, ahead=builds)
+    assert report.outcome == "found"
+    built = {int(e.data["position"]) for e in read(job.journal).events if e.kind == "built"}
+    used = built & {x.position for x in report.launches}
+    assert used, "some of what was built was measured afterwards"
+    assert report.minutes.saved == pytest.approx(len(used))
+    alone = World(world.changes, slow=23, factor=1.3)
+    watch = Watch()
+    plain = verdict(new_job(plan_for(alone), watch, alone), watch, alone)
+    assert plain.beliefs == report.beliefs, "it decides nothing"
+    assert plain.minutes.saved == 0
+
+
+class Recording(FakeBuilder):
+    """Notes where and how a build runs."""
+
+    def ensure(self, change: Change, *, log: Path, timeout: float):  # type: ignore[no-untyped-def]
+        del log, timeout
+        self.where = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        if change.subject == "Change 1":
+            raise BuildError("no wheel")
+
+
+def test_a_build_has_cores_of_its_own_and_gives_way(tmp_path: Path) -> None:
+    builder, before = Recording(), os.sched_getaffinity(0)
+    core = min(before)
+    leased: list[str] = []
+
+    @contextlib.contextmanager
+    def leasing():  # type: ignore[no-untyped-def]
+        leased.append("taken")
+        try:
+            yield
+        finally:
+            leased.append("given back")
+
+    ahead = SpareCores(builder, frozenset({core}), leasing)
+    took: list[float | None] = []
+    changes = history(3).changes
+    for change in changes[:2]:
+        thread = threading.Thread(target=lambda c=change: took.append(ahead.build(c, tmp_path / "log", 1.0)))
+        thread.start()
+        thread.join()
+    assert builder.where == ({core}, 15)
+    assert os.sched_getaffinity(0) == before, "the thread's own, and no other's"
+    assert os.getpriority(os.PRIO_PROCESS, 0) == 0
+    assert leased == ["taken", "given back"] * 2
+    assert took[0] is not None
+    assert took[1] is None, "what cannot be built is found out by its launch"
+
+
+def test_nothing_is_built_ahead_without_cores_to_spare() -> None:
+    here = sorted(os.sched_getaffinity(0))
+    whole = (Slot(""),)
+    assert session.why_not_ahead(whole) == "the attempt has the whole machine"
+    all_of_them = (Slot("cores", server_cores=tuple(here[1:]), client_cores=(here[0],)),)
+    assert session.spare_cores(all_of_them) == frozenset()
+    assert session.why_not_ahead(all_of_them) == "0 processors are on no slot, and it takes 2"

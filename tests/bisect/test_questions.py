@@ -1,0 +1,224 @@
+"""What a bisection can be asked beside the one step: a fix, every step, weights, another metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import pytest
+
+from perfbisect.bisect.decision.model import Note, NoteKind, Reason, ReasonKind
+from perfbisect.bisect.estimates import plan_document
+from perfbisect.bisect.job import amend
+from perfbisect.bisect.other_metric import with_metric
+from perfbisect.bisect.plan import Aside, BisectPlan, Extras
+from perfbisect.bisect.report import note_sentence, reason_sentence
+from perfbisect.environments.base import Refusal
+from perfbisect.errors import BuildError, UsageError
+from perfbisect.jobs.documents import ReportDocument
+from perfbisect.jobs.estimates import Noise
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.kind import Amendment
+from perfbisect.model.change import Change
+from perfbisect.model.metric import parse_metric
+from tests.fixtures.jobs import MakePlan
+from tests.jobs.world import FakeBuilder, PowerCut, Watch, World, history, verdict
+
+NewJob = Callable[[BisectPlan, Watch, World], Job]
+FIX = Extras(find="fix")
+
+
+class TestFix:
+    def test_the_change_that_made_it_better_is_named(self, plan_for: MakePlan, new_job: NewJob) -> None:
+        world, watch = World(history(16).changes, slow=11, factor=1 / 1.3), Watch()
+        report = verdict(new_job(plan_for(world, extras=FIX), watch, world), watch, world)
+        assert report.outcome == "found"
+        assert report.culprit is not None
+        assert report.culprit.id == world.changes[11].id
+        assert "better: -" in report.sentences[0]
+        assert report.good.id == world.changes[-1].id, "the later end is the good one"
+        assert report.bad.id == world.changes[0].id
+        assert "bad end, round 1" in report.launches[0].why
+        assert report.launches[0].change.id == world.changes[0].id
+
+    def test_a_regression_is_no_fix(self, plan_for: MakePlan, new_job: NewJob) -> None:
+        world, watch = World(history(8).changes, slow=4, factor=1.3, tau=0.005), Watch()
+        report = verdict(new_job(plan_for(world, extras=FIX), watch, world), watch, world)
+        assert report.outcome == "not reproduced"
+        assert f"{world.changes[-1].short} is not better than {world.changes[0].short}" in report.sentences[0]
+        assert any("good end is worse than the bad end" in text for text in report.sentences)
+
+    def test_of_a_metric_of_which_more_is_better(self, plan_for: MakePlan, new_job: NewJob) -> None:
+        world, watch = World(history(10).changes, slow=4, factor=1 / 1.4), Watch()
+        plan = plan_for(world, extras=FIX, metric="output_throughput")
+        report = verdict(new_job(plan, watch, world), watch, world)
+        assert report.culprit is not None
+        assert report.culprit.id == world.changes[4].id
+        assert "better: +" in report.sentences[0]
+
+    def test_an_end_is_called_what_the_user_calls_it(self, plan_for: MakePlan) -> None:
+        world = World(history(5).changes, slow=2)
+        with pytest.raises(BuildError, match="the bad end 000000000000") as caught:
+            plan_for(world, FakeBuilder(refused={world.changes[0].id: Refusal("no wheel")}), extras=FIX)
+        assert "--bad" in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize(
+    ("find", "ends_swapped", "one_build"),
+    [
+        ("regression", "the bad end is better than the good end", "only the bad end shows the step"),
+        ("fix", "the good end is worse than the bad end", "only the good end shows the step"),
+    ],
+)
+def test_notes_are_made_from_the_direction(
+    plan_for: MakePlan, find: Literal["regression", "fix"], ends_swapped: str, one_build: str
+) -> None:
+    world = World(history(5).changes, slow=2)
+    plan = plan_for(world, extras=Extras(find=find))
+    assert note_sentence(Note("ends swapped", effect=0.1), plan).startswith(ends_swapped)
+    assert note_sentence(Note("one build", positions=(plan.last,)), plan).startswith(one_build)
+    first, last = world.changes[0].short, world.changes[-1].short
+    steps = Note("more steps", positions=(0, plan.last), effect=0.1, whole=0.3)
+    assert note_sentence(steps, plan) == (
+        "more than one step: the culprit's step (+10.0%) is not the whole change (+30.0%); "
+        f"{first}, {last} lies at neither level"
+    )
+    parts = Note("parts unsettled", spans=((0, 1), (1, plan.last)))
+    middle = world.changes[1].short
+    assert note_sentence(parts, plan).endswith(f"settled of {first} to {middle}, {middle} to {last}")
+
+
+@pytest.mark.parametrize("find", ["regression", "fix"])
+def test_every_reason_and_note_has_a_sentence(plan_for: MakePlan, find: Literal["regression", "fix"]) -> None:
+    plan = plan_for(World(history(5).changes, slow=2), extras=Extras(find=find))
+    assert all(reason_sentence(Reason(kind), plan) for kind in get_args(ReasonKind))
+    assert all(note_sentence(Note(kind), plan) for kind in get_args(NoteKind))
+
+
+class Stairs(World):
+    """Two steps: half of ``factor`` (of logs) at ``slow``, the rest at ``second``."""
+
+    second = 0
+
+    def _runs(self, request, position, rng):  # type: ignore[no-untyped-def]
+        before = self.pace
+        half = math.sqrt(self.factor)
+        if self.slow is not None and position >= self.slow:
+            self.pace = lambda r: before(r) / (half if position < self.second else 1.0)
+        try:
+            return super()._runs(request, position, rng)
+        finally:
+            self.pace = before
+
+
+def test_every_step_is_named(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = Stairs(history(10).changes, slow=3, factor=1.7, tau=0.01), Watch()
+    world.second = 7
+    report = verdict(new_job(plan_for(world, extras=Extras(every=True)), watch, world), watch, world)
+    assert report.outcome == "found"
+    assert [step.culprits[0].changes[0].id for step in report.steps] == [
+        world.changes[3].id,
+        world.changes[7].id,
+    ]
+    assert all(step.confirmed.low < math.sqrt(1.7) - 1 < step.confirmed.high for step in report.steps)
+    assert any(text.startswith("2 steps of the range named") for text in report.sentences)
+    assert sum(text.startswith("Step ") for text in report.sentences) == 2
+
+
+class TestAnotherMetric:
+    def measured(self, plan_for: MakePlan, new_job: NewJob) -> tuple[Job, World, Watch, ReportDocument]:
+        world, watch = World(history(16).changes, slow=11, factor=1.3), Watch()
+        job = new_job(plan_for(world), watch, world)
+        return job, world, watch, verdict(job, watch, world)
+
+    def test_what_the_launches_support(self, plan_for: MakePlan, new_job: NewJob) -> None:
+        """p99 moves with the median in this world, so the same launches name the same change."""
+        job, world, _, first = self.measured(plan_for, new_job)
+        launched = len(world.requests)
+        report = with_metric(job, read(job.journal).events, parse_metric("tpot:p99"))
+        assert report.outcome == "found"
+        assert report.culprit == first.culprit
+        assert report.metric.name == "tpot:p99"
+        assert report.confirmed is not None
+        assert first.confirmed is not None
+        assert report.confirmed.effect == pytest.approx(first.confirmed.effect)
+        assert len(world.requests) == launched, "nothing is launched"
+
+    def test_what_they_do_not_settle_has_a_price(self, plan_for: MakePlan, new_job: NewJob) -> None:
+        world, watch = World(history(30).changes, slow=21, factor=1.3), Watch()
+        world.fault = lambda n, _: PowerCut() if n == 5 else None
+        job = new_job(plan_for(world), watch, world)
+        with pytest.raises(PowerCut):
+            verdict(job, watch, world)
+        report = with_metric(job, read(job.journal).events, parse_metric("tpot:p99"))
+        assert report.outcome == "inconclusive"
+        assert "launches" in report.sentences[0]
+        assert "minutes" in report.sentences[0]
+        assert report.next == f"perfbisect resume {job.id} --metric tpot:p99"
+        assert ReportDocument.model_validate_json(report.text()) == report
+
+    def test_a_metric_that_nobody_reported(self, plan_for: MakePlan, new_job: NewJob) -> None:
+        job, *_ = self.measured(plan_for, new_job)
+        with pytest.raises(UsageError, match=r"do not report ttft:median; .*all report: failed, output_thr"):
+            with_metric(job, read(job.journal).events, parse_metric("ttft"))
+
+    def test_measuring_goes_on_with_it(self, plan_for: MakePlan, new_job: NewJob) -> None:
+        job, world, watch, first = self.measured(plan_for, new_job)
+        amend(job, watch.tools(world), Amendment(metric=parse_metric("output_throughput")))
+        report = verdict(job, watch, world)
+        assert report.outcome == "found"
+        assert report.metric.name == "output_throughput"
+        assert report.culprit == first.culprit
+        assert len(report.launches) == len(world.requests)
+
+
+class TestAside:
+    """A good end on a release branch: position 0, then the merge base, then main."""
+
+    def plan(self, plan_for: MakePlan, world: World, own: int = 2) -> BisectPlan:
+        picks = tuple(Change(f"{i:x}" * 40, "commit", f"Pick {i}") for i in range(10, 10 + own))
+        return plan_for(world, aside=Aside(fork=world.changes[1], own=picks, shared=(picks[0].id,)))
+
+    def test_a_step_on_main_is_found_there(self, plan_for: MakePlan, new_job: NewJob) -> None:
+        world, watch = World(history(12).changes, slow=7, factor=1.3), Watch()
+        report = verdict(new_job(self.plan(plan_for, world), watch, world), watch, world)
+        assert report.culprit is not None
+        assert report.culprit.id == world.changes[7].id
+        first = next(x for x in report.launches if x.purpose == "search")
+        assert first.change.id == world.changes[1].id, "the merge base is the first probe"
+        assert "merge base" in first.why
+        assert report.cherry_picks == ()
+
+    def test_a_step_before_the_merge_base_is_in_goods_own_commits(
+        self, plan_for: MakePlan, new_job: NewJob
+    ) -> None:
+        world, watch = World(history(12).changes, slow=1, factor=1.3), Watch()
+        job = new_job(self.plan(plan_for, world), watch, world)
+        report = verdict(job, watch, world)
+        assert report.outcome == "found"
+        assert report.culprit is None, "the merge base is no culprit"
+        assert [c.subject for c in report.cherry_picks] == ["Pick 10", "Pick 11"]
+        assert f"{world.changes[0].short} has of its own (2 commits" in report.sentences[0]
+        assert "1 of them" in report.sentences[0]
+        assert report.next.startswith("git log --cherry-mark --left-only 000000000000...")
+
+    def test_the_plan_tells_what_it_costs(self, plan_for: MakePlan) -> None:
+        world = World(history(12).changes, slow=1)
+        plan = self.plan(plan_for, world).model_copy(
+            update={"extras": Extras(every=True, confirm_revert=True, workers=2, weights="w.yaml")}
+        )
+        told = "\n".join(plan_document(plan, Noise()).told)
+        assert "000000000000 is no ancestor" in told
+        assert "every step is named" in told
+        assert "4 to 16 launches more" in told
+        assert "weighed by w.yaml" in told
+        assert "2 launches at once" in told
+
+
+def test_weights_reach_the_core(plan_for: MakePlan) -> None:
+    world = World(history(6).changes, slow=3)
+    builder = FakeBuilder(merged=frozenset({world.changes[2].id}))
+    plan = plan_for(world, builder, weigh=lambda positions: tuple(float(len(p.changes)) for p in positions))
+    assert plan.question.prior == (1.0, 2.0, 1.0, 1.0, 1.0)

@@ -1,0 +1,165 @@
+"""``--confirm-revert``: the later end against itself less the culprit, on launches of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from perfbisect.bisect.html import html
+from perfbisect.bisect.job import amend
+from perfbisect.bisect.markdown import markdown
+from perfbisect.bisect.plan import BisectPlan, Extras
+from perfbisect.jobs.documents import ReportDocument
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.kind import Amendment
+from perfbisect.measure.executor import AttemptRequest
+from perfbisect.model.attempt import Failure
+from perfbisect.model.change import Change
+from tests.fixtures.jobs import MakePlan
+from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
+
+NewJob = Callable[[BisectPlan, Watch, World], Job]
+ASKED = Extras(confirm_revert=True)
+LESS = Change("ee" * 20, "commit", 'Revert "Change 6"')
+
+
+class Both(World):
+    """The reverted end is as fast as the good one, times ``left``."""
+
+    left = 1.0
+
+    def run(self, request: AttemptRequest, **more):  # type: ignore[no-untyped-def]
+        if request.change.id != LESS.id:
+            return super().run(request, **more)
+        end = self.changes[-1]
+        self.changes = (*self.changes[:-1], LESS)
+        slow, pace = self.slow, self.pace
+        self.slow, self.pace = None, lambda _: self.left
+        try:
+            return super().run(request, **more)
+        finally:
+            self.changes, self.slow, self.pace = (*self.changes[:-1], end), slow, pace
+
+
+def world_of(left: float = 1.0, **more: object) -> Both:
+    made = Both(history(12).changes, slow=6, factor=1.3, **more)  # type: ignore[arg-type]
+    made.left = left
+    return made
+
+
+def taken(head: Change, culprit: Change) -> Change | str:
+    assert culprit.subject == "Change 6"
+    assert head.subject == "Change 11"
+    return LESS
+
+
+def revert_launches(report: ReportDocument) -> list[str]:
+    return [x.change.id for x in report.launches if x.purpose == "revert"]
+
+
+def test_the_step_is_gone_with_its_culprit(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = world_of(), Watch()
+    job = new_job(plan_for(world, extras=ASKED), watch, world)
+    report = verdict(job, watch, world, revert=taken)
+    assert report.outcome == "found"
+    assert report.revert is not None
+    assert (report.revert.left.id, report.revert.right.id) == (world.changes[-1].id, LESS.id)
+    assert report.revert.low < 1 / 1.3 - 1 < report.revert.high
+    assert report.revert_note == ""
+    assert any("the step is gone with it" in text for text in report.sentences)
+    used = revert_launches(report)
+    assert 4 <= len(used) <= 16
+    assert used.count(LESS.id) == used.count(world.changes[-1].id)
+    assert kinds(job)[-2:] == ["revert", "verdict"]
+    alone = world_of()
+    watch = Watch()
+    without = verdict(new_job(plan_for(alone), watch, alone), watch, alone)
+    assert report.confirmed == without.confirmed, "nothing of it enters the search"
+    assert report.beliefs == without.beliefs
+    assert ReportDocument.model_validate_json(report.text()) == report
+    assert LESS.short in markdown(report)
+    assert LESS.short in html(report)
+
+
+def test_something_else_may_keep_the_later_end_slow(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = world_of(left=1.3, tau=0.005, sigma=0.005), Watch()
+    report = verdict(new_job(plan_for(world, extras=ASKED), watch, world), watch, world, revert=taken)
+    assert report.outcome == "found"
+    assert any("taking it back changes nothing there" in text for text in report.sentences)
+
+
+def test_a_conflict_is_said_and_no_failure(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = world_of(), Watch()
+    job = new_job(plan_for(world, extras=ASKED), watch, world)
+    report = verdict(job, watch, world, revert=lambda *_: "it does not revert cleanly: vllm/core.py")
+    assert report.outcome == "found"
+    assert report.revert is None
+    assert report.revert_note == "it does not revert cleanly: vllm/core.py"
+    assert "The culprit was not taken back: it does not revert cleanly: vllm/core.py." in report.sentences
+    assert revert_launches(report) == []
+
+
+@pytest.mark.parametrize("phase", ["build", "launch"])
+def test_a_reverted_tree_that_does_not_work_is_said(plan_for: MakePlan, new_job: NewJob, phase: str) -> None:
+    world, watch = world_of(), Watch()
+    failure = Failure(phase, "change", "ImportError", "/log")  # type: ignore[arg-type]
+    world.fault = lambda _, request: failure if request.change.id == LESS.id else None
+    report = verdict(new_job(plan_for(world, extras=ASKED), watch, world), watch, world, revert=taken)
+    assert report.outcome == "found"
+    assert report.revert is None
+    assert "ImportError" in report.revert_note
+    assert revert_launches(report).count(LESS.id) == (1 if phase == "build" else 2)
+    assert report.skips == ()
+
+
+def test_a_cut_in_the_middle_of_it_goes_on(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = world_of(), Watch()
+    done: list[str] = []
+
+    def cut(_: int, request: AttemptRequest) -> BaseException | None:
+        done.append(request.change.id)
+        return PowerCut() if done.count(LESS.id) == 2 and request.change.id == LESS.id else None
+
+    world.fault = cut
+    job = new_job(plan_for(world, extras=ASKED), watch, world)
+    with pytest.raises(PowerCut):
+        verdict(job, watch, world, revert=taken)
+    world.fault = lambda *_: None
+    report = verdict(job, watch, world, revert=lambda *_: pytest.fail("it was made before"))
+    assert report.revert is not None
+    assert [x.outcome for x in report.launches].count("abandoned") == 1
+
+
+def test_it_can_be_asked_of_a_finished_job(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = world_of(), Watch()
+    job = new_job(plan_for(world), watch, world)
+    first = verdict(job, watch, world)
+    assert first.revert is None
+    assert first.revert_note == ""
+    amend(job, watch.tools(world), Amendment(confirm_revert=True))
+    again = verdict(job, watch, world, revert=taken)
+    assert again.revert is not None
+    assert again.culprit == first.culprit
+
+
+def test_the_budget_ends_it(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = world_of(), Watch()
+    free = verdict(new_job(plan_for(world), watch, world), watch, world)
+    world, watch = world_of(), Watch()
+    job = new_job(plan_for(world, extras=ASKED, budget=free.minutes.total + 2.5), watch, world)
+    report = verdict(job, watch, world, revert=taken)
+    assert report.outcome == "found"
+    assert "is spent" in report.revert_note
+    assert report.minutes.total <= free.minutes.total + 2.5
+    assert sum(event.kind == "verdict" for event in read(job.journal).events) == 1
+
+
+def test_of_a_set_nothing_is_taken_back(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = world_of(), Watch()
+    failure = Failure("build", "change", "no", "/log")
+    world.fault = lambda _, request: failure if request.change.id == world.changes[6].id else None
+    report = verdict(new_job(plan_for(world, extras=ASKED), watch, world), watch, world, revert=taken)
+    assert [p.index for p in report.culprits] == [6, 7]
+    assert "cannot be told apart" in report.revert_note

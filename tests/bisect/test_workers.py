@@ -1,0 +1,167 @@
+"""Several slots at once: one journal, pairs on one slot, and what a slot's machine does is its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.errors import Interrupted, MachineError
+from perfbisect.jobs.events import Told, Waiting
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.replay import launches
+from perfbisect.machine.slots import Slot
+from perfbisect.measure.executor import AttemptRequest
+from perfbisect.model.attempt import Failure
+from tests.fixtures.jobs import MakePlan
+from tests.jobs.world import PowerCut, Watch, World, history, verdict
+
+NewJob = Callable[[BisectPlan, Watch, World], Job]
+TWO = (Slot("one"), Slot("two"))
+FAILED = Failure("launch", "machine", "no memory", "/log")
+
+
+def name_of(request: AttemptRequest) -> str:
+    return request.slot.name if request.slot else ""
+
+
+def beside(_: AttemptRequest) -> None:
+    """Long enough that the other slot gets its turn."""
+    time.sleep(0.003)
+
+
+def test_two_slots_name_the_planted_change(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = World(history(24).changes, slow=15, factor=1.3, hold=beside), Watch()
+    job = new_job(plan_for(world), watch, world)
+    report = verdict(job, watch, world, slots=TWO)
+    assert report.outcome == "found"
+    assert report.culprit is not None
+    assert report.culprit.id == world.changes[15].id
+    seen = launches(read(job.journal).events)
+    measured = [x for x in seen if x.end == "finished"]
+    assert {x.slot for x in measured} == {"one", "two"}
+    for slot in ("one", "two"):
+        assert {0, 23} <= {x.position for x in measured if x.slot == slot}, "each slot sees both ends"
+    assert len({x.slot for x in measured if x.purpose == "confirm" and x.position in (14, 15)}) == 1
+    assert all(x.end is not None for x in seen)
+    assert {x.reason for x in seen if x.end == "abandoned"} <= {"it was settled without it"}
+    assert [x.at for x in seen] == sorted(x.at or 0.0 for x in seen)
+    assert {x.slot for x in report.launches} == {"one", "two"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_slot_of_half_the_speed_is_no_step(plan_for: MakePlan, new_job: NewJob, seed: int) -> None:
+    world, watch = World(history(20).changes, slow=9, factor=1.2, hold=beside, seed=seed), Watch()
+    world.pace = lambda request: 2.0 if name_of(request) == "two" else 1.0
+    report = verdict(new_job(plan_for(world), watch, world), watch, world, slots=TWO)
+    assert report.culprit is not None
+    assert report.culprit.id == world.changes[9].id
+    assert report.confirmed is not None
+    assert report.confirmed.low < 0.2 < report.confirmed.high
+
+
+def test_a_slot_that_the_machine_fails_is_left_and_the_other_goes_on(
+    plan_for: MakePlan, new_job: NewJob
+) -> None:
+    world, watch = World(history(12).changes, slow=5, hold=beside), Watch()
+    world.fault = lambda _, request: FAILED if name_of(request) == "two" else None
+    report = verdict(new_job(plan_for(world), watch, world), watch, world, slots=TWO, backoff=(0.0, 0.0))
+    assert report.culprit is not None
+    assert report.culprit.id == world.changes[5].id
+    assert {x.slot for x in report.launches if x.outcome == "measured"} == {"one"}
+    assert {n.slot for n in watch.notices if isinstance(n, Waiting)} == {"two"}
+    assert any(isinstance(n, Told) and "on slot two: it goes on without" in n.text for n in watch.notices)
+    assert report.skips == ()
+
+
+def test_slots_that_all_fail_end_the_job(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = World(history(12).changes, slow=5, hold=beside), Watch()
+    world.fault = lambda *_: FAILED
+    with pytest.raises(MachineError, match="2 times in a row on slot"):
+        verdict(new_job(plan_for(world), watch, world), watch, world, slots=TWO, backoff=(0.0,))
+
+
+def test_power_lost_with_two_launches_under_way_costs_those_two(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = World(history(12).changes, slow=5, hold=beside), Watch()
+    world.fault = lambda n, _: PowerCut() if n >= 5 else None
+    job = new_job(plan_for(world), watch, world)
+    with pytest.raises(PowerCut):
+        verdict(job, watch, world, slots=TWO)
+    opened = [x for x in launches(read(job.journal).events) if x.end is None]
+    assert 1 <= len(opened) <= 2
+    world.fault = lambda *_: None
+    report = verdict(job, watch, world, slots=TWO)
+    assert {x.token for x in opened} <= {token for token, _, _ in watch.stopped}
+    assert report.culprit is not None
+    assert report.culprit.id == world.changes[5].id
+    assert {x.attempt for x in report.launches if x.reason == "perfbisect ended during it"} == {
+        x.attempt_id for x in opened
+    }
+
+
+def test_a_job_of_two_slots_is_resumed_on_one(plan_for: MakePlan, new_job: NewJob) -> None:
+    world, watch = World(history(12).changes, slow=5, hold=beside), Watch()
+    world.fault = lambda n, _: PowerCut() if n == 9 else None
+    job = new_job(plan_for(world), watch, world)
+    with pytest.raises(PowerCut):
+        verdict(job, watch, world, slots=TWO)
+    report = verdict(job, watch, world, slots=TWO[:1])
+    assert report.culprit is not None
+    assert report.culprit.id == world.changes[5].id
+
+
+def test_an_interruption_of_one_ends_the_other_too(plan_for: MakePlan, new_job: NewJob) -> None:
+    """One attempt is asked to stop; the other is in the middle of something and is interrupted there."""
+    world, watch = World(history(12).changes, slow=5), Watch()
+    ended: list[str] = []
+
+    def hold(request: AttemptRequest) -> None:
+        if name_of(request) == "one":
+            while not any(name_of(other) == "two" for other in world.requests):
+                time.sleep(0.001)
+            raise Interrupted("a stop was asked for")
+        try:
+            while True:
+                time.sleep(0.001)
+        except KeyboardInterrupt:
+            ended.append(request.id)
+            raise
+
+    world.hold = hold
+    job = new_job(plan_for(world), watch, world)
+    with pytest.raises(Interrupted):
+        verdict(job, watch, world, slots=TWO)
+    assert ended == [request.id for request in world.requests if name_of(request) == "two"]
+    assert [x.end for x in launches(read(job.journal).events)] == [None, None], "both are measured again"
+
+
+def test_what_a_server_says_that_was_ended_for_us_is_nobodys_failure(
+    plan_for: MakePlan, new_job: NewJob
+) -> None:
+    """An attempt that comes back failed because its processes were ended is cut short, not blamed."""
+    world, watch = World(history(12).changes, slow=5), Watch()
+
+    def hold(request: AttemptRequest) -> None:
+        if name_of(request) == "one":
+            while not any(name_of(other) == "two" for other in world.requests):
+                time.sleep(0.001)
+            raise Interrupted("a stop was asked for")
+        try:
+            while True:
+                time.sleep(0.001)
+        except KeyboardInterrupt:
+            return
+
+    world.hold = hold
+    blame = Failure("bench", "change", "the server is gone")
+    world.fault = lambda _, request: blame if name_of(request) == "two" else None
+    job = new_job(plan_for(world), watch, world)
+    with pytest.raises(Interrupted):
+        verdict(job, watch, world, slots=TWO)
+    world.hold, world.fault = lambda _: None, lambda *_: None
+    report = verdict(job, watch, world, slots=TWO)
+    assert report.culprit is not None
+    assert {x.outcome for x in report.launches} == {"measured", "abandoned"}

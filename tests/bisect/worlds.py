@@ -1,0 +1,55 @@
+"""A small simulated bench for the tests of the bisection: a history with steps, noise, skips and prices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from perfbisect.bisect.decision.decide import next_action
+from perfbisect.bisect.decision.model import Done, Event, Measure, Measured, Outcome, Plan, Skipped
+
+
+@dataclass
+class Bench:
+    """``steps``: position -> log step (worse is positive); ``sigma``, ``tau``: noise of runs and launches."""
+
+    plan: Plan
+    steps: Mapping[int, float]
+    sigma: float
+    tau: float
+    seed: int
+    untestable: frozenset[int] = frozenset()
+    contaminated: float = 0.0
+    base: float = 100.0
+    events: list[Event] = field(default_factory=list)
+    actions: list[Measure] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    def answer(self, action: Measure) -> Event:
+        new = all(getattr(event, "index", None) != action.index for event in self.events)
+        build = self.plan.costs.build if new else 0.0
+        if action.index in self.untestable:
+            return Skipped(action.index, action.purpose, build + self.plan.costs.launch / 2)
+        level = math.fsum(step for at, step in self.steps.items() if at <= action.index)
+        level += self.rng.normal(0, self.tau)
+        if self.rng.random() < self.contaminated:
+            level += math.log1p(self.rng.uniform(0.05, 0.4))
+        runs = level + self.rng.normal(0, self.sigma, action.runs)
+        values = tuple(float(v) for v in self.base * np.exp(self.plan.sign * runs))
+        costs = self.plan.costs
+        return Measured(action.index, action.purpose, values, build, costs.launch, costs.run * action.runs)
+
+    def play(self, most: int = 400) -> Outcome:
+        """Ask and answer until it is done. :raises AssertionError: it does not end."""
+        for _ in range(most):
+            action = next_action(self.plan, self.events)
+            if isinstance(action, Done):
+                return action.outcome
+            self.actions.append(action)
+            self.events.append(self.answer(action))
+        raise AssertionError(f"not done after {most} launches")

@@ -1,0 +1,224 @@
+"""The real specifications of vLLM-Omni, and the real names of its results, where they are present."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.cells.importers import read_specification
+from perfbisect.cells.importers.base import Specification, on_disk
+from perfbisect.cells.loading import load_cells, write_cell
+from perfbisect.cells.match import nearest, sighting
+from perfbisect.model.cell import Cell
+from tests.shared import data
+
+LISTS = ("num_prompts", "max_concurrency", "request_rate")
+NOTES = {"baseline", "name", "enabled", "eval_phase", "skip-performance-assertion"}
+"""Keys of a workload that say nothing of what is measured."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A cell as a specification says it: its server, its workload at one place of the lists, the file."""
+
+    file: str
+    server: dict[str, Any]
+    workload: dict[str, Any]
+
+    @property
+    def sounds(self) -> bool:
+        return "audio" in str(self.workload.get("percentile-metrics"))
+
+    @property
+    def result(self) -> str:
+        """How vLLM-Omni's harness began the name of its result in April 2026."""
+        if "endpoint" not in self.workload:
+            return f"benchmark_results_{self.file}"
+        rate, users = self.workload.get("request_rate"), self.workload.get("max_concurrency")
+        flow = users if rate is None else rate
+        name = f"{self.server['test_name']}_{self.workload['dataset_name']}"
+        return f"result_{name}_{flow}_{self.workload['num_prompts']}"
+
+
+def said_by(path: Path) -> Iterator[Said]:
+    """Every cell of a file, by its lists alone."""
+    for server in json.loads(path.read_text()):
+        for workload in server["benchmark_params"]:
+            if workload.get("enabled") is False:
+                continue
+            plain = dict(workload)
+            for name in LISTS:
+                if (dashed := name.replace("_", "-")) in plain:
+                    plain[name] = plain.pop(dashed)
+            lists = {name: plain[name] for name in LISTS if isinstance(plain.get(name), list)}
+            longest = max(map(len, lists.values()), default=1)
+            for i in range(longest):
+                values = {name: value[i % len(value)] for name, value in lists.items()}
+                yield Said(path.stem, server, {**plain, **values})
+
+
+@dataclass(frozen=True)
+class Imports:
+    """Every file with what it says, what was read from it, and the cells that its files load as."""
+
+    files: tuple[tuple[Path, tuple[Said, ...], Specification, tuple[Cell, ...]], ...]
+
+    @property
+    def pairs(self) -> list[tuple[Said, Cell]]:
+        return [pair for _, said, _, cells in self.files for pair in zip(said, cells, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def imports(tmp_path_factory: pytest.TempPathFactory) -> Imports:
+    rows = []
+    for path in sorted(data("vllm_omni", "perf_specs").glob("*.json")):
+        found = read_specification(on_disk(path))
+        folder = tmp_path_factory.mktemp(path.stem)
+        cells = tuple(cell for one in found.cells for cell in load_cells(write_cell(folder, one)))
+        rows.append((path, tuple(said_by(path)), found, cells))
+    return Imports(tuple(rows))
+
+
+def test_every_file_gives_the_cells_its_lists_say(imports: Imports) -> None:
+    assert len(imports.files) >= 18
+    for path, said, found, cells in imports.files:
+        off = path.read_text().count('"enabled": false')
+        assert (len(cells), len(found.off), found.left_out) == (len(said), off, ()), path.name
+    assert sum(len(found.off) for _, _, found, _ in imports.files) > 0
+
+
+def test_every_cell_is_at_the_load_and_of_the_model_that_is_said(imports: Imports) -> None:
+    for said, cell in imports.pairs:
+        rate, users = said.workload.get("request_rate"), said.workload.get("max_concurrency")
+        assert cell.num_prompts == said.workload["num_prompts"]
+        assert cell.request_rate == (float("inf") if rate is None else rate)
+        assert cell.max_concurrency == users
+        assert cell.model == said.server["server_params"]["model"]
+        assert cell.gpus > 0
+
+
+def test_every_cell_is_judged_by_what_its_answers_hold(imports: Imports) -> None:
+    for said, cell in imports.pairs:
+        expected = {
+            "/v1/audio/speech": ("tts", "audio_ttfp", {"failed", "audio_duration"}),
+            "/v1/completions": ("text", "tpot", {"failed", "output_tokens"}),
+            None: ("diffusion", "latency", {"failed"}),
+        }.get(said.workload.get("endpoint"))
+        if expected is None and said.sounds:
+            expected = ("omni", "audio_rtf", {"failed", "output_tokens", "audio_duration"})
+        elif expected is None:
+            expected = ("omni", "e2el", {"failed", "output_tokens"})
+        assert (cell.family, cell.headline, set(cell.guards)) == expected, cell.name
+
+
+def test_no_two_workloads_share_a_digest_and_no_two_cells_a_name(imports: Imports) -> None:
+    seen: dict[str, str] = {}
+    for said, cell in imports.pairs:
+        workload = {name: value for name, value in said.workload.items() if name not in NOTES}
+        server = {**said.server["server_params"], "endpoint": said.server.get("benchmark_endpoint")}
+        written = json.dumps([server, workload], sort_keys=True)
+        assert seen.setdefault(cell.digest, written) == written, cell.name
+    assert len(seen) == len(set(seen.values())) > 100
+    names = [cell.name for _, cell in imports.pairs]
+    assert len(set(names)) == len(names)
+
+
+def results() -> dict[str, str]:
+    """Every result's name without its time, and one whole name of it."""
+    paths = data("kanban").rglob("*.json")
+    names = [path.name for path in paths if path.name.startswith(("result_", "benchmark_results_"))]
+    return {name.rsplit("_", 1)[0]: name for name in sorted(names)}
+
+
+def test_every_result_matches_the_cells_of_its_name_where_there_are_any(imports: Imports) -> None:
+    """The specifications are of July, the results of April: six loads and one file of images are in both."""
+    cells: dict[str, set[str]] = {}
+    for said, cell in imports.pairs:
+        cells.setdefault(said.result, set()).add(cell.digest)
+    matched = set()
+    for start, name in results().items():
+        found = nearest(sighting(name), [cell for _, cell in imports.pairs])
+        exact = {match.cell.digest for match in found if match.exact}
+        assert exact == cells.get(start, set()), name
+        if exact:
+            matched.add(start)
+            continue
+        fields = {field for field, _, _ in found[0].differing}
+        retired = "test" if "qwen3_tts_random" in name else "load"
+        load = {"num_prompts", "max_concurrency", "request_rate"}
+        assert fields <= (load if retired == "load" else load | {"test", "dataset_name"}), (name, fields)
+    assert matched == {
+        *(
+            f"result_test_qwen3_omni{kind}_random_{load}"
+            for kind in ("", "_chunk")
+            for load in ("1_4", "4_16")
+        ),
+        *(f"result_test_qwen3_omni{kind}_random-mm_0.1_10" for kind in ("", "_chunk")),
+        "benchmark_results_test_qwen_image_vllm_omni",
+    }
+
+
+def test_a_result_of_twins_matches_both(imports: Imports) -> None:
+    name = "result_test_qwen3_omni_chunk_random_1_4_20260412-190115.json"
+    found = nearest(sighting(name), [cell for _, cell in imports.pairs])
+    assert {match.cell.headline for match in found if match.exact} == {"audio_rtf", "e2el"}
+
+
+CHAT = {"backend": "openai-chat-omni", "endpoint": "/v1/chat/completions"}
+APRIL: list[dict[str, Any]] = [
+    {
+        "test_name": name,
+        "server_params": {"model": "org/model", "extra_cli_args": arguments},
+        "benchmark_params": [
+            {**CHAT, "dataset_name": "random", "num_prompts": [10, 40, 100], "max_concurrency": [1, 4, 10]},
+            {**CHAT, "dataset_name": "random", "num_prompts": [4, 16], "max_concurrency": [1, 4]},
+            {
+                **CHAT,
+                "dataset_name": "random-mm",
+                "num_prompts": [10, 40, 100],
+                "request_rate": [0.1, 0.3, 0.5],
+            },
+        ],
+    }
+    for name, arguments in (("test_qwen3_omni", []), ("test_qwen3_omni_chunk", ["--async-chunk"]))
+]
+APRIL.append(
+    {
+        "test_name": "test_qwen3_tts",
+        "server_params": {"model": "org/voice"},
+        "benchmark_params": [
+            {
+                "dataset_name": "random",
+                "backend": "openai-audio-speech",
+                "endpoint": "/v1/audio/speech",
+                "num_prompts": [10, 40],
+                "max_concurrency": [1, 4],
+            }
+        ],
+    }
+)
+"""The loads of the nightly in April 2026, by the names that its results have."""
+
+
+def test_every_result_of_april_has_one_cell_of_aprils_specification(tmp_path: Path) -> None:
+    path = tmp_path / "test_omni.json"
+    path.write_text(json.dumps(APRIL))
+    found = read_specification(on_disk(path))
+    cells = [cell for one in found.cells for cell in load_cells(write_cell(tmp_path, one))]
+    said = {one.result: cell.digest for one, cell in zip(said_by(path), cells, strict=True)}
+    assert len(said) == len(set(said.values())) == len(cells) == 18
+    without = set()
+    for start, name in results().items():
+        exact = [match.cell.digest for match in nearest(sighting(name), cells) if match.exact]
+        assert exact == ([said[start]] if start in said else []), name
+        without |= set() if exact else {start}
+    assert without == {
+        "benchmark_results_test_qwen_image_vllm_omni",
+        "result_test_qwen3_omni_random_10_40",
+        "result_test_qwen3_omni_chunk_random_10_40",
+    }

@@ -1,0 +1,252 @@
+"""vLLM's own serving tests: both forms, and every trap of options that a shell read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from perfbisect.cells.importers import read_specification
+from perfbisect.cells.importers.base import Imported, Specification, on_disk
+from perfbisect.cells.loading import load_cells, write_cell
+from perfbisect.clients import CLIENTS
+from perfbisect.errors import LocatedError
+from perfbisect.model.cell import Cell
+from perfbisect.serving.families import FAMILIES, Endpoint
+
+SHAREGPT = "ShareGPT_V3_unfiltered_cleaned_split.json"
+
+
+def entry(**more: Any) -> dict[str, Any]:
+    """A test of the older form, as of 2024."""
+    server = {"model": "org/llama", "tensor_parallel_size": 4, "disable_log_stats": "", "swap_space": 16}
+    client = {
+        "model": "org/llama",
+        "backend": "vllm",
+        "dataset_name": "sharegpt",
+        "dataset_path": f"./{SHAREGPT}",
+        "num_prompts": 200,
+    }
+    return {
+        "test_name": "serving_llama8B_tp4_sharegpt",
+        "qps_list": [1, 4.5, "inf"],
+        "server_parameters": server | more.pop("server", {}),
+        "client_parameters": client | more.pop("client", {}),
+        **more,
+    }
+
+
+def without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in mapping.items() if name not in names}
+
+
+def read(tmp_path: Path, document: object, name: str = "anything.json") -> Specification:
+    path = tmp_path / name
+    path.write_text(json.dumps(document))
+    return read_specification(on_disk(path))
+
+
+def loaded(tmp_path: Path, cell: Imported) -> tuple[Cell, ...]:
+    return load_cells(write_cell(tmp_path, cell))
+
+
+def test_the_older_form(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, [entry()]).cells
+    cells = loaded(tmp_path, found)
+    assert found.stem == "serving_llama8B_tp4_sharegpt"
+    assert [(cell.request_rate, cell.max_concurrency, cell.num_prompts) for cell in cells] == [
+        (1.0, None, 200),
+        (4.5, None, 200),
+        (float("inf"), None, 200),
+    ]
+    first = cells[0]
+    assert (first.family, first.model, first.gpus) == ("text", "org/llama", 4)
+    assert first.serve_args == {"tensor-parallel-size": 4, "disable-log-stats": True, "swap-space": 16}
+    assert (first.backend, first.endpoint) == ("vllm", "/v1/completions")
+    assert (first.dataset_name, first.dataset_path) == ("sharegpt", SHAREGPT)
+    assert (first.headline, first.guards) == ("tpot", ("failed", "output_tokens"))
+    assert first.description == "serving_llama8B_tp4_sharegpt of anything.json"
+
+
+DEFAULTS = {
+    "qps_list": ["inf"],
+    "max_concurrency_list": [12, 200],
+    "server_environment_variables": {"VLLM_CPU_KVCACHE_SPACE": 40, "VLLM_RPC_TIMEOUT": 100000},
+    "server_parameters": {"model": "org/llama", "tensor_parallel_size": 2, "max-num-seqs": 256},
+    "client_parameters": {
+        "model": "org/llama",
+        "backend": "vllm",
+        "ignore-eos": "",
+        "temperature": 0,
+        "num_prompts": 200,
+    },
+}
+
+
+def test_the_newer_form_takes_what_a_test_does_not_say_from_the_defaults(tmp_path: Path) -> None:
+    tests = [
+        {
+            "test_name": "serving_a",
+            "tier": "base",
+            "client_parameters": {"dataset_name": "random", "random-input-len": 128},
+        },
+        {
+            "test_name": "serving_b",
+            "qps_list": [2, "inf"],
+            "server_environment_variables": {"VLLM_RPC_TIMEOUT": 5},
+            "server_parameters": {"model": "org/other", "max_num_seqs": 8},
+            "client_parameters": {"model": "org/other", "dataset_name": "random", "num_prompts": 50},
+        },
+    ]
+    one, two = read(tmp_path, {"defaults": DEFAULTS, "tests": tests}).cells
+    (first, last), crossed = loaded(tmp_path, one), loaded(tmp_path, two)
+    assert (first.max_concurrency, last.max_concurrency) == (12, 200)
+    assert first.request_rate == last.request_rate == float("inf")
+    assert first.dataset_args == {"random-input-len": 128}
+    assert (first.ignore_eos, first.sampling.temperature) == (True, 0)
+    assert first.env == {"VLLM_CPU_KVCACHE_SPACE": "40", "VLLM_RPC_TIMEOUT": "100000"}
+    assert [(cell.request_rate, cell.max_concurrency) for cell in crossed] == [
+        (2.0, 12),
+        (2.0, 200),
+        (float("inf"), 12),
+        (float("inf"), 200),
+    ]
+    assert crossed[0].model == "org/other"
+    assert crossed[0].serve_args == {"tensor-parallel-size": 2, "max-num-seqs": 8}
+    assert crossed[0].env["VLLM_RPC_TIMEOUT"] == "5"
+    assert {cell.num_prompts for cell in crossed} == {50}
+
+
+def test_text_is_what_a_shell_makes_of_it(tmp_path: Path) -> None:
+    server = {"limit_mm_per_prompt": "'{\"image\": 3}'", "compilation_config.mode": 3}
+    client = {
+        "backend": "openai-chat",
+        "endpoint": "/v1/chat/completions",
+        "dataset_name": "random-mm",
+        "random-mm-bucket-config": "'{(224, 224, 1): 1.0}'",
+        "random-mm-limit-mm-per-prompt": '\'{"image": 3, "video": 0}\'',
+        "seed": 42,
+    }
+    one = entry(server=server)
+    one["client_parameters"] = without(one["client_parameters"], "dataset_path") | client
+    (found,) = read(tmp_path, [one]).cells
+    cell = loaded(tmp_path, found)[0]
+    assert cell.serve_args["limit-mm-per-prompt"] == {"image": 3}
+    assert cell.serve_args["compilation-config.mode"] == 3
+    assert cell.dataset_args == {
+        "random-mm-bucket-config": "{(224, 224, 1): 1.0}",
+        "random-mm-limit-mm-per-prompt": {"image": 3, "video": 0},
+    }
+    assert (cell.seed, found.needs) == (42, ())
+    endpoint = Endpoint(port=1, model_name="m")
+    argv = CLIENTS["vllm_bench"].command(cell, endpoint, seed=42, result=PurePosixPath("r.json"), metadata={})
+    assert argv[argv.index("--random-mm-limit-mm-per-prompt") + 1] == '{"image":3,"video":0}'
+    assert argv[argv.index("--random-mm-bucket-config") + 1] == "{(224, 224, 1): 1.0}"
+    assert "--disable-log-stats" in FAMILIES["text"].server(cell, endpoint).args
+
+
+def test_a_switch_off_and_a_place(tmp_path: Path) -> None:
+    server = {"no_enable_prefix_caching": "", "port": 8000, "host": "h"}
+    (found,) = read(tmp_path, [entry(server=server, client={"port": 8000})]).cells
+    cell = loaded(tmp_path, found)[0]
+    assert cell.serve_args["enable-prefix-caching"] is False
+    assert not {"port", "host"} & {*cell.serve_args, *cell.dataset_args}
+
+
+def test_speculation_is_watched(tmp_path: Path) -> None:
+    draft = {"model": "org/draft", "num_speculative_tokens": 4}
+    (found,) = read(tmp_path, [entry(server={"speculative_config": draft}, qps_list=[2])]).cells
+    (cell,) = loaded(tmp_path, found)
+    assert cell.serve_args["speculative-config"] == draft
+    assert cell.guards == ("failed", "output_tokens", "spec_decode_acceptance_rate")
+    assert cell.request_rate == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "gpus"),
+    [
+        ({}, 4),
+        ({"server": {"pipeline_parallel_size": 2}}, 8),
+        ({"server": {"device": "cpu"}}, 0),
+        ({"server_environment_variables": {"VLLM_CPU_KVCACHE_SPACE": 40}}, 0),
+        ({"server_environment_variables": {"PT_HPU_LAZY_MODE": 1}}, 4),
+    ],
+)
+def test_devices(tmp_path: Path, more: dict[str, Any], gpus: int) -> None:
+    (found,) = read(tmp_path, [entry(**more)]).cells
+    assert found.document["gpus"] == gpus
+
+
+def test_tokenizer_and_revisions_have_keys_of_their_own(tmp_path: Path) -> None:
+    server = {"tokenizer": "org/words", "revision": "abc", "tokenizer_revision": "def"}
+    (found,) = read(tmp_path, [entry(server=server)]).cells
+    cell = loaded(tmp_path, found)[0]
+    assert (cell.tokenizer, cell.revision.model, cell.revision.tokenizer) == ("org/words", "abc", "def")
+
+
+def test_no_list_is_all_at_once(tmp_path: Path) -> None:
+    """As in the oldest files, whose client options have dashes."""
+    one = without(entry(), "qps_list")
+    one["client_parameters"] = without(one["client_parameters"], "num_prompts") | {"num-prompts": 1000}
+    (found,) = read(tmp_path, [one]).cells
+    (cell,) = loaded(tmp_path, found)
+    assert (cell.num_prompts, cell.max_concurrency, cell.request_rate) == (1000, None, float("inf"))
+
+
+def test_what_must_be_brought(tmp_path: Path) -> None:
+    (need,) = read(tmp_path, [entry()]).cells[0].needs
+    assert need.path == SHAREGPT
+    assert "huggingface.co/datasets/" in need.origin
+    hub = entry(client={"dataset_name": "hf", "dataset_path": "org/speech", "hf_split": "test"})
+    file = entry(client={"dataset_name": "sonnet", "dataset_path": "./sonnet_4x.txt"})
+    needs = [cell.needs for cell in read(tmp_path, [hub, file]).cells]
+    assert needs[0] == ()
+    assert [need.path for need in needs[1]] == ["sonnet_4x.txt"]
+
+
+def test_two_tests_of_one_name_are_two_files(tmp_path: Path) -> None:
+    stems = [cell.stem for cell in read(tmp_path, [entry(), entry(server={"max_num_seqs": 8})]).cells]
+    assert stems == ["serving_llama8B_tp4_sharegpt-1", "serving_llama8B_tp4_sharegpt-2"]
+
+
+def test_what_no_family_serves_is_told(tmp_path: Path) -> None:
+    embed = entry(client={"backend": "openai-embeddings", "endpoint": "/v1/embeddings"})
+    found = read(tmp_path, [entry(), embed])
+    assert len(found.cells) == 1
+    assert [(one.place, one.why) for one in found.left_out] == [
+        ("[1]", "no family here asks at /v1/embeddings (serving_llama8B_tp4_sharegpt)")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"tests": 3}, r"tests: is 3 \(int\)"),
+        ({"tests": [3]}, r"tests\[0\]: is 3"),
+        ({"tests": [], "default": {}}, r"default: unknown key; did you mean defaults"),
+        ({"tests": [], "defaults": {"test_name": "x"}}, r"defaults\.test_name: unknown key"),
+        ({"tests": [], "defaults": 3}, r"defaults: is 3"),
+        ([entry(qps=[1])], r"\[0\]\.qps: unknown key.*qps_list"),
+        ([entry(), 3], r"\[1\]: is 3"),
+        ([entry(test_name=None)], r"\[0\]\.test_name: is missing"),
+        ([entry(test_name="..")], r"\[0\]\.test_name: is"),
+        ([entry(server_parameters=[])], r"\[0\]\.server_parameters\.model: is missing"),
+        ([entry(server_parameters=["x"])], r"\[0\]\.server_parameters: is \[\"x\"\]"),
+        ([entry(client={"model": "org/other"})], r"client_parameters\.model: is \"org/other\".*org/llama"),
+        ([entry(client={"num_prompts": None})], r"client_parameters\.num_prompts: is missing"),
+        ([entry(client={"request_rate": 3})], r"request-rate: is set by the lists"),
+        ([entry(server={"x": "'unclosed"})], r"server_parameters\.x: is .*cannot read"),
+        ([entry(qps_list=[])], r"\[0\]\.qps_list: is \[\]"),
+        ([entry(qps_list=4)], r"\[0\]\.qps_list: is 4"),
+        ([entry(qps_list=[1, "fast"])], r"\[0\]\.qps_list\[1\]: is \"fast\""),
+        ([entry(qps_list=[1, 0])], r"\[0\]\.qps_list\[1\]: is 0"),
+        ([entry(qps_list=[1, 1.0])], r"\[0\]\.qps_list\[1\]: is 1\.0"),
+        ([entry(max_concurrency_list=[8, "inf"])], r"max_concurrency_list\[1\]: is \"inf\""),
+    ],
+)
+def test_what_is_wrong_is_told_where_it_is(tmp_path: Path, document: object, told: str) -> None:
+    with pytest.raises(LocatedError, match=told) as caught:
+        read(tmp_path, document)
+    assert caught.value.file == str(tmp_path / "anything.json")

@@ -1,0 +1,354 @@
+"""Cell files: what they may say, and what is told where they cannot."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfbisect.cells.loading import list_cells, load_cell, load_cells
+from perfbisect.errors import LocatedError, UsageError
+
+GOOD = """\
+family: text
+model: org/model
+num_prompts: 20
+max_concurrency: 4
+random_input_len: 64
+serve_args:
+  max-model-len: 512
+sampling:
+  top_p: 0.9
+extra_body: {a: 1}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, text: str = GOOD, name: str = "text_one.yaml") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+class TestReading:
+    def test_a_file_is_a_cell_named_after_it(self, here: Path) -> None:
+        cell = load_cell(write(here))
+        assert cell.name == "text_one"
+        assert cell.dataset_args == {"random-input-len": 64}
+        assert cell.headline == "tpot"
+        assert cell.guards == ("failed", "output_tokens")
+
+    def test_comments_order_and_description_do_not_move_the_digest(self, here: Path) -> None:
+        digest = load_cell(write(here)).digest
+        keys = list(yaml.safe_load(GOOD).items())
+        for seed in range(5):
+            random.Random(seed).shuffle(keys)
+            text = "# other words\n" + "\n".join(
+                yaml.safe_dump({key: value}) + "# and more" for key, value in keys
+            )
+            assert (
+                load_cell(write(here, text + "\ndescription: told otherwise\nready_timeout: 7.0\n")).digest
+                == digest
+            )
+
+    def test_spellings_of_the_same_do_not_move_the_digest(self, here: Path) -> None:
+        digest = load_cell(write(here)).digest
+        for old, new in (
+            ("num_prompts: 20", "num_prompts: 20.0"),
+            ("num_prompts: 20", "num_prompts: 0x14"),
+            ("extra_body: {a: 1}", "extra_body: '{\"a\": 1}'"),
+            ("extra_body: {a: 1}", 'extra_body: |\n  {"a": 1.0}'),
+            ("  max-model-len: 512", '  max_model_len: "512"'),
+            ("serve_args:\n  max-model-len: 512", "serve_args: [--max-model-len, 512]"),
+            ("random_input_len: 64", "dataset_args: {random-input-len: 64}"),
+            ("num_prompts: 20", "num_prompts: [20]"),
+            ("family: text", 'family: "text"\nrequest_rate: inf\nnum_warmups: 0'),
+        ):
+            assert old in GOOD
+            assert load_cell(write(here, GOOD.replace(old, new))).digest == digest, new
+
+    def test_other_workloads_move_it(self, here: Path) -> None:
+        digest = load_cell(write(here)).digest
+        for old, new in (
+            ("512", "513"),
+            ("64", "65"),
+            ("0.9", "0.8"),
+            ("{a: 1}", "{a: 2}"),
+            ("20", "21"),
+            (": 4", ": 5"),
+        ):
+            assert load_cell(write(here, GOOD.replace(old, new))).digest != digest, new
+
+    def test_paired_lists_make_one_cell_a_place(self, here: Path) -> None:
+        ladder = GOOD.replace("num_prompts: 20", "num_prompts: [32, 512]").replace(
+            "max_concurrency: 4", "max_concurrency: [1, 64]"
+        )
+        path = write(here, ladder)
+        cells = load_cells(path)
+        assert [cell.name for cell in cells] == ["text_one@c1-n32", "text_one@c64-n512"]
+        assert [(cell.max_concurrency, cell.num_prompts) for cell in cells] == [(1, 32), (64, 512)]
+        assert cells[0].digest != cells[1].digest
+        assert load_cell(f"{path}@c64-n512") == cells[1]
+        with pytest.raises(
+            UsageError, match="holds 2 cells and one is needed: text_one@c1-n32, text_one@c64-n512"
+        ):
+            load_cell(path)
+        with pytest.raises(UsageError, match="has no cell @c9; it has: text_one@c1-n32"):
+            load_cell(f"{path}@c9")
+
+
+class TestLocalFolders:
+    def cell(self, folder: Path, text: str = GOOD) -> Path:
+        model = folder / "models" / "tiny"
+        model.mkdir(parents=True, exist_ok=True)
+        (model / "config.json").write_text("{}")
+        (model / "sub").mkdir(exist_ok=True)
+        (model / "sub" / "weights.bin").write_bytes(b"123")
+        return write(folder, text.replace("org/model", "./models/tiny"))
+
+    def test_the_content_makes_the_digest_not_the_place(self, tmp_path: Path) -> None:
+        first = load_cell(self.cell(tmp_path / "a"))
+        second = load_cell(self.cell(tmp_path / "elsewhere" / "b"))
+        assert first.model == str(tmp_path / "a" / "models" / "tiny")
+        assert first.revision.model is not None and first.revision.model.startswith("sha256:")
+        assert first.digest == second.digest
+        assert first.needs_no_hub
+
+    def test_the_folders_own_name_does_not_matter_but_its_files_names_do(self, tmp_path: Path) -> None:
+        path = self.cell(tmp_path)
+        digest = load_cell(path).digest
+        (tmp_path / "models" / "tiny").rename(tmp_path / "models" / "small")
+        renamed = write(tmp_path, path.read_text().replace("tiny", "small"))
+        assert load_cell(renamed).digest == digest
+        small = tmp_path / "models" / "small"
+        (small / "config.json").rename(small / "conf.json")
+        assert load_cell(renamed).digest != digest
+
+    @pytest.mark.parametrize("change", ["other bytes", "another file", "one less"])
+    def test_other_content_is_another_workload(self, tmp_path: Path, change: str) -> None:
+        path = self.cell(tmp_path)
+        digest = load_cell(path).digest
+        weights = tmp_path / "models" / "tiny" / "sub" / "weights.bin"
+        if change == "other bytes":
+            weights.write_bytes(b"124")
+        elif change == "another file":
+            (weights.parent / "more.bin").write_bytes(b"")
+        else:
+            weights.unlink()
+        assert load_cell(path).digest != digest
+
+    def test_what_is_not_the_model_does_not_count(self, tmp_path: Path) -> None:
+        path = self.cell(tmp_path)
+        digest = load_cell(path).digest
+        (tmp_path / "models" / "tiny" / ".git").mkdir()
+        (tmp_path / "models" / "tiny" / ".git" / "HEAD").write_text("x")
+        assert load_cell(path).digest == digest
+
+    def test_a_data_set_beside_the_cell_is_its_content(self, tmp_path: Path) -> None:
+        path = write(
+            tmp_path, GOOD.replace("random_input_len: 64", "dataset_name: custom\ndataset_path: data.jsonl")
+        )
+        assert load_cell(path).dataset_path == "data.jsonl"
+        (tmp_path / "data.jsonl").write_text("{}\n")
+        local = load_cell(path)
+        assert local.dataset_path == str(tmp_path / "data.jsonl")
+        (tmp_path / "data.jsonl").write_text("{} \n")
+        assert load_cell(path).digest != local.digest
+
+    def test_the_declared_content_must_be_the_one_that_is_there(self, tmp_path: Path) -> None:
+        path = self.cell(tmp_path)
+        found = load_cell(path).revision.model
+        text = path.read_text()
+        good = text + f"revision:\n  model: {found}\n"
+        assert load_cell(write(tmp_path, good)).revision.model == found
+        with pytest.raises(
+            LocatedError, match=r"revision\.model: is 'sha256:00', but .* holds sha256:"
+        ) as caught:
+            load_cell(write(tmp_path, text + "revision:\n  model: sha256:00\n"))
+        assert caught.value.line == len(text.splitlines()) + 2
+
+    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(LocatedError, match=r"model: there is no .*models/gone") as caught:
+            load_cell(write(tmp_path, GOOD.replace("org/model", "./models/gone")))
+        assert caught.value.line == 2
+
+    def test_an_empty_folder_is_no_model(self, tmp_path: Path) -> None:
+        path = self.cell(tmp_path)
+        shutil.rmtree(tmp_path / "models" / "tiny")
+        (tmp_path / "models" / "tiny").mkdir()
+        with pytest.raises(UsageError, match="holds no file"):
+            load_cell(path)
+
+
+class TestSearching:
+    def test_cells_of_the_folder_hide_the_shipped(self, here: Path) -> None:
+        shipped = [known for known in list_cells() if known.shipped]
+        assert "text_cpu_llama100m" in [known.name for known in shipped]
+        write(here / "cells", name="text_cpu_llama100m.yaml")
+        write(here / "cells", name="text_mine.yml")
+        own = {known.name: known for known in list_cells() if not known.shipped}
+        assert set(own) == {"text_cpu_llama100m", "text_mine"}
+        assert load_cell("text_cpu_llama100m").model == "org/model"
+        assert load_cell("text_mine").name == "text_mine"
+
+    @pytest.mark.usefixtures("here")
+    def test_a_name_that_is_none_names_the_nearest(self) -> None:
+        with pytest.raises(
+            UsageError, match=r"no cell named 'text_cpu_lama100m'; nearest: text_cpu_llama100m"
+        ):
+            load_cell("text_cpu_lama100m")
+
+    @pytest.mark.usefixtures("here")
+    def test_a_path_that_is_none_is_told(self) -> None:
+        with pytest.raises(UsageError, match=r"there is no cell file cells/none\.yaml"):
+            load_cells("cells/none.yaml")
+
+    def test_a_file_in_the_folder_needs_no_name(self, here: Path) -> None:
+        write(here, name="mine.yaml")
+        assert load_cell("mine.yaml").name == "mine"
+
+
+BAD = [
+    ("num_promts: 3", 11, "num_promts", "unknown key; did you mean num_prompts", "max_concurrency"),
+    ("variant: fast", 11, "variant", "unknown key", "variants"),
+    ("num_warmups: two", 11, "num_warmups", "expected a whole number, not 'two'", None),
+    ("num_warmups: 1.5", 11, "num_warmups", "expected a whole number, not 1.5", None),
+    ("num_warmups: -1", 11, "num_warmups", "must be greater than or equal to 0, not -1", None),
+    ("ignore_eos: yes", 11, "ignore_eos", "expected true or false, not 'yes'", None),
+    ("description: 3", 11, "description", "expected text", None),
+    (
+        "revision:\n  model: abc\n  tokeniser: x",
+        13,
+        "revision.tokeniser",
+        "unknown key; did you mean tokenizer?",
+        "dataset, model",
+    ),
+    (
+        "client:\n  name: vllm_bench\n  arg: {}",
+        13,
+        "client.arg",
+        "unknown key; did you mean args?",
+        "args, env, name",
+    ),
+    ("client: wrk", 11, "client", "there is no client 'wrk'", "vllm_bench"),
+    ("headline: tpott", 11, "headline", "nearest: tpot", None),
+    ("headline: failed", 11, "headline", "failed is watched, not judged", None),
+    ("headline: ttft:p98", 11, "headline", "does not report ttft:p98", None),
+    ("guards:\n  - failed\n  - audio_rtf", 11, "guards", "does not report audio_rtf", None),
+    (
+        "variants:\n  a:\n    serve_arg: {}",
+        13,
+        "variants.a.serve_arg",
+        "did you mean serve_args?",
+        "deploy_yaml, env",
+    ),
+    ("variants:\n  a:\n    env:\n      X: true", 13, "variants.a.env", "quote it", None),
+    ("deploy_yaml: a.yaml", 11, "deploy_yaml", "for families with stages", None),
+    ("deploy_yaml:\n  file: gone.yaml", 12, "deploy_yaml.file", "cannot read", None),
+    ('stage_overrides: \'{"0": {"a": 1}}\'', 11, "stage_overrides", "for families with stages", None),
+    ("stage_overrides: '{'", 11, "stage_overrides", "no JSON", None),
+    ("client:\n  args: {seed: 3}", 11, "client", "cannot set seed", None),
+    ("client:\n  args: {}\ndataset_args: {seed: 3}", 13, "dataset_args", "cannot set seed", None),
+    ("dataset_args:\n  random_input_len: 3", 5, "random_input_len", "stands in dataset_args as well", None),
+    ("endpoint: v1", 11, "endpoint", "pattern", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("added", "line", "field", "said", "allowed"), BAD, ids=[row[0].split("\n")[0] for row in BAD]
+)
+def test_what_is_wrong_is_told_with_file_line_and_field(
+    tmp_path: Path, added: str, line: int, field: str, said: str, allowed: str | None
+) -> None:
+    path = write(tmp_path, GOOD + added + "\n")
+    with pytest.raises(LocatedError) as caught:
+        load_cells(path)
+    error = caught.value
+    assert error.exit_code == 2
+    assert (error.where, error.field) == (f"{path}:{line}", field)
+    assert said in error.message
+    if allowed:
+        assert error.allowed is not None and allowed in error.allowed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ("family: text", "family: tekst", 1, "there is no family 'tekst' (allowed: text, tts, "),
+        ("family: text\n", "", 1, "family: is missing"),
+        (
+            "  top_p: 0.9",
+            "  top_p: 0.9\n  temprature: 1",
+            10,
+            "sampling.temprature: unknown key; did you mean temperature?",
+        ),
+        ("  top_p: 0.9", "  top_p: 9", 9, "sampling.top_p: must be less than or equal to 1, not 9"),
+        ("  max-model-len: 512", "  port: 80", 6, "serve_args cannot set port"),
+        ("num_prompts: 20", "num_prompts: [1, x]", 3, "num_prompts: expected a whole number, not 'x'"),
+        ("num_prompts: 20", "num_prompts:\n  - 1\n  - x", 5, "num_prompts: expected a whole number, not 'x'"),
+        (
+            "max_concurrency: 4",
+            "max_concurrency: [1, 2]\nrequest_rate: [1, 2, 3]",
+            5,
+            "has 3 values where max_concurrency has 2",
+        ),
+        (
+            "num_prompts: 20",
+            "num_prompts: 20\nnum_prompts: 21",
+            4,
+            "key 'num_prompts' stands here a second time, first in line 3",
+        ),
+    ],
+)
+def test_what_is_wrong_inside_is_told_there(tmp_path: Path, old: str, new: str, line: int, said: str) -> None:
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(LocatedError) as caught:
+        load_cells(path)
+    assert said in caught.value.message
+    assert caught.value.where == f"{path}:{line}"
+
+
+def test_what_the_server_tells_may_be_a_guard(tmp_path: Path) -> None:
+    assert load_cell(write(tmp_path, GOOD + "guards: [prefix_cache_hit_rate]\n")).guards == (
+        "prefix_cache_hit_rate",
+    )
+    with pytest.raises(LocatedError):
+        load_cell(write(tmp_path, GOOD + "headline: prefix_cache_hit_rate\n"))
+
+
+def test_all_that_is_wrong_is_counted(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + "num_warmups: x\nseed: y\nnonsense: 1\n")
+    with pytest.raises(LocatedError, match=r"num_warmups: expected .*; 2 more to mend in this file"):
+        load_cells(path)
+
+
+def test_a_pinned_deploy_yaml_is_read_through_the_repository(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + "variants:\n  v:\n    deploy_yaml: {at: abc123, path: d.yaml}\n")
+    asked: list[tuple[str, str]] = []
+
+    def read_at(commit: str, place: str) -> str:
+        asked.append((commit, place))
+        return "stages: []\n"
+
+    deploy = load_cell(path, read_at=read_at).variants["v"].deploy_yaml
+    assert deploy is not None and deploy.text == "stages: []\n"
+    assert asked == [("abc123", "d.yaml")]
+    unread = load_cell(path).variants["v"].deploy_yaml
+    assert unread is not None and unread.text is None
+
+
+def test_a_deploy_yaml_beside_the_cell_is_read(tmp_path: Path) -> None:
+    (tmp_path / "d.yaml").write_text("stages: []\n")
+    path = write(tmp_path, GOOD + "variants:\n  v:\n    deploy_yaml: {file: d.yaml}\n")
+    deploy = load_cell(path).variants["v"].deploy_yaml
+    assert deploy is not None and (deploy.text, deploy.file) == ("stages: []\n", str(tmp_path / "d.yaml"))

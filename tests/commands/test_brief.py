@@ -1,0 +1,73 @@
+"""How large the documents are that a program reads while it waits for a bisection of many commits."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from perfbisect.bisect.estimates import plan_document
+from perfbisect.commands.status import status_document
+from perfbisect.jobs.documents import PlanDocument, PositionDocument, ReportDocument
+from perfbisect.jobs.estimates import learnt_noise
+from perfbisect.jobs.folders import Job
+from tests.bisect.test_bisect import NewJob
+from tests.fixtures.jobs import MakePlan, new_job, plan_for
+from tests.jobs.world import Watch, World, history, verdict
+
+__all__ = ["new_job", "plan_for"]
+
+SMALL = 20_000
+COMMITS, SLOW = 200, 140
+
+
+@pytest.fixture
+def done(plan_for: MakePlan, new_job: NewJob) -> tuple[Job, PlanDocument, ReportDocument]:
+    world, watch = World(history(COMMITS).changes, slow=SLOW, factor=1.1), Watch()
+    plan = plan_for(world)
+    job = new_job(plan, watch, world)
+    return job, plan_document(plan, learnt_noise((), plan.ref)), verdict(job, watch, world)
+
+
+def planned(plan_for: MakePlan, commits: int) -> PlanDocument:
+    plan = plan_for(World(history(commits).changes, slow=2))
+    return plan_document(plan, learnt_noise((), plan.ref))
+
+
+def test_a_plan_tells_which_changes_can_be_tested(plan_for: MakePlan) -> None:
+    plan = planned(plan_for, 25)
+    assert plan.brief() == plan
+    long = planned(plan_for, 200)
+    brief = long.brief()
+    assert brief.positions == long.positions[:30]
+    assert brief.left_out == {"positions": 170}
+    assert brief.told[-1] == "left out here: 170 of positions; --full brings them"
+
+
+def test_a_position_of_many_changes_names_the_first(plan_for: MakePlan) -> None:
+    plan = planned(plan_for, 6)
+    every = tuple(change for one in plan.positions for change in one.changes)
+    merged = plan.model_copy(update={"positions": (PositionDocument(index=0, changes=every),)})
+    brief = merged.brief()
+    assert [change.short for change in brief.positions[0].changes] == [change.short for change in every[:3]]
+    assert brief.left_out == {"positions.changes": 3}
+
+
+def test_a_bisection_of_many_commits_is_told_briefly(done: tuple[Job, PlanDocument, ReportDocument]) -> None:
+    job, plan, report = done
+    assert report.outcome == "found"
+    for whole in (plan, report):
+        assert len(whole.brief().text()) < SMALL < len(whole.text())
+    brief = report.brief()
+    assert report.beliefs is not None
+    assert max(report.probability, report.beliefs.none, *report.beliefs.by_position) <= 0.99
+    assert brief.left_out["history"] == brief.left_out["beliefs.by_position"] == COMMITS
+    assert len(brief.launches) + brief.left_out["launches"] == len(report.launches)
+    assert brief.launches == report.launches[-len(brief.launches) :]
+    decided = {"left_out", "launches", "history", "merged", "not_tested", "beliefs"}
+    assert brief.model_dump(exclude=decided) == report.model_dump(exclude=decided)
+    status = status_document(job, datetime.now(timezone.utc))
+    assert len(status.text()) < SMALL / 4
+    assert (status.launched, status.outcome, status.exit_code) == (len(report.launches), "found", 3)
+    assert 0.5 < status.leading[0].probability <= 0.99
+    assert status.leading[0].change == (report.culprit.short if report.culprit else "")

@@ -1,0 +1,74 @@
+"""What was typed as a change -> the change that builders are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from perfbisect.bisect.plan import Extras
+from perfbisect.changes.syntax import parse_change_text
+from perfbisect.commands.bisect_request import Typed
+from perfbisect.commands.bisect_request import _range as between
+from perfbisect.commands.changes import the_change
+from perfbisect.commands.workspace import place
+from perfbisect.errors import RevisionError, UsageError
+from tests.changes.repositories import git
+from tests.environments.tiny import TinyHistory, write_history
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> TinyHistory:
+    return write_history(tmp_path_factory.mktemp("history") / "repo")
+
+
+def test_packages_that_are_swapped_stay_in_the_change(history: TinyHistory, tmp_path: Path) -> None:
+    here = place(repo=history.path, state=tmp_path)
+    change = the_change(here, f"{history.slow[:10]}+pip:Triton==3.4+pip:numpy==2.1.0+cpu")
+    assert change.id == f"{history.slow}+pip:numpy==2.1.0+cpu+pip:triton==3.4"
+    assert change.subject == "slow"
+    release = the_change(here, "tiny-engine==1.0+pip:tiny_helper==5.0")
+    assert (release.id, release.kind) == ("tiny-engine==1.0+pip:tiny-helper==5.0", "release")
+
+
+def test_packages_over_a_commit_less_another(history: TinyHistory, tmp_path: Path) -> None:
+    here = place(repo=history.path, state=tmp_path)
+    change = the_change(here, f"{history.slow}+revert:{history.slow}+pip:numpy==2.1")
+    assert change.subject == 'Revert "slow"'
+    assert change.pips == ("numpy==2.1",)
+    assert change.source not in (history.slow, history.base)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("main+pip:numpy==2.*", r"one version, as in numpy==1\.2\.3"),
+        ("main+pip:numpy[x]==2.0", r"a name and a version, no more, as in numpy==2\.0"),
+        ("main+pip:numpy==2.0;python_version>'3'", "a name and a version, no more"),
+        ("main+pip:numpy==2.0+pip:NumPy==2.1", "swaps numpy twice"),
+        ("main+pip:numpy>=2", "one version"),
+    ],
+)
+def test_what_swaps_nothing_in_particular(typed: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_change_text(typed)
+
+
+def test_an_end_may_be_a_pull_request_or_a_name_with_a_plus_sign(
+    history: TinyHistory, tmp_path: Path
+) -> None:
+    git(history.path, "update-ref", "refs/pull/7/head", history.slow)
+    git(history.path, "tag", "v1+cpu", history.base)
+    here = place(repo=history.path, state=tmp_path)
+
+    def ends(good: str, bad: str, find: Literal["regression", "fix"] = "regression") -> tuple[str, str]:
+        fields = dict.fromkeys(Typed.__dataclass_fields__)
+        typed = Typed(**{**fields, "good": good, "bad": bad, "extras": Extras(find=find)})
+        found = between(here, typed)[0]
+        return found.good.id, found.bad.id
+
+    assert ends("v1+cpu", "pr/7") == (history.base, history.slow)
+    assert ends("pr/7", "v1+cpu", "fix") == (history.base, history.slow)
+    with pytest.raises(RevisionError, match="pull request 8 is not in"):
+        ends(history.base, "pr/8")

@@ -1,0 +1,230 @@
+"""A kind of job from outside the package is run, resumed, reported and listed like our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+from pydantic import Field
+
+from perfbisect.cli.main import run as cli
+from perfbisect.commands import kinds
+from perfbisect.commands.session import slots_for
+from perfbisect.commands.wiring import profile_named
+from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_USAGE, Interrupted
+from perfbisect.jobs.documents import (
+    CellDocument,
+    Document,
+    LaunchDocument,
+    MetricDocument,
+    MinutesDocument,
+    cell_document,
+    launch_document,
+    metric_document,
+    minutes_document,
+)
+from perfbisect.jobs.events import Launched
+from perfbisect.jobs.folders import Job, Jobs, finished
+from perfbisect.jobs.journal import Event, Journal
+from perfbisect.jobs.kind import JobKind, JobStatus
+from perfbisect.jobs.plans import JobPlan, begin, cell_data, cell_of, require_plan
+from perfbisect.jobs.replay import Launch, launches
+from perfbisect.jobs.runner import Order, Tools, clear_up
+from perfbisect.jobs.sequential import one_by_one, plainly_told
+from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.workers import Crew
+from perfbisect.machine.slots import machine_of
+from perfbisect.measure.executor import AttemptRequest
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.cell import Cell
+from perfbisect.model.change import Change
+from tests.jobs.world import Clock, World, cell, history
+
+
+class SoakPlan(JobPlan):
+    """Launches of one change, none of which may be slower than ``limit``."""
+
+    noun: ClassVar[str] = "soak"
+    verb: Literal["soak"] = "soak"
+    change: Change
+    launches: int
+    limit: float
+
+
+class SoakDocument(Document):
+    schema_: Literal["toy.soak/1"] = Field(default="toy.soak/1", alias="schema")
+    finished: bool
+    slow: int
+    cell: CellDocument
+    metric: MetricDocument
+    launches: tuple[LaunchDocument, ...]
+    minutes: MinutesDocument
+
+
+@dataclass(frozen=True)
+class Course:
+    """The launches of a soak, for the loop of the engine."""
+
+    plan: SoakPlan
+    advice: str = "another change"
+
+    def next(self, seen: Sequence[Launch]) -> Order | str:
+        done = sum(launch.end == "finished" for launch in seen)
+        return Order(0, self.plan.change, "run", 1, "soak") if done < self.plan.launches else ""
+
+    def cell(self, _: Order) -> Cell:
+        return cell_of(self.plan)
+
+    def name(self, _: Order) -> str:
+        return self.plan.change.short
+
+    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
+        """Everything is admitted."""
+
+    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
+        return plainly_told(ended, seen, order, self.plan.ref, 0.0)
+
+
+def soak_document(job: Job, events: Sequence[Event]) -> SoakDocument:
+    plan, seen = require_plan(job, events, SoakPlan), launches(events)
+    rows = tuple(launch_document(launch, plan.change, plan.ref) for launch in seen)
+    return SoakDocument(
+        finished=finished(events),
+        slow=sum(row.value is not None and row.value > plan.limit for row in rows),
+        cell=cell_document(cell_of(plan), plan.ref),
+        metric=metric_document(plan.ref),
+        launches=rows,
+        minutes=minutes_document(seen, 0.0),
+    )
+
+
+def soak_status(document: SoakDocument) -> JobStatus:
+    return JobStatus(
+        outcome="soaked" if document.finished else "unfinished",
+        verdict=f"{document.slow} slow",
+        cell=document.cell.name,
+        metric=document.metric,
+        launches=document.launches,
+        minutes=document.minutes,
+    )
+
+
+def soak_in(world: World) -> JobKind[SoakPlan, SoakDocument]:
+    """The kind, with launches in a simulated world."""
+
+    def soak(job: Job, tools: Tools) -> SoakDocument:
+        simulated = replace(tools, executor=world)
+        with Journal(job.journal, clock=tools.clock) as journal:
+            plan = require_plan(job, journal.events, SoakPlan)
+            clear_up(job, journal, simulated)
+            with Crew(job, journal, simulated, cell_of(plan)) as crew:
+                one_by_one(job, journal, simulated, crew, Course(plan))
+            journal.append("verdict", {"word": "soaked"})
+            return soak_document(job, journal.events)
+
+    return JobKind(
+        plan=SoakPlan,
+        run=soak,
+        document=soak_document,
+        exit_code=lambda document: EXIT_REGRESSION if document.slow else EXIT_OK,
+        status=soak_status,
+        lines=lambda document: [f"soaked: {document.slow} slow"],
+        markdown=lambda document: f"# Soak\n\n{document.slow} slow launches\n",
+        client_change=lambda plan: plan.change,
+    )
+
+
+def interrupt_second(number: int, _: AttemptRequest) -> BaseException | None:
+    return Interrupted("interrupted") if number == 2 else None
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A soak that has its plan; its second launch is interrupted once."""
+    world = World(history(2).changes, slow=0, factor=2.0, fault=interrupt_second)
+    monkeypatch.setattr(kinds, "KINDS", {**kinds.KINDS, "soak": soak_in(world)})
+    for name in ("STATE", "CACHE", "LOCKS"):
+        monkeypatch.setenv(f"PERFBISECT_{name}", str(tmp_path / name.lower()))
+    monkeypatch.chdir(tmp_path)
+    measured = cell(gpus=0)
+    slot = slots_for(measured, 1, "cpu")[0]
+    world.machine_class = machine_of(slot, dict(os.environ), profile_named("cpu")).kind
+    plan = SoakPlan(
+        cell=cell_data(measured),
+        digest=measured.digest,
+        setting=Setting(environment=f"existing:{sys.executable}", client="change", machine="cpu"),
+        metric="tpot",
+        change=world.changes[0],
+        launches=3,
+        limit=20.0,
+    )
+    job = Jobs(tmp_path / "state").new(Clock()(), "abcd")
+    begin(job, plan, Clock())
+    return job
+
+
+def document(capsys: pytest.CaptureFixture[str], *typed: str, code: int = EXIT_OK) -> dict[str, Any]:
+    """The document that a command prints."""
+    assert cli([*typed, "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_kind_from_outside_is_resumed_to_its_exit_code(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document(capsys, "resume", job.id, code=EXIT_INTERRUPTED)
+    status = document(capsys, "status", job.id)
+    assert (status["verb"], status["state"], status["outcome"]) == ("soak", "unfinished", "unfinished")
+    ended = document(capsys, "resume", job.id, code=EXIT_REGRESSION)
+    assert ended["schema"] == "toy.soak/1"
+    assert [launch["outcome"] for launch in ended["launches"]].count("measured") == 3
+    assert ended["slow"] == 3
+    assert json.loads(job.document.read_text()) == json.loads(json.dumps(ended))
+    assert not job.page.exists()
+
+
+def test_a_kind_from_outside_is_reported_and_listed(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    document(capsys, "resume", job.id, code=EXIT_INTERRUPTED)
+    document(capsys, "resume", job.id, code=EXIT_REGRESSION)
+    assert cli(["report", job.id]) == EXIT_OK
+    assert capsys.readouterr().out == job.report.read_text() == "# Soak\n\n3 slow launches\n"
+    assert document(capsys, "report", job.id)["slow"] == 3
+    (listed,) = document(capsys, "status")["jobs"]
+    assert (listed["verb"], listed["outcome"], listed["verdict"]) == ("soak", "soaked", "3 slow")
+    assert (listed["launches"], listed["exit_code"]) == (4, EXIT_REGRESSION)
+    assert cli(["status"]) == EXIT_OK
+    assert "soaked: 3 slow" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (("resume", "--budget", "3h"), "is a soak: it has no budget"),
+        (("report", "--metric", "ttft"), "is a soak: its report has every metric"),
+        (("report", "--format", "html"), "is a soak: its report has no page"),
+    ],
+)
+def test_what_a_kind_does_not_offer_is_refused(
+    job: Job, typed: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *more = typed
+    error = document(capsys, command, job.id, *more, code=EXIT_USAGE)
+    assert says in error["error"]
+
+
+def test_a_job_of_an_unknown_kind_is_refused(
+    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kinds, "KINDS", {"run": kinds.KINDS["run"]})
+    error = document(capsys, "resume", job.id, code=EXIT_USAGE)
+    assert "no kind of job is called 'soak'" in error["error"]
+    error = document(capsys, "status", code=EXIT_USAGE)
+    assert "no kind of job" in error["error"]

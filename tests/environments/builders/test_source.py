@@ -1,0 +1,255 @@
+"""Commits built from source: right, only as much as changed, with the user's variables."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perfbisect.changes.git import Repository
+from perfbisect.environments.base import Environment
+from perfbisect.environments.builders.source import SourceBuilder
+from perfbisect.errors import BuildError, UsageError
+from perfbisect.model.change import Change
+from tests.environments.conftest import plain_builder
+from tests.environments.cproject import WHY_NOT, CHistory, write_c_history
+from tests.fakes.gitwriter import HistoryWriter, run_git
+
+compiles = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
+
+
+@pytest.fixture(scope="module")
+def c_history(tmp_path_factory: pytest.TempPathFactory) -> CHistory:
+    made = write_c_history(tmp_path_factory.mktemp("c") / "repo")
+    run_git(made.path, "tag", "v1.2.0", made.first)
+    return made
+
+
+def source(cache: Path, history: CHistory, more: str = "", first: str = "source") -> SourceBuilder:
+    spec = f"{first},package=tiny_engine,env=TINY_COMPILED={cache / 'compiled'}{more}"
+    builder = plain_builder(spec, repository=Repository.open(history.path), cache=cache)
+    assert isinstance(builder, SourceBuilder)
+    return builder
+
+
+def compiled(cache: Path) -> list[str]:
+    """What each build compiled, since it was last asked."""
+    record = cache / "compiled"
+    lines = record.read_text().splitlines() if record.exists() else []
+    record.unlink(missing_ok=True)
+    return lines
+
+
+def ask(environment: Environment, code: str) -> str:
+    done = subprocess.run(
+        [environment.interpreter, "-c", code], env=dict(environment.env), capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+SPEED = "import tiny_engine; print(tiny_engine.speed())"
+
+
+@compiles
+def test_each_commit_is_right_and_only_what_changed_is_compiled(
+    c_history: CHistory, tmp_path: Path, log: Path
+) -> None:
+    builder = source(tmp_path, c_history)
+    found = {}
+    for name in ("first", "python", "source", "header", "source"):
+        built = builder.ensure(Change(getattr(c_history, name)), log=log, timeout=120)
+        found[name] = (ask(built, SPEED), compiled(tmp_path), built.facts["incremental"])
+        if name == "python":
+            there = {path.name for path in Path(built.engine_file).parent.glob("*.py")}
+            assert there == {"__init__.py", "new.py", "_version.py"}
+    assert found == {
+        "first": ("12", ["module first second"], False),
+        "python": ("12", [""], True),
+        "source": ("13", [], True),  # the second time it was there
+        "header": ("26", ["module first second"], True),
+    }
+    back = source(tmp_path, c_history, ",whole=yes").ensure(Change(c_history.first), log=log, timeout=120)
+    assert ask(back, SPEED) == "12"
+
+
+@compiles
+def test_going_back_compiles_what_differs(c_history: CHistory, tmp_path: Path, log: Path) -> None:
+    builder = source(tmp_path, c_history)
+    builder.ensure(Change(c_history.source), log=log, timeout=120)
+    back = builder.ensure(Change(c_history.first), log=log, timeout=120)
+    assert ask(back, SPEED) == "12"
+    assert compiled(tmp_path) == ["module first second", "second"]
+
+
+@compiles
+def test_a_commit_that_does_not_compile_is_tried_from_nothing_and_hurts_no_other(
+    c_history: CHistory, tmp_path: Path, log: Path
+) -> None:
+    builder = source(tmp_path, c_history)
+    builder.ensure(Change(c_history.docs), log=log, timeout=120)
+    with pytest.raises(BuildError, match="cannot build") as raised:
+        builder.ensure(Change(c_history.broken), log=log, timeout=120)
+    assert raised.value.where == str(log)
+    assert "once more, from nothing" in log.read_text()
+    assert "undeclared" in log.read_text()
+    assert not builder.cached(Change(c_history.broken))
+    mended = builder.ensure(Change(c_history.mended), log=log, timeout=120)
+    assert ask(mended, SPEED) == "46"
+    assert mended.facts["incremental"] is True
+    assert compiled(tmp_path)[-1] == "first second"  # and not the module, which was compiled before it broke
+
+
+@compiles
+def test_what_a_killed_build_left_is_not_used(c_history: CHistory, tmp_path: Path, log: Path) -> None:
+    builder = source(tmp_path, c_history)
+    builder.ensure(Change(c_history.first), log=log, timeout=120)
+    half = builder.workshop.tree / "build" / "objects" / "second.o"
+    half.write_bytes(half.read_bytes()[:100])
+    (builder.workshop.place / "building").touch()
+    assert not builder.workshop.warm
+    built = builder.ensure(Change(c_history.header), log=log, timeout=120)
+    assert (ask(built, SPEED), built.facts["incremental"]) == ("26", False)
+
+
+@compiles
+def test_what_is_built_says_which_commit_it_is(c_history: CHistory, tmp_path: Path, log: Path) -> None:
+    builder = source(tmp_path, c_history)
+    tagged = builder.ensure(Change(c_history.first), log=log, timeout=120)
+    assert (tagged.engine_version, tagged.facts["identified_by"]) == ("1.2.0", "content")
+    later = builder.ensure(Change(c_history.python), log=log, timeout=120)
+    assert later.engine_version == f"1.2.1.dev1+g{c_history.python[:12]}"
+    assert later.facts["identified_by"] == "commit"
+    assert later.engine_commit == c_history.python
+    assert later.facts["builder"] == "source"
+    assert later.facts["packages"] == [f"tiny-engine==1.2.1.dev1+g{c_history.python[:12]}"]
+    assert not list(later.folder.rglob("*.whl"))
+
+
+@compiles
+def test_documentation_and_tests_make_no_new_environment(
+    c_history: CHistory, tmp_path: Path, log: Path
+) -> None:
+    builder = source(tmp_path, c_history)
+    header, docs = Change(c_history.header), Change(c_history.docs)
+    assert builder.key(header) == builder.key(docs)
+    first = builder.ensure(header, log=log, timeout=120)
+    second = builder.ensure(docs, log=log, timeout=120)
+    assert (second.folder, second.seconds, second.engine_commit) == (first.folder, 0.0, c_history.docs)
+    assert not (builder.workshop.tree / "docs").exists()
+    whole = source(tmp_path, c_history, ",whole=yes")
+    assert whole.key(header) != whole.key(docs)
+
+
+@compiles
+def test_the_users_checkout_is_not_touched(c_history: CHistory, tmp_path: Path, log: Path) -> None:
+    copy = tmp_path / "repo"
+    shutil.copytree(c_history.path, copy)
+    (copy / "csrc" / "first.c").write_text("not C at all\n")
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
+    built = source(tmp_path / "cache", CHistory(copy, *[c_history.first] * 7)).ensure(
+        Change(c_history.first), log=log, timeout=120
+    )
+    assert ask(built, SPEED) == "12"
+    assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == before
+
+
+@compiles
+def test_ccache_is_used_where_it_is_on_the_path(
+    c_history: CHistory, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "ccache").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path / "cached"}\nexec "$@"\n')
+    (tools / "ccache").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    builder = source(tmp_path, c_history)
+    built = builder.ensure(Change(c_history.first), log=log, timeout=120)
+    assert built.facts["ccache"] == str(tools / "ccache")
+    assert [line.split()[0] for line in (tmp_path / "cached").read_text().splitlines()] == ["cc"] * 3
+    assert f"ccache {tools / 'ccache'} keeps compiled files" in builder.notes()[0]
+
+
+@compiles
+def test_variables_that_steer_a_build_are_in_the_key_and_those_of_speed_are_not(
+    c_history: CHistory, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = Change(c_history.first)
+    plain = source(tmp_path, c_history).key(change)
+    monkeypatch.setenv("MAX_JOBS", "7")
+    monkeypatch.setenv("CCACHE_DIR", str(tmp_path))
+    assert source(tmp_path, c_history).key(change) == plain
+    monkeypatch.setenv("CFLAGS", "-DUNIT2")
+    monkeypatch.setenv("NOT_OF_BUILDS", "x")
+    steered = source(tmp_path, c_history)
+    assert steered.key(change) != plain
+    assert steered.workshop.place != source(tmp_path, c_history, " CFLAGS=-O2").workshop.place
+    built = steered.ensure(change, log=log, timeout=120)
+    shown = built.facts["variables"]
+    assert (shown["MAX_JOBS"], shown["CFLAGS"]) == ("7", "-DUNIT2")
+    assert "NOT_OF_BUILDS" not in shown
+    assert "CFLAGS=-DUNIT2" in steered.notes()[0]
+
+
+@compiles
+def test_prices_are_learnt_first_builds_and_later_ones_apart(
+    c_history: CHistory, tmp_path: Path, log: Path
+) -> None:
+    builder = source(tmp_path, c_history)
+    assert builder.minutes(Change(c_history.first)) is None
+    assert builder.disk([Change(c_history.first)]) is None
+    first = builder.ensure(Change(c_history.first), log=log, timeout=120)
+    assert builder.minutes(Change(c_history.first)) == 0.0
+    assert builder.minutes(Change(c_history.source)) == pytest.approx(first.seconds / 60)
+    later = builder.ensure(Change(c_history.source), log=log, timeout=120)
+    assert builder.minutes(Change(c_history.header)) == pytest.approx(later.seconds / 60)
+    shutil.rmtree(builder.workshop.place)
+    assert builder.minutes(Change(c_history.header)) == pytest.approx(first.seconds / 60)
+    assert "a first build took" in builder.notes()[0]
+    sizes = [first.facts["bytes"], later.facts["bytes"]]
+    assert builder.disk([Change(c_history.header)]) == round(sum(sizes) / 2)
+
+
+@compiles
+def test_more_packages_are_installed_beside_it(c_history: CHistory, tmp_path: Path, log: Path) -> None:
+    builder = source(tmp_path, c_history, ",with=tiny-helper==5.0")
+    built = builder.ensure(Change(c_history.first), log=log, timeout=120)
+    assert built.facts["packages"] == ["tiny-engine==1.2.0", "tiny-helper==5.0"]
+    assert builder.key(Change(c_history.first)) != source(tmp_path, c_history).key(Change(c_history.first))
+
+
+def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: Path) -> None:
+    del wheels
+    writer = HistoryWriter(tmp_path / "repo")
+    writer.commit("none", {"other/x": b""})
+    writer.commit("there", {"sub/pyproject.toml": b"", "sub/tiny_engine/__init__.py": b""})
+    none, there = writer.finish(checkout=False)
+    builder = plain_builder(
+        "source:sub,package=tiny_engine", repository=Repository.open(tmp_path / "repo"), cache=tmp_path
+    )
+    refusal = builder.refuses(Change(none))
+    assert refusal is not None
+    assert "has no folder sub/" in refusal.reason
+    assert builder.refuses(Change(there)) is None
+
+
+@pytest.mark.parametrize("folder", ["/abs", "../up", "~/home"])
+def test_a_folder_outside_the_repository(folder: str, repository: Repository, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a folder inside the repository"):
+        plain_builder(f"source:{folder}", repository=repository, cache=tmp_path)
+
+
+def test_precompiled_files_are_those_of_the_commit() -> None:
+    from perfbisect.environments.builders.toolchain import of_commit
+    from perfbisect.environments.packages import engine
+
+    row, sha = engine("vllm"), "a" * 40
+    asked = {"VLLM_USE_PRECOMPILED": "1"}
+    assert of_commit(asked, row, sha)["VLLM_PRECOMPILED_WHEEL_COMMIT"] == sha
+    for said in ({}, {"VLLM_USE_PRECOMPILED": "0"}, {**asked, "VLLM_PRECOMPILED_WHEEL_COMMIT": "b" * 40},
+                 {**asked, "VLLM_PRECOMPILED_WHEEL_LOCATION": "/x.whl"}):  # fmt: skip
+        assert of_commit(said, row, sha) == said
+    assert of_commit(asked, engine("tiny_engine"), sha) == asked

@@ -1,0 +1,177 @@
+"""What a page of an index means: which of its wheels is a commit's, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packaging.tags import Tag
+
+from perfbisect.changes.git import Repository
+from perfbisect.environments import uv
+from perfbisect.environments.builders.wheel import WheelBuilder, cuda_of, variants
+from perfbisect.environments.builders.wheel_index import Answer, Asker, choose, links, supported
+from perfbisect.model.change import Change
+from perfbisect.setup.doctor import check, registry
+from tests.environments.conftest import plain_builder
+from tests.environments.tiny import TinyHistory
+from tests.environments.wheel_index import serving, wheel_of
+
+SHA = "ab12cd34e" + "0" * 31
+HERE = [Tag("cp38", "abi3", "manylinux_2_31_x86_64"), Tag("py3", "none", "any")]
+
+
+def at(*files: str) -> list[str]:
+    return [f"https://example.invalid/{SHA}/{file.replace('+', '%2B')}" for file in files]
+
+
+def test_links_are_made_absolute_and_keep_their_digests() -> None:
+    page = (
+        '<html><a href="../../e-1%2Bg1.whl#sha256=aa">e</a><br/><a href="https://cdn.invalid/f-1.whl">f</a>'
+        '<a href="../">up</a><a>none</a></html>'
+    )
+    assert links(page, "https://example.invalid/sha/cu129/e/") == (
+        "https://example.invalid/sha/e-1%2Bg1.whl#sha256=aa",
+        "https://cdn.invalid/f-1.whl",
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen"),
+    [
+        (["vllm-0.11.2.dev3+gab12cd34e-cp38-abi3-manylinux_2_31_x86_64.whl"], 0),
+        (["vllm-0.11.2.dev3+gab12cd34e.cu129-cp38-abi3-manylinux_2_31_x86_64.whl"], 0),
+        (["vllm-9.0-py3-none-any.whl", "vllm-0.1.dev3+gab12cd34e-py3-none-any.whl"], 1),
+        (["vllm-1.0-py3-none-any.whl", "vllm-1.1-py3-none-any.whl"], 1),
+        (["vllm-1.0-py3-none-any.whl", "vllm-1.0-cp38-abi3-manylinux_2_31_x86_64.whl"], 1),
+        (["other-1.0-py3-none-any.whl", "not a wheel.whl", "VLLM-1.0-py3-none-any.whl"], 2),
+    ],
+)
+def test_the_wheel_of_a_commit(files: list[str], chosen: int) -> None:
+    answer = choose(at(*files), "vllm", SHA, HERE)
+    assert (answer.state, answer.url, answer.file) == ("found", at(*files)[chosen], files[chosen])
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ([], "no wheel of vllm that fits this machine"),
+        (
+            ["vllm-1.0-cp38-abi3-manylinux_2_31_aarch64.whl"],
+            "it has vllm-1.0-cp38-abi3-manylinux_2_31_aarch64",
+        ),
+        (["vllm-1.0.dev3+gffffffff1-py3-none-any.whl"], "the index serves commit ffffffff1"),
+    ],
+)
+def test_pages_without_one(files: list[str], why: str) -> None:
+    answer = choose(at(*files), "vllm", SHA, HERE)
+    assert answer.state == "hole"
+    assert why in answer.why
+
+
+def test_tags_of_another_python() -> None:
+    assert Tag("py3", "none", "any") in supported()
+    assert any(tag.interpreter == "cp312" and tag.abi == "cp312" for tag in supported("3.12"))
+    assert not any(tag.interpreter == "cp312" for tag in supported("3.10"))
+    assert supported("/some/python") == supported()
+
+
+@pytest.mark.parametrize(
+    ("codes", "state", "asked"),
+    [
+        ([], "found", 1),
+        ([500, 502, 429], "found", 4),
+        ([500] * 9, "silent", 4),
+        ([404], "hole", 1),
+        ([403], "hole", 1),
+        ([401] * 9, "silent", 1),
+    ],
+)
+def test_how_often_a_page_is_asked(codes: list[int], state: str, asked: int) -> None:
+    with serving() as index:
+        index.files["/page/"] = b"text"
+        index.failing["/page/"] = list(codes)
+        answer = Asker(pause=0.001).page(
+            "k", f"{index.address}/page/", lambda *told: Answer("found", told[2])
+        )
+        assert (answer.state, len(index.asked)) == (state, asked)
+        if state == "found":
+            assert answer.url == "text"
+
+
+@pytest.mark.parametrize(
+    ("told", "cuda"),
+    [
+        ("Driver Version   : 570.124.06\nCUDA Version     : 12.8\n", (12, 8)),
+        ("Driver Version   : 580.65.06\nCUDA UMD Version : 13.0\n", (13, 0)),
+        ("Driver Version   : 535.54.03\nCUDA Version     : Not Found\n", (12, 0)),
+        ("Driver Version   : 590.1\n", (13, 0)),
+        ("Driver Version   : 470.1\n", None),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", None),
+    ],
+)
+def test_what_the_driver_supports(told: str, cuda: tuple[int, int] | None) -> None:
+    assert cuda_of(told) == cuda
+
+
+@pytest.mark.parametrize(
+    ("cuda", "best"),
+    [
+        (None, "cpu"),
+        ((13, 0), "cu130"),
+        ((13, 2), "cu130"),
+        ((12, 9), "cu129"),
+        ((12, 2), "cu129"),
+        ((11, 8), "cu118"),
+        ((11, 4), "cpu"),
+    ],
+)
+def test_variants_for_drivers(cuda: tuple[int, int] | None, best: str) -> None:
+    names = variants(cuda)
+    assert names[0] == best
+    assert cuda is None or best == "cpu" or not any(name > f"cu{cuda[0]}9" for name in names)
+
+
+def test_the_registry_is_looked_at_through_uvs_settings(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = registry(log=log)
+    assert not found.ok  # pip is not among the wheels that uv sees here
+    assert "UV_DEFAULT_INDEX" in found.next_step
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("UV_FIND_LINKS")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    down = registry(log=log)
+    assert not down.ok
+    assert "cannot be reached" in down.told
+    assert str(tmp_path) not in down.told
+
+
+def test_a_registry_that_answers(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uv, "_judge", lambda *_: None)
+    assert registry(log=log).ok
+    assert "--refresh" in log.read_text()
+
+
+def test_every_wheel_index_of_a_chain_is_looked_at(
+    history: TinyHistory, repository: Repository, tmp_path: Path, log: Path
+) -> None:
+    with serving() as index:
+        index.add(history.base, wheel_of(tmp_path, repository, history.base))
+        one = f"wheel:{index.address}/{{sha}},package=tiny_engine,variant=default"
+        other = "wheel:http://127.0.0.1:9/{sha},package=tiny_engine,variant=default"
+        builder = plain_builder(f"{one},{other},source", repository=repository, cache=tmp_path)
+        for part in getattr(builder, "builders", ()):
+            if isinstance(part, WheelBuilder):
+                part.asker = Asker(pause=0.001)
+        rows = check(builder, Change(history.base), log=log)[1:]
+        assert [(row.ok, row.what.partition("/{sha}")[0]) for row in rows] == [
+            (True, f"wheel index {index.address}"),
+            (False, "wheel index http://127.0.0.1:9"),
+        ]
+        (hole,) = check(
+            plain_builder(one, repository=repository, cache=tmp_path), Change(history.slow), log=log
+        )[1:]
+    assert hole.ok
+    assert "no wheel: HTTP 404" in hole.told

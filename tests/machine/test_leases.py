@@ -1,0 +1,224 @@
+"""Leases of devices and cores: real processes that contend, die and belong to other users."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import Interrupted, MachineError
+from perfbisect.machine import leases
+from perfbisect.machine.leases import Holder, lease
+from perfbisect.machine.slots import Slot
+
+A = Slot("a", ("GPU-a",), (0, 1), (2,))
+B = Slot("b", ("GPU-b",), (3, 4), (5,))
+BOTH = Slot("both", ("GPU-b", "GPU-a"), (6,), (7,))
+CORES = Slot("cores", (), (1,), (9,))
+WHOLE = Slot("")
+NOBODY = "65534"
+
+HOLDS = """
+import os, sys
+from pathlib import Path
+from perfbisect.machine.leases import Holder, lease
+from perfbisect.machine.slots import Slot
+if len(sys.argv) > 3:
+    os.setgroups([])
+    os.setgid(int(sys.argv[3]))
+    os.setuid(int(sys.argv[3]))
+slot = Slot("a", ("GPU-a",), (0, 1), (2,))
+with lease(slot, folder=Path(sys.argv[1]), holder=Holder(job=sys.argv[2]), wait=20):
+    print("has it", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "locks"
+
+
+@contextmanager
+def process(folder: Path, job: str, *user: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that leases slot A, until its input ends."""
+    argv = [sys.executable, "-c", HOLDS, str(folder), job, *user]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as popen:
+        try:
+            yield popen
+        finally:
+            popen.kill()
+
+
+def has_it(popen: subprocess.Popen[str]) -> bool:
+    assert popen.stdout is not None
+    return popen.stdout.readline() == "has it\n"
+
+
+def refused(folder: Path, *slots: Slot) -> str:
+    with pytest.raises(MachineError) as raised, lease(*slots, folder=folder, holder=Holder("mine")):
+        pass
+    return str(raised.value)
+
+
+def test_disjoint_slots_run_beside_each_other(folder: Path) -> None:
+    with lease(A, folder=folder, holder=Holder("one")), lease(B, folder=folder, holder=Holder("two")):
+        assert leases.leased(folder) == {"GPU-a", "GPU-b"}
+        assert {held.holder.job for held in leases.holders(folder)} == {"one", "two"}
+    assert leases.holders(folder) == ()
+
+
+@pytest.mark.parametrize(
+    "left, right",
+    [(A, A), (A, BOTH), (BOTH, B), (A, CORES), (A, WHOLE), (WHOLE, A), (WHOLE, WHOLE), (CORES, WHOLE)],
+)
+def test_what_overlaps_excludes(folder: Path, left: Slot, right: Slot) -> None:
+    with lease(left, folder=folder, holder=Holder("one")):
+        said = refused(folder, right)
+    assert "job one" in said and f"pid {os.getpid()}" in said and str(folder) in said
+    with lease(right, folder=folder, holder=Holder("two")):
+        pass
+
+
+def test_device_without_cores_has_the_machine(folder: Path) -> None:
+    """Nothing is pinned: its server may run on everybody's cores."""
+    with lease(Slot("gpu", ("GPU-c",)), folder=folder, holder=Holder("one")):
+        assert "the whole machine" in refused(folder, A)
+
+
+def test_all_or_none(folder: Path) -> None:
+    with lease(B, folder=folder, holder=Holder("one")):
+        assert "GPU-b" in refused(folder, A, B)
+        with lease(A, folder=folder, holder=Holder("two")):
+            pass
+
+
+def test_wait_is_told_and_ends_when_it_is_free(folder: Path) -> None:
+    heard: list[str] = []
+    waits = threading.Event()
+
+    def told(text: str) -> None:
+        heard.append(text)
+        waits.set()
+
+    with process(folder, "first") as other:
+        assert has_it(other)
+        threading.Thread(target=lambda: waits.wait(10) and other.stdin and other.stdin.close()).start()
+        with lease(A, folder=folder, holder=Holder("second"), wait=30, told=told) as mine:
+            assert mine.died == (), "it gave the slot back"
+    assert len(heard) == 1
+    assert heard[0].startswith("waits: ") and f"pid {other.pid}, job first, since 20" in heard[0]
+    assert "GPU-a, 3 of the cores" in heard[0]
+
+
+def test_killed_holder_is_no_obstacle(folder: Path) -> None:
+    with process(folder, "dead") as other:
+        assert has_it(other)
+        assert "job dead" in refused(folder, A)
+        other.send_signal(signal.SIGKILL)
+        other.wait(10)
+        with lease(A, folder=folder, holder=Holder("mine")) as mine:
+            (died,) = mine.died
+    assert (died.job, died.pid) == ("dead", other.pid)
+    with lease(A, folder=folder, holder=Holder("again")) as again:
+        assert again.died == ()
+
+
+def test_two_processes_take_turns(folder: Path) -> None:
+    with process(folder, "first") as first:
+        assert has_it(first)
+        with process(folder, "second") as second:
+            with pytest.raises(subprocess.TimeoutExpired):
+                second.wait(0.5)
+            assert first.stdin is not None
+            first.stdin.close()
+            assert has_it(second)
+            assert [held.holder.job for held in leases.holders(folder)] == ["second"] * 4
+
+
+def test_files_are_for_every_user(folder: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        with lease(A, folder=folder, holder=Holder("one")):
+            pass
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_two_users_of_one_host() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        folder = Path(name) / "locks"
+        mine = lease(A, folder=folder, holder=Holder("root's"))
+        with mine, process(folder, "theirs", NOBODY) as other, pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.5)
+        with process(folder, "theirs", NOBODY) as other:
+            assert has_it(other), "files that root made serve another user"
+            said = refused(folder, A)
+            assert "job theirs" in said and f"pid {other.pid}" in said
+        with lease(A, folder=folder, holder=Holder("root's")) as mine:
+            assert [holder.job for holder in mine.died] == ["theirs"]
+
+
+def test_text_of_another_user_does_nothing_to_a_terminal(folder: Path) -> None:
+    with lease(A, folder=folder, holder=Holder(job="\x1b[2Jgone\n", user="\x07x" * 100)):
+        said = refused(folder, A)
+    assert "\x1b" not in said and "\x07" not in said and "gone" in said
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[1]", json.dumps({"pid": "x", "job": 3}), "\0" * 10])
+def test_file_that_says_nothing_holds_all_the_same(folder: Path, text: str) -> None:
+    with lease(A, folder=folder, holder=Holder("one")):
+        for path in folder.iterdir():
+            path.write_text(text)
+        assert "leased to somebody else" in refused(folder, A)
+    with lease(A, folder=folder, holder=Holder("two")):
+        pass
+
+
+def test_removed_lock_file_is_a_lost_lease(folder: Path) -> None:
+    with lease(A, folder=folder, holder=Holder("one")) as mine:
+        mine.check()
+        (folder / "device-GPU-a.lock").unlink()
+        with pytest.raises(MachineError, match="lease is lost"):
+            mine.check()
+
+
+def test_link_in_place_of_a_lock_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    """In a folder for everybody somebody may put a link to a file of ours."""
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    folder.mkdir()
+    (folder / "device-GPU-a.lock").symlink_to(precious)
+    assert "cannot be opened: Too many levels of symbolic links" in refused(folder, A)
+    assert precious.read_text() == "kept"
+
+
+def test_stop_while_waiting(folder: Path) -> None:
+    mine = lease(A, folder=folder, holder=Holder("two"), wait=60, asked=lambda: True)
+    with lease(A, folder=folder, holder=Holder("one")), pytest.raises(Interrupted, match="job one"), mine:
+        pass
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert leases.FOLDER_VARIABLE in refused(tmp_path / "file" / "locks", A)
+
+
+def test_folder_is_the_users_choice_or_the_same_for_all() -> None:
+    assert leases.lock_folder({"PERFBISECT_LOCKS": "/somewhere"}) == Path("/somewhere")
+    assert leases.lock_folder({"PERFBISECT_LOCKS": ""}) == leases.lock_folder({})
+    assert leases.holders(Path("/nowhere/at/all")) == ()

@@ -1,0 +1,158 @@
+"""The table of whose a failure is: every row is reached, and what is read in real logs falls into its row."""
+
+from __future__ import annotations
+
+import errno
+import re
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from perfbisect.errors import BuildError, ClientError, FaultCode, MachineError, PerfbisectError, ServerError
+from perfbisect.machine import profile
+from perfbisect.measure import fault_table
+from perfbisect.measure.fault_table import TABLE
+from perfbisect.measure.faults import BlamedError, Judge, VoidError
+from perfbisect.model.attempt import Fault, Phase
+from perfbisect.system import ports
+from perfbisect.system.processes import signal_code
+
+NO_OOM = 10**9
+KILLED = (
+    "(APIServer pid=1) WARNING 11-21 12:59:11 [core_client.py:817] [shutdown] MPClient: engine core exited "
+    "unexpectedly; starting cleanup\n"
+    "(APIServer pid=1) ERROR 11-21 12:59:12 [vllm_error.py:54] vllm.v1.engine.exceptions.EngineDeadError: "
+    "EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+    "INFO:     Application shutdown complete."
+)
+WORKER = (
+    "(EngineCore pid=1461) ERROR 11-21 13:00:19 [multiproc_executor.py:315] Worker proc VllmWorker-0 died "
+    "unexpectedly (exit code: {}), shutting down executor.\n"
+    "(EngineCore pid=1461) ERROR 11-21 13:00:19 [core.py:1512] RuntimeError: Executor failed."
+)
+WARNED = (
+    "(APIServer pid=1) WARNING 11-21 12:58:32 [system_utils.py:255] Found ulimit of 20000 and failed to "
+    "automatically increase. This can cause fd limit errors like `OSError: [Errno 24] Too many open files`.\n"
+)
+ENDED = ServerError("the server ended with exit code 0 during the run")
+FAILED = ServerError("the server ended with exit code 1 before it was ready")
+FREE = "ValueError: Free memory on device cuda:0 (9.1/79.1 GiB) on startup is less than desired GPU memory "
+
+
+def caused(error: PerfbisectError, cause: OSError) -> PerfbisectError:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error, log, fault, means",
+    [
+        (ENDED, KILLED, "machine", "vanished without a word"),
+        (ENDED, WORKER.format("None"), "machine", "vanished without a word"),
+        (ENDED, WORKER.format("-9"), "machine", "ended from outside"),
+        (ENDED, WORKER.format("-11"), "change", "crashed"),
+        (ENDED, WORKER.format("1"), "change", "the server failed"),
+        (ENDED, "!!!!!!! Segfault encountered !!!!!!!\n" + KILLED, "change", "crashed"),
+        (ENDED, "Fatal Python error: Aborted\n" + KILLED, "change", "crashed"),
+        (ENDED, "AssertionError: shape\n" + KILLED, "change", "the server failed"),
+        (ENDED, "INFO 1 [x.py] [shutdown] API server: shutdown triggered\n", "machine", "told to end"),
+        (
+            FAILED,
+            "Engine core initialization failed. Failed core proc(s): {'EngineCore_0': -9}",
+            "machine",
+            "",
+        ),
+        (FAILED, "Engine core initialization failed. Failed core proc(s): {'EngineCore_0': 1}", "change", ""),
+        (FAILED, WARNED, "change", "the server failed"),
+        (FAILED, FREE + "utilization", "machine", "another process holds"),
+        (FAILED, "torch.OutOfMemoryError: CUDA out of memory. Tried", "change", "out of device memory"),
+        (FAILED, "ValueError: Model architectures ['X'] are not supported for now.", "change", "this model"),
+        (FAILED, "requests.exceptions.HTTPError: 403 Client Error: Forbidden for url", "machine", "hub"),
+        (FAILED, "CUDA error: uncorrectable ECC error encountered", "machine", "device or its driver"),
+        (ServerError("?", code=signal_code(15)), "", "machine", "from outside"),
+        (ServerError("?", code=signal_code(6)), "", "change", "crashed"),
+        (ServerError("?", code="server_hung"), "", "change", "hung"),
+        (ServerError("?", output="CUDA out of memory"), "", "change", "out of device memory"),
+        (ClientError("?", code=signal_code(11)), "", "client", "still answers"),
+        (ClientError("?", code=signal_code(9)), "", "machine", "from outside"),
+        (ClientError("?"), "bench serve: error: x", "client", "arguments"),
+        (ClientError("?", output="FileNotFoundError: a.json"), "", "client", "dataset"),
+        (ClientError("?", code="client_hung"), "", "client", "client hung"),
+        (ClientError("?", code="client_hung"), "OSError: [Errno 28] x", "machine", "disk is full"),
+        (BuildError("?"), "torch.OutOfMemoryError", "change", "not built"),
+        (BuildError("?", output="503 Server Error: Service Unavailable"), "", "machine", "hub"),
+        (MachineError("?", code="lease_lost"), "", "machine", "lease"),
+        (MachineError("?", output="torch.OutOfMemoryError"), "", "machine", "machine failed"),
+        (OSError(errno.ENOSPC, "?"), "", "machine", "disk is full"),
+        (caused(MachineError("?"), OSError(errno.EMFILE, "?")), "", "machine", "file descriptor"),
+        (VoidError("?"), "", "machine", "over the limit"),
+        (ports.SharedPortError("?", code="port_taken"), "", "machine", "a port is taken"),
+    ],
+)
+def test_whose_it_is(error: Exception, log: str, fault: Fault, means: str) -> None:
+    row = Judge(NO_OOM).row(error, "bench", log)
+    assert (row.fault, means in row.means) == (fault, True), row
+
+
+def test_memory_that_sufficed_before_is_the_machines() -> None:
+    said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+    assert Judge(NO_OOM, measured_before=True).fault(FAILED, "launch", said) == "machine"
+    assert Judge(NO_OOM, measured_before=False).fault(FAILED, "launch", said) == "change"
+
+
+def test_oom_killer_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "oom_kills", lambda: 4)
+    assert Judge(3).row(FAILED, "launch").means.startswith("the kernel ended a process")
+    assert Judge(4).row(FAILED, "launch").fault == "change"
+
+
+@pytest.mark.parametrize("phase", ["launch", "stop"])
+def test_what_cannot_be_ended_is_no_change(phase: Phase) -> None:
+    assert Judge(NO_OOM).fault(FAILED, phase) == ("machine" if phase == "stop" else "change")
+
+
+def test_every_pattern_finds_its_own_example() -> None:
+    for row in TABLE:
+        if row.pattern:
+            assert re.search(row.pattern, row.example), row.means
+
+
+TEMPTING = "; ".join(row.example for row in TABLE) + "; void: x; the lease is lost; ended by signal 9"
+CODES = set(get_args(FaultCode))
+KINDS = (BuildError, ServerError, ClientError, MachineError, ports.SharedPortError)
+
+
+@pytest.mark.parametrize("phase", ["launch", "stop"])
+@pytest.mark.parametrize("kind, code", list(product(KINDS, [None, *get_args(FaultCode)])))
+def test_our_message_decides_nothing(
+    kind: type[PerfbisectError], code: FaultCode | None, phase: Phase
+) -> None:
+    """Each error class with each code: the message "x" has the row of one that names every cause."""
+    plain, tempting = (Judge(NO_OOM).row(kind(text, code=code), phase) for text in ("x", TEMPTING))
+    assert plain is tempting
+
+
+def test_code_reaches_its_row_or_one_of_the_part_that_failed() -> None:
+    reached = {Judge(NO_OOM).row(kind("x", code=code), "launch").code for kind, code in product(KINDS, CODES)}
+    assert reached == CODES == {row.code for row in TABLE}
+
+
+def test_blamed_error_keeps_its_row() -> None:
+    judge = Judge(NO_OOM)
+    hung = ServerError(TEMPTING, code="server_hung")
+    blamed = BlamedError(hung, judge.row(hung, "bench"), "x")
+    for phase in ("bench", "stop"):
+        assert judge.row(blamed, phase, TEMPTING).code == "server_hung"  # type: ignore[arg-type]
+
+
+def test_every_failure_has_a_row() -> None:
+    """The last rows fit whatever is left, for each who can fail."""
+    for error in (ServerError("?"), ClientError("?"), BuildError("?"), MachineError("?"), OSError("?")):
+        assert Judge(NO_OOM).row(error, "bench").means
+
+
+def test_page_shows_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
+    assert fault_table.markdown() in page, "docs/faults.md: put fault_table.markdown() there again"

@@ -1,0 +1,187 @@
+"""Attempts that succeed, with real processes and real HTTP: what is measured, recorded and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfbisect.environments.base import Builder
+from perfbisect.measure.attempt import read_attempt
+from perfbisect.measure.executor import Executor
+from perfbisect.measure.local import WARM_SEED_OFFSET, LocalExecutor
+from perfbisect.system import processes
+from tests.measure.pretend import CHANGE, ENGINE, OneEnvironment, Watch, attempt, cell, environment
+
+
+def test_good_attempt(tmp_path: Path) -> None:
+    watch = Watch()
+    made = attempt(tmp_path, watch=watch, runs=2, token="ab" * 16)
+    assert made.failure is None
+    assert watch.phases == ["build", "launch", "ready", "warm", "bench", "bench", "stop"]
+    assert watch.launched["token"] == "ab" * 16
+    assert [(run.index, run.seed) for run in made.runs] == [(1, 41), (2, 42)]
+    for run in made.runs:
+        assert run.values["tpot:median"] > 0 and run.warnings == ()
+        assert run.seconds > 0
+    assert set(made.seconds) == {"build", "launch", "first_request", "warm", "bench", "stop"}
+    assert all(seconds >= 0 for seconds in made.seconds.values())
+    assert (made.id, made.change_id, made.purpose) == ("a-1", CHANGE.id, "search")
+
+
+def test_raw_files_are_kept(tmp_path: Path) -> None:
+    made = attempt(tmp_path, runs=2)
+    folder = tmp_path / "attempt"
+    assert {path.name for path in folder.iterdir()} == {
+        "attempt.json", "server.log", "client-warm.log", "client-1.log", "client-2.log",
+        "run-warm.json", "run-1.json", "run-2.json",
+    }  # fmt: skip
+    document = json.loads((folder / "run-2.json").read_text())
+    assert made.runs[1].raw == str(folder / "run-2.json")
+    assert made.runs[1].values["tpot:median"] == pytest.approx(document["median_tpot_ms"])
+    assert len(document["ttfts"]) == 4
+    assert read_attempt(folder) == made
+
+
+def test_warm_run_has_prompts_of_its_own(tmp_path: Path) -> None:
+    attempt(tmp_path, runs=1)
+    warm = json.loads((tmp_path / "attempt" / "run-warm.json").read_text())
+    run = json.loads((tmp_path / "attempt" / "run-1.json").read_text())
+    assert (warm["perfbisect_seed"], run["perfbisect_seed"]) == (str(40 + WARM_SEED_OFFSET), "41")
+    assert warm["num_prompts"] == run["num_prompts"] == 4
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(1, 1), (9, 4)])
+def test_a_cell_may_ask_for_a_shorter_discarded_run(tmp_path: Path, asked: int, sent: int) -> None:
+    made = attempt(tmp_path, runs=1, workload=cell(discard_prompts=asked))
+    assert made.failure is None
+    warm = json.loads((tmp_path / "attempt" / "run-warm.json").read_text())
+    run = json.loads((tmp_path / "attempt" / "run-1.json").read_text())
+    assert (warm["num_prompts"], run["num_prompts"]) == (sent, 4)
+    assert made.provenance.cell_digest == cell(discard_prompts=asked).digest != cell().digest
+
+
+def test_provenance(tmp_path: Path) -> None:
+    made = attempt(tmp_path)
+    provenance, facts = made.provenance, made.provenance.facts
+    assert provenance.cell_digest == cell().digest
+    assert provenance.machine_class == facts["machine"]["machine_class"]
+    assert (provenance.engine_version, provenance.environment_key) == ("0.0.1", "engine")
+    assert provenance.engine_commit == CHANGE.id
+    assert facts["server"]["argv"][:4] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
+    assert facts["model_name"] in facts["server"]["argv"]
+    assert facts["model_name"] in facts["client"]["argv"]
+    assert facts["client"]["env"]["NO_PROXY"].startswith("127.0.0.1")
+    assert facts["cache_reset"] == "yes"
+    assert facts["instrument"]["pinned"] is False
+    assert facts["warm"]["values"]["tpot:median"] > 0
+    seen = made.runs[0].facts["sampled"]
+    assert seen["samples"] > 0 and seen["processors"] > 0 and seen["problem"] == ""
+    assert made.runs[0].facts["prefix_cache"]["after"]["queries"] > 0
+    assert 0 <= made.runs[0].values["prefix_cache_hit_rate"] <= 1
+
+
+def test_each_attempt_has_a_name_and_a_port_of_its_own(tmp_path: Path) -> None:
+    one, two = Watch(), Watch()
+    first = attempt(tmp_path / "1", watch=one)
+    second = attempt(tmp_path / "2", watch=two)
+    assert first.provenance.facts["model_name"] != second.provenance.facts["model_name"]
+    assert one.launched["token"] != two.launched["token"]
+    assert first.provenance.client_digest == second.provenance.client_digest
+
+
+def test_client_digest_is_of_its_sources(tmp_path: Path) -> None:
+    made = attempt(tmp_path)
+    root = ENGINE / "vllm"
+    expected = hashlib.sha256()
+    for part in ("benchmarks", "entrypoints/cli/benchmark"):
+        for file in sorted((root / part).rglob("*.py")):
+            content = file.read_bytes()
+            expected.update(f"{file.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+    assert made.provenance.client_digest == f"vllm_bench 0.0.1 {expected.hexdigest()[:16]}"
+
+
+def test_pinned_client_runs_in_its_own_environment(tmp_path: Path) -> None:
+    """The server's environment cannot run a client here; the pinned one's mark is in the client's process."""
+    server = environment(tmp_path, "server", PRETEND_FAULT="client_exit1")
+    pinned = environment(tmp_path, "pinned", PRETEND_MARK="pinned")
+    made = attempt(tmp_path, server, pinned)
+    assert made.failure is None
+    assert made.provenance.facts["instrument"]["pinned"] is True
+    assert made.provenance.facts["client"]["env"]["PRETEND_MARK"] == "pinned"
+    assert "PRETEND_MARK" not in made.provenance.facts["server"]["env"]
+
+
+def test_caches_are_cold_once(tmp_path: Path) -> None:
+    engine = environment(tmp_path)
+    assert attempt(tmp_path, engine).cold
+    (engine.caches / "kernels").mkdir()
+    assert attempt(tmp_path, engine).cold
+    (engine.caches / "kernels" / "one.bin").write_bytes(b"x")
+    made = attempt(tmp_path, engine)
+    assert not made.cold
+    assert made.provenance.facts["engine"]["caches"] == "warm"
+
+
+def test_one_run_where_caches_cannot_be_emptied(tmp_path: Path) -> None:
+    made = attempt(tmp_path, runs=3, workload=cell(env={"VLLM_SERVER_DEV_MODE": "0"}))
+    assert made.failure is None
+    assert [run.index for run in made.runs] == [1]
+    assert made.provenance.facts["cache_reset"].startswith("no: ")
+
+
+def test_nothing_of_the_shell_changes_the_workload(tmp_path: Path) -> None:
+    shell = {
+        **os.environ, "VLLM_ATTENTION_BACKEND": "X", "PYTHONPATH": "/elsewhere", "PRETEND_FAULT": "exit1",
+        "http_proxy": "http://127.0.0.1:9", "HF_TOKEN": "hf_0123456789abcdef",
+    }  # fmt: skip
+    made = attempt(tmp_path, shell=shell)
+    assert made.failure is None
+    for command in ("server", "client"):
+        env = made.provenance.facts[command]["env"]
+        assert not {"VLLM_ATTENTION_BACKEND", "PRETEND_FAULT", "http_proxy"} & set(env)
+        assert env["PYTHONPATH"] == str(ENGINE)
+    kept = "".join(path.read_text() for path in (tmp_path / "attempt").iterdir())
+    assert "hf_0123456789abcdef" not in kept
+
+
+@pytest.mark.parametrize("fault", ["orphans", "ignore_term"])
+def test_engine_that_does_not_go_by_itself_is_ended(tmp_path: Path, fault: str) -> None:
+    watch = Watch()
+    made = attempt(tmp_path, environment(tmp_path, PRETEND_FAULT=fault), watch=watch)
+    assert made.failure is None and len(made.runs) == 1
+    assert not processes.alive(watch.launched["pid"], watch.launched["created"])
+
+
+@pytest.mark.parametrize("fault", ["some_failed", "short_outputs"])
+def test_guards_that_were_touched_are_warnings(tmp_path: Path, fault: str) -> None:
+    made = attempt(tmp_path, client=environment(tmp_path, "client", PRETEND_FAULT=fault))
+    assert made.failure is None
+    assert made.runs[0].warnings
+
+
+def test_files_of_an_earlier_try_are_not_taken_for_new_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "attempt"
+    folder.mkdir()
+    (folder / "run-1.json").write_text('{"completed": 4}')
+    (folder / "server.log").write_text("MemoryError: of an earlier try\n")
+    made = attempt(tmp_path)
+    assert made.failure is None
+    assert "earlier" not in (folder / "server.log").read_text()
+
+
+def test_contracts(tmp_path: Path) -> None:
+    builder: Builder = OneEnvironment(environment(tmp_path))
+    executor: Executor = LocalExecutor(builder)
+    assert executor
+
+
+def test_modes_of_the_files(tmp_path: Path) -> None:
+    attempt(tmp_path)
+    for path in (tmp_path / "attempt").iterdir():
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o022

@@ -1,0 +1,230 @@
+"""Faults of the machine, with real processes: no attempt is blamed on a change, and nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import UsageError
+from perfbisect.machine.interference import UNJUDGED
+from perfbisect.machine.interference import Limits as MachineLimits
+from perfbisect.machine.slots import Slot
+from perfbisect.measure.executor import Limits
+from perfbisect.measure.interference import machine_limits
+from perfbisect.model.attempt import Attempt, Failure
+from perfbisect.system import processes
+from tests.measure.pretend import Watch, attempt, environment
+from tests.system.stand_ins import start, until
+
+FOREIGN = MachineLimits(foreign_cpu=0.7, steal=None, available=None, memory_pressure=None)
+
+
+def failure(made: Attempt) -> Failure:
+    assert made.failure is not None
+    return made.failure
+
+
+def send(number: signal.Signals, name: str = "") -> Callable[[Watch], None]:
+    """Sends a signal to the leader of the server's processes, or to the one with a name."""
+
+    def at(watch: Watch) -> None:
+        rows = processes.tree(watch.launched["token"], watch.launched["pid"], watch.launched["created"])
+        for row in rows:
+            if row.name == name or (not name and row.pid == watch.launched["pid"]):
+                os.kill(row.pid, number)
+
+    return at
+
+
+CORE = "VLLM::EngineCor"
+
+
+@pytest.mark.parametrize("phase", ["launch", "ready", "warm", "bench"])
+@pytest.mark.parametrize("name", ["", CORE])
+def test_server_that_is_killed_from_outside_is_never_the_changes(
+    tmp_path: Path, phase: str, name: str
+) -> None:
+    """Half the launches of clean commits end so; each is lost and none is evidence."""
+    if (phase, name) == ("launch", CORE):
+        return  # it is not there yet
+    made = attempt(tmp_path, watch=Watch(at={phase: send(signal.SIGKILL, name)}), runs=2)
+    assert failure(made).fault == "machine", made.failure
+    assert len(made.runs) == (1 if phase == "bench" else 0)
+
+
+def test_server_that_is_told_to_end_from_outside(tmp_path: Path) -> None:
+    """Its handler says nothing here, as the signal comes before it is there."""
+    made = attempt(tmp_path, watch=Watch(at={"launch": send(signal.SIGTERM)}))
+    assert failure(made).fault == "machine", made.failure
+
+
+@pytest.mark.parametrize("name", ["", CORE])
+def test_engine_that_crashes_is_the_changes(tmp_path: Path, name: str) -> None:
+    """A segmentation fault leaves a line in the log, whoever is the parent."""
+    made = attempt(tmp_path, watch=Watch(at={"ready": send(signal.SIGSEGV, name)}))
+    assert failure(made).fault == "change", made.failure
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_client_that_waits_for_a_server_that_has_ended_is_stopped(tmp_path: Path, overlap: bool) -> None:
+    begun = tmp_path / "attempt" / "client-warm.log"
+
+    def when_it_runs() -> None:
+        until(begun.exists)
+        send(signal.SIGKILL)(watch)
+
+    killer = threading.Thread(target=when_it_runs)
+    watch = Watch(at={"ready": lambda _: killer.start()})
+    client = environment(tmp_path, "client", PRETEND_FAULT="hang")
+    made = attempt(tmp_path, client=client, watch=watch, overlap=overlap)
+    killer.join()
+    assert failure(made).fault == "machine"
+    assert "its client went on, and was stopped" in failure(made).reason
+
+
+HOLD = """
+import mmap, os, pathlib, sys
+path = pathlib.Path("/dev/shm", sys.argv[1])
+handle = path.open("w+b")
+handle.truncate(4096)
+held = mmap.mmap(handle.fileno(), 4096)
+"""
+
+
+def test_orphaned_core_and_its_shared_memory_are_cleared_away(tmp_path: Path) -> None:
+    """kill -9 of the API server alone leaves core, worker and what they share."""
+    name = f"pb-test-{os.getpid()}"
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nif 'serve' in sys.argv and 'bench' not in sys.argv:\n    sys.argv[1:1] = [{name!r}]\n"
+        + "".join(f"    {line}\n" for line in HOLD.strip().splitlines())
+        + "    del sys.argv[1]\n"
+    )
+    engine = environment(tmp_path)
+    engine = environment(tmp_path, PYTHONPATH=f"{tmp_path}:{engine.env['PYTHONPATH']}")
+    orphans: list[processes.Process] = []
+
+    def kill(watch: Watch) -> None:
+        send(signal.SIGKILL)(watch)
+        until(lambda: not processes.alive(watch.launched["pid"], watch.launched["created"]))
+        orphans.extend(
+            row for row in processes.tree(watch.launched["token"], 0, 0.0) if row.name.startswith("VLLM::")
+        )
+
+    client = environment(tmp_path, "client")
+    made = attempt(tmp_path, engine, client, watch=Watch(at={"warm": kill}))
+    assert failure(made).fault == "machine"
+    assert {row.name for row in orphans} == {CORE, "VLLM::Worker"}
+    assert not any(processes.alive(*row.identity) for row in orphans)
+    assert name not in {Path(path).name for path, _ in processes.listing()}
+    assert any(name in path for path in made.provenance.facts["shared_memory_removed"])
+
+
+def test_stall_in_mid_run_is_the_servers(tmp_path: Path) -> None:
+    server = environment(tmp_path, "server", PRETEND_FAULT="stall_in_bench")
+    limits = Limits(first_request=5.0, bench=2.0, stop=1.0)
+    made = attempt(tmp_path, server, environment(tmp_path, "client"), limits=limits)
+    assert (failure(made).phase, failure(made).fault) == ("warm", "change")
+    assert "requests unfinished" in failure(made).reason
+
+
+@contextmanager
+def slow_proxy() -> Iterator[tuple[int, list[int]]]:
+    """A proxy that never answers; who connects to it is counted."""
+    came: list[int] = []
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+
+        def serve() -> None:
+            kept = []
+            while True:
+                try:
+                    kept.append(listening.accept())
+                except OSError:
+                    return
+                came.append(1)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listening.getsockname()[1], came
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_proxy_of_the_shell_is_not_used_to_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: bool
+) -> None:
+    """Neither by the client nor by perfbisect itself, which asks the server over HTTP too."""
+    with slow_proxy() as (port, came):
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        made = attempt(tmp_path, overlap=overlap)
+    assert made.failure is None
+    assert came == []
+
+
+HOG = "while True: pass"
+
+
+def test_hog_voids_the_attempt_it_touches(tmp_path: Path) -> None:
+    """A CPU hog during a third of the runs, on the core of their slot."""
+    core = min(os.sched_getaffinity(0))
+    slot = Slot("one", server_cores=(core,))
+    made = []
+    for index in range(3):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        hog = start(folder, f"import os; os.sched_setaffinity(0, {{{core}}})\n{HOG}") if index == 1 else None
+        try:
+            made.append(attempt(folder, slot=slot, limits_of_machine=FOREIGN))
+        finally:
+            if hog is not None:
+                processes.stop(hog, 0.0)
+    assert (failure(made[1]).phase, failure(made[1]).fault) == ("bench", "machine")
+    assert "void: other work used" in failure(made[1]).reason and "(limit 70%)" in failure(made[1]).reason
+    for other in (made[0], made[2]):  # unless somebody else had this core
+        assert other.failure is None or "void: other work used" in other.failure.reason
+        assert other.provenance.client_digest == made[1].provenance.client_digest
+
+
+def test_memory_hog_voids(tmp_path: Path) -> None:
+    """Others hold memory: with a limit above what is left the run is void and says who held it."""
+    limits = MachineLimits(foreign_cpu=None, steal=None, available=1.0, memory_pressure=None)
+    made = attempt(tmp_path, limits_of_machine=limits)
+    assert (failure(made).phase, failure(made).fault) == ("bench", "machine")
+    assert "MiB of memory were left" in failure(made).reason and "others held" in failure(made).reason
+
+
+def test_failure_under_load_is_no_evidence(tmp_path: Path) -> None:
+    """The engine dies in a run while others hold the memory: nobody can say that it is the change."""
+    limits = MachineLimits(foreign_cpu=None, steal=None, available=1.0, memory_pressure=None)
+    server = environment(tmp_path, "server", PRETEND_FAULT="die_in_bench")
+    for chosen, fault in ((UNJUDGED, "change"), (limits, "machine")):
+        made = attempt(
+            tmp_path,
+            server,
+            environment(tmp_path, "client"),
+            limits_of_machine=chosen,
+            token=os.urandom(16).hex(),
+        )
+        assert failure(made).fault == fault, made.failure
+    assert "meanwhile:" in failure(made).reason
+
+
+def test_limits_as_they_are_typed() -> None:
+    assert machine_limits("") == MachineLimits()
+    assert machine_limits("off") == UNJUDGED
+    assert machine_limits(" foreign_cpu=0.5, steal=off") == MachineLimits(foreign_cpu=0.5, steal=None)
+    for text, said in (
+        ("cpu=1", "no limit 'cpu'"),
+        ("steal", "'steal' is not"),
+        ("burst=off", "'burst=off'"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            machine_limits(text)

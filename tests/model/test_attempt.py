@@ -1,0 +1,94 @@
+"""Attempts: one value a launch, and what forbids a comparison."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from perfbisect.model.attempt import Attempt, Provenance, RunResult, comparable, key
+from perfbisect.model.metric import parse_metric
+
+PROVENANCE = Provenance(cell_digest="d", machine_class="m", client_digest="c")
+
+
+def attempt(*values: float, name: str = "tpot:median") -> Attempt:
+    runs = tuple(RunResult(index, seed=index, values={name: value}) for index, value in enumerate(values))
+    return Attempt("a1", "change", "search", PROVENANCE, runs)
+
+
+@pytest.mark.parametrize(
+    ("runs", "value"),
+    [
+        ((5.0,), 5.0),
+        ((2.0, 8.0), 4.0),
+        ((2.0, 4.0, 99.0), 4.0),
+        ((1.0, 2.0, 8.0, 9.0), 4.0),
+        ((0.001, 2.0, 4.0, 8.0, 99.0), 4.0),
+        ((0.0, 6.0), 3.0),
+        ((-1.0, 0.0, 6.0), 0.0),
+    ],
+)
+def test_the_value_is_the_robust_centre_of_the_logs(runs: tuple[float, ...], value: float) -> None:
+    tpot = parse_metric("tpot")
+    assert attempt(*runs).value(tpot) == pytest.approx(value)
+    if min(runs) > 0:
+        assert attempt(*runs).log_value(tpot) == pytest.approx(math.log(value))
+
+
+def test_the_value_of_a_share_is_a_mean_without_logs() -> None:
+    assert attempt(0.02, 0.08, name="failed").value(parse_metric("failed")) == pytest.approx(0.05)
+
+
+def test_equal_runs_have_their_own_value() -> None:
+    assert attempt(117.3, 117.3, 117.3).value(parse_metric("tpot")) == 117.3
+
+
+def test_a_launch_without_a_run_has_no_value() -> None:
+    with pytest.raises(ValueError, match="without a run"):
+        attempt().value(parse_metric("tpot"))
+
+
+def test_values_come_in_run_order() -> None:
+    assert attempt(3.0, 1.0, 2.0).values(parse_metric("tpot")) == (3.0, 1.0, 2.0)
+
+
+@pytest.mark.parametrize("values", [(), (1.0, 0.0), (1.0, -2.0), (math.nan,), (math.inf,)])
+def test_what_has_no_logarithm_is_no_value(values: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="attempt a1: tpot has no usable value"):
+        attempt(*values).log_value(parse_metric("tpot"))
+
+
+def test_a_metric_that_was_not_reported_is_missing() -> None:
+    with pytest.raises(KeyError):
+        attempt(1.0).values(parse_metric("ttft"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("ttft", "ttft:median"),
+        ("ttft:p99", "ttft:p99"),
+        ("output_throughput", "output_throughput"),
+        ("failed", "failed"),
+    ],
+)
+def test_runs_report_under_the_full_name(asked: str, name: str) -> None:
+    assert key(parse_metric(asked)) == name
+
+
+@pytest.mark.parametrize("field", ["cell_digest", "machine_class", "client_digest"])
+def test_a_field_that_differs_forbids_the_comparison(field: str) -> None:
+    same = {"cell_digest": "d", "machine_class": "m", "client_digest": "c"}
+    other = Provenance(**{**same, field: "x"})
+    assert comparable(PROVENANCE, other) == ((field, same[field], "x"),)
+    assert comparable(other, PROVENANCE) == ((field, "x", same[field]),)
+
+
+def test_what_is_only_recorded_does_not() -> None:
+    assert (
+        comparable(
+            PROVENANCE, Provenance("d", "m", "c", engine_version="1", engine_commit="2", facts={"host": "h"})
+        )
+        == ()
+    )

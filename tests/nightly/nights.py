@@ -1,0 +1,215 @@
+"""Nights over a stand-in for the machine: a repository of which two commits come every day, and its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from perfbisect.bisect.job import bisect
+from perfbisect.bisect.prepare import make_plan
+from perfbisect.changes.git import Repository
+from perfbisect.changes.history import history
+from perfbisect.compare.run import make_run_plan, run
+from perfbisect.errors import PerfbisectError
+from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.plans import begin
+from perfbisect.jobs.settings import Setting
+from perfbisect.measure.attempt import write_attempt
+from perfbisect.measure.executor import AttemptRequest, Sink, Started
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.cell import Cell
+from perfbisect.model.change import Change
+from perfbisect.nightly.config import FoundCell, NightlyFile, load_nightly
+from perfbisect.nightly.context import (
+    CellJob,
+    Hands,
+    Scene,
+    Search,
+    SearchResult,
+    Step,
+    Window,
+    alone,
+    one_after_another,
+    search_result,
+)
+from perfbisect.nightly.documents import NightlyDocument, night_document
+from perfbisect.nightly.plan import NightPlan
+from perfbisect.nightly.run import nightly
+from perfbisect.series.suspects.table import load_suspect_table
+from tests.fakes.gitwriter import HistoryWriter
+from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
+
+DAYS = 18
+EACH = 2
+"""Commits of a day."""
+
+SETTING = Setting(environment="fake:it", exclude_newer="2026-01-01")
+CONFIG = """\
+name: n
+cells: [a]
+budget: {budget}
+exclude_newer: "2026-01-01"
+"""
+
+
+def make_repository(path: Path) -> tuple[str, ...]:
+    """A history of which commit ``day * EACH + EACH - 1`` is the head of a day; returns its commits."""
+    writer = HistoryWriter(path)
+    for number in range(DAYS * EACH):
+        writer.commit(f"Change {number}", {f"vllm/file{number % 5}.py": b"x\n" * (number + 1)})
+    return writer.finish(checkout=False)
+
+
+@dataclass
+class Nightworld(World):
+    """Launches of a day, at its time; ``of``: a factor by cell and position."""
+
+    moment: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    of: Callable[[str, int], float] = lambda *_: 1.0
+
+    def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
+        position = next(i for i, c in enumerate(self.changes) if c.id == request.change.id)
+        self.pace = lambda _: self.of(request.cell.name, position)
+        attempt = super().run(request, started=started, sink=sink)
+        attempt = replace(attempt, started_at=self.moment.isoformat())
+        write_attempt(request.folder, attempt)
+        return attempt
+
+
+@dataclass
+class Place:
+    """A state folder, a repository and a machine on which night after night is run."""
+
+    folder: Path
+    commits: tuple[str, ...]
+    repository: Repository
+    world: Nightworld
+    cells: tuple[Cell, ...]
+    text: str = CONFIG.format(budget="10h")
+    watch: Watch = field(default_factory=Watch)
+    steps: Sequence[Step] = ()
+    searched: list[Window] = field(default_factory=list)
+    least: float = 5.0
+    refusal: PerfbisectError | None = None
+    """What a bisection of this place ends with before it begins."""
+    _jobs: int = 0
+
+    @property
+    def jobs(self) -> Jobs:
+        return Jobs(self.folder / "state")
+
+    @property
+    def file(self) -> NightlyFile:
+        path = self.folder / "nightly.yaml"
+        path.write_text(self.text)
+        return load_nightly(path)
+
+    def scene(self, day: int, head: int | None = None) -> Scene:
+        """``head``: the place of the commit that is measured, where it is not the day's last."""
+        place = day * EACH + EACH - 1 if head is None else head
+        commit = self.repository.resolve(self.commits[place])
+        cells = tuple(FoundCell(one, one.name) for one in self.cells)
+        return Scene(
+            self.file, self.folder / "state", self.repository, commit, cells, SETTING, load_suspect_table()
+        )
+
+    def night(self, day: int, *, date: int | None = None, head: int | None = None) -> NightlyDocument:
+        """The night of a day: its head is measured, on that date or another; or another commit is."""
+        self.world.moment = datetime(2026, 1, 1, 2, tzinfo=timezone.utc) + timedelta(
+            days=day if date is None else date
+        )
+        return night_document(nightly(self.scene(day, head), self.hands()))
+
+    def hands(self) -> Hands:
+        return Hands(
+            clock=Clock(self.world.moment),
+            sink=self.watch.notices.append,
+            new_job=self._new_job,
+            measure=self._measure,
+            prepare=self._prepare,
+            stop_leftovers=self.watch.stop_leftovers,
+            steps=self.steps,
+            together=alone,
+            guess=lambda _: 5.0,
+        )
+
+    def _new_job(self) -> Job:
+        self._jobs += 1
+        return self.jobs.new(self.world.moment, f"{self._jobs:04d}")
+
+    def _measure(
+        self, night: NightPlan, cells: Sequence[CellJob], launch: int
+    ) -> Mapping[str, PerfbisectError]:
+        return one_after_another(cells, lambda one: self._launched(night, one, launch))
+
+    def _launched(self, night: NightPlan, one: CellJob, launch: int) -> None:
+        served, tools = one.plan.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
+        if not one.job.journal.exists():
+            plan = make_run_plan(
+                cell=served, change=night.commit, builder=FakeBuilder(), metric=metric_of(served, None),
+                setting=night.setting, launches=one.plan.launches, runs=one.plan.runs,
+            )  # fmt: skip
+            begin(one.job, plan, tools.clock)
+        with one.job.held():
+            run(one.job, tools, until=launch)
+
+    def _prepare(self, night: NightPlan, window: Window, minutes: float) -> Search:
+        self.searched.append(window)
+        if self.refusal is not None:
+            raise self.refusal
+        return _Searching(self, night, window, minutes)
+
+    def launches(self) -> list[tuple[str, str, str]]:
+        """What every launch that measured was of: cell, change, purpose."""
+        found = []
+        for job in self.jobs.all():
+            events = read(job.journal).events
+            name = events[0].data["cell"]["name"]
+            ended = [event.data["attempt"] for event in events if event.kind == "finished"]
+            found += [(name, attempt["change_id"], attempt["purpose"]) for attempt in ended]
+        return found
+
+
+@dataclass(frozen=True)
+class _Searching:
+    place: Place
+    night: NightPlan
+    window: Window
+    minutes: float
+
+    @property
+    def least(self) -> float:
+        return self.place.least
+
+    def __call__(self, job: Job) -> SearchResult:
+        served, place = self.window.cell.load(), self.place
+        tools = place.watch.tools(place.world, clock=Clock(place.world.moment))
+        if not job.journal.exists():
+            line, _ = history(place.repository, self.window.good, self.window.bad)
+            plan = make_plan(
+                cell=served, history=line, builder=FakeBuilder(),
+                metric=metric_of(served, self.window.metric), setting=self.night.setting, budget=self.minutes,
+            )  # fmt: skip
+            begin(job, plan, tools.clock)
+        with job.held():
+            return search_result(bisect(job, tools))
+
+
+@cache
+def _changes(repository: Path, commits: tuple[str, ...]) -> tuple[Change, ...]:
+    opened = Repository.open(repository)
+    return tuple(opened.resolve(sha) for sha in commits)
+
+
+def make_place(folder: Path, commits: tuple[str, ...], repository: Path, **changed: Any) -> Place:
+    """A place without noise to speak of; ``names``: its cells, of one to so many requests at once."""
+    names = changed.pop("names", ("a", "b", "c"))
+    cells = tuple(cell(name=name, max_concurrency=i) for i, name in enumerate(names, 1))
+    world = Nightworld(_changes(repository, commits), None, sigma=0.004, tau=0.004)
+    return Place(folder, commits, Repository.open(repository), world, cells, **changed)

@@ -1,0 +1,75 @@
+"""The folders of nights, and the lock that one process holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import MachineError
+from perfbisect.nightly.folders import Nights
+
+NOW = datetime(2026, 1, 5, 2, 0, tzinfo=timezone.utc)
+
+HOLD = """
+import sys, time
+from datetime import datetime, timezone
+from pathlib import Path
+from perfbisect.nightly.folders import Nights
+with Nights(Path(sys.argv[1]), "n").held(datetime(2026, 1, 5, 2, tzinfo=timezone.utc)):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_nights_are_in_order_of_time_and_know_their_commit(tmp_path: Path) -> None:
+    nights = Nights(tmp_path, "n")
+    assert nights.all() == ()
+    later = nights.new(NOW.replace(day=6), "ab" * 20)
+    first = nights.new(NOW, "cd" * 20)
+    assert nights.all() == (), "a night begins with its journal"
+    for one in (later, first):
+        one.journal.touch()
+    assert nights.all() == (first, later)
+    assert first.id == "20260105-020000-cdcdcdcdcd"
+    assert first.of("cd" * 20)
+    assert not first.of("ab" * 20)
+    assert first.events() == ()
+    assert nights.new(NOW, "cd" * 20).id == "20260105-020001-cdcdcdcdcd", "no night has the folder of another"
+
+
+def test_the_second_is_told_who_holds_the_lock(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        told = f"nightly n is at work already: process {holder.pid}, since 2026-01-05T02:00:00Z"
+        with pytest.raises(MachineError, match=told) as caught, Nights(tmp_path, "n").held(NOW):
+            pass
+        assert caught.value.exit_code == 5
+        with Nights(tmp_path, "another").held(NOW):
+            pass
+    finally:
+        holder.kill()
+        holder.communicate()
+    with Nights(tmp_path, "n").held(NOW):
+        assert json.loads((tmp_path / "nightly/n/holder.json").read_text())["pid"] == os.getpid()
+    assert not (tmp_path / "nightly/n/holder.json").exists()
+
+
+def test_a_holder_that_did_not_write_itself_down(tmp_path: Path) -> None:
+    with Nights(tmp_path, "n").held(NOW):
+        record = tmp_path / "nightly/n/holder.json"
+        record.write_text('{"pid": 1, "created": 1.0, "since": "2026-01-05T02:00:00+00:00"}')
+        with pytest.raises(MachineError, match="by a process that did not write itself down"):
+            Nights(tmp_path, "n").held(NOW).__enter__()
+        record.unlink()
+        with pytest.raises(MachineError, match="by a process that did not write itself down"):
+            Nights(tmp_path, "n").held(NOW).__enter__()

@@ -1,0 +1,149 @@
+"""The steps that publish, export and tell a night: what the configuration asks for, and no more."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import UsageError
+from perfbisect.nightly.context import Step
+from perfbisect.nightly.notify import MOST
+from perfbisect.nightly.steps import job_link, telling_steps
+from tests.nightly.night_made import made_night, made_quiet_night
+from tests.nightly.nights import Place, make_place, make_repository
+from tests.nightly.webhook_server import NAME, SECRET, hook
+
+CONFIG = """\
+name: n
+cells: [a]
+budget: 10h
+exclude_newer: "2026-01-01"
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
+    path = tmp_path_factory.mktemp("telling") / "repo"
+    return path, make_repository(path)
+
+
+@pytest.fixture
+def place(tmp_path: Path, repository: tuple[Path, tuple[str, ...]]) -> Place:
+    path, commits = repository
+    return make_place(tmp_path, commits, path, names=("a",))
+
+
+def steps(place: Place, more: str, variables: Mapping[str, str] | None = None) -> dict[str, Step]:
+    place.text = CONFIG + more
+    made = telling_steps(place.scene(0), variables or {}, wait=lambda _: None)
+    return {step.name: step for step in made}
+
+
+def test_nothing_is_done_that_is_not_asked_for(place: Place, tmp_path: Path) -> None:
+    assert steps(place, "") == {}
+    summary = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+    assert list(steps(place, "", summary)) == ["job summary"]
+    assert steps(place, "tell: {job_summary: false}\n", summary) == {}
+
+
+def test_a_night_is_exported_and_written(place: Place, tmp_path: Path) -> None:
+    asked = "publish: kanban\nexports: {csv: out/series.csv, benchmark: out/bench.json}\n"
+    asked += "tell: {markdown: night.md}\n"
+    summary = tmp_path / "summary"
+    found = steps(place, asked, {"GITHUB_STEP_SUMMARY": str(summary)})
+    assert list(found) == ["publish", "exports", "markdown", "job summary"]
+    place.steps = tuple(found.values())
+    document = place.night(0)
+    assert {one.name: one.state for one in document.steps if one.name in found} == dict.fromkeys(
+        found, "done"
+    )
+    assert document.exit_code == 0
+    with (tmp_path / "out" / "series.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["cell"] for row in rows} == {"a"}
+    assert {row["commit"] for row in rows} == {document.commit.id}
+    assert len({row["launch"] for row in rows}) == 2
+    entries = json.loads((tmp_path / "out" / "bench-smaller.json").read_text())
+    assert "a tpot" in {entry["name"] for entry in entries}
+    assert json.loads((tmp_path / "out" / "bench-bigger.json").read_text())[0]["unit"] == "tok/s"
+    assert {"csv", "benchmark smaller", "benchmark bigger", "markdown", "published"} <= set(document.files)
+    text = (tmp_path / "night.md").read_text()
+    assert text.startswith("## Nightly n of 2026-01-01: nothing judged yet")
+    assert summary.read_text() == text
+    told = next(one.told for one in document.steps if one.name == "publish")
+    assert "0 launches, 0 new files; left out: " in told, "what lacks its requests is told"
+
+
+def test_a_summary_is_cut_to_what_is_left_of_it(place: Place, tmp_path: Path) -> None:
+    summary = tmp_path / "summary"
+    step = steps(place, "", {"GITHUB_STEP_SUMMARY": str(summary)})["job summary"]
+    summary.write_bytes(b"x" * (MOST - 2100))
+    many = made_night(cells=made_night().cells * 100)
+    assert step.run(many).told == "appended"
+    assert MOST - 400 < summary.stat().st_size <= MOST
+    assert "(Cut here: " in summary.read_text()
+    assert step.run(many).told == "left out: earlier steps have filled it"
+    assert summary.stat().st_size <= MOST
+
+
+def test_a_webhook_is_told_of_findings(place: Place) -> None:
+    with hook((200, "ok", {})) as made:
+        variables = made.variables() | {"BUILDKITE_BUILD_URL": "https://buildkite.com/o/p/builds/1"}
+        step = steps(place, f"tell: {{webhook: {{url: {NAME}}}}}\n", variables)["webhook"]
+        assert step.run(made_quiet_night()).told == "left out: there is nothing to tell"
+        assert made.got == []
+        assert step.run(made_night()).told == "told http://127.0.0.1/(redacted)"
+        always = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", variables)
+        always["webhook"].run(made_quiet_night())
+    first, second = made.got
+    assert (first["schema"], first["link"]) == (
+        "perfbisect.nightly-message/1",
+        variables["BUILDKITE_BUILD_URL"],
+    )
+    assert second["text"] == "vllm-cpu: nothing new"
+
+
+def test_a_webhook_that_refuses_fails_its_step_and_shows_nothing(place: Place) -> None:
+    with hook((404, "no_service", {})) as made:
+        found = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", made.variables())
+        place.steps = tuple(found.values())
+        document = place.night(0)
+    step = next(one for one in document.steps if one.name == "webhook")
+    assert (step.state, step.next) == ("failed", f"set {NAME} again")
+    assert "no_service" in step.told
+    assert document.exit_code == 2
+    written = [
+        path for path in place.folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()
+    ]
+    assert written == []
+
+
+def test_a_webhook_without_an_address(place: Place) -> None:
+    step = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n")["webhook"]
+    with pytest.raises(UsageError, match=f"{NAME} is not set"):
+        step.run(made_night())
+
+
+@pytest.mark.parametrize(
+    ("variables", "link"),
+    [
+        ({}, ""),
+        ({"BUILDKITE_BUILD_URL": "https://buildkite.com/o/p/builds/1"}, "https://buildkite.com/o/p/builds/1"),
+        (
+            {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "7"},
+            "https://github.com/o/r/actions/runs/7",
+        ),
+        ({"GITHUB_SERVER_URL": "https://github.com"}, ""),
+    ],
+)
+def test_where_the_job_is_shown(variables: dict[str, str], link: str) -> None:
+    assert job_link(variables) == link
+
+
+def test_a_night_is_all_that_a_step_needs(place: Place, tmp_path: Path) -> None:
+    steps(place, "tell: {markdown: deep/night.md}\n")["markdown"].run(made_night())
+    assert "1 regression" in (tmp_path / "deep" / "night.md").read_text()

@@ -1,0 +1,74 @@
+"""``fetch: true``: a night is of what was pushed since; without the net, of what is there."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfbisect.commands.invocation import Measuring
+from perfbisect.errors import LocatedError, MachineError
+from perfbisect.nightly.measure import dress
+from tests.fakes.remote import Cloned, cloned
+
+CONFIG = """\
+name: n
+cells: [text_cpu_llama100m]
+repository: clone
+branch: {branch}
+fetch: true
+environment: existing:{python}
+client: existing:{python}
+exclude_newer: "2026-01-01"
+budget: 1h
+"""
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloned:
+    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
+    found = cloned(tmp_path)
+    configured(found)
+    return found
+
+
+def configured(there: Cloned, branch: str = "origin/main") -> Path:
+    path = there.clone.parent / "nightly.yaml"
+    path.write_text(CONFIG.format(branch=branch, python=sys.executable))
+    return path
+
+
+def test_the_night_is_of_what_was_pushed_since(there: Cloned) -> None:
+    config, pushed = configured(there), there.push(2)
+    scene, _ = dress(config, Measuring(), fetch=True)
+    assert scene.commit.id == pushed
+    assert scene.fetched is not None
+    assert scene.fetched().told == f"origin/main is {pushed[:12]}, was {there.commits[0][:12]}"
+    again, _ = dress(config, Measuring(), fetch=True)
+    assert again.fetched is not None
+    assert again.fetched().told == f"origin/main is {pushed[:12]}, as before"
+
+
+def test_a_dry_run_asks_nobody(there: Cloned) -> None:
+    there.push(2)
+    scene, _ = dress(configured(there), Measuring())
+    assert (scene.commit.id, scene.fetched) == (there.commits[0], None)
+
+
+def test_without_the_net_it_is_of_what_is_there(there: Cloned) -> None:
+    shutil.rmtree(there.origin)
+    scene, _ = dress(configured(there), Measuring(), fetch=True)
+    assert scene.commit.id == there.commits[0]
+    assert scene.fetched is not None
+    with pytest.raises(MachineError, match="fetch origin failed"):
+        scene.fetched()
+
+
+@pytest.mark.parametrize("branch", ["HEAD", "main"])
+def test_a_branch_that_no_fetch_moves_is_refused(there: Cloned, branch: str) -> None:
+    with pytest.raises(LocatedError, match=f"fetch: a fetch moves no '{branch}'") as caught:
+        dress(configured(there, branch), Measuring(), fetch=True)
+    assert caught.value.line == 5

@@ -1,0 +1,82 @@
+"""A session for the live view to show: ``python -m tests.report.live_session end|raise|wait``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from perfbisect.jobs.documents import BeliefDocument, ChangeDocument, LaunchDocument, PositionDocument
+from perfbisect.jobs.events import Launched, Launching, Notice, PhaseBegan, Told, Waiting
+from perfbisect.report.live import Live
+
+COUNT = 24
+CULPRIT = 17
+HISTORY = tuple(
+    PositionDocument(
+        index=i,
+        changes=(
+            ChangeDocument(
+                id=f"{i:02x}" * 20,
+                short=f"{i:02x}" * 6,
+                subject=f"Change {i} [b]\x1b[2Jred[/b] \u202e" + "x" * 90,
+            ),
+        ),
+    )
+    for i in range(COUNT)
+)
+
+
+def believed(share: float) -> BeliefDocument:
+    rest = (1 - share) / (COUNT - 2)
+    p = [0.0] + [share if i == CULPRIT else rest for i in range(1, COUNT)]
+    return BeliefDocument(
+        none=0.01, leading=(CULPRIT,), leading_probability=share, by_position=tuple(p),
+        noise_between_runs=0.01, noise_between_launches=0.02, step=0.1, step_low=0.05, step_high=0.15,
+    )  # fmt: skip
+
+
+def launched(number: int, position: int, slot: str, *, failed: bool = False) -> Launched:
+    launch = LaunchDocument(
+        number=number, attempt=f"a-{number}", position=position, change=HISTORY[position].changes[0],
+        purpose="search", why="", outcome="failed" if failed else "measured",
+        value=None if failed else 10.0 + number, values=() if failed else (10.0 + number,), spread=None,
+        reason="launch: died" if failed else "", fault="change" if failed else "", warnings=(), minutes=1.0,
+        seconds={}, started_at="", cold=False, folder="", log="", slot=slot,
+    )  # fmt: skip
+    share = min(0.95, 0.2 * number)
+    leading = ((HISTORY[CULPRIT].changes[0].short, share),)
+    return Launched(launch, "ms", leading, 0.01, float(number), 60.0, believed(share), HISTORY)
+
+
+def notices() -> Iterator[Notice]:
+    """Launches on two slots, their phases, a failure of a change and one of the machine."""
+    yield Told("a note with a [bold]bracket[/bold]")
+    for number, position in enumerate((0, COUNT - 1, 12, CULPRIT), 1):
+        slot = f"gpu{number % 2}"
+        change = HISTORY[position].changes[0]
+        yield Launching(number, change.short, position, COUNT - 1, "search", 2, "most bits a minute", slot,
+                        change.subject)  # fmt: skip
+        for phase in ("build", "launch", "ready", "warm"):
+            yield PhaseBegan(phase, {"seconds": 1.0}, slot)
+        for run in (1, 2):
+            yield PhaseBegan("bench", {"run": run, "of": 2, "seconds": 1.0}, slot)
+        yield launched(number, position, slot, failed=position == 12)
+        if number == 2:
+            yield Waiting(30.0, "no free memory", "gpu0")
+
+
+def main(how: str) -> None:
+    with Live(Console(stderr=True), time.monotonic) as sink:
+        for number, notice in enumerate(notices()):
+            sink(notice)
+            if number == 12 and how == "raise":
+                raise ValueError("the job fails")
+            if number == 12 and how == "wait":
+                time.sleep(60)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,181 @@
+"""The evidence of a stretch of nights against integrals done otherwise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from perfbisect.series.detection.evidence import INNER, LAST, Weighed, level, likelihoods, size
+from perfbisect.series.detection.noise import (
+    LEAST,
+    Kinds,
+    Tables,
+    kinds,
+    likely,
+    scale_of,
+    smooth,
+    step_density,
+    tables,
+)
+
+ONE = kinds((0.0,), (1.0,), (1.0,), (1e-9,), (1.0,))
+"""One kind of noise: Gaussian, of the scale of the first differences, without memory."""
+
+
+def weigh(t: Tables, start: int, end: int) -> Weighed:
+    return likelihoods(t, start, end).weighed(t.prior)
+
+
+def logs(n: int, seed: int, at: int = 0, step: float = 0.0) -> np.ndarray:
+    return 0.02 * np.random.default_rng([n, seed]).normal(size=n) + step * (np.arange(n) >= at)
+
+
+def exact(values: np.ndarray, k: int) -> float:
+    """log e(k) for Gaussian noise of known scale: the integral over the level in closed form, that over the
+    step by quadrature."""
+    s = scale_of(values)
+    a, b = values[:k], values[k:]
+    apart = b.mean() - a.mean()
+    error = s * math.sqrt(1 / len(a) + 1 / len(b))
+
+    def weight(step: float) -> float:
+        return step_density(step, s) * float(stats.norm.pdf(apart, step, error))
+
+    points = sorted({-LEAST * s, LEAST * s, apart})
+    top = max(abs(apart), s) + 40 * error
+    value, _ = integrate.quad(weight, -top, top, points=points, limit=400)
+    return math.log(value) - float(stats.norm.logpdf(apart, 0.0, error))
+
+
+@pytest.mark.parametrize(("n", "at", "step"), [(14, 7, 0.0), (14, 7, 0.06), (30, 24, -0.05), (60, 30, 0.02)])
+def test_it_is_the_integral_over_both_levels(n: int, at: int, step: float) -> None:
+    values = logs(n, 3, at, step)
+    got = weigh(tables(values, ONE), 0, n)
+    assert list(got.places) == list(range(INNER, n - LAST + 1))
+    expected = [exact(values, int(k)) for k in got.places]
+    assert got.logs == pytest.approx(expected, abs=0.06)
+
+
+def test_the_size_is_that_of_a_gaussian_mean_where_the_place_is_sure() -> None:
+    values = logs(60, 5, 30, 0.2)
+    t = tables(values, ONE)
+    middle, low, high = size(t, 0, 60, weigh(t, 0, 60), t.prior)
+    apart = values[30:].mean() - values[:30].mean()
+    error = t.scale * math.sqrt(2 / 30)
+    assert middle == pytest.approx(apart, abs=0.3 * error)
+    assert high - low == pytest.approx(2 * stats.norm.ppf(1 - 0.0125) * error, rel=0.15)
+
+
+def test_a_prior_of_steps_has_a_total_of_one() -> None:
+    density = integrate.quad(lambda x: step_density(x, 0.02), 0.4 * 0.02, np.inf)[0]
+    assert 2 * density == pytest.approx(1.0, abs=1e-6)
+    assert step_density(0.3 * 0.02, 0.02) == 0.0
+
+
+def test_evidence_is_at_most_one_on_average_without_a_change() -> None:
+    """Over 300 series drawn from the noise that it supposes, at every place."""
+    which = kinds((0.0,), (1.0,), (1.0,), (0.05,), (1.0,))
+    means = []
+    for seed in range(300):
+        t = tables(logs(16, seed), which)
+        means.append(np.exp(weigh(t, 0, 16).logs).mean())
+    assert np.mean(np.minimum(means, 50.0)) < 1.5
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.6])
+def test_it_is_at_most_one_on_average_whatever_the_memory(memory: float) -> None:
+    """Also of one that is rare where the level changes."""
+    which = kinds((0.0, 0.6), (0.9, 0.1), (1.0, 1.0), (0.05,))
+    means = []
+    for seed in range(300):
+        rng = np.random.default_rng([16, seed])
+        values = np.zeros(36)
+        for k in range(1, 36):
+            values[k] = memory * values[k - 1] + 0.02 * rng.normal()
+        means.append(np.exp(weigh(tables(values[20:], which), 0, 16).logs).mean())
+    assert np.mean(np.minimum(means, 50.0)) < 1.0
+
+
+def test_what_the_other_nights_say_of_the_noise_counts() -> None:
+    """A short level could be a slow wave; beside many nights that show no waves it is one less."""
+    gains = []
+    for seed in range(12):
+        values = logs(200, seed) + 0.04 * (np.arange(200) >= 190)
+        t = tables(values, kinds())
+        short = likelihoods(t, 180, 200)
+        gains.append(short.weighed(t.prior + level(t, 0, 180)).total - short.weighed(t.prior).total)
+    assert np.mean(gains) > 0.3
+
+
+def test_the_likelihood_of_a_level_is_the_integral_over_it() -> None:
+    values = logs(20, 8)
+    t = tables(values, ONE)
+    s = scale_of(values)
+    away = values - values.mean()
+    # Densities of single nights are taken relative to their peak.
+    expected = -0.5 * away @ away / s**2 + 0.5 * math.log(2 * math.pi * s**2 / 20)
+    assert level(t, 0, 20) == pytest.approx([expected], abs=0.05)
+
+
+def test_a_level_lasts_five_nights_but_the_newest() -> None:
+    t = tables(logs(30, 1), ONE)
+    assert list(weigh(t, 10, 30).places) == list(range(15, 29))
+    assert list(weigh(t, 10, 29).places) == list(range(15, 25))
+    assert weigh(t, 10, 19).total == -math.inf
+
+
+def test_the_likely_places_are_the_fewest() -> None:
+    weighed = Weighed(np.array([4, 5, 6, 7]), np.log([0.1, 0.6, 0.28, 0.02]))
+    assert list(weighed.likely(0.5)) == [5]
+    assert list(weighed.likely(0.9)) == [4, 5, 6]
+    assert list(weighed.likely(0.999)) == [4, 5, 6, 7]
+    assert weighed.posterior == pytest.approx([0.1, 0.6, 0.28, 0.02])
+    assert weighed.best == 5
+    assert weighed.under(np.full(9, -1.0)) == pytest.approx(-1.0)
+    assert Weighed(np.array([], int), np.array([])).best == -1
+
+
+def test_a_scale_is_not_moved_by_a_step_and_never_zero() -> None:
+    values = logs(200, 2)
+    assert scale_of(values) == pytest.approx(0.02, rel=0.2)
+    assert scale_of(values + 3.0 * (np.arange(200) > 99)) == pytest.approx(scale_of(values), rel=0.02)
+    assert scale_of(np.zeros(9)) == scale_of(np.zeros(1)) == 1e-4
+    assert scale_of(np.array([0.0, 0.0, 0.0, 0.1, 0.1])) == pytest.approx(0.1 / 4 / 1.1284)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
+def test_the_running_median_ends_in_shorter_ones(n: int) -> None:
+    values = logs(n, 1)
+    expected = [np.median(values[max(0, t - 2) : t + 3]) for t in range(n)]
+    assert smooth(values) == pytest.approx(expected)
+
+
+def test_kinds_that_the_nights_rule_out_are_left_out() -> None:
+    full = kinds()
+    rest = logs(150, 4)
+    quiet = likely((rest,), scale_of(rest), full)
+    assert 0 < len(quiet.memory) < len(full.memory)
+    assert 0.0 in quiet.memory and 1.0 in quiet.spread
+    assert quiet.spreads == full.spreads == len(np.unique(full.spread))
+    wild = rest.copy()
+    wild[::8] += 0.4
+    assert set(likely((wild,), scale_of(rest), full).far) <= {0.1, 0.3}
+    loud = rest * np.where(np.arange(150) < 75, 1.0, 4.0)
+    assert {0.5, 2.0} <= set(likely((loud,), scale_of(loud), full).spread)
+
+
+def test_memory_takes_evidence_from_a_slow_wave() -> None:
+    values = np.zeros(60)
+    noise = np.random.default_rng(11).normal(size=60)
+    for t in range(1, 60):
+        values[t] = 0.6 * values[t - 1] + 0.02 * noise[t]
+    values[25:45] += 0.015
+
+    def total(which: Kinds) -> float:
+        t: Tables = tables(values, which)
+        return weigh(t, 0, 60).total
+
+    assert total(kinds()) < total(kinds((0.0,), (1.0,), (1.0,)))

@@ -1,0 +1,142 @@
+"""Many series: false discoveries, the census, and what several say together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import false_discovery_control
+
+from perfbisect.series.detection.fdr import adjusted_p, detect_all, threshold
+from perfbisect.series.detection.joint import events
+from perfbisect.series.detection.model import FEWEST, Judged, Series
+
+
+def series(key: str, seed: int, at: int = 0, step: float = 0.0, n: int = 50, **given: object) -> Series:
+    logs = 0.02 * np.random.default_rng(seed).normal(size=n) + step * (np.arange(n) >= at) * (at > 0)
+    values = tuple(float(v) for v in 10 * np.exp(logs))
+    return Series(key, values, tuple(range(100, 100 + n)), **given)  # type: ignore[arg-type]
+
+
+BENJAMINI_HOCHBERG = (
+    *(0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459),
+    *(0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.000),
+)
+"""The fifteen comparisons of their paper, of which four are rejected at 0.05."""
+
+
+@pytest.mark.parametrize("p", [BENJAMINI_HOCHBERG, (0.9, 0.01, 0.01, 0.5), (0.7,)])
+def test_adjusted_p_is_that_of_scipy(p: tuple[float, ...]) -> None:
+    assert adjusted_p(p) == pytest.approx(false_discovery_control(p))
+
+
+def test_the_threshold_is_that_of_the_paper() -> None:
+    """Between their fourth value and the fifth: what the rank of the last rejected one allows."""
+    assert threshold(BENJAMINI_HOCHBERG, 0.05) == pytest.approx(4 / 15 * 0.05)
+    assert threshold(BENJAMINI_HOCHBERG[::-1], 0.05) == threshold(BENJAMINI_HOCHBERG, 0.05)
+    assert sum(p <= threshold(BENJAMINI_HOCHBERG, 0.05) for p in BENJAMINI_HOCHBERG) == 4
+    assert threshold((0.2, 0.9), 0.05) == threshold((), 0.05) == 0.0
+
+
+def test_alerts_lists_and_the_census() -> None:
+    quiet = [series(f"quiet {k}", k) for k in range(30)]
+    large = series("large", 50, 25, 0.15, min_effect=0.03)
+    small = series("small", 51, 25, 0.05, min_effect=0.10)
+    short = Series("short", (1.0, 2.0), (1, 2))
+    zero = Series("zero", (0.0,) * 20, tuple(range(20)))
+    got = detect_all([*quiet, large, small, short, zero], 0.05)
+    assert {b.key for b in got.alerts} == {"large"}
+    assert "small" in {b.key for b in got.listed}
+    assert [(r.key, r.nights, r.reason) for r in got.census.refused] == [
+        ("short", 2, f"2 nights: at least {FEWEST} are needed"),
+        ("zero", 20, "a value is not positive"),
+    ]
+    assert len(got.census.judged) == 32
+    by_key = {entry.key: entry for entry in got.census.judged}
+    assert by_key["large"].p < 1e-4 <= by_key["quiet 0"].p
+    assert (by_key["large"].nights, by_key["large"].breaks) == (50, 1)
+    rejected = [entry for entry in got.census.judged if entry.p <= got.census.cut]
+    assert {"large", "small"} <= {entry.key for entry in rejected}
+    assert got.census.cut == pytest.approx(len(rejected) / 32 * 0.05)
+    assert 0.01 < by_key["quiet 0"].smallest < 0.10
+
+
+def test_no_change_is_no_alert() -> None:
+    got = detect_all([series(f"quiet {k}", 200 + k) for k in range(25)])
+    assert got.alerts == ()
+    assert got.census.cut == 0.0
+
+
+def test_nothing_to_judge_is_nothing_told() -> None:
+    got = detect_all([])
+    assert (got.alerts, got.listed, got.events, got.census.judged) == ((), (), (), ())
+
+
+def test_keys_are_unique_and_rates_are_rates() -> None:
+    with pytest.raises(ValueError, match="series of one key: a"):
+        detect_all([series("a", 1), series("a", 2), series("b", 3)])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        detect_all([], 1.0)
+
+
+def test_small_steps_that_none_is_sure_of_are_one_event_together() -> None:
+    many = [series(f"cell {k}", 300 + k, 30, 0.022, group=f"server {k}") for k in range(12)]
+    got = detect_all(many)
+    (event,) = got.events
+    assert event.window[0] < 130 <= event.window[1] + 1
+    assert event.window[1] - event.window[0] <= 3
+    assert event.p < 1e-4
+    assert len(event.members) > len({b.key for b in got.alerts})
+    assert len(event.votes) >= 4
+
+
+def judged(n: int, **evidence: float) -> Judged:
+    logs = np.zeros(n)
+    for at, value in evidence.items():
+        logs[int(at[1:])] = value
+    return Judged((), 1.0, 0.1, logs)
+
+
+def test_series_of_one_server_are_one_vote() -> None:
+    apart = [series(f"cell {k}", k, group=f"server {k}") for k in range(6)]
+    together = [series(f"cell {k}", k, group="server") for k in range(6)]
+    strong = [judged(50, k20=3.0) for _ in range(6)]
+    (event,) = events(apart, strong)
+    evidence = np.mean([(1 - share + share * math.exp(3.0)) ** 6 for share in (0.5, 0.15, 0.05)])
+    rest = 10 / 49
+    assert event.p == pytest.approx(1 / (evidence / 49 + rest), rel=1e-9)
+    assert event.window == (119, 120)
+    assert len(event.votes) == 6
+    assert events(together, strong) == ()
+
+
+def test_quiet_servers_do_not_outvote_those_that_changed() -> None:
+    given = [series(f"cell {k}", k, group=f"server {k}") for k in range(60)]
+    (event,) = events(given, [judged(50, k20=14.0)] * 2 + [judged(50, k20=-3.0)] * 58)
+    assert (event.window, event.votes, len(event.against)) == ((119, 120), ("server 0", "server 1"), 58)
+
+
+def test_a_group_that_stayed_is_against_it() -> None:
+    given = [series(f"cell {k}", k, group=f"server {k}") for k in range(8)]
+    seen = [judged(50, k20=4.0)] * 6 + [judged(50, k20=-4.0), judged(50)]
+    (event,) = events(given, seen)
+    assert event.against == ("server 6",)
+    assert event.votes == tuple(f"server {k}" for k in range(6))
+    assert event.members == tuple(f"cell {k}" for k in range(6))
+
+
+def test_a_missing_night_is_part_of_the_change_before_the_next() -> None:
+    whole = [series(f"cell {k}", k, group=f"server {k}") for k in range(5)]
+    kept = [k for k in range(50) if k != 20]
+    gapped = Series("gap", tuple(whole[0].values[k] for k in kept), tuple(100 + k for k in kept), group="gap")
+    seen = [judged(50, k20=4.0) for _ in whole]
+    (event,) = events([*whole, gapped], [*seen, judged(49, k20=4.0)])
+    assert "gap" in event.votes
+    assert event.window == (119, 120)
+
+
+def test_two_changes_are_two_events() -> None:
+    given = [series(f"cell {k}", k, group=f"server {k}") for k in range(6)]
+    first, second = events(given, [judged(50, k12=4.0, k35=5.0) for _ in given])
+    assert (first.window, second.window) == ((111, 112), (134, 135))

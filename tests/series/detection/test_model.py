@@ -1,0 +1,280 @@
+"""One series: what is told of it, in which words, and what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate
+
+from perfbisect.series.detection.model import FEWEST, Break, Series, detect, e_value, judge, needed, p_value
+
+
+def nights(n: int, seed: int, noise: float = 0.02) -> np.ndarray:
+    """Unchanged logs of n nights."""
+    return noise * np.random.default_rng([n, seed]).normal(size=n)
+
+
+def series(logs: np.ndarray, **given: object) -> Series:
+    values = tuple(float(v) for v in 100 * np.exp(logs))
+    return Series("cell ttft", values, tuple(range(len(values))), **given)  # type: ignore[arg-type]
+
+
+def stepped(n: int, at: int, step: float, seed: int = 1) -> np.ndarray:
+    return nights(n, seed) + math.log1p(step) * (np.arange(n) >= at)
+
+
+def only(found: tuple[Break, ...]) -> Break:
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_a_step_is_told_with_its_place_and_size() -> None:
+    got = only(detect(series(stepped(60, 33, 0.10, seed=2), min_effect=0.03)))
+    assert (got.shape, got.until, got.worse, got.telling) == ("step", None, True, True)
+    assert abs(got.index - 33) <= 1
+    assert 33 in got.places
+    assert got.low < 0.10 < got.high
+    assert got.low < got.effect < got.high
+    assert got.p < 1e-6
+
+
+def test_more_is_better_where_the_sign_says_so() -> None:
+    logs = stepped(60, 33, 0.10)
+    up, down = only(detect(series(logs))), only(detect(series(logs, sign=-1)))
+    assert (up.worse, down.worse) == (True, False)
+    assert (down.index, down.places) == (up.index, up.places)
+    assert (down.effect, down.low, down.high) == pytest.approx((up.effect, up.low, up.high), abs=2e-3)
+
+
+def test_the_window_is_wider_where_nights_are_missing() -> None:
+    whole = series(stepped(60, 33, 0.30))
+    assert only(detect(whole)).window == (32, 33)
+    kept = [k for k in range(60) if k not in (31, 32, 33)]
+    gapped = Series("gap", tuple(whole.values[k] for k in kept), tuple(kept))
+    got = only(detect(gapped))
+    assert got.window == (30, 34)
+    assert gapped.nights[got.index] == 34
+
+
+def test_a_change_below_the_smallest_effect_is_no_news() -> None:
+    logs = nights(120, 3, 0.004) + 0.01 * (np.arange(120) >= 50)
+    got = only(detect(series(logs, min_effect=0.03)))
+    assert not got.telling
+    assert only(detect(series(logs, min_effect=0.005))).telling
+
+
+def test_shares_change_by_a_difference_and_may_be_zero() -> None:
+    values = (0.0,) * 20 + (0.02,) * 20
+    failed = Series("failed", values, tuple(range(40)), absolute=True, min_effect=0.005)
+    got = only(detect(failed))
+    assert (got.index, got.worse, got.telling) == (20, True, True)
+    assert got.effect == pytest.approx(0.02, abs=1e-3)
+
+
+def test_a_constant_series_says_nothing() -> None:
+    assert detect(series(np.zeros(40))) == ()
+
+
+def test_wild_nights_are_no_change() -> None:
+    logs = nights(80, 4)
+    for night in (5, 17, 18, 40, 63, 79):
+        logs[night] += 0.3
+    assert detect(series(logs)) == ()
+
+
+def test_louder_nights_are_no_slower_nights() -> None:
+    logs = nights(60, 6) * np.where(np.arange(60) < 30, 1.0, 4.0)
+    assert detect(series(logs)) == ()
+
+
+def test_a_change_undone_is_two_steps_and_a_short_one_a_transient() -> None:
+    logs = nights(80, 7)
+    logs[30:50] += 0.12
+    up, down = detect(series(logs))
+    assert (up.worse, down.worse) == (True, False)
+    assert (abs(up.index - 30) <= 1, abs(down.index - 50) <= 1) == (True, True)
+    logs = nights(80, 7)
+    logs[30:33] += 0.5
+    got = only(detect(series(logs)))
+    assert (got.shape, got.index, got.until, got.window) == ("transient", 30, 33, (29, 30))
+    assert got.low < math.expm1(0.5) < got.high
+
+
+@pytest.mark.parametrize(("nights_long", "shapes"), [(6, ["transient"]), (9, ["step", "step"])])
+def test_what_is_undone_within_a_week_is_a_transient(nights_long: int, shapes: list[str]) -> None:
+    logs = nights(80, 7)
+    logs[30 : 30 + nights_long] += 0.3
+    got = detect(series(logs))
+    assert [b.shape for b in got] == shapes
+    assert (got[0].index, got[0].worse) == (30, True)
+    assert got[0].until == (36 if len(got) == 1 else None)
+
+
+def test_what_is_undone_by_half_is_two_steps() -> None:
+    logs = nights(80, 7)
+    logs[30:36] += 0.3
+    logs[36:] += 0.15
+    assert [b.shape for b in detect(series(logs))] == ["step", "step"]
+
+
+def test_a_week_is_of_days_and_not_of_points() -> None:
+    logs = nights(80, 7)
+    logs[30:36] += 0.3
+    daily = series(logs)
+    weekly = dataclasses.replace(daily, nights=tuple(7 * night for night in daily.nights))
+    assert [b.shape for b in detect(weekly)] == ["step", "step"]
+
+
+def test_a_change_and_its_undoing_show_each_other() -> None:
+    """Twenty nights apart could be a slow wave, were it not for the hundred others, which show none."""
+    logs = nights(120, 3)
+    logs[28:48] += 0.05
+    up, down = detect(series(logs))
+    assert (abs(up.index - 28) <= 2, abs(down.index - 48) <= 2) == (True, True)
+
+
+def test_slow_waves_are_no_levels() -> None:
+    """Of sixty series that remember half of the night before, one in a hundred is told."""
+    told = 0
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 5])
+        logs = np.zeros(60)
+        for k in range(1, 60):
+            logs[k] = 0.5 * logs[k - 1] + 0.02 * rng.normal()
+        told += bool(detect(series(logs)))
+    assert told <= 3
+
+
+def test_the_newest_night_may_be_a_transient_that_has_not_ended() -> None:
+    logs = nights(14, 8, 0.04)
+    logs[13] += math.log(1.863 / 0.194)
+    got = only(detect(series(logs)))
+    assert (got.shape, got.index, got.until, got.worse) == ("transient", 13, None, True)
+
+
+def test_a_slow_path_is_a_drift() -> None:
+    slope = np.interp(np.arange(100), [30, 70], [0.0, 0.12])
+    got = only(detect(series(nights(100, 9, 0.01) + slope)))
+    assert got.shape == "drift"
+    assert got.until is not None
+    assert abs(got.index - 30) <= 6 and abs(got.until - 70) <= 6
+    assert got.low < math.expm1(0.12) < got.high
+
+
+def test_a_drift_that_goes_on_has_no_end() -> None:
+    slope = np.interp(np.arange(60), [20, 59], [0.0, 0.15])
+    got = only(detect(series(nights(60, 9, 0.005) + slope)))
+    assert (got.shape, got.until) == ("drift", None)
+    assert abs(got.index - 20) <= 5
+
+
+@pytest.mark.parametrize(("after", "step"), [(2, 0.25), (5, 0.12)])
+def test_the_newest_nights_are_enough_where_the_step_is_large(after: int, step: float) -> None:
+    got = only(detect(series(stepped(35 + after, 35, step, seed=2))))
+    assert (got.shape, got.index) == ("step", 35)
+
+
+def test_a_long_series_is_judged_in_pieces() -> None:
+    logs = nights(2000, 10)
+    places = [190, 505, 1000, 1375, 1990]
+    for k, place in enumerate(places):
+        logs[place:] += 0.15 * (-1) ** k
+    assert [b.index for b in detect(series(logs))] == places
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(1e-6, 1e6), st.integers(0, 1000))
+def test_units_do_not_matter(factor: float, first: int) -> None:
+    plain = series(stepped(40, 22, 0.08))
+    values = tuple(v * factor for v in plain.values)
+    other = Series(plain.key, values, tuple(first + 2 * night for night in plain.nights))
+    a, b = only(detect(plain)), only(detect(other))
+    assert (a.index, a.places, a.shape) == (b.index, b.places, b.shape)
+    assert (a.effect, a.low, a.high, math.log(a.p)) == pytest.approx((b.effect, b.low, b.high, math.log(b.p)))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(0.01, 1e5), min_size=FEWEST, max_size=30))
+def test_whatever_the_values_every_field_is_sound(values: list[float]) -> None:
+    one = Series("any", tuple(values), tuple(range(len(values))))
+    seen = judge(one, 0.2)
+    assert 0 <= seen.p <= 1
+    assert seen.smallest > 0
+    assert len(seen.evidence) == len(values)
+    for b in seen.breaks:
+        assert 0 <= b.index < len(values)
+        assert list(b.places) == sorted(set(b.places))
+        assert -1 <= b.low <= b.effect <= b.high
+        assert b.p <= 0.2
+        assert b.window[0] <= b.window[1]
+
+
+def test_the_same_nights_give_the_same_answer() -> None:
+    one = series(stepped(60, 33, 0.05))
+    assert detect(one) == detect(dataclasses.replace(one))
+
+
+def test_a_rate_and_its_evidence_are_one_table() -> None:
+    assert p_value(needed(0.01)) == pytest.approx(0.01)
+    assert p_value(needed(1e-9)) == pytest.approx(1e-9)
+    assert p_value(-math.inf) == p_value(-50.0) == 1.0
+    assert p_value(math.inf) > 0
+
+
+@pytest.mark.parametrize("p", [1e-6, 1e-3, 0.05, 0.5, 0.999])
+def test_the_e_value_of_a_p_is_a_mean_of_calibrators(p: float) -> None:
+    mean, _ = integrate.quad(lambda k: k * p ** (k - 1), 0.0, 1.0)
+    assert e_value(p) == pytest.approx(math.log(mean), abs=1e-6)
+
+
+def test_a_transient_speaks_for_a_change_before_its_first_night() -> None:
+    logs = nights(40, 12)
+    logs[25] += 1.5
+    seen = judge(series(logs))
+    assert int(np.argmax(seen.evidence)) == 25
+    assert seen.evidence[25] == pytest.approx(e_value(only(seen.breaks).p / 40))
+
+
+@pytest.mark.parametrize(
+    ("values", "absolute", "reason"),
+    [
+        ((1.0,) * (FEWEST - 1), False, f"{FEWEST - 1} nights: at least {FEWEST} are needed"),
+        ((1.0,) * 9 + (math.nan,), True, "a value is not finite"),
+        ((1.0,) * 9 + (0.0,), False, "a value is not positive"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(values: tuple[float, ...], absolute: bool, reason: str) -> None:
+    one = Series("short", values, tuple(range(len(values))), absolute=absolute)
+    assert one.refusal == reason
+    with pytest.raises(ValueError, match=f"short: {reason}"):
+        detect(one)
+
+
+def test_a_series_has_one_value_a_night_in_order() -> None:
+    with pytest.raises(ValueError, match="2 values of 1 nights"):
+        Series("x", (1.0, 2.0), (1,))
+    with pytest.raises(ValueError, match="nights must ascend"):
+        Series("x", (1.0, 2.0), (5, 5))
+
+
+@pytest.mark.parametrize("n", [12, 40, 120])
+def test_the_smallest_step_is_seen_in_about_four_of_five_cases(n: int) -> None:
+    """And half of it hardly ever: counted over forty series of Gaussian noise."""
+    seen = {1.0: 0, 0.5: 0}
+    for seed in range(40):
+        smallest = judge(series(nights(n, 100 + seed))).smallest
+        for share in seen:
+            found = detect(series(stepped(n, n // 2, share * smallest, seed=100 + seed)))
+            seen[share] += any(b.shape == "step" for b in found)
+    assert 20 <= seen[1.0] <= 40
+    assert seen[0.5] <= 12
+
+
+def test_shorter_series_see_larger_steps_only() -> None:
+    smallest = [judge(series(nights(n, 5))).smallest for n in (8, 20, 60, 200)]
+    assert smallest == sorted(smallest, reverse=True)

@@ -1,0 +1,132 @@
+"""Result files in the forms in which others write them, made for a test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from perfbisect.series.gather import eras_of, points_of
+from perfbisect.series.series import CellSeries, gather
+from perfbisect.series.store import SeriesStore
+
+RAW = "data/buildkite_nightly_raw"
+RESULTS = "tests/dfx/perf/results"
+
+
+def served(**changed: Any) -> dict[str, Any]:
+    """What a chat with sound reported: 40 requests, 4 at once, in 100 s."""
+    document: dict[str, Any] = {
+        "date": "20260412-190255",
+        "endpoint_type": "openai-chat-omni",
+        "backend": "openai-chat-omni",
+        "label": None,
+        "model_id": "Some/Omni",
+        "num_prompts": 40,
+        "request_rate": "inf",
+        "burstiness": 1.0,
+        "max_concurrency": 4,
+        "duration": 100.0,
+        "completed": 40,
+        "failed": 0,
+        "total_input_tokens": 4000,
+        "total_output_tokens": 2000,
+        "request_throughput": 0.4,
+        "request_goodput": None,
+        "output_throughput": 20.0,
+        "total_token_throughput": 60.0,
+        "total_audio_duration_s": 800.0,
+        "audio_throughput": 8.0,
+        "max_concurrent_requests": 6,
+        "median_ttft_ms": 120.0,
+        "mean_ttft_ms": 130.0,
+        "p99_ttft_ms": 400.0,
+        "std_ttft_ms": 30.0,
+        "median_e2el_ms": 5000.0,
+        "mean_e2el_ms": 5100.0,
+        "median_audio_rtf": 0.25,
+        "median_audio_ttfp_ms": 600.0,
+        "median_audio_duration_s": 20.0,
+    }
+    return document | changed
+
+
+def text_only(**changed: Any) -> dict[str, Any]:
+    """The same asked for text alone: no name of sound but the totals, which are nothing."""
+    document = {
+        name: value for name, value in served().items() if "audio_" not in name or name.startswith("total")
+    }
+    return document | {"total_audio_duration_s": 0.0, "audio_throughput": 0.0} | changed
+
+
+def drawn(**changed: Any) -> dict[str, Any]:
+    """A record of the diffusion benchmark."""
+    record: dict[str, Any] = {
+        "test_name": "test_image_one",
+        "backend": "vllm-omni",
+        "timestamp": "20260412-191748",
+        "server_params": {"model": "Some/Image", "serve_args": {"ulysses-degree": 2}},
+        "benchmark_params": {
+            "name": "512x512_steps20",
+            "num-prompts": 10,
+            "max-concurrency": 1,
+            "baseline": {"latency_mean": 3.5, "throughput_qps": 0.3},
+        },
+        "result": {
+            "duration": 26.0,
+            "completed_requests": 10,
+            "failed_requests": 0,
+            "throughput_qps": 0.38,
+            "latency_mean": 2.6,
+            "latency_median": 2.5,
+            "latency_p99": 2.9,
+            "peak_memory_mb_mean": 56342.0,
+            "stage_durations_p50": {"Pipeline.diffuse": 2.4},
+        },
+    }
+    return record | changed
+
+
+def template() -> dict[str, Any]:
+    """The form that a harness writes where the benchmark left no result: every number is nothing."""
+    return {name: (None if isinstance(value, str) else 0) for name, value in served().items()}
+
+
+def name_of(
+    test: str = "omni", load: str = "4", prompts: int = 40, at: str = "20260412-190115", more: str = ""
+) -> str:
+    """A result file's name as the nightly writes it."""
+    return f"result_test_{test}_random_{load}_{prompts}{more}_{at}.json"
+
+
+def write(path: Path, document: object) -> Path:
+    """A JSON file, with its folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
+    return path
+
+
+def result(root: Path, build: str, name: str, document: object) -> Path:
+    """A file of a numbered build of a kanban."""
+    return write(root / RAW / build / RESULTS / name, document)
+
+
+def nights(
+    root: Path, values: list[float | None], *, test: str = "omni", first: int = 100, **changed: Any
+) -> None:
+    """A build each night from 2026-04-01 on, its TTFP so many ms; None: no build that night."""
+    for place, value in enumerate(values):
+        if value is None:
+            continue
+        began = datetime(2026, 4, 1, 19) + timedelta(days=place)
+        ended = began + timedelta(seconds=100)
+        document = served(median_audio_ttfp_ms=value, date=f"{ended:%Y%m%d-%H%M%S}", **changed)
+        result(root, str(first + place), name_of(test, at=f"{began:%Y%m%d-%H%M%S}"), document)
+
+
+def series_of(store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "") -> Iterator[CellSeries]:
+    """Every series of the store, by lineage; ``cells`` and ``metric`` select."""
+    for name, points in points_of(store, cells):
+        yield from gather(points, eras_of, metric=metric, cell=name)

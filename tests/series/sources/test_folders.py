@@ -1,0 +1,208 @@
+"""Kanban checkouts, folders of results and our own journals: what is found in them, as which builds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from perfbisect.errors import UsageError
+from perfbisect.measure.attempt import to_dict
+from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
+from perfbisect.series.points import Point, Rejection
+from perfbisect.series.sources import SOURCES, Asked, Batch, source_of
+from perfbisect.series.sources.journals import points_of
+from tests.series.made import RAW, drawn, name_of, result, served, write
+
+
+def batches(path: Path, **asked: Any) -> list[Batch]:
+    return list(source_of(str(path)).batches(str(path), Asked(**asked)))
+
+
+def names(found: list[Batch]) -> dict[str, list[str]]:
+    return {batch.build.name: [file.name for file in batch.files] for batch in found}
+
+
+def test_a_kanban_of_every_layout(tmp_path: Path) -> None:
+    result(tmp_path, "6433", name_of(), served())
+    result(tmp_path, "999", "benchmark_results_test_image_20260401-191500.json", [drawn()])
+    write(tmp_path / RAW / "6433" / "tests/dfx/perf/results/notes.json", {})
+    old = write(tmp_path / "data/results/qwen3omni" / name_of(at="20260328-184452"), served())
+    write(tmp_path / "data/results/2026-03-07.json", {"date": "2026-03-07", "results": []})
+    write(tmp_path / "data/alerts.json", {})
+    assert source_of(str(tmp_path)).name == "kanban"
+    found = batches(tmp_path)
+    assert names(found) == {
+        "999": ["tests/dfx/perf/results/benchmark_results_test_image_20260401-191500.json"],
+        "6433": [f"tests/dfx/perf/results/{name_of()}"],
+        "2026-03-07": ["2026-03-07.json"],
+        "2026-03-28": [f"qwen3omni/{old.name}"],
+    }
+    assert [b.build.name for b in found][:2] == ["999", "6433"], "by number"
+    assert {b.build.pipeline for b in found} == {"vllm/vllm-omni", "vllm/vllm-omni, no build"}
+    assert str(found[0].zone) == "UTC"
+    assert all(b.build.of_main is None for b in found)
+    for inner in ("data", RAW):
+        assert source_of(str(tmp_path / inner)).name == "kanban"
+    assert [b.build.name for b in batches(tmp_path, since="2026-04-02")] == ["6433"]
+    assert str(batches(tmp_path, zone=ZoneInfo("Asia/Tokyo"))[0].zone) == "Asia/Tokyo"
+
+
+def test_results_beside_other_things_are_no_kanban(tmp_path: Path) -> None:
+    write(tmp_path / "data/results/thing.json", {"a": 1})
+    write(tmp_path / "results" / name_of(), served())
+    assert source_of(str(tmp_path)).name == "folder"
+
+
+def test_a_kanban_without_results(tmp_path: Path) -> None:
+    (tmp_path / RAW / "6433").mkdir(parents=True)
+    with pytest.raises(UsageError, match="no results"):
+        batches(tmp_path)
+
+
+def test_folders_in_a_folder_are_builds(tmp_path: Path) -> None:
+    write(tmp_path / "0123abc" / "results" / "serving_a.json", served())
+    write(tmp_path / "2026-04-02" / "serving_a.json", served(commit="fedcba9"))
+    write(tmp_path / "6433" / "serving_a.json", served())
+    write(tmp_path / ".git" / "x.json", served())
+    write(tmp_path / name_of(at="20260405-190000"), served())
+    write(tmp_path / "bench.json", served(date="20260406-190000"))
+    write(tmp_path / "empty.json", "")
+    found = batches(tmp_path)
+    assert names(found) == {
+        "0123abc": ["results/serving_a.json"],
+        "2026-04-02": ["serving_a.json"],
+        "2026-04-05": [name_of(at="20260405-190000")],
+        "2026-04-06": ["bench.json"],
+        "6433": ["serving_a.json"],
+        "undated": ["empty.json"],
+    }
+    commits = {b.build.name: b.build.commit for b in found}
+    assert (commits["0123abc"], commits["2026-04-02"], commits["6433"]) == ("0123abc", "fedcba9", "")
+    assert {b.zone for b in found} == {None}
+    assert "2026-04-02" not in names(batches(tmp_path, since="2026-04-03"))
+
+
+def test_one_file_is_a_folder_of_one(tmp_path: Path) -> None:
+    path = write(tmp_path / name_of(), served())
+    write(tmp_path / "other.json", served())
+    assert names(batches(path)) == {"2026-04-12": [name_of()]}
+
+
+def test_commands_beside_a_result_are_part_of_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "serving_a.json", served())
+    alone = batches(tmp_path)[0].files[0]
+    path.with_suffix(".commands").write_text('{"gpu_type": "H100"}')
+    both = batches(tmp_path)[0].files[0]
+    assert both.read() == (path.read_text(), '{"gpu_type": "H100"}')
+    assert (both.size, both.version) != (alone.size, alone.version)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_result(tmp_path: Path) -> None:
+    path = tmp_path / name_of()
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(served()).encode())
+    assert json.loads(batches(tmp_path)[0].files[0].read()[0]) == served()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda _: None, "no such file or folder"),
+        (lambda p: p.mkdir(), "is empty"),
+        (lambda p: (p / "inner").mkdir(parents=True), "holds nothing that can be ingested"),
+        (lambda p: p.write_text("x"), "holds nothing that can be ingested"),
+    ],
+)
+def test_a_path_that_is_none(tmp_path: Path, make: Any, message: str) -> None:
+    make(tmp_path / "there")
+    with pytest.raises(UsageError, match=message):
+        source_of(str(tmp_path / "there"))
+
+
+def test_a_source_that_is_asked_for_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", served())
+    assert source_of(str(tmp_path), "folder").name == "folder"
+    with pytest.raises(UsageError, match=r"is no kanban: a checkout with data/"):
+        source_of(str(tmp_path), "kanban")
+    with pytest.raises(UsageError, match="there are: buildkite, kanban, journals, folder"):
+        source_of(str(tmp_path), "jenkins")
+    with pytest.raises(UsageError, match="holds nothing"):
+        source_of("https://example.org/results")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_satisfies_the_protocol(name: str, tmp_path: Path) -> None:
+    source = SOURCES[name]
+    assert source.name == name
+    assert source.what
+    assert not source.takes(str(tmp_path)), "nothing is there"
+    assert not source.takes(str(tmp_path / "nowhere"))
+    assert not source.takes("https://example.org/some/thing/else")
+
+
+def attempt(identity: str, *values: float, failure: Failure | None = None) -> dict[str, Any]:
+    runs = tuple(
+        RunResult(k, k, {"ttft:median": value, "failed": 0.0}, seconds=10.0,
+                  facts={"completed": 8, "failed": 0, "input_tokens": 800, "output_tokens": 80})
+        for k, value in enumerate(values, 1)
+    )  # fmt: skip
+    made = Attempt(
+        identity, "c" * 40, "run", Provenance("digest-1", "cpu-2", "client-digest"), runs, failure,
+        started_at="2026-04-12T21:00:00+02:00", folder=f"/state/jobs/j/attempts/{identity}",
+    )  # fmt: skip
+    return to_dict(made)
+
+
+def journal(folder: Path, verb: str, *events: tuple[str, dict[str, Any]]) -> None:
+    plan = {
+        "verb": verb,
+        "cell": {"name": "text_cpu@c4-n8", "model": "M"},
+        "change": {"id": "c" * 40 + "+pip:a==1", "kind": "commit"},
+    }
+    rows = [("plan", plan), *events]
+    folder.mkdir(parents=True)
+    lines = [
+        json.dumps({"schema": 1, "seq": i, "time": "2026-04-12T19:00:00+00:00", "event": kind, "data": data})
+        for i, (kind, data) in enumerate(rows)
+    ]
+    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_our_own_runs_are_points(tmp_path: Path) -> None:
+    journal(
+        tmp_path / "jobs" / "a",
+        "run",
+        ("finished", {"attempt": attempt("1", 10.0, 40.0)}),
+        ("failed", {"attempt": attempt("2", failure=Failure("launch", "machine", "no memory"))}),
+        ("finished", {"attempt": attempt("3", 10.0)}),
+        ("voided", {"attempt": "3", "reason": "somebody else measured"}),
+        ("finished", {"attempt": {"id": "4"}}),
+    )
+    journal(tmp_path / "jobs" / "b", "bisect")
+    (batch,) = batches(tmp_path)
+    assert (batch.build.name, batch.build.commit, batch.build.source) == ("a", "c" * 40, "journal")
+    document = json.loads(batch.files[0].read()[0])
+    point, failed, voided, torn = points_of(batch.build, document, "raw")
+    assert isinstance(point, Point)
+    assert point.cell == "text_cpu@c4-n8"
+    assert point.workload.digest == "digest-1"
+    assert point.began == "2026-04-12T19:00:00Z"
+    assert point.values == pytest.approx({"ttft:median": 20.0, "failed": 0.0})
+    assert (point.start, point.covariates["input_tokens"], point.covariates["duration"]) == ("1", 100, 20)
+    assert point.covariates["hardware"] == "cpu-2"
+    assert isinstance(failed, Rejection)
+    assert isinstance(voided, Rejection)
+    assert (failed.fate, failed.reason) == ("unmeasured", "no memory")
+    assert voided.reason == "somebody else measured"
+    assert isinstance(torn, Rejection)
+    assert torn.fate == "broken"
+    assert source_of(str(tmp_path / "jobs" / "a")).name == "journals"
+
+
+def test_jobs_that_are_no_runs_are_no_nights(tmp_path: Path) -> None:
+    journal(tmp_path / "jobs" / "b", "bisect")
+    with pytest.raises(UsageError, match="no job of `perfbisect run`"):
+        batches(tmp_path)

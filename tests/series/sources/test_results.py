@@ -1,0 +1,182 @@
+"""Result documents that others made: what is read, what is converted, what is no measurement."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from perfbisect.series.sources.results import Reading, Refused, key_of, readings
+from tests.series.made import drawn, served, template, text_only
+from tests.shared import data
+
+
+def read(document: object) -> Reading:
+    found = list(readings(document))
+    assert len(found) == 1
+    assert isinstance(found[0], Reading), found
+    return found[0]
+
+
+def refused(document: object) -> Refused:
+    found = list(readings(document))
+    assert len(found) == 1
+    assert isinstance(found[0], Refused), found
+    return found[0]
+
+
+def test_a_served_result_is_read_in_our_units() -> None:
+    found = read(served(spec_decode_acceptance_rate=70.0))
+    expected = {
+        "ttft:median": 120.0,
+        "ttft:mean": 130.0,
+        "ttft:p99": 400.0,
+        "e2el:median": 5000.0,
+        "audio_rtf:median": 0.25,
+        "audio_ttfp:median": 600.0,
+        "audio_duration:median": 20.0,
+        "audio_throughput": 8.0,
+        "input_tokens": 100.0,
+        "output_tokens": 50.0,
+        "failed": 0.0,
+        "spec_decode_acceptance_rate": 0.7,
+        "e2el_per_audio_s": 250.0,
+        "e2el_per_token": 100.0,
+    }
+    assert {name: found.values.get(name) for name in expected} == pytest.approx(expected)
+    assert "request_goodput" not in found.values
+    assert (found.prompts, found.concurrency, found.rate) == (40, 4, math.inf)
+    assert (found.model, found.backend, found.ended) == ("Some/Omni", "openai-chat-omni", "20260412-190255")
+    assert not found.only_text
+
+
+def test_covariates_stand_beside() -> None:
+    found = read(
+        served(baseline={"median_audio_rtf": 0.3}, Hardware="H100", num_warmups=2, random_input_len=2500)
+    )
+    beside = found.covariates
+    assert (beside["duration"], beside["completed"], beside["failed"], beside["prompts"]) == (100, 40, 0, 40)
+    assert (beside["input_tokens"], beside["output_tokens"], beside["audio_duration"]) == (100, 50, 20)
+    assert (beside["warmups"], beside["hardware"], beside["max_concurrent_requests"]) == (2, "H100", 6)
+    assert beside["baseline"] == {"median_audio_rtf": 0.3}
+    assert found.lengths == "in2500"
+    assert beside["keys"] != read(served()).covariates["keys"]
+    assert read(served(duration=99.0)).covariates["keys"] == read(served()).covariates["keys"]
+
+
+def test_a_rate_is_no_concurrency() -> None:
+    found = read(served(request_rate=0.5, max_concurrency=None))
+    assert (found.concurrency, found.rate) == (None, 0.5)
+
+
+def test_a_name_that_changed_its_unit_is_converted() -> None:
+    old = {k: v for k, v in served().items() if not k.startswith(("median_audio_duration", "total_audio"))}
+    old |= {"median_audio_duration_ms": 20_000.0, "total_audio_duration_ms": 800_000.0}
+    found = read(old)
+    assert found.values["audio_duration:median"] == 20.0
+    assert found.values["e2el_per_audio_s"] == 250.0
+    assert found.covariates["converted"] == ["median_audio_duration_ms", "total_audio_duration_ms"]
+    assert read(served()).covariates["converted"] == []
+
+
+def test_seconds_that_are_milliseconds_contradict_the_throughput() -> None:
+    found = refused(served(total_audio_duration_s=800_000.0))
+    assert found.fate == "broken"
+    assert "contradicts itself: 800000 s of sound, and by its audio_throughput 800 s" in found.reason
+
+
+def test_the_ttft_of_speech_is_not_read() -> None:
+    found = read(served(backend="openai-audio-speech"))
+    assert not any(key.startswith("ttft") for key in found.values)
+    assert not found.only_text
+
+
+def test_text_alone_is_told_from_sound_that_did_not_come() -> None:
+    assert read(text_only()).only_text
+    assert refused(served(total_audio_duration_s=0.0, audio_throughput=0.0)).fate == "silent"
+    assert not read(text_only(backend="openai-chat")).only_text, "a client that never brings sound"
+
+
+@pytest.mark.parametrize(
+    ("document", "fate", "reason"),
+    [
+        (template(), "template", "form of zeros"),
+        (served(completed=0, failed=40), "failed", "none of 40 requests completed"),
+        (served(completed=0, failed=0), "failed", "none of 40"),
+        (served(completed=37, failed=3), "failed", "3 of 40 requests failed"),
+        (served(completed=37), "failed", "37 requests completed where 40 were asked for"),
+        (served(duration=0.0), "broken", "duration is 0 s"),
+        (served(median_e2el_ms=math.nan), "broken", "median_e2el_ms is nan"),
+        (served(median_e2el_ms="fast"), "broken", "not a number"),
+        (served(median_audio_ttfp_ms=-5.0), "broken", "median_audio_ttfp_ms is -5.0: no measurement"),
+        (served(completed="all"), "broken", "completed is 'all'"),
+        ({"models": []}, "other", "no result"),
+        ([], "other", "a list"),
+        ([{"a": 1}, {"a": 2}], "other", "a list"),
+        ("text", "other", "str"),
+        (None, "other", "NoneType"),
+    ],
+)
+def test_what_is_no_measurement(document: Any, fate: str, reason: str) -> None:
+    found = refused(document)
+    assert found.fate == fate
+    assert reason in found.reason
+
+
+def test_a_value_of_nothing_is_not_reported() -> None:
+    found = read(served(output_throughput=0.0, median_audio_underrun_s=0.0))
+    assert "output_throughput" not in found.values
+    assert found.values["audio_underrun:median"] == 0.0, "of a guard nothing is a value"
+
+
+def test_a_diffusion_record_is_read() -> None:
+    found = read([drawn()])
+    expected = {
+        "latency:mean": 2.6,
+        "latency:median": 2.5,
+        "latency:p99": 2.9,
+        "throughput_qps": 0.38,
+        "peak_memory_mb:mean": 56342.0,
+        "stage.Pipeline.diffuse:median": 2.4,
+        "failed": 0.0,
+    }
+    assert found.values == expected
+    assert (found.test, found.setting, found.model) == ("image_one", "512x512_steps20", "Some/Image")
+    assert (found.prompts, found.concurrency, found.began) == (10, 1, "20260412-191748")
+    other = read([drawn(server_params={"model": "Some/Image", "serve_args": {"ulysses-degree": 4}})])
+    assert other.covariates["server"] != found.covariates["server"]
+
+
+def test_records_are_judged_one_by_one() -> None:
+    bad = drawn(result={**drawn()["result"], "completed_requests": 9, "failed_requests": 1})
+    found = list(readings([drawn(), bad]))
+    assert isinstance(found[0], Reading)
+    assert isinstance(found[1], Refused)
+    assert found[1].fate == "failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("median_audio_ttfp_ms", ("audio_ttfp:median", 1.0)),
+        ("median_audio_rtf", ("audio_rtf:median", 1.0)),
+        ("mean_audio_duration_ms", ("audio_duration:mean", 0.001)),
+        ("p99_audio_duration_s", ("audio_duration:p99", 1.0)),
+        ("latency_mean", ("latency:mean", 1.0)),
+        ("peak_memory_mb_mean", ("peak_memory_mb:mean", 1.0)),
+        ("audio_throughput", ("audio_throughput", 1.0)),
+        ("p99_nonsense_ms", None),
+        ("burstiness", None),
+    ],
+)
+def test_names_of_results(name: str, ours: tuple[str, float] | None) -> None:
+    assert key_of(name) == ours
+
+
+@pytest.mark.parametrize("name", ["result_omni_template.json", "diffusion_result_template.json"])
+def test_the_forms_of_the_harness_are_templates(name: str) -> None:
+    found = list(readings(json.loads(data("vllm_omni", name).read_text())))
+    assert [isinstance(one, Refused) and one.fate for one in found] == ["template"] * len(found)
+    assert found

@@ -1,0 +1,128 @@
+"""From windows to a question."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from perfbisect.changes.git import Repository
+from perfbisect.errors import RevisionError
+from perfbisect.model.commit_details import Ran
+from perfbisect.series.points import Build
+from perfbisect.series.suspects.ranking import rank
+from perfbisect.series.suspects.table import load_suspect_table
+from perfbisect.series.suspects.window import After, Asked, Line, Onset, Spot, Window, asked, ordered, window
+from tests.fakes.gitwriter import HistoryWriter
+from tests.history_repo import HistoryRepository, history_repository
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, Line]:
+    """Ten commits, an hour apart."""
+    writer = HistoryWriter(tmp_path_factory.mktemp("suspects") / "repo")
+    for number in range(10):
+        writer.commit(f"commit {number}", {f"src/{number}.py": b"x"})
+    writer.finish(checkout=False)
+    repository = Repository.open(writer.path)
+    return repository, ordered([record.change for record in repository.records("main")])
+
+
+def between(line: Line, low: int, high: int, lead: int = 0) -> Window:
+    """From a night of commit ``low`` to one of commit ``high``, each chosen up to ``lead`` commits before."""
+    before, after = Spot(low - lead, low), Spot(high - lead, high)
+    return Window(line.commits[before.earliest + 1 : high + 1], before, after, "")
+
+
+def numbers(found: Asked) -> list[int]:
+    return [int(commit.subject.split()[1]) for commit in found.question.commits]
+
+
+def phases(found: Asked) -> dict[int, str]:
+    return {int(one.commit.subject.split()[1]): one.phase for one in found.question.later}
+
+
+def test_the_windows_together_are_asked_and_each_keeps_its_own(line: tuple[Repository, Line]) -> None:
+    repository, commits = line
+    onsets = Onset("n1", 0.25, between(commits, 1, 3)), Onset("n2", 0.7, between(commits, 3, 5))
+    found = asked(repository, commits, onsets, After(Spot(5, 5)))
+    assert numbers(found) == [2, 3, 4, 5]
+    assert (found.good, found.bad) == (commits.commits[1].id, commits.commits[5].id)
+    assert [(p.night, p.p, len(p.commits)) for p in found.question.places] == [
+        ("n1", 0.25, 2),
+        ("n2", 0.7, 2),
+    ]
+    assert not found.question.recovered
+    assert [file.path for file in found.question.commits[0].files] == ["src/2.py"]
+
+
+def test_when_later_commits_came(line: tuple[Repository, Line]) -> None:
+    """Slow still at 6; good again at 8; 9 no night has run."""
+    repository, commits = line
+    onsets = [Onset("n1", 1.0, between(commits, 1, 4))]
+    found = asked(repository, commits, onsets, After(Spot(6, 6), between(commits, 6, 8)))
+    assert phases(found) == {5: "slow", 6: "slow", 7: "recovery", 8: "recovery", 9: "after"}
+    assert found.question.recovered
+    unrecovered = asked(repository, commits, onsets, After(Spot(6, 6)))
+    assert phases(unrecovered) == {5: "slow", 6: "slow", 7: "after", 8: "after", 9: "after"}
+
+
+def test_a_commit_that_may_be_of_both_is_asked_in_both(line: tuple[Repository, Line]) -> None:
+    """The slow night's commit is 3, 4 or 5: 4 and 5 may have come with the recovery alone."""
+    repository, commits = line
+    onsets = [Onset("n1", 1.0, between(commits, 2, 5, lead=2))]
+    found = asked(repository, commits, onsets, After(Spot(3, 5), between(commits, 5, 8, lead=2)))
+    assert numbers(found) == [1, 2, 3, 4, 5]
+    assert phases(found) == {
+        4: "recovery",
+        5: "recovery",
+        6: "recovery",
+        7: "recovery",
+        8: "recovery",
+        9: "after",
+    }
+
+
+def test_a_window_without_commits_is_no_question(line: tuple[Repository, Line]) -> None:
+    repository, commits = line
+    with pytest.raises(RevisionError, match="not in this repository"):
+        asked(repository, commits, [Onset("n1", 1.0, between(commits, 3, 3))], After(Spot(3, 3)))
+
+
+def at(day: int, hour: int, minute: int) -> datetime:
+    return datetime(2026, 4, day, hour, minute, tzinfo=timezone.utc)
+
+
+NIGHTS = {"6388": at(11, 18, 20), "6433": at(12, 18, 28), "6664": at(14, 18, 46)}
+"""When the first result of each build began: before, during and after the break."""
+
+
+@pytest.fixture(scope="module")
+def omni(tmp_path_factory: pytest.TempPathFactory) -> HistoryRepository:
+    return history_repository(tmp_path_factory.mktemp("omni") / "repo", newest="2026-04-16")
+
+
+def test_the_break_of_april_from_the_times_of_its_builds(omni: HistoryRepository) -> None:
+    """No build says its commit, so the windows overlap by the lead: the answer is the same."""
+    repository, table = Repository.open(omni.path), load_suspect_table()
+    commits = ordered([record.change for record in repository.records("--first-parent", "main")])
+    before, during, later = ((Build("kanban", "p", name), when) for name, when in NIGHTS.items())
+    onset, recovery = window(commits, before, during), window(commits, during, later)
+    cells = [
+        Ran(name, "chunk" in name or "tts" in name, name, table.traits_of(name))
+        for name in ("test_qwen3_omni", "test_qwen3_omni_chunk", "test_qwen3_tts", "test_qwen_image")
+    ]
+    found = asked(
+        repository,
+        commits,
+        [Onset("2026-04-12", 0.95, onset)],
+        After(onset.after, recovery),
+        cells=cells,
+        cause="product",
+    )
+    shas = [commit.sha for commit in found.question.commits]
+    assert omni.sha("5d58abb1") in shas
+    assert len(shas) <= 12
+    ranking = rank(found.question, table)
+    assert ranking.suspects[0].commit.sha == omni.sha("5d58abb1")
+    assert ranking.attributed is not None and ranking.suspects[0].p >= 0.95

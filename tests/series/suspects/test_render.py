@@ -1,0 +1,70 @@
+"""The ranking as JSON, lines and Markdown."""
+
+from __future__ import annotations
+
+import json
+
+from perfbisect.series.suspects.render import suspects_document, suspects_lines, suspects_markdown
+from tests.series.suspect_worlds import STREAMS, commit, later, ranked, sha
+
+EVIL = "<script>alert(1)</script> | `x` \x1b[31m @all #1"
+
+
+def ranking():
+    return ranked(
+        commit("a", "src/stream/x.py", subject=EVIL, date="2026-04-12T11:54:23Z", number=7),
+        commit("b", "docs/x.md", subject="Docs"),
+        commit("c", "src/x.py"),
+        cells=STREAMS,
+        later=(later("recovery", body="Reverts #7"),),
+        recovered=True,
+    )
+
+
+WHAT = "ttft of a_cell x 3 begun on the night of 2026-04-12"
+DOCUMENT = suspects_document(
+    "alert-1", ranking(), top=2, bisect="perfbisect bisect x", note="a note", what=WHAT
+)
+
+
+def test_the_json_that_others_build_on() -> None:
+    found = json.loads(DOCUMENT.text())
+    assert found["schema"] == "perfbisect.track-suspects/1"
+    assert found["bisect"] == "perfbisect bisect x"
+    assert (found["alert"], found["of"], len(found["suspects"])) == ("alert-1", 3, 2)
+    first = found["suspects"][0]
+    assert (first["sha"], first["subject"], first["date"]) == (sha("a"), EVIL, "2026-04-12T11:54:23Z")
+    assert first["p"] > 0.95
+    assert {"name", "weight", "words"} == first["evidence"][0].keys()
+    assert "#7" in found["attributed"] and "stream" in found["radius"]
+
+
+def test_the_lines() -> None:
+    lines = suspects_lines(DOCUMENT)
+    assert lines[0] == f"alert-1: {WHAT}"
+    assert lines[1].startswith("attributed by revert to aaaaaaaaaaaa: ffffffffffff reverts it")
+    text = "\n".join(lines)
+    assert "\x1b" not in text
+    assert "×100  ffffffffffff reverts it in the window of the recovery" in text
+    assert "1 more commits are less likely than these" in text
+    assert lines[-1] == "  perfbisect bisect x"
+    assert "first run on the night" not in text, "evidence that says nothing is left out"
+
+
+def test_the_markdown_shows_the_words_of_others_as_text() -> None:
+    text = suspects_markdown(DOCUMENT)
+    row = next(one for one in text.splitlines() if "`aaaaaaaaaaaa`" in one)
+    assert row.count("|") == 6, "a bar in a subject ends no cell"
+    assert "\x1b" not in text
+    assert "```sh\nperfbisect bisect x\n```" in text
+    head = text.split("\n\n")
+    assert head[0] == "## Suspects of alert-1" and "begun on the night of 2026-04-12" in head[1]
+    assert head[2].startswith("attributed by revert to aaaaaaaaaaaa")
+
+
+def test_a_ranking_that_settles_nothing() -> None:
+    plain = suspects_document("alert-2", ranked(commit("a"), commit("b")))
+    assert suspects_lines(plain)[0] == "2 commits in its window"
+    text = suspects_markdown(plain)
+    assert "attributed" not in text and "```" not in text
+    assert "None of them: 0.20." in text

@@ -1,0 +1,137 @@
+"""The table of suspects: the shipped one is whole, and a wrong one says where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfbisect.errors import LocatedError, UsageError
+from perfbisect.series.suspects.table import SHIPPED, Table, load_suspect_table
+from tests.shared import data
+
+TABLE = load_suspect_table()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("vllm_omni/engine/orchestrator.py", None),
+        ("vllm/v1/core/sched/scheduler.py", None),
+        ("vllm_omni/engine/arg_utils.py", "code that runs before the first request"),
+        ("tests/engine/test_x.py", "tests"),
+        ("tests/dfx/perf/tests/test.json", "benchmark"),
+        ("vllm_omni/benchmarks/patch/patch.py", "benchmark"),
+        ("docs/user_guide/a.md", "documentation"),
+        ("benchmarks/build_dataset/download.md", "documentation"),
+        ("vllm_omni/deploy/README_x.md", "documentation"),
+        ("docker/Dockerfile.ci", "image and dependencies"),
+        (".buildkite/test-ready.yml", "CI and tools"),
+    ],
+)
+def test_what_files_are(path: str, kind: str | None) -> None:
+    found = TABLE.kind_of(path)
+    assert (found.kind if found else None) == kind
+    assert TABLE.is_code(path) == (kind is None or kind.startswith("code"))
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("vllm_omni/engine/orchestrator.py", "flow of chunks from stage to stage"),
+        (
+            "vllm_omni/distributed/omni_connectors/transfer_adapter/chunk_transfer_adapter.py",
+            "transfer of chunks",
+        ),
+        ("vllm_omni/distributed/omni_connectors/connectors/base.py", "between stages"),
+        ("vllm_omni/diffusion/worker/x.py", "diffusion engine"),
+        ("vllm_omni/diffusion/models/qwen_image/x.py", "a model's own code"),
+        ("vllm_omni/entrypoints/openai/serving_speech.py", "speech endpoint"),
+        ("tests/dfx/perf/tests/test_qwen_image_vllm_omni.json", "benchmark of diffusion"),
+        ("tests/dfx/perf/tests/test.json", None),
+        ("vllm_omni/platforms/npu/worker/x.py", "Ascend"),
+        ("vllm/v1/spec_decode/eagle.py", "speculative decoding"),
+        ("vllm/v1/engine/core.py", "vLLM's engine"),
+        ("Makefile", None),
+    ],
+)
+def test_who_runs_files(path: str, part: str | None) -> None:
+    found = TABLE.part_of(path)
+    assert (found.part if found else None) == part
+
+
+def test_of_most_files_of_the_engine_something_is_known() -> None:
+    """Of all files that four months of commits touched: no product file without a part."""
+    rows = data("vllm_omni", "history.jsonl").read_text().splitlines()
+    files = {name for row in rows for name in json.loads(row)["files"]}
+    code = {name for name in files if TABLE.is_code(name) and name.startswith("vllm_omni/")}
+    assert len(code) > 800
+    assert [name for name in code if TABLE.part_of(name) is None] == []
+    loose = [name for name in files if TABLE.is_code(name) and not name.startswith("vllm_omni/")]
+    assert loose == []
+    reached = {part.part for name in code if (part := TABLE.part_of(name))}
+    of_omni = {part.part for part in TABLE.parts if part.paths[0].startswith("vllm_omni/")}
+    assert of_omni - reached == set(), "rows that later ones hide"
+
+
+def written(tmp_path: Path, change: str, replaced: str) -> Path:
+    text = SHIPPED.read_text()
+    assert change in text
+    path = tmp_path / "suspects.yaml"
+    path.write_text(text.replace(change, replaced))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "replaced", "said"),
+    [
+        ("  elsewhere: 0.5 ", "  elsewhere: 0 ", "weights.elsewhere"),
+        ("  hit: 0.8 ", "  hit: 1.5 ", "weights.hit"),
+        ("  leak: 0.03 ", "  leaks: 0.03 ", "weights.leak"),
+        ("size: [[5, 0.6]", "size: [[500, 0.6]", "ascending"),
+        ("paths: [tests/**", "path: [tests/**", "paths"),
+        ("paths: [vllm_omni/**]", 'paths: ["{model}/{model}"]', "twice"),
+        ("  instrument: {benchmark: 100", "  instruments: {benchmark: 100", "causes"),
+    ],
+)
+def test_a_wrong_table_says_where(tmp_path: Path, change: str, replaced: str, said: str) -> None:
+    path = written(tmp_path, change, replaced)
+    with pytest.raises(LocatedError) as raised:
+        load_suspect_table(path)
+    assert said in str(raised.value)
+    assert raised.value.where is not None and raised.value.where.startswith(f"{path}:")
+
+
+def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        load_suspect_table(tmp_path / "none.yaml")
+
+
+def test_the_models_own_pattern_in_a_users_table() -> None:
+    table = Table.model_validate(
+        yaml.safe_load(SHIPPED.read_text())
+        | {"parts": [{"part": "mine", "sure": 0.5, "paths": ["zoo/{model}/v?.py"]}]}
+    )
+    part = table.part_of("zoo/tiger/v1.py")
+    assert part is not None
+    found = part.match("zoo/tiger/v1.py")
+    assert found is not None and found["model"] == "tiger"
+    assert table.part_of("zoo/a/b/v1.py") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "traits"),
+    [
+        ("test_qwen3_omni_chunk", {"omni", "async_chunk"}),
+        ("test_qwen3_omni", {"omni"}),
+        ("test_qwen3_tts_base", {"tts", "async_chunk"}),
+        ("test_voxcpm2", {"tts"}),
+        ("test_qwen_image_edit", {"diffusion"}),
+        ("test_qwen3_omni_910", {"omni", "npu"}),
+        ("serving_llama8B_tp1", set()),
+    ],
+)
+def test_the_cells_of_nightlies_by_their_names(name: str, traits: set[str]) -> None:
+    assert TABLE.traits_of(name) == traits

@@ -1,0 +1,178 @@
+"""The ranking of suspects: what each piece of evidence does to the odds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.model.commit_details import Later, Place, Question, Touched
+from tests.series.suspect_worlds import STREAMS, commit, later, p_of, ranked, sha, weight_of
+
+
+def test_commits_of_which_nothing_is_known_are_alike() -> None:
+    """Two commits weigh 1 each, everything else one half: 0.4, 0.4 and 0.2."""
+    found = ranked(commit("a"), commit("b"))
+    assert [p_of(found, letter) for letter in "ab"] == pytest.approx([0.4, 0.4])
+    assert found.elsewhere == pytest.approx(0.2)
+    assert [s.commit.sha for s in found.suspects] == [sha("b"), sha("a")], "of equal ones the newest first"
+
+
+def test_a_single_commit_of_documents_is_not_the_answer() -> None:
+    found = ranked(commit("a", "docs/index.md"))
+    assert p_of(found, "a") == pytest.approx(0.01 / 0.51)
+    assert found.elsewhere == pytest.approx(0.5 / 0.51)
+
+
+def test_a_commit_counts_as_its_likeliest_file() -> None:
+    found = ranked(commit("a", "docs/index.md", "src/start.py"), commit("b", "README.md"))
+    assert weight_of(found, "a", "kind") == 0.4
+    assert weight_of(found, "b", "kind") == 0.01
+
+
+def test_the_place_weighs_against_the_likeliest_night() -> None:
+    places = (Place("04-11", 0.2, frozenset({sha("a")})), Place("04-12", 0.8, frozenset({sha("b")})))
+    found = ranked(commit("a"), commit("b"), commit("c"), places=places)
+    assert [weight_of(found, letter, "place") for letter in "abc"] == pytest.approx([0.25, 1.0, 0.02])
+    assert [s.commit.sha[0] for s in found.suspects] == ["b", "a", "c"]
+
+
+def test_a_commit_that_two_nights_may_have_run_first_counts_with_the_mean() -> None:
+    both = frozenset({sha("b")})
+    places = (Place("04-11", 0.2, both | {sha("a")}), Place("04-12", 0.8, both | {sha("c")}))
+    found = ranked(commit("a"), commit("b"), commit("c"), places=places)
+    assert [weight_of(found, letter, "place") for letter in "abc"] == pytest.approx([0.25, 0.625, 1.0])
+
+
+def test_lines_of_code_count_and_those_of_documents_do_not() -> None:
+    small = commit("a", files=(Touched("src/x.py", 3, 2), Touched("docs/x.md", 500, 0)))
+    large = commit("b", files=(Touched("src/y.py", 400, 10),))
+    unknown = commit("c", files=(Touched("src/z.py", 3, 2), Touched("src/w.so")))
+    found = ranked(small, large, unknown)
+    assert [weight_of(found, letter, "size") for letter in "abc"] == [0.5, 2.0, 1.0]
+
+
+def test_a_commit_that_moves_the_engine_below() -> None:
+    found = ranked(commit("a", pins=("vLLM v0.18.0", "vLLM v0.19.0")), commit("b"))
+    assert p_of(found, "a") == pytest.approx(3 * p_of(found, "b"))
+    (first, *_) = found.suspects
+    assert "vLLM v0.18.0 to vLLM v0.19.0" in next(f.words for f in first.evidence if f.name == "pins")
+
+
+def test_an_instrument_change_points_to_the_benchmark() -> None:
+    commits = commit("a", "src/engine.py"), commit("b", "bench/client.py")
+    assert p_of(ranked(*commits, cause="product"), "a") > p_of(ranked(*commits, cause="product"), "b")
+    assert p_of(ranked(*commits, cause="instrument"), "b") > 0.9
+
+
+def test_a_bad_night_points_to_no_commit() -> None:
+    assert ranked(commit("a"), commit("b"), cause="night").elsewhere == pytest.approx(25 / 27)
+
+
+class TestLater:
+    def test_a_revert_with_recovery_settles_it(self) -> None:
+        window = [commit("a", number=7), commit("b")]
+        revert = later("recovery", body="This reverts #7.")
+        found = ranked(*window, later=(revert,), recovered=True)
+        assert p_of(found, "a") == pytest.approx(100 / 101.5)
+        assert found.attributed is not None and "#7" in found.attributed.words
+        assert ranked(*window, later=(revert,)).attributed is None, "the series has not recovered"
+        assert ranked(*window, recovered=True).attributed is None
+
+    def test_nothing_is_settled_between_two_reverts(self) -> None:
+        reverts = (later("recovery", body="reverts #7"), later("recovery", body="reverts #8"))
+        found = ranked(commit("a", number=7), commit("b", number=8), later=reverts, recovered=True)
+        assert found.attributed is None
+        assert p_of(found, "a") == p_of(found, "b") == pytest.approx(100 / 200.5)
+
+    def test_a_fix_that_names_it_settles_nothing_by_itself(self) -> None:
+        fix = later("recovery", body="Speeds up what #7 made slow.")
+        found = ranked(commit("a", number=7), commit("b"), later=(fix,), recovered=True)
+        assert weight_of(found, "a", "mended") == 20
+        assert found.attributed is None
+
+    def test_a_revert_that_did_not_help_speaks_against_it(self) -> None:
+        found = ranked(commit("a", number=7), commit("b"), later=(later("slow", body="Reverts #7"),))
+        assert p_of(found, "a") == pytest.approx(0.05 / 1.55)
+
+    def test_a_revert_that_no_night_has_run(self) -> None:
+        found = ranked(commit("a", number=7), commit("b"), later=(later("after", body="Reverts #7"),))
+        assert p_of(found, "a") == pytest.approx(5 / 6.5)
+
+    def test_a_commit_of_both_windows_answers_those_before_it_alone(self) -> None:
+        """Not itself, not those after it; and it is not sure that the window had it."""
+        files = ("src/x.py", "src/y.py")
+        a, b, c = (
+            commit("a", *files, number=7),
+            commit("b", *files, body="Reverts #7 and #9"),
+            commit("c", number=9),
+        )
+        both = Later(b, "recovery")
+        found = ranked(a, b, c, later=(both,))
+        assert weight_of(found, "a", "reverted") == 100
+        assert [weight_of(found, "b", name) for name in ("same files", "undone")] == [1, 1]
+        assert weight_of(found, "c", "reverted") == weight_of(found, "a", "undone") == 1
+
+    def test_what_the_window_itself_takes_out_again(self) -> None:
+        found = ranked(commit("a", number=7), commit("b", body="Revert #7"), commit("c"))
+        assert [weight_of(found, letter, "undone") for letter in "abc"] == [0.1, 0.1, 1.0]
+
+
+def test_titles_count_nothing() -> None:
+    """Only what a title refers to does: the same ranking whatever the commits say of themselves."""
+    words = ("[Perf] Make streaming slower", "Fix a typo")
+    one = ranked(*(commit(x, subject=w) for x, w in zip("ab", words, strict=True)), cells=STREAMS)
+    two = ranked(*(commit(x, subject=w) for x, w in zip("ab", reversed(words), strict=True)), cells=STREAMS)
+    assert [s.p for s in one.suspects] == [s.p for s in two.suspects]
+
+
+def test_no_probability_is_told_above_ninety_nine() -> None:
+    found = ranked(
+        commit("a", "src/stream/x.py", number=7), later=(later("recovery", body="Reverts #7"),), cells=STREAMS
+    )
+    assert p_of(found, "a") == 0.99
+
+
+@pytest.mark.parametrize(
+    ("commits", "places", "said"),
+    [
+        ("aa", (Place("n", 1.0, frozenset({sha("a")})),), "each commit once"),
+        ("ab", (Place("n", 1.5, frozenset({sha("a")})),), "between 0 and 1"),
+        ("ab", (Place("n", 1.0, frozenset({sha("c")})),), "no place"),
+        ("ab", (Place("n", 0.0, frozenset({sha("a")})),), "no place"),
+    ],
+)
+def test_questions_that_are_none(commits: str, places: tuple[Place, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Question(tuple(commit(letter) for letter in commits), places)
+
+
+_PATHS = st.sampled_from(
+    ["src/x.py", "src/stream/x.py", "src/image/y.py", "docs/a.md", "bench/b.py", "src/models/talk/m.py", "z"]
+)
+
+
+@given(
+    files=st.lists(st.lists(_PATHS, max_size=4), min_size=1, max_size=5),
+    hits=st.lists(st.booleans(), min_size=4, max_size=4),
+    cause=st.sampled_from(["product", "instrument", "workload", "night", "unknown"]),
+)
+def test_a_ranking_is_a_distribution_that_excludes_nothing(files, hits, cause) -> None:
+    commits = [commit(x, files=tuple(map(Touched, f))) for x, f in zip("abcde", files, strict=False)]
+    cells = tuple(
+        type(c)(c.cell, hit, c.start, c.traits, c.model) for c, hit in zip(STREAMS, hits, strict=True)
+    )
+    found = ranked(*commits, cells=cells, cause=cause)
+    assert all(0 < s.p <= 0.99 for s in found.suspects)
+    assert [s.p for s in found.suspects] == sorted((s.p for s in found.suspects), reverse=True)
+    total = sum(s.p for s in found.suspects) + found.elsewhere
+    assert total == pytest.approx(1) or max(found.elsewhere, *(s.p for s in found.suspects)) == 0.99
+    assert {s.commit.sha for s in found.suspects} == {c.sha for c in commits}
+
+
+def test_the_order_of_the_commits_does_not_matter_to_their_probability() -> None:
+    commits = [commit("a", "src/stream/x.py"), commit("b", "src/image/x.py"), commit("c", "docs/x.md")]
+    one, two = ranked(*commits, cells=STREAMS), ranked(*reversed(commits), cells=STREAMS)
+    assert {s.commit.sha: s.p for s in one.suspects} == pytest.approx(
+        {s.commit.sha: s.p for s in two.suspects}
+    )

@@ -1,0 +1,150 @@
+"""Alerts keep their names when they are found again; those of one cause and night are one event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.series.alerts import Alert, AlertRecord, alerts_of, begun, recovery
+from perfbisect.series.causes import Cause, Evidence
+from perfbisect.series.findings import Finding, judge
+from tests.series.made_series import FIRST, cell, noise, step
+from tests.series.test_findings import QUIET
+
+PRODUCT = Cause("product", (Evidence("lasting"),))
+NIGHT = Cause("night", (Evidence("one night"),))
+
+
+def found(
+    nights: int = 40, at: int = 20, factor: float = 1.3, until: int | None = None, **more: object
+) -> Finding:
+    (series,) = cell({"e2el:median": step(noise(1, nights), at, factor, until)}, **more)  # type: ignore[arg-type]
+    return judge([series, *QUIET], 0.05).alerts[0]
+
+
+def told(
+    *findings: Finding, known: tuple[AlertRecord, ...] = (), cause: Cause = PRODUCT
+) -> tuple[Alert, ...]:
+    return alerts_of(findings, [cause] * len(findings), known)
+
+
+def record(alert: Alert, finding: Finding) -> AlertRecord:
+    return AlertRecord(alert, begun(finding), "2024-11-01T00:00:00Z")
+
+
+def test_a_name_says_the_night() -> None:
+    (alert,) = told(found())
+    assert alert.id.startswith("20241024-") and len(alert.id) == 13
+    assert alert.new and alert.state == "open"
+    assert alert.event == "20241024-product"
+    assert FIRST + 20 == 20020, "which is 2024-10-24"
+
+
+def test_found_again_with_more_nights_it_is_the_same() -> None:
+    before = found(nights=30)
+    (first,) = told(before)
+    closed = record(replace(first, state="closed", why="fixed by #7"), before)
+    (again,) = told(found(nights=40), known=(closed,))
+    assert (again.id, again.new, again.state, again.why) == (first.id, False, "closed", "fixed by #7")
+
+
+def test_another_night_another_way_or_another_cell_is_another() -> None:
+    before = found()
+    (first,) = told(before)
+    for other in (found(at=30), found(factor=0.7), found(test="other")):
+        (alert,) = told(other, known=(record(first, before),))
+        assert alert.new and alert.id != first.id
+
+
+def test_a_transient_that_stays_is_the_same_alert() -> None:
+    before = found(nights=21, at=20, factor=2.0)
+    (first,) = told(before)
+    (again,) = told(found(nights=40, at=20, factor=2.0), known=(record(first, before),))
+    assert first.shape == "transient" and again.shape == "step"
+    assert again.id == first.id
+
+
+@given(st.integers(0, 5), st.integers(1, 5))
+def test_nights_that_overlap_are_one(after: int, more: int) -> None:
+    """Known to have begun after night a and by night b; found to have begun by night 20, after night 19."""
+    finding = found()
+    low, high = begun(finding)
+    assert (low, high) == (FIRST + 19, FIRST + 20)
+    (first,) = told(finding)
+    known = AlertRecord(replace(first, id="k"), (FIRST + 15 + after, FIRST + 15 + after + more), "t")
+    (alert,) = told(finding, known=(known,))
+    assert (alert.id == "k") == (15 + after < 20 and 15 + after + more > 19)
+
+
+def test_one_known_alert_is_recognised_once() -> None:
+    finding = found()
+    (first,) = told(finding)
+    one, two = told(finding, finding, known=(record(first, finding),))
+    assert one.id == first.id and two.id != first.id and two.new
+
+
+def test_the_way_back() -> None:
+    there = found(at=30, factor=2.0, until=32)
+    assert recovery(there) == 32
+    assert recovery(found(at=20, factor=1.3)) is None
+    half = found(at=30, factor=4.0, until=32)
+    values = [v * 1.9 if i >= 32 else v for i, v in enumerate(half.series.values)]
+    assert recovery(replace(half, series=replace(half.series, values=tuple(values)))) is None
+
+
+def test_what_is_known_of_it_now() -> None:
+    def now(finding: Finding, until: int = FIRST + 39) -> str:
+        (alert,) = alerts_of([finding], [PRODUCT], until=until)
+        return alert.now
+
+    there = found(at=20, factor=1.3)
+    assert now(there) == "still there"
+    assert now(there, FIRST + 40) == "not measured since"
+    assert now(found(at=30, factor=2.0, until=32)) == "recovered"
+    half = found(at=30, factor=4.0, until=32)
+    values = [v * 1.9 if i >= 32 else v for i, v in enumerate(half.series.values)]
+    assert now(replace(half, series=replace(half.series, values=tuple(values)))) == "at another level since"
+    asked = [{"input_tokens": 100.0 if night < 30 else 300.0} for night in range(40)]
+    assert now(found(at=20, factor=1.3, covariates=asked)) == "other requests since"
+
+
+def test_events_are_a_night_and_a_cause() -> None:
+    here, also, later = found(test="a"), found(test="b"), found(test="c", at=30)
+    alerts = alerts_of([here, also, later, here], [PRODUCT, PRODUCT, PRODUCT, NIGHT])
+    assert [a.event for a in alerts] == [
+        "20241024-product", "20241024-product", "20241103-product", "20241024-night",
+    ]  # fmt: skip
+
+
+def test_what_changed_since_it_was_reported() -> None:
+    before, back = found(at=30, factor=2.0), found(at=30, factor=2.0, until=32)
+    (first,) = told(before, cause=NIGHT)
+    (again,) = told(back, known=(record(first, before),))
+    assert (again.was, again.came_back, again.recovered) == ("night", True, True)
+    (third,) = told(back, known=(record(again, back),))
+    assert (third.was, third.came_back) == ("", False)
+
+
+@pytest.mark.parametrize(("factor", "worse"), [(1.3, True), (0.7, False)])
+def test_an_alert_agrees_with_its_finding(factor: float, worse: bool) -> None:
+    finding = found(factor=factor)
+    (alert,) = told(finding)
+    assert (alert.worse, alert.part) == (worse, finding.series.part)
+    assert alert.size == pytest.approx(abs(finding.shift))
+
+
+@pytest.mark.parametrize(
+    ("metric", "effect", "worse"),
+    [
+        ("ttft", 0.1, True),
+        ("ttft:p99", -0.1, False),
+        ("output_throughput", 0.1, False),
+        ("output_throughput", -0.1, True),
+    ],
+)
+def test_worse_follows_the_direction_of_the_metric(metric: str, effect: float, worse: bool) -> None:
+    (alert,) = told(found())
+    assert replace(alert, metric=metric, effect=effect).worse is worse

@@ -1,0 +1,180 @@
+"""From points to series: parts, gaps, boundaries, hints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from perfbisect.errors import UsageError
+from perfbisect.model.metric import METRICS
+from perfbisect.series.points import Build, Point, Workload
+from perfbisect.series.series import CellSeries, day_number, gather, night_of, nightly
+from perfbisect.serving.eras import Era
+
+ERAS = (
+    Era("2026-04-03T00:00:00", (1,), "aaa", "input tokens are counted otherwise", ("input_tokens",)),
+    Era("2026-04-05T00:00:00", (2,), "bbb", "two requests warm up"),
+)
+
+
+def point(
+    day: int,
+    values: Mapping[str, float],
+    *,
+    hour: int = 19,
+    workload: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Point:
+    began = f"2026-04-{day:02d}T{hour:02d}:00:00Z"
+    return Point(
+        build=Build("kanban", "p", str(day), fixed=more.pop("fixed", "")),
+        workload=Workload("omni", "random", 4, prompts=40, **(workload or {})),
+        began=began,
+        ended=began,
+        values=values,
+        covariates=more,
+        night=began[:10],
+        start=f"{day}",
+    )
+
+
+def one(points: Sequence[Point], metric: str = "e2el") -> CellSeries:
+    found = gather(points, lambda _: ERAS[:0], metric=metric)
+    assert len(found) == 1
+    return found[0]
+
+
+def test_medians_means_and_tails_are_apart() -> None:
+    keys = ("ttft:p99", "ttft:mean", "ttft:median", "e2el:p50", "output_throughput", "ttft:std", "nonsense")
+    found = gather([point(1, dict.fromkeys(keys, 2.0))], lambda _: ())
+    assert [(s.metric, s.part) for s in found] == [
+        ("e2el:p50", "typical"),
+        ("output_throughput", "typical"),
+        ("ttft", "typical"),
+        ("ttft:mean", "mean"),
+        ("ttft:p99", "tail"),
+    ]
+    assert {s.metric: s.sign for s in found}["output_throughput"] == -1
+    assert found[2].min_effect == METRICS["ttft"].smallest_effect
+
+
+def test_a_missing_night_is_a_gap_in_the_days() -> None:
+    series = one([point(4, {"e2el:median": 2.0}), point(1, {"e2el:median": 1.0})])
+    assert series.values == (1.0, 2.0)
+    assert series.nights[1] - series.nights[0] == 3
+    assert [night_of(n) for n in series.nights] == ["2026-04-01", "2026-04-04"]
+    assert day_number("1970-01-02") == 1
+
+
+def test_a_metric_that_half_the_points_lack() -> None:
+    points = [point(d, {"e2el:median": 1.0} | ({"ttft:median": 5.0} if d % 2 else {})) for d in range(1, 6)]
+    series = one(points, "ttft")
+    assert (len(series.values), series.lacking) == (3, 2)
+    assert one(points).lacking == 0
+
+
+def test_nothing_is_a_value_of_a_share_and_of_no_ratio() -> None:
+    points = [point(1, {"failed": 0.0, "e2el:median": 0.0}), point(2, {"failed": 0.0, "e2el:median": 3.0})]
+    assert one(points, "failed").values == (0.0, 0.0)
+    assert one(points).values == (3.0,)
+
+
+def test_an_unknown_metric_is_told() -> None:
+    with pytest.raises(UsageError, match="unknown metric"):
+        gather([point(1, {"e2el:median": 1.0})], lambda _: (), metric="e3el")
+
+
+def test_an_era_breaks_the_metrics_that_it_touches() -> None:
+    points = [point(d, {"e2el:median": 1.0, "input_tokens": 9.0}) for d in (1, 2, 3, 4, 6)]
+    found = {s.metric: s for s in gather(points, lambda _: ERAS)}
+    assert [b.index for b in found["input_tokens"].boundaries] == [2, 4]
+    assert [(b.index, b.kind) for b in found["e2el"].boundaries] == [(4, "instrument")]
+    assert "two requests warm up (bbb)" in found["e2el"].boundaries[0].what
+    assert found["input_tokens"].segments() == (slice(0, 2), slice(2, 4), slice(4, 5))
+
+
+def test_the_commit_says_the_era_where_it_is_known() -> None:
+    """A build was made before the change and measured after it: the old instrument measured."""
+    points = [point(4, {"e2el:median": 1.0}), point(5, {"e2el:median": 1.0}, fixed="2026-04-04T23:00:00Z")]
+    assert gather(points, lambda _: ERAS)[0].boundaries == ()
+    assert gather([points[0], point(5, {"e2el:median": 1.0})], lambda _: ERAS)[0].boundaries != ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        ({"workload": {"digest": "a"}}, {"workload": {"digest": "b"}}, "digest"),
+        ({"workload": {"model": "a"}}, {"workload": {"model": "b"}}, "model"),
+        ({"server": "a"}, {"server": "b"}, "server"),
+    ],
+)
+def test_what_makes_another_series(before: dict[str, Any], after: dict[str, Any], kind: str) -> None:
+    points = [point(1, {"e2el:median": 1.0}, **before), point(2, {"e2el:median": 1.0}, **after)]
+    assert [(b.index, b.kind) for b in one(points).boundaries] == [(1, kind)]
+    unknown = [points[0], point(2, {"e2el:median": 1.0})]
+    assert one(unknown).boundaries == ()
+
+
+def prompts(*tokens: float) -> list[Point]:
+    return [point(d, {"e2el:median": 1.0}, input_tokens=n) for d, n in enumerate(tokens, 1)]
+
+
+def test_longer_prompts_are_a_hint_of_another_workload() -> None:
+    assert [(h.index, h.kind) for h in one(prompts(100, 100, 100, 281, 281)).hints] == [(3, "workload")]
+    assert one(prompts(100, 101, 100, 101, 100)).hints == ()
+    assert one(prompts(6451, 6718, 6571, 6976, 6451, 7004)).hints == (), "drawn anew every night"
+
+
+def test_tokens_that_are_counted_otherwise_are_no_hint() -> None:
+    points = prompts(100, 100, 281, 281)  # the era began on the third
+    assert gather(points, lambda _: ERAS, metric="e2el")[0].hints == ()
+    assert one(points).hints != ()
+
+
+def test_other_names_and_warm_ups_are_hints() -> None:
+    points = [
+        point(1, {"e2el:median": 1.0}, keys="a", warmups=0),
+        point(2, {"e2el:median": 1.0}, keys="b", warmups=0),
+        point(3, {"e2el:median": 1.0}, keys="b", warmups=2),
+        point(4, {"e2el:median": 1.0}, keys="b", warmups=None),
+    ]
+    assert [(h.index, h.kind) for h in one(points).hints] == [(1, "keys"), (2, "warmups")]
+
+
+def test_a_server_that_is_shared_from_a_night_on_is_a_hint_and_another_vote() -> None:
+    points = [
+        point(1, {"e2el:median": 1.0}),
+        point(2, {"e2el:median": 1.0}, suite="alone"),
+        point(3, {"e2el:median": 1.0}, suite="0af3"),
+        point(4, {"e2el:median": 1.0}, suite="0af3"),
+        point(5, {"e2el:median": 1.0}, suite="alone"),
+    ]
+    assert [(h.index, h.kind, "share" in h.what) for h in one(points).hints] == [
+        (2, "server", True), (4, "server", False),
+    ]  # fmt: skip
+    assert one(points).boundaries == ()
+    assert [one(points[:count]).group for count in (1, 2, 4, 5)] == ["p/omni", "p/omni", "p/0af3", "p/omni"]
+
+
+def test_one_value_a_night() -> None:
+    points = [
+        point(1, {"e2el:median": 1.0}, keys="a"),
+        point(2, {"e2el:median": 4.0}, keys="b", hour=18),
+        point(2, {"e2el:median": 2.0}, keys="c", hour=20),
+        point(3, {"e2el:median": 5.0}, keys="c"),
+    ]
+    series = nightly(one(points))
+    assert series.values == (1.0, 3.0, 5.0)
+    assert series.nights == tuple(sorted(set(one(points).nights)))
+    assert [p.covariates["keys"] for p in series.points] == ["a", "c", "c"]
+    assert [h.index for h in series.hints] == [1]
+    assert nightly(series) is series
+
+
+def test_cells_of_one_test_are_one_group() -> None:
+    a = one([point(1, {"e2el:median": 1.0})])
+    b = one([point(1, {"e2el:median": 1.0}, workload={"only_text": True})])
+    assert a.group == "p/omni"
+    assert b.group != a.group

@@ -1,0 +1,325 @@
+"""Bringing results in, the table of nights, new baselines: over files that the test made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.errors import LocatedError, UsageError
+from perfbisect.series.detect import look
+from perfbisect.series.gather import window_between
+from perfbisect.series.ingest import Ingested, ingest, ingest_document, zone_of
+from perfbisect.series.rebaseline import rebaseline
+from perfbisect.series.render import trend_lines
+from perfbisect.series.sources import Asked
+from perfbisect.series.store import SeriesStore
+from perfbisect.series.suspects.table import load_suspect_table
+from perfbisect.series.trend import trend
+from tests.series.made import drawn, name_of, nights, result, series_of, served, template, text_only, write
+from tests.series.suspects.test_window import line
+
+TABLE = load_suspect_table()
+CELL = "omni/random@c4-n40"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SeriesStore]:
+    with SeriesStore.of(tmp_path / "state") as opened:
+        yield opened
+
+
+@pytest.fixture
+def kanban(tmp_path: Path) -> Path:
+    return tmp_path / "kanban"
+
+
+def bring(store: SeriesStore, *paths: Path, **asked: Any) -> Ingested:
+    return ingest(store, [str(path) for path in paths], Asked(**asked))
+
+
+def test_nothing_comes_in_twice(store: SeriesStore, kanban: Path) -> None:
+    nights(kanban, [600.0, 610.0, None, 620.0])
+    first = bring(store, kanban)
+    assert (first.builds, first.files, first.points, dict(first.rejected)) == (3, {"new": 3}, 3, {})
+    before = store.points()
+    again = bring(store, kanban)
+    assert (again.files, again.points) == ({"unchanged": 3}, 0)
+    assert store.points() == before
+    nights(kanban, [630.0], first=104)
+    later = bring(store, kanban)
+    assert (later.files, later.points) == ({"new": 1, "unchanged": 3}, 1)
+
+
+def test_a_copy_of_the_checkout_adds_nothing(store: SeriesStore, kanban: Path, tmp_path: Path) -> None:
+    nights(kanban, [600.0, 610.0])
+    bring(store, kanban)
+    shutil.copytree(kanban, tmp_path / "copy")
+    assert bring(store, tmp_path / "copy").files == {"elsewhere": 2}
+    assert len(store.points()) == 2
+
+
+@pytest.mark.parametrize("order", [("raw", "old"), ("old", "raw")])
+def test_one_file_in_two_layouts_is_of_the_build(
+    store: SeriesStore, tmp_path: Path, order: tuple[str, str]
+) -> None:
+    result(tmp_path / "raw", "6433", name_of(), served())
+    write(tmp_path / "old" / "data" / "results" / "omni" / name_of(), json.dumps(served(), indent=2))
+    for part in order:
+        bring(store, tmp_path / part)
+    (point,) = store.points()
+    assert point.build.name == "6433"
+    (rejection,) = store.rejections()
+    assert rejection.fate == "twin"
+    assert point.raw in rejection.reason
+
+
+def test_each_has_its_place(store: SeriesStore, kanban: Path) -> None:
+    result(kanban, "1", name_of(at="20260412-190115"), served())
+    result(kanban, "1", name_of(at="20260412-200115"), text_only())
+    result(kanban, "1", name_of(load="8", at="20260412-190116"), template())
+    result(kanban, "1", name_of(load="9", at="20260412-190117"), "{ no JSON")
+    failed = served(max_concurrency=10, completed=30, failed=10)
+    result(kanban, "1", name_of(load="10", at="20260412-190118"), failed)
+    result(kanban, "1", "benchmark_results_test_image_20260412-191748.json", [drawn()])
+    done = bring(store, kanban)
+    assert dict(done.rejected) == {"template": 1, "broken": 1, "failed": 1}
+    assert store.cells() == ("image_one/512x512_steps20@c1-n10", CELL, f"{CELL}-text")
+    document = ingest_document(store, done)
+    assert {fate.fate: fate.count for fate in document.rejected} == dict(done.rejected)
+    assert document.builds_of_unknown_branch == 1
+    reasons = {fate.fate: fate.reason for fate in document.rejected}
+    assert reasons["failed"] == "10 of 40 requests failed"
+
+
+def test_text_that_is_no_text_is_kept_as_its_escape(store: SeriesStore, kanban: Path) -> None:
+    result(kanban, "1", os.fsdecode(b"result_test_\xff_random_4_40_20260412-190115.json"), served())
+    half = drawn(test_name="test_\ud800", server_params={"model": "\ud800"})
+    result(kanban, "1", "benchmark_results_test_image_20260412-191748.json", [half])
+    assert bring(store, kanban).points == 2
+    assert store.cells() == ("\\ud800/512x512_steps20@c1-n10", "\\udcff/random@c4-n40")
+    assert bring(store, kanban).points == 0
+
+
+def test_a_time_without_a_zone_brings_nothing_in(store: SeriesStore, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    write(folder / "1" / "a.json", served(date="2026-04-12T19:02:55Z"))
+    path = write(folder / "2" / "b.json", served())
+    with pytest.raises(LocatedError, match="does not say its zone") as caught:
+        bring(store, folder)
+    assert (caught.value.file, caught.value.field) == (str(path), "date")
+    assert "--zone UTC" in str(caught.value.next_step)
+    assert store.builds() == ()
+    assert bring(store, folder, zone=timezone.utc).points == 2
+    assert bring(store, folder, zone=timezone.utc).files == {"unchanged": 2}
+
+
+def test_another_zone_moves_the_points(store: SeriesStore, tmp_path: Path) -> None:
+    write(tmp_path / "results" / "1" / "b.json", served())
+    bring(store, tmp_path / "results", zone=timezone.utc)
+    bring(store, tmp_path / "results", zone=zone_of("Asia/Shanghai"))
+    (point,) = store.points()
+    assert point.ended == "2026-04-12T11:02:55Z"
+    with pytest.raises(UsageError, match="no time zone"):
+        zone_of("Nowhere/Atlantis")
+
+
+def test_a_build_that_is_there_twice_is_refused(store: SeriesStore, kanban: Path, tmp_path: Path) -> None:
+    nights(kanban, [600.0])
+    bring(store, kanban)
+    nights(tmp_path / "other", [601.0])
+    nights(tmp_path / "other", [605.0], first=200)
+    with pytest.raises(UsageError, match="twice, with different content") as caught:
+        bring(store, tmp_path / "other")
+    assert str(tmp_path / "other") in str(caught.value.where)
+    assert [p.values["audio_ttfp:median"] for p in store.points()] == [600.0], "nothing came of it"
+
+
+def test_an_ingest_that_was_cut_short_is_made_good(
+    store: SeriesStore, kanban: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights(kanban, [600.0, 610.0])
+    with monkeypatch.context() as cut:
+        cut.setattr("perfbisect.series.ingest.sort_build", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            bring(store, kanban)
+    assert store.points() == ()
+    assert bring(store, kanban).points == 2
+
+
+def test_raw_results_stay_when_the_checkout_goes(store: SeriesStore, kanban: Path) -> None:
+    nights(kanban, [600.0])
+    bring(store, kanban)
+    shutil.rmtree(kanban)
+    assert json.loads(store.raw(store.points()[0].raw))["median_audio_ttfp_ms"] == 600.0
+
+
+def test_series_of_the_store(store: SeriesStore, kanban: Path) -> None:
+    nights(kanban, [600.0, None, 620.0])
+    nights(kanban, [300.0], test="omni_two", first=100)
+    bring(store, kanban)
+    found = {s.key: s for s in series_of(store)}
+    assert found[CELL, "audio_ttfp"].values == (600.0, 620.0)
+    assert {cell for cell, _ in found} == {CELL, "omni_two/random@c4-n40"}
+    assert [s.metric for s in series_of(store, [CELL], metric="ttft:p99")] == ["ttft:p99"]
+    assert [s.cell for s in series_of(store, ["omni"], metric="ttft")] == [CELL]
+    with pytest.raises(UsageError, match=r"no cell 'omni_tow'.*nearest: omni_two/random@c4-n40"):
+        next(series_of(store, ["omni_tow"]))
+
+
+def test_the_nightlys_new_warm_ups_break_its_series(store: SeriesStore, kanban: Path) -> None:
+    for build, day in (("1", 17), ("2", 19)):
+        at = f"202605{day}-190000"
+        result(kanban, build, name_of(at=at), served(date=at))
+    bring(store, kanban)
+    (series,) = series_of(store, metric="e2el")
+    assert [(b.index, b.kind) for b in series.boundaries] == [(1, "instrument")]
+    assert "two requests warm up" in series.boundaries[0].what
+    assert [h.kind for h in series.hints] == ["warmups"]
+
+
+def test_commits_between_two_builds(store: SeriesStore, kanban: Path) -> None:
+    nights(kanban, [600.0, None, 620.0])
+    bring(store, kanban)
+    points = store.points()
+    hours = (0, 12, 14, 30, 66, 68)  # after April began: results at 19:00 of the first and the third
+    found = window_between(line(*hours), points, points[0].build, points[1].build)
+    assert [int(c.id[:8], 16) for c in found.commits] == [2, 3, 4]
+    with pytest.raises(UsageError, match="lacks the commits"):
+        window_between(line(20, 30), points, points[0].build, points[1].build)
+
+
+def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
+    nights(kanban, [600.0, 660.0, None, 594.0])
+    result(kanban, "102", name_of(at="20260403-190000"), served(completed=0, failed=40))
+    bring(store, kanban)
+    (table,) = trend(store, [CELL]).tables
+    assert (table.cell, table.metric.name) == (CELL, "audio_ttfp")
+    rows = [(r.night, r.build, r.value, r.marks) for r in table.rows]
+    assert rows == [
+        ("2026-04-01", "100", 600.0, ()),
+        ("2026-04-02", "101", 660.0, ()),
+        ("2026-04-03", "102", None, ("no point: none of 40 requests completed (40 failed)",)),
+        ("2026-04-04", "103", 594.0, ("1 night missing before",)),
+    ]
+    assert [r.change for r in table.rows] == pytest.approx([None, 0.1, None, -0.1])
+    marked = trend(store, [CELL], marks=lambda s: {s.values.index(660.0): "worse by 10 %"})
+    assert marked.tables[0].rows[1].marks == ("worse by 10 %",)
+    assert trend(store, [CELL], since="2026-04-02").tables[0].rows[0].build == "101"
+
+
+def test_a_cell_may_be_the_beginning_of_names(store: SeriesStore, kanban: Path) -> None:
+    """Up to a mark: one test's name may begin as another's does, and 4 as 40 does."""
+    for place, (test, load) in enumerate([("omni", "4"), ("omni", "40"), ("omni_chunk", "4")]):
+        told = served(max_concurrency=int(load), median_audio_ttfp_ms=600.0 + place)
+        result(kanban, str(place), name_of(test, load), told)
+    bring(store, kanban)
+
+    def shown(*cells: str) -> list[str]:
+        return [table.cell for table in trend(store, cells).tables]
+
+    four, forty = "omni/random@c4-n40", "omni/random@c40-n40"
+    for beginning in ("omni", "omni/", "omni/random", "omni/random@"):
+        assert shown(beginning) == [four, forty]
+    assert shown("omni/random@c4") == shown("omni/random@c4-") == [four]
+    for other in ("omn", "omni_", ""):
+        with pytest.raises(UsageError, match=f"no cell {other!r}"):
+            shown(other)
+    with pytest.raises(UsageError, match="nearest: omni_chunk/random@c4-n40"):
+        shown("omni_")
+
+
+def test_what_is_asked_is_neither_better_nor_worse(store: SeriesStore, kanban: Path) -> None:
+    nights(kanban, [600.0, 660.0])
+    bring(store, kanban)
+    asked = trend(store, [CELL], metric="input_tokens")
+    assert asked.tables[0].neutral
+    assert next(trend_lines(asked)) == f"{CELL}: input_tokens in tokens/req, neither more nor less is better"
+    assert not trend(store, [CELL]).tables[0].neutral
+
+
+def test_a_metric_that_half_the_points_lack(store: SeriesStore, kanban: Path) -> None:
+    nights(kanban, [600.0, 610.0])
+    for place, build in enumerate(("102", "103")):
+        at = f"2026040{3 + place}-190000"
+        result(kanban, build, name_of(at=at), served(date=at, median_audio_rtf=None))
+    bring(store, kanban)
+    (table,) = trend(store, [CELL], metric="audio_rtf").tables
+    assert [r.value for r in table.rows] == [0.25, 0.25, None, None]
+    assert table.lacking == 2
+    assert table.rows[2].marks == ("does not report audio_rtf",)
+    with pytest.raises(UsageError, match=r"no point of omni.* reports tpot; reported: audio_duration"):
+        trend(store, [CELL], metric="tpot")
+    with pytest.raises(UsageError, match="unknown metric 'ttftt'; nearest: ttft"):
+        trend(store, [], metric="ttftt")
+
+
+def test_without_a_cell_a_line_for_each(store: SeriesStore, kanban: Path) -> None:
+    nights(kanban, [600.0, 660.0])
+    result(kanban, "9", "benchmark_results_test_image_20260412-191748.json", [drawn()])
+    bring(store, kanban)
+    document = trend(store, [])
+    assert document.tables == ()
+    assert [(c.cell, c.metric, c.nights, c.value) for c in document.cells] == [
+        ("image_one/512x512_steps20@c1-n10", "latency", 1, 2.5),
+        (CELL, "audio_ttfp", 2, 660.0),
+    ]
+    assert document.unknown_branch == 3
+    with pytest.raises(UsageError, match="no point since 2027"):
+        trend(store, [], since="2027-01-01")
+
+
+def test_an_empty_store_says_what_comes_next(store: SeriesStore) -> None:
+    with pytest.raises(UsageError, match="no points") as caught:
+        trend(store, [])
+    assert caught.value.next_step == "perfbisect track ingest PATH"
+
+
+def test_new_baselines(store: SeriesStore, kanban: Path) -> None:
+    baseline = {"median_audio_ttfp_ms": 700, "H100.median_audio_rtf": 0.2, "audio_throughput": 8.1, "x": 1}
+    nights(kanban, [100.0, 600.0, 610.0, 620.0, 630.0, 640.0, 650.0, 660.0], baseline=baseline)
+    bring(store, kanban)
+    document = rebaseline(store, look(store, TABLE), [CELL])
+    assert (document.first, document.last) == ("2026-04-02", "2026-04-08")
+    rows = {row.name: row for row in document.rows}
+    ttfp = rows["median_audio_ttfp_ms"]
+    assert (ttfp.old, ttfp.mean, ttfp.new, ttfp.n, ttfp.status) == (700, 630, 630, 7, "better")
+    assert ttfp.change == pytest.approx(-0.1)
+    assert rows["audio_throughput"].status == "same"
+    assert (rows["median_audio_rtf"].status, rows["median_audio_rtf"].new) == ("kept", 0.2)
+    assert "not absorbed" in rows["median_audio_rtf"].why
+    assert (rows["x"].status, rows["x"].new, rows["x"].n) == ("too few", 1, 0)
+    earlier = rebaseline(store, look(store, TABLE), [CELL], until="2026-04-03")
+    assert {row.name: row.status for row in earlier.rows}["median_audio_ttfp_ms"] == "too few"
+
+
+def test_a_baseline_in_another_unit_is_told_in_its_own(store: SeriesStore, kanban: Path) -> None:
+    sound = {"mean_audio_duration_ms": 21_000.0, "total_audio_duration_ms": 800_000.0}
+    nights(kanban, [600.0] * 7, baseline={"mean_audio_duration_ms": 20_000}, **sound)
+    bring(store, kanban)
+    (row,) = rebaseline(store, look(store, TABLE)).rows
+    assert (row.old, row.mean) == (20_000, pytest.approx(21_000))
+
+
+def test_without_baselines_the_usual_ones_are_new(store: SeriesStore, kanban: Path) -> None:
+    nights(kanban, [600.0] * 7)
+    bring(store, kanban)
+    rows = {row.name: row for row in rebaseline(store, look(store, TABLE)).rows}
+    assert rows["median_audio_ttfp_ms"].status == "new"
+    assert "median_tpot_ms" not in rows
+
+
+def test_a_mean_begins_at_a_change_of_the_instrument(store: SeriesStore, kanban: Path) -> None:
+    for place in range(7):
+        at = f"202605{15 + place}-190000"
+        result(kanban, str(place), name_of(at=at), served(date=at, baseline={"median_audio_ttfp_ms": 900}))
+    bring(store, kanban)
+    (row,) = rebaseline(store, look(store, TABLE)).rows
+    assert (row.n, row.mean, row.status) == (4, 600, "better")
+    assert row.left_out == ("2026-05-15", "2026-05-16", "2026-05-17")

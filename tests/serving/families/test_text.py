@@ -1,0 +1,121 @@
+"""The server of a text cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfbisect.errors import UsageError
+from perfbisect.model.cell import Cell, apply_variant
+from perfbisect.serving.families import FAMILIES, Endpoint, ServerCommand
+
+ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
+
+
+def cell(**fields: Any) -> Cell:
+    return Cell.model_validate(
+        {"name": "one", "family": "text", "model": "org/m", "num_prompts": 4, **fields}
+    )
+
+
+def server(**fields: Any) -> ServerCommand:
+    return FAMILIES["text"].server(cell(**fields), ENDPOINT)
+
+
+def option(command: ServerCommand, name: str) -> str:
+    return command.args[command.args.index(name) + 1]
+
+
+def test_it_is_started_by_module_on_the_loopback_under_the_attempts_name() -> None:
+    command = server(seed=3)
+    assert command.args[:4] == ("-m", "vllm.entrypoints.cli.main", "serve", "org/m")
+    assert option(command, "--host") == "127.0.0.1"
+    assert option(command, "--port") == "4321"
+    assert option(command, "--served-model-name") == "pb-1a2b"
+    assert option(command, "--seed") == "3"
+    assert not {"--revision", "--tokenizer", "--tokenizer-revision"} & set(command.args)
+
+
+def test_sampling_defaults_are_the_engines_unless_the_cell_says_otherwise() -> None:
+    assert option(server(), "--generation-config") == "vllm"
+    command = server(serve_args={"generation_config": "auto"})
+    assert option(command, "--generation-config") == "auto"
+    assert command.args.count("--generation-config") == 1
+
+
+def test_serve_arguments_arrive() -> None:
+    args = server(
+        serve_args={"enforce_eager": True, "enable_prefix_caching": False, "speculative_config": {"k": 1}}
+    ).args
+    assert "--enforce-eager" in args
+    assert "--no-enable-prefix-caching" in args
+    assert args[args.index("--speculative-config") + 1] == '{"k":1}'
+
+
+def test_a_variants_arguments_and_variables_arrive() -> None:
+    both = cell(
+        serve_args={"enforce-eager": True},
+        env={"A": "1"},
+        variants={"v": {"serve_args": {"enforce-eager": None, "x": 1}, "env": {"B": "2"}}},
+    )
+    command = FAMILIES["text"].server(apply_variant(both, "v"), ENDPOINT)
+    assert "--enforce-eager" not in command.args
+    assert option(command, "--x") == "1"
+    assert (command.env["A"], command.env["B"]) == ("1", "2")
+
+
+def test_a_hubs_revision_is_asked_for() -> None:
+    command = server(revision={"model": "abc"})
+    assert (option(command, "--revision"), option(command, "--tokenizer-revision")) == ("abc", "abc")
+    command = server(revision={"model": "abc", "tokenizer": "def"}, tokenizer="org/t")
+    assert (option(command, "--tokenizer"), option(command, "--tokenizer-revision")) == ("org/t", "def")
+    command = server(revision={"model": "abc"}, tokenizer="org/t")
+    assert "--tokenizer-revision" not in command.args
+
+
+def test_a_local_folder_has_no_revision_and_needs_no_hub() -> None:
+    command = server(model="/m", revision={"model": "sha256:00"})
+    assert "--revision" not in command.args
+    assert command.env["HF_HUB_OFFLINE"] == command.env["TRANSFORMERS_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in server().env
+    assert "HF_HUB_OFFLINE" not in server(model="/m", revision={"model": "sha256:00"}, tokenizer="org/t").env
+
+
+def test_the_environment_is_quiet_local_and_the_cells() -> None:
+    env = server(env={"DO_NOT_TRACK": "0", "OMP_NUM_THREADS": 2}).env
+    assert env["VLLM_NO_USAGE_STATS"] == env["VLLM_SERVER_DEV_MODE"] == "1"
+    assert env["VLLM_HOST_IP"] == "127.0.0.1"
+    assert (env["DO_NOT_TRACK"], env["OMP_NUM_THREADS"]) == ("0", "2")
+
+
+def test_the_first_request_is_a_real_completion() -> None:
+    request = server().first_request
+    assert request.path == "/v1/completions"
+    assert request.body["model"] == "pb-1a2b"
+    assert request.body["max_tokens"] == 4
+    assert request.body["ignore_eos"] is True
+    assert request.must_contain == "usage.completion_tokens"
+
+
+def test_the_prefix_cache_is_emptied_where_the_engine_lets_us() -> None:
+    assert [request.path for request in server().reset_requests] == ["/reset_prefix_cache"]
+    assert server(env={"VLLM_SERVER_DEV_MODE": "0"}).reset_requests == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"deploy_yaml": "d.yaml"}, "deploy_yaml is for families with stages"),
+        ({"stage_overrides": {"0": {"a": 1}}}, "stage_overrides is for families with stages"),
+        ({"serve_args": {"port": 80}}, "cannot set port"),
+        (
+            {"serve_args": ["--served-model-name", "x", "--host", "0.0.0.0"]},
+            "cannot set host, served-model-name",
+        ),
+        ({"serve_args": {"seed": 1}}, "cannot set seed"),
+    ],
+)
+def test_what_it_cannot_serve_is_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        server(**fields)

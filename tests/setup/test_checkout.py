@@ -1,0 +1,104 @@
+"""What a checkout says of a cell, from a small repository made here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cells.lint import Finding, lint
+from perfbisect.changes.git import Repository
+from perfbisect.model.cell import Cell
+from perfbisect.setup.checkout import Checkout, facts_of
+from tests.fakes.gitwriter import HistoryWriter
+
+BENCH = 'DATASETS = {"seed-tts": 1}\nif args.backend == "openai-audio-speech":\n    pass\n'
+SERVE = 'parser.add_argument("--deploy-config")\nclass Args:\n    max_num_seqs: int = 1\n'
+
+
+def cell(**changed: object) -> Cell:
+    fields: dict[str, object] = {
+        "name": "tts",
+        "family": "text",
+        "model": "Qwen/Qwen3-TTS",
+        "backend": "openai-audio-speech",
+        "endpoint": "/v1/audio/speech",
+        "dataset_name": "seed-tts",
+        "num_prompts": 8,
+        "max_concurrency": 1,
+    }
+    return Cell.model_validate(fields | changed)
+
+
+@pytest.fixture(scope="module")
+def commits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, tuple[str, ...]]:
+    writer = HistoryWriter(tmp_path_factory.mktemp("omni") / "repo")
+    writer.commit(
+        "Begin",
+        {
+            "vllm_omni/benchmarks/patch.py": BENCH.encode(),
+            "vllm_omni/benchmarks/broken.py": b"def (:\n",
+            "vllm_omni/serve.py": SERVE.encode(),
+        },
+    )
+    deploy = b"stages:\n- stage_id: 0\nconnectors:\n  extra:\n    zmq_port: 50051\n"
+    writer.commit("Add a deploy YAML", {"vllm_omni/deploy/tts.yaml": deploy})
+    writer.commit("[Bugfix] Reject speech for omni models (#2763)", {"vllm_omni/serve2.py": b"\n"})
+    shas = writer.finish()
+    return Repository.open(writer.path), shas
+
+
+def findings(commits: tuple[Repository, tuple[str, ...]], at: int, served: Cell) -> tuple[Finding, ...]:
+    repository, shas = commits
+    path = served.deploy_yaml.path if served.deploy_yaml and served.deploy_yaml.origin else None
+    return lint(served, facts_of(Checkout(repository, shas[at]), path, served.serve_args))
+
+
+def test_a_cell_that_makes_sense(commits: tuple[Repository, tuple[str, ...]]) -> None:
+    assert findings(commits, 2, cell(serve_args={"max-num-seqs": 4})) == ()
+    assert Checkout(commits[0], commits[1][0]).engine == "vllm_omni"
+
+
+def test_a_data_set_that_the_client_does_not_know(commits: tuple[Repository, tuple[str, ...]]) -> None:
+    (found,) = findings(commits, 0, cell(dataset_name="geneval"))
+    assert (found.level, found.field) == ("error", "dataset_name")
+    assert "'geneval' occurs nowhere in the benchmarks of vllm_omni" in found.message
+
+
+def test_a_deploy_yaml_of_later(commits: tuple[Repository, tuple[str, ...]]) -> None:
+    served = cell(deploy_yaml="vllm_omni/deploy/tts.yaml")
+    (found,) = findings(commits, 0, served)
+    assert (found.level, found.field) == ("error", "deploy_yaml")
+    assert f"it is there since {commits[1][1][:7]} of 2025-01-01" in found.message
+    (port,) = findings(commits, 1, served)
+    assert (port.level, port.message[:27]) == ("warning", "zmq_port is fixed at 50051:")
+    (never,) = findings(commits, 1, cell(deploy_yaml="vllm_omni/deploy/no.yaml"))
+    assert "it never was" in never.message
+
+
+def test_an_endpoint_that_refuses_the_model(commits: tuple[Repository, tuple[str, ...]]) -> None:
+    served = cell(model="Qwen/Qwen3-Omni-30B")
+    assert findings(commits, 1, served) == ()
+    (found,) = findings(commits, 2, served)
+    assert (found.level, found.field) == ("error", "endpoint")
+    assert "since #2763" in found.message
+
+
+def test_an_option_that_the_server_does_not_take(commits: tuple[Repository, tuple[str, ...]]) -> None:
+    (found,) = findings(commits, 0, cell(serve_args={"deploy-config": "x", "max-num-seq": 4}))
+    assert (found.level, found.field) == ("error", "serve_args.max-num-seq")
+
+
+def test_what_is_fetched_while_it_is_measured(commits: tuple[Repository, tuple[str, ...]]) -> None:
+    (found,) = findings(commits, 0, cell(dataset_args={"image-url": "https://example.invalid/a.png"}))
+    assert (found.level, found.field) == ("warning", "image-url")
+
+
+def test_a_checkout_without_benchmarks_says_so(tmp_path: Path) -> None:
+    writer = HistoryWriter(tmp_path / "repo")
+    writer.commit("Begin", {"src/main.py": b"pass\n"})
+    (sha,) = writer.finish()
+    checkout = Checkout(Repository.open(writer.path), sha)
+    (found,) = lint(cell(), facts_of(checkout, None, ()))
+    assert (found.level, checkout.engine) == ("warning", "repo")
+    assert "are not checked" in found.message

@@ -1,0 +1,182 @@
+"""What ``doctor`` tells of a kind of machine: its commands, its devices, who uses them, what chooses them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfbisect.machine.devices import Smi
+from perfbisect.machine.profile import CUDA, Lease, Profile, load_machine, profile_of
+from perfbisect.setup.doctor import Check, device_checks, guarded, look, machine
+from tests.machine import fake_smi
+
+Smis = Callable[[str], Smi]
+
+MACHINE = r"""name: toy
+devices:
+  command: [toy-smi, list]
+  each: '^(?P<index>\d+) (?P<name>\S+)'
+driver: {command: [toy-smi, version], each: 'driver (?P<driver>\S+)'}
+memory: {command: [toy-smi, memory], each: '^(?P<index>\d+): (?P<used>\d+)/(?P<total>\d+)'}
+tenants: {command: [toy-smi, who], each: '^(?P<index>\d+) runs (?P<pid>\d+)'}
+select:
+  variable: TOY_VISIBLE
+  env: {TOY_ORDER: bus}
+lease:
+  command: [toy-queue, '--devices={gpus}', --]
+  lost: [75, -15]
+"""
+ANSWERS = {
+    "list": "0 toy9\n1 toy9\n",
+    "version": "driver 4.2\n",
+    "memory": "0: 10/1000\n1: 20/1000\n",
+    "who": "",
+}
+
+
+@pytest.fixture
+def smi(tmp_path: Path) -> Smis:
+    return lambda name: Smi(fake_smi.install(tmp_path, fake_smi.MACHINES / name))
+
+
+def seen(smi: Smi, mask: str | None = None) -> Check:
+    return look({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, smi, CUDA)
+
+
+def test_eight_devices_one_in_use(smi: Smis) -> None:
+    check = seen(smi("eight"))
+    assert check.state == "warning"
+    assert check.found.startswith("8 x NVIDIA H200, driver 570.133.20; gpu2: 129842 of 143771 MiB in use by ")
+    assert "pid 731022" in check.found and "gpu3" not in check.found
+
+
+def test_mask_leaves_free_devices(smi: Smis) -> None:
+    check = seen(smi("eight"), "0,1")
+    assert check == Check("devices", "good", "2 x NVIDIA H200, driver 570.133.20 (CUDA_VISIBLE_DEVICES=0,1)")
+
+
+def test_mask_that_leaves_nothing(smi: Smis) -> None:
+    check = seen(smi("eight"), "9")
+    assert check.state == "bad" and "CUDA_VISIBLE_DEVICES=9" in check.found
+
+
+def test_container_does_not_say_who(smi: Smis) -> None:
+    check = seen(smi("container"))
+    assert check.state == "warning" and "whom the driver does not name" in check.found
+
+
+def test_hot_device(smi: Smis) -> None:
+    check = seen(smi("throttled"))
+    assert check.state == "warning" and "held back: hardware thermal slowdown" in check.found
+
+
+def test_instances_are_warned_of(smi: Smis) -> None:
+    check = seen(smi("mig"))
+    assert check.state == "warning" and "MIG instance" in check.advice
+    assert "2 x NVIDIA H100 80GB HBM3 MIG 3g.40gb" in check.found
+
+
+def test_broken_driver(smi: Smis) -> None:
+    check = seen(smi("broken"))
+    assert check.state == "bad" and "couldn't communicate with the NVIDIA driver" in check.found
+
+
+class Toy:
+    """A machine whose devices the commands of its file tell of, each an answer that a test may change."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        (folder / "toy.yaml").write_text(MACHINE)
+        patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        for name in ANSWERS:
+            self.says(name, ANSWERS[name])
+        for name in ("toy-smi", "toy-queue"):
+            (folder / name).write_text(f'#!/bin/sh\nexec cat {folder}/"$1"\n')
+            (folder / name).chmod(0o755)
+
+    def says(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    @property
+    def profile(self) -> Profile:
+        return profile_of(load_machine(str(self.folder / "toy.yaml")))
+
+    def checks(self, **shell: str) -> dict[str, Check]:
+        return {name: guarded(name, check) for name, check in device_checks(shell, self.profile)}
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    return Toy(tmp_path, monkeypatch)
+
+
+def test_all_that_a_machine_file_names_is_looked_at(toy: Toy) -> None:
+    found = toy.checks()
+    assert {check.state for check in found.values()} == {"good"}
+    assert {name: check.found for name, check in found.items()} == {
+        "machine": f"toy: {toy.folder}/toy-smi tells of devices",
+        "devices": "2 x toy9, driver 4.2",
+        "select": "TOY_VISIBLE is not set here: all are used; an engine on the first is given "
+        "TOY_ORDER=bus TOY_VISIBLE=0",
+        "driver": "toy-smi version: 4.2",
+        "device memory": "toy-smi memory: 2 found",
+        "tenants": "toy-smi who: 0 found",
+        "lease command": f"{toy.folder}/toy-queue stands before every server "
+        "(toy-queue --devices=1 --); lost: 75, -15",
+    }
+
+
+def test_the_users_mask_is_read_from_the_machines_variable(toy: Toy) -> None:
+    found = toy.checks(TOY_VISIBLE="1", CUDA_VISIBLE_DEVICES="7")
+    assert found["devices"].found == "1 x toy9, driver 4.2 (TOY_VISIBLE=1)"
+    assert found["select"].found.endswith("only these are used; an engine on the first is given "
+                                          "TOY_ORDER=bus TOY_VISIBLE=1")  # fmt: skip
+    none = toy.checks(TOY_VISIBLE="5")
+    assert (none["devices"].state, none["devices"].advice) == ("bad", "unset or mend TOY_VISIBLE")
+    assert none["select"].state == "warning"
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "check", "state", "said", "advice"),
+    [
+        ("list", "nothing", "devices", "bad", "no devices were found", "devices in the machine's file"),
+        ("version", "?", "driver", "warning", "driver.each finds nothing", "mend driver.each"),
+        ("memory", "?", "device memory", "warning", "memory.each finds nothing", "is not judged"),
+        ("memory", "0: 900/1000", "devices", "warning", "900 of 1000 MiB in use", "slots take these last"),
+    ],
+)
+def test_what_a_command_does_not_tell(
+    toy: Toy, name: str, says: str, check: str, state: str, said: str, advice: str
+) -> None:
+    toy.says(name, says)
+    found = toy.checks()[check]
+    assert (found.state, said in found.found, advice in found.advice) == (state, True, True), found
+
+
+def test_commands_that_are_not_there(toy: Toy) -> None:
+    for name in ("toy-smi", "toy-queue"):
+        (toy.folder / name).unlink()
+    found = toy.checks()
+    assert [name for name, check in found.items() if check.state == "bad"] == [
+        *("machine", "devices", "driver", "device memory", "tenants", "lease command"),
+    ]
+    assert found["machine"].found == "toy: no toy-smi on the PATH"
+    assert "mend devices.command in the machine's file" in found["machine"].advice
+    assert "mend memory in the machine's file" in found["device memory"].advice
+    assert "toy-queue" in found["lease command"].found and "lease.command" in found["lease command"].advice
+
+
+def test_nvidia_where_its_command_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = machine(CUDA)
+    assert (found.state, found.found) == ("bad", "cuda: no nvidia-smi on the PATH")
+    assert found.advice.endswith("--machine cpu")
+
+
+def test_a_machine_without_devices_is_asked_for_none() -> None:
+    cpu = Profile("cpu", source="none", lease=Lease((shutil.which("env") or "env",)))
+    assert [name for name, _ in device_checks({}, cpu)] == ["machine", "lease command"]
