@@ -27,7 +27,7 @@ ENSURE = """
 import os, signal, sys
 from pathlib import Path
 from perfbisect.model.change import Change
-from perfbisect.environments.base import tree
+from perfbisect.environments.builders import overlay as tree
 from perfbisect.environments.factory import make_builder
 from perfbisect.changes.git import Repository
 

@@ -310,7 +310,7 @@ def test_run_is_stopped_when_asked(tmp_path: Path) -> None:
 CALLER = """
 import sys, time
 from pathlib import Path
-from perfbisect.system import proc
+from perfbisect.system import processes as proc
 folder = Path(sys.argv[1])
 script = (folder / "script.py").read_text()
 owned = proc.spawn([sys.executable, "-c", script], env={}, cwd=folder, log=folder / "out.log", token="calls")
