@@ -37,7 +37,7 @@ def make(folder: Path, files: int) -> None:
 
 def main(folder: str, state: str) -> int:
     """Ingests the folder and tells what it cost."""
-    from perfbisect.cli.main import run
+    from perfbisect.cli.app import run
 
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         code = run(["track", "ingest", folder, "--state", state])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.main import app
+from perfbisect.cli.app import app
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 _WIDTH = 100

@@ -17,7 +17,7 @@ import click
 import pytest
 import yaml
 
-from perfbisect.cli.main import app
+from perfbisect.cli.app import app
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 GITHUB, BUILDKITE = SCRIPTS / "ci" / "github-nightly.yml", SCRIPTS / "ci" / "buildkite-nightly.yml"

@@ -10,6 +10,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the ``perfbisect`` command. :raises SystemExit: always, with its exit code."""
     # Our matrices are small, and other launches may be measuring: no thread of ours spins on their cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfbisect.cli.main import run
+    from perfbisect.cli.app import run
 
     raise SystemExit(run(arguments))

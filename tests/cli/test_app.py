@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-from perfbisect.cli import main
-from perfbisect.cli.main import run
+from perfbisect.cli import app as main
+from perfbisect.cli.app import run
 from perfbisect.commands.ranges import budget_minutes
 from perfbisect.commands.workspace import place
 from perfbisect.common.durations import parse_minutes
@@ -121,7 +121,7 @@ def test_whatever_goes_wrong_is_told_and_has_its_code(
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys; from perfbisect.cli.main import run; run(['-h']); "
+        "import sys; from perfbisect.cli.app import run; run(['-h']); "
         "print([m for m in ('numpy', 'scipy', 'requests', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -132,7 +132,7 @@ def test_what_only_looks_at_jobs_and_cells_imports_nothing_to_compute_or_to_ask_
     tmp_path: Path,
 ) -> None:
     code = (
-        "import sys; from perfbisect.cli.main import run\n"
+        "import sys; from perfbisect.cli.app import run\n"
         "for typed in ('stop x', 'cells list', 'env list', 'status'):\n"
         "    run([*typed.split(), '--json'])\n"
         "    heavy = {'scipy', 'requests', 'plotly'} | {'numpy' if typed != 'status' else ''}\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfbisect.cells.loading import load_cells
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from tests.changes.repositories import git
 
 FOLDER = "tests/dfx/perf/tests"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from tests.fakes.gitwriter import HistoryWriter
 
 CELL = "family: text\nmodel: acme/tiny\ndataset_name: new-set\nnum_prompts: 8\nmax_concurrency: 1\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from tests.environments.tiny import write_history
 
 CELL = """family: text

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from perfbisect import errors
-from perfbisect.cli.main import app
+from perfbisect.cli.app import app
 from perfbisect.cli.schema import VERBS
 from scripts.gen_cli_docs import TARGET, commands, help_of, text
 

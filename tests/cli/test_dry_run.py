@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from tests.skill.worlds import omni
 
 CELL = "tts_default_voice_high_c"

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfbisect.cli.main import heard, run
+from perfbisect.cli.app import heard, run
 from perfbisect.commands import checks
 from tests.fakes.history import ENGINE, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL

@@ -7,8 +7,8 @@ from typing import Any
 import click
 import pytest
 
+from perfbisect.cli.app import app, run
 from perfbisect.cli.groups import Verbs
-from perfbisect.cli.main import app, run
 
 
 def old_click(self: click.Group, ctx: click.Context, args: list[str]) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cells.settings import load_settings
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from perfbisect.machine import devices
 from tests.fakes import checkouts
 from tests.machine import fake_smi

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.nightly.config import cells_of, load_nightly

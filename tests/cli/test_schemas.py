@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from perfbisect.cli import schema as schemas
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from perfbisect.cli.schema import VERBS
 from scripts.schema_digests import TARGET, current_digests
 

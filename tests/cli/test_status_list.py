@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from perfbisect.compare.run import run as measure
 from perfbisect.jobs.folders import Jobs
 from tests.bisect.test_bisect import NewJob

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from perfbisect.series.store import FILE
 from tests.series.made import name_of, nights, result, served, write
 

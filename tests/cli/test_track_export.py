@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from tests.series.made import nights
 
 CELL = "omni/random@c4-n40"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from tests.fakes.history import ENGINE, make_history
 from tests.jobs.test_kill9 import CELL
 from tests.series.made import name_of, served, write

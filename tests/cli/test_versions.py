@@ -7,7 +7,7 @@ import json
 import pytest
 
 import perfbisect
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from scripts.schema_digests import TARGET
 
 

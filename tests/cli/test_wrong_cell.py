@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from perfbisect.cells.loading import load_cell
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.cell import Cell, difference
 from perfbisect.resources import cells_folder

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from perfbisect.cli.main import run as cli
+from perfbisect.cli.app import run as cli
 from perfbisect.jobs.folders import Job, Jobs
 from tests.cli.test_interrupts import Bench
 from tests.fakes.history import ENGINE, PretendHistory, make_history

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 from pydantic import Field
 
-from perfbisect.cli.main import run as cli
+from perfbisect.cli.app import run as cli
 from perfbisect.commands import kinds
 from perfbisect.commands.session import slots_for
 from perfbisect.commands.wiring import profile_named

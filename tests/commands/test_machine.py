@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from perfbisect.commands.session import refuse_other_parts, slots_for
 from perfbisect.commands.wiring import profile_named, the_machine
 from perfbisect.commands.workspace import place

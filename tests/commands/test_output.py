@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import Field
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from perfbisect.commands import options
 from perfbisect.commands.comparisons import settle_all
 from perfbisect.commands.invocation import Measuring, Working

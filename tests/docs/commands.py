@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.main import app
+from perfbisect.cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from perfbisect.machine import devices
 from tests.cells.importers.test_perf_specs import SPEECH, server
 from tests.docs.commands import ROOT, commands_of, documents, leaf_of

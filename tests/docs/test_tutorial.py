@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from scripts import pretend
 from tests.docs.tutorial import Line, half
 from tests.fakes.gitwriter import run_git

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfbisect.cli.main import run as perfbisect
+from perfbisect.cli.app import run as perfbisect
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import cell_data
 from perfbisect.measure.attempt import to_dict

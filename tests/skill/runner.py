@@ -29,7 +29,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 from tests.skill.forms import SKILL
 
 FOLDER = Path(__file__).parent / "transcripts"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import run
+from perfbisect.cli.app import run
 
 FOLDER = Path(__file__).parent
 
