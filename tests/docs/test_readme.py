@@ -6,11 +6,11 @@ import re
 
 from tests.docs.commands import ROOT
 
-METHOD = (ROOT / "docs" / "method.md").read_text()
+METHOD = (ROOT / "docs" / "method" / "bisection.md").read_text()
 
 
 def measured(world: str) -> tuple[int, int, int]:
-    """Right and wrong in per cent, and minutes, of perfbisect in a world of docs/method.md."""
+    """Right and wrong in per cent, and minutes, of perfbisect in a world of docs/method/bisection.md."""
     row = re.search(
         rf"^\| {re.escape(world)} \| perfbisect \| (\d+) \| (\d+) \| \d+ \| (\d+) \|", METHOD, re.M
     )
