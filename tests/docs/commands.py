@@ -65,6 +65,7 @@ def documents() -> list[Document]:
     skill = ROOT / ".claude" / "skills" / "perf-bisect"
     paths = [
         ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
         *sorted((ROOT / "docs").rglob("*.md")),
         *sorted(skill.rglob("*.md")),
     ]
