@@ -27,5 +27,5 @@ def test_paths_in_documents_exist(page: Document) -> None:
 
 
 def test_paths_are_recognised() -> None:
-    found = PATH.findall("`bisect/decision/`, `jobs/replay.py` (`kinds.py`), `STATE/jobs/`, `perfbisect`, `a/b`")
+    found = PATH.findall("`bisect/decision/`, `jobs/replay.py` (`kinds.py`), `STATE/jobs/`, `a/b`")
     assert found == ["bisect/decision/", "jobs/replay.py", "kinds.py"]
