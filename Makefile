@@ -1,26 +1,29 @@
-# perfbisect: every target sets itself up. Only python3 (>= 3.10, with venv and pip), git and make have to be there.
+# perfbisect. Every target sets itself up in .venv/ and build/; it needs python3 (3.10 or newer, with venv and pip), git and make.
 #
-#   make demo        the real vLLM on CPU: a history with one slow commit, its name, a report   (about 20 minutes)
-#   make demo-fast   the same with a pretend engine                                             (under two minutes)
-#   make demo-releases  real releases of vLLM on CPU, bisected: whatever is found (about an hour)
-#   make demo-compare   comparisons on the real vLLM whose answers are known                     (about an hour)
-#   make demo-track     a store and a site of generated nightlies, what was found beside what was planted (minutes)
-#   make demo-nightly   ten nights of a nightly with what goes wrong in ten nights, planted; what was found   (minutes)
-#   make test        the tests that need no vLLM                                                (minutes)
-#   make test-vllm   the tests with the real vLLM                                               (under 30 minutes)
-#   make test-browser  the dashboard in a real browser, which is installed where it is missing (minutes)
-#   make check       style, types, import contracts, documents
-#   make bench       what perfbisect itself costs, beside its limits             (under a minute)
-#   make docs        write the generated documents again
-#   make lock        choose the newest versions for requirements/*.txt again
-#   make clean       remove build/ and the virtual environment
+#   make setup           create .venv/ with perfbisect and the tools for development
 #
-# SEED=N plants the slow commit elsewhere; ARGS=... goes to pytest.
-# What is downloaded and built stays in .venv/ and build/; pip and uv keep their own caches where they always do.
+#   make demo            find a planted slow commit with the real vLLM on CPU       (15 minutes, 4 GB)
+#   make demo-fast       the same with a pretend engine                             (2 minutes)
+#   make demo-compare    compare commits whose difference is known, real vLLM      (1 hour)
+#   make demo-releases   bisect real releases of vLLM on CPU                        (1 hour)
+#   make demo-track      detect planted changes in generated nightly results        (minutes)
+#   make demo-nightly    run ten nights with planted regressions and failures       (minutes)
+#
+#   make check           lint, types, order of imports, rules of the repository
+#   make test            all tests that need neither vLLM nor a browser             (minutes)
+#   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
+#   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)
+#   make bench           measure the overhead of perfbisect against its limits      (1 minute)
+#
+#   make docs            write the command reference and the digests of JSON schemas
+#   make lock            update requirements/*.txt to the newest versions
+#   make clean           remove build/, dist/ and .venv/
+#
+# SEED=N plants the slow commit of a demo elsewhere; ARGS='...' is passed to pytest or to the script.
 
 PYTHON ?= python3
 VENV := .venv
-# Many tests wait for processes of their own: one worker more than there are processors keeps these at work.
+# One worker more than processors: many tests wait for processes.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(5, len(os.sched_getaffinity(0)) + 1))')
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.perfbisect-stamp
@@ -33,17 +36,17 @@ LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --gene
 
 .PHONY: help
 help:
-	@sed -n 's/^#   make/  make/p' Makefile
+	@sed -n -e 's/^#   make/  make/p' -e 's/^# SEED/  SEED/p' Makefile
 
 setup: $(STAMP)
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@command -v git >/dev/null || { echo "git is missing: install it (Debian, Ubuntu: apt install git)" >&2; exit 1; }
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.10 or newer, or say: make PYTHON=..." >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.10 or newer, or use: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "$$($(PYTHON) --version) is too old: perfbisect needs Python 3.10 or newer; say: make PYTHON=python3.11" >&2; exit 1; }
+	  { echo "$$($(PYTHON) --version) is too old: perfbisect needs Python 3.10 or newer; use: make PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
-	  { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	  { rm -rf $(VENV); echo "$(PYTHON) cannot create virtual environments (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	$(PY) -m pip install -qq --require-hashes -r requirements/dev.txt
 	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
 	@touch $@
@@ -66,7 +69,7 @@ demo-track: $(STAMP)
 demo-nightly: $(STAMP)
 	$(PY) -m scripts.demo_nightly $(ARGS)
 
-# Compiled once: over a hundred times a test starts perfbisect, and PYTHONDONTWRITEBYTECODE may be set.
+# Compile once: the tests start perfbisect over a hundred times, and PYTHONDONTWRITEBYTECODE may be set.
 test: $(STAMP)
 	$(PY) -m compileall -q perfbisect
 	$(PY) -m pytest -m "not vllm and not browser" -n $(WORKERS) --dist worksteal --cov=perfbisect --cov-report=term:skip-covered $(ARGS)

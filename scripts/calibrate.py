@@ -5,7 +5,7 @@
 
 Every world has one step of 10 % (or as said, or none) somewhere in a history of 64 changes, noise of 2 %
 between runs and 1.5 % between launches, and one thing that the model does not know of, or must find out.
-docs/calibration.md reads the tables.
+docs/method/calibration.md reads the tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the help of every verb: ``python -m scripts.gen_cli_docs``."""
+"""Write the command reference to build/docs/cli.md: ``make docs``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import click
 
 from perfbisect.cli.app import app
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
+TARGET = Path(__file__).resolve().parent.parent / "build" / "docs" / "cli.md"
 _WIDTH = 100
 
 
 def commands(
     command: click.Command, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """A command and all below it, in the order of the help."""
+    """Yield a command and its subcommands, sorted by name."""
     yield path, command
     if isinstance(command, click.Group):
         for name in sorted(command.commands):
@@ -25,7 +25,7 @@ def commands(
 
 
 def help_of(command: click.Command, path: tuple[str, ...]) -> str:
-    """What ``-h`` prints, whatever the width of the terminal."""
+    """Return the help text at a fixed width."""
     parent: click.Context | None = None
     for name in path[:-1]:
         parent = click.Context(app, info_name=name, parent=parent)
@@ -35,12 +35,11 @@ def help_of(command: click.Command, path: tuple[str, ...]) -> str:
 
 
 def text() -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     out = [
-        "# The command line",
+        "# Command reference",
         "",
-        "Made from the help of every verb by `python -m scripts.gen_cli_docs`; a test compares.",
-        "What each error and exit code means stands in [errors.md](errors.md).",
+        "The help text of every command. docs/errors.md lists errors and exit codes.",
     ]
     for path, command in commands(app, ("perfbisect",)):
         out += ["", f"## `{' '.join(path)}`", "", "```text", help_of(command, path), "```"]
@@ -48,7 +47,8 @@ def text() -> str:
 
 
 def main() -> int:
-    """Writes the page."""
+    """Write the page."""
+    TARGET.parent.mkdir(parents=True, exist_ok=True)
     TARGET.write_text(text(), encoding="utf-8")
     return 0
 

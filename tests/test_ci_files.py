@@ -19,7 +19,8 @@ import yaml
 
 from perfbisect.cli.app import app
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "scripts"
 GITHUB, BUILDKITE = SCRIPTS / "ci" / "github-nightly.yml", SCRIPTS / "ci" / "buildkite-nightly.yml"
 CRON = SCRIPTS / "nightly.sh"
 
@@ -268,3 +269,16 @@ def test_a_program_that_is_not_there(home: Path) -> None:
     done = night(home, PERFBISECT=str(home / "nothing"))
     assert done.returncode == 5
     assert "set PERFBISECT" in done.stderr
+
+
+def test_hooks_hold_what_make_check_holds() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = makefile[makefile.index("\ncheck:") :].split("\n\n")[0].splitlines()[2:]
+    tools = [line.replace("$(PY) -m ", "").replace("$(VENV)/bin/", "").split()[:2] for line in recipe]
+    (repository,) = document(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local"
+    assert {hook["language"] for hook in repository["hooks"]} == {"system"}
+    entries = [hook["entry"] for hook in repository["hooks"]]
+    assert len(tools) == len(entries) == 5
+    for tool, entry in zip(tools, entries, strict=True):
+        assert all(word in entry for word in tool)

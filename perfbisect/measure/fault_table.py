@@ -1,4 +1,4 @@
-"""The one table of whose a failure is; docs/faults.md shows the same rows.
+"""The one table of whose a failure is; docs/errors.md shows the same rows.
 
 The first row that fits counts, so what names a cause stands before what names a consequence.
 """
@@ -299,7 +299,7 @@ TABLE: tuple[Row, ...] = (
 
 
 def markdown() -> str:
-    """The rows as docs/faults.md shows them."""
+    """The rows as docs/errors.md shows them."""
     head = "| code | what happened | fault | what to do | example |\n|---|---|---|---|---|\n"
     rows = (f"| `{row.code}` | {row.means} | {row.fault} | {row.do} | `{row.example}` |\n" for row in TABLE)
     return head + "".join(rows)

@@ -3,7 +3,7 @@
 Blocks of four fresh launches (A B B A, or B A A B), judged after each: the interval of B / A - 1 is a
 repeated confidence interval (:mod:`perfbisect.stats.sequential`), so its promise holds wherever the
 comparison stops. A launch is one value, a Student-t around its block's level; block levels are free, so
-what drifts between blocks falls on both sides. docs/method.md has the figures.
+what drifts between blocks falls on both sides. docs/method/comparison.md has the figures.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from perfbisect.cli.app import app
+from scripts import gen_cli_docs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -51,16 +52,30 @@ class Command:
         return f"{self.file}:{self.line}"
 
 
-def documents() -> list[Path]:
-    """The documents for users: the README, docs/ and the skill."""
+@dataclass(frozen=True)
+class Document:
+    """A page for users and its name in the repository."""
+
+    name: str
+    text: str
+
+
+def documents() -> list[Document]:
+    """README, CONTRIBUTING, docs/, the skill, and the generated command reference."""
     skill = ROOT / ".claude" / "skills" / "perf-bisect"
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(skill.rglob("*.md"))]
+    paths = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted(skill.rglob("*.md")),
+    ]
+    written = [Document(path.relative_to(ROOT).as_posix(), path.read_text()) for path in paths]
+    return [*written, Document("cli.md", gen_cli_docs.text())]
 
 
-def commands_of(path: Path) -> list[Command]:
-    """What one document shows: lines of its blocks, and spans of code in its text."""
-    file = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
-    return [*in_text(path.read_text(), file)]
+def commands_of(document: Document) -> list[Command]:
+    """Commands in the code blocks and code spans of a document."""
+    return [*in_text(document.text, document.name)]
 
 
 def in_text(text: str, file: str) -> Iterator[Command]:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.docs.commands import ROOT, Command, commands_of, documents, in_text, targets, wrong_with
+from tests.docs.commands import Command, Document, commands_of, documents, in_text, targets, wrong_with
 
 DOCUMENTS = documents()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_the_command_line_takes_what_a_document_types(path: Path) -> None:
-    found = [command for command in commands_of(path) if command.program == "perfbisect"]
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_the_command_line_takes_what_a_document_types(document: Document) -> None:
+    found = [command for command in commands_of(document) if command.program == "perfbisect"]
     wrong = {f"{command.place}: {command.text}": wrong_with(command) for command in found}
     assert {text: why for text, why in wrong.items() if why} == {}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_make_can_do_what_a_document_asks_of_it(path: Path) -> None:
-    asked = [command for command in commands_of(path) if command.program == "make"]
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_make_can_do_what_a_document_asks_of_it(document: Document) -> None:
+    asked = [command for command in commands_of(document) if command.program == "make"]
     unknown = [
         f"{command.place}: {command.text}"
         for command in asked
@@ -31,10 +29,10 @@ def test_make_can_do_what_a_document_asks_of_it(path: Path) -> None:
 
 
 def test_there_are_commands_to_look_at() -> None:
-    counts = {path.relative_to(ROOT).as_posix(): len(commands_of(path)) for path in DOCUMENTS}
+    counts = {document.name: len(commands_of(document)) for document in DOCUMENTS}
     assert counts["README.md"] >= 8
-    assert counts["docs/cli.md"] >= 30
-    assert counts["docs/sessions.md"] >= 4
+    assert counts["cli.md"] >= 30
+    assert sum(counts.values()) >= 300
 
 
 TEXT = """Say `perfbisect bisect --find

@@ -1,4 +1,4 @@
-"""What the README says of itself in numbers stands in the page that it names."""
+"""Every measured figure in README stands in the page or recording that it comes from."""
 
 from __future__ import annotations
 
@@ -6,28 +6,48 @@ import re
 
 from tests.docs.commands import ROOT
 
-METHOD = (ROOT / "docs" / "method.md").read_text()
+README = (ROOT / "README.md").read_text()
+BISECTION = (ROOT / "docs" / "method" / "bisection.md").read_text()
+DEMO = (ROOT / "tests" / "docs" / "recorded" / "make_demo.txt").read_text()
 
 
 def measured(world: str) -> tuple[int, int, int]:
-    """Right and wrong in per cent, and minutes, of perfbisect in a world of docs/method.md."""
+    """Return right and wrong in per cent, and GPU minutes, of perfbisect in a simulated world."""
     row = re.search(
-        rf"^\| {re.escape(world)} \| perfbisect \| (\d+) \| (\d+) \| \d+ \| (\d+) \|", METHOD, re.M
+        rf"^\| {re.escape(world)} \| perfbisect \| (\d+) \| (\d+) \| \d+ \| (\d+) \|", BISECTION, re.M
     )
     assert row is not None, world
     right, wrong, minutes = map(int, row.groups())
     return right, wrong, minutes
 
 
-def test_the_table_of_tools_has_our_numbers_as_they_were_measured() -> None:
-    readme = (ROOT / "README.md").read_text()
-    row = re.search(r"^\| \*\*perfbisect\*\* \|.*$", readme, re.M)
-    assert row is not None
-    told = [cell.strip() for cell in row[0].strip("|").split("|")][2:]
-    wanted = ["{} / {}, {} min".format(*measured(f"N{n} d{d} s3 t1.5")) for n, d in ((32, 10), (128, 5))]
-    _, blamed, minutes = measured("N64 no change s1 t1.5")
-    assert told == [*wanted, f"{blamed} %, {minutes} min"]
+def cited(task: str) -> str:
+    row = re.search(rf"^\| {re.escape(task)}[^|]*\| (.+) \|$", README, re.M)
+    assert row is not None, task
+    return row[1]
 
 
-def test_it_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 170
+def test_results_of_bisections_are_those_measured() -> None:
+    for task, world in (
+        ("32 commits, a step of 10 %", "N32 d10 s3 t1.5"),
+        ("128 commits, a step of 5 %", "N128 d5 s3 t1.5"),
+    ):
+        right, wrong, minutes = measured(world)
+        assert cited(task) == f"right {right} %, wrong {wrong} %, {minutes} GPU minutes"
+    right, _, minutes = measured("N64 no change s1 t1.5")
+    assert cited("64 commits, no change") == f"no commit blamed in {right} %, {minutes} GPU minutes"
+
+
+def test_demo_figures_are_recorded() -> None:
+    pattern = r"[+-]?\d+\.\d %(?= longer| to|\))|\d+ launches in \d+\.\d min|\b[0-9a-f]{12}\b"
+    section = README[README.index("![") : README.index("## What it does")]
+    figures = [figure.replace("launches in", "launches,") for figure in re.findall(pattern, section)]
+    recording = DEMO.replace('"launches": 11,\n "minutes": 10.04', "11 launches, 10.0 min")
+    assert len(figures) >= 5
+    assert [figure for figure in figures if figure not in recording] == []
+
+
+def test_readme_is_short() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 120
+    assert [line for line in lines if len(line) > 120] == []

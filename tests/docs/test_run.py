@@ -20,7 +20,7 @@ import pytest
 from perfbisect.cli.app import run
 from perfbisect.machine import devices
 from tests.cells.importers.test_perf_specs import SPEECH, server
-from tests.docs.commands import ROOT, commands_of, documents, leaf_of
+from tests.docs.commands import ROOT, Document, commands_of, documents, leaf_of
 from tests.docs.ways import WAYS, way_of
 from tests.environments.wheel_index import Index, serving
 from tests.fakes import checkouts
@@ -34,8 +34,8 @@ FIT = {0, 3, 4}
 FIT_OF = {"doctor": {5}, "cells lint": {2}}
 """... and of some: the machine of the tests may be unfit, their checkout has not all that a cell names."""
 
-DOCUMENTS = [path for path in documents() if path.name not in ("sessions.md", "tutorial.md")]
-"""A session is what was printed; the tutorial has a test of its own."""
+DOCUMENTS = [document for document in documents() if document.name != "docs/tutorial.md"]
+"""The tutorial has a test of its own."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,10 @@ def typed(words: tuple[str, ...], world: World) -> tuple[int, str]:
     return code, told.getvalue()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_what_a_document_types_does_what_it_says(path: Path, world: World) -> None:
-    blocks = [command for command in commands_of(path) if command.fenced and command.program == "perfbisect"]
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_what_a_document_types_does_what_it_says(document: Document, world: World) -> None:
+    shown = [command for command in commands_of(document) if command.fenced]
+    blocks = [command for command in shown if command.program == "perfbisect"]
     tried = [(command, " ".join(leaf_of(command.words)[0])) for command in blocks]
     unknown = {verb for _, verb in tried if verb and verb not in WAYS}
     assert unknown == set(), "ways.py does not say how commands of these verbs are tried"

@@ -62,6 +62,7 @@ ELSEWHERE: dict[str, str] = {
     "--releases": "asks the registry, but for --versions: test_tutorial.py gives them",
     "--detach": "leaves a process: tests/commands/test_detach.py ends it",
     ".buildkite/": "files of vLLM: tests/cells/importers/test_vllm_ci.py has their form",
+    "pretend": "the cell of scripts/pretend.py: test_tutorial.py types it",
     "CLAIM.yaml": "a file of the user's: verify is tried with the shipped claims",
     "weights.yaml": "a file that track suspects writes",
 }

@@ -154,5 +154,5 @@ def test_every_failure_has_a_row() -> None:
 
 
 def test_page_shows_the_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
-    assert fault_table.markdown() in page, "docs/faults.md: put fault_table.markdown() there again"
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
+    assert fault_table.markdown() in page, "docs/errors.md: put fault_table.markdown() there again"

@@ -49,7 +49,7 @@ _DOUBT = 1.5
 
 SAFETY = 0.09
 """p of an evidence E is SAFETY / E. Markov's inequality alone gives 1 / E; that far fewer series without a
-change reach E is counted in docs/detection.md."""
+change reach E is counted in docs/method/detection.md."""
 
 
 @dataclass(frozen=True)

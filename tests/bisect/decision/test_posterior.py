@@ -1,4 +1,4 @@
-"""The posterior against an integration written from docs/method.md alone, and what must not change it."""
+"""The posterior against an integration written from docs/method/bisection.md alone, and what must not change it."""
 
 from __future__ import annotations
 
