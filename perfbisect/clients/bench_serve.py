@@ -43,7 +43,7 @@ NO_USAGE = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 """vLLM reports to nobody that it was run."""
 
 
-def taken(cell: Cell, ours: Iterable[str] = _OURS) -> None:
+def check_reserved_options(cell: Cell, ours: Iterable[str] = _OURS) -> None:
     """:raises UsageError: a client or dataset argument that is not the cell's to set."""
     extra = {**cell.dataset_args, **cell.client.args}
     found = [name for name in ours if name in extra]
@@ -55,7 +55,7 @@ def taken(cell: Cell, ours: Iterable[str] = _OURS) -> None:
         )
 
 
-def command(
+def bench_command(
     package: str,
     cell: Cell,
     endpoint: Endpoint,
@@ -71,7 +71,7 @@ def command(
     :param differing: options that one of the two clients has its own way of setting.
     :raises UsageError: a client or dataset argument that is not the cell's to set.
     """
-    taken(cell)
+    check_reserved_options(cell)
     own: dict[str, object] = {
         "backend": cell.backend,
         "base-url": endpoint.base_url,
@@ -103,7 +103,7 @@ def command(
     )
 
 
-def listed(percentile_metrics: Sequence[str], percentiles: Sequence[float]) -> dict[str, object]:
+def reporting_options(percentile_metrics: Sequence[str], percentiles: Sequence[float]) -> dict[str, object]:
     """The options that say what is to be reported."""
     return {
         "percentile-metrics": ",".join(percentile_metrics),
@@ -111,7 +111,7 @@ def listed(percentile_metrics: Sequence[str], percentiles: Sequence[float]) -> d
     }
 
 
-def environment(cell: Cell, usage: Mapping[str, str]) -> dict[str, str]:
+def client_environment(cell: Cell, usage: Mapping[str, str]) -> dict[str, str]:
     """Loopback past every proxy; offline where all that is needed is on this machine; the cell's own."""
     env = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost", **usage}
     if cell.needs_no_hub:

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from perfbisect.clients.bench_serve import environment, taken
+from perfbisect.clients.bench_serve import check_reserved_options, client_environment
 from perfbisect.clients.omni_bench import STAGE_STATISTICS, stages
-from perfbisect.clients.result_fields import count, number, unfinished
+from perfbisect.clients.result_fields import count, incomplete_warnings, number
 from perfbisect.common.arguments import option_tokens
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.attempt import RunResult, key
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import STAGE, MetricRef
 from perfbisect.serving.families import Endpoint
-from perfbisect.serving.families.staged import BACKENDS, endpoint_of
+from perfbisect.serving.families.staged import BACKENDS, diffusion_endpoint
 
 __all__ = ["STAGE_STATISTICS", "parse"]
 
@@ -77,7 +77,7 @@ def parse(
         # A distance of nothing is the reference's very image; memory or time of nothing was not told.
         if more > 0 or (more == 0 and name.startswith("image_distance")):
             values[name] = float(more)
-    warnings = unfinished(cell.num_prompts, completed, failed, ["the client keeps no errors"])
+    warnings = incomplete_warnings(cell.num_prompts, completed, failed, ["the client keeps no errors"])
     return RunResult(
         index=index,
         seed=seed,
@@ -144,7 +144,7 @@ class DiffusionBench:
 
         :raises UsageError: an argument that is not the cell's to set, a task that the script has not.
         """
-        taken(cell, _OURS)
+        check_reserved_options(cell, _OURS)
         if cell.task not in _TASKS:
             raise UsageError(
                 f"cell {cell.name}: task {cell.task!r} is none of {', '.join(_TASKS)}", field="task"
@@ -154,7 +154,7 @@ class DiffusionBench:
                 f"cell {cell.name}: diffusion_bench takes no extra_body: sizes and steps are dataset_args",
                 field="extra_body",
             )
-        path = endpoint_of(cell)
+        path = diffusion_endpoint(cell)
         own: dict[str, object] = {
             "backend": _ALIASES.get(path),
             "endpoint": path,
@@ -176,7 +176,7 @@ class DiffusionBench:
 
     def env(self, cell: Cell) -> dict[str, str]:
         """See :func:`perfbisect.clients.bench_serve.environment`."""
-        return environment(cell, {})
+        return client_environment(cell, {})
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002
         """None: the script imports little."""

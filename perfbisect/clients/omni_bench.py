@@ -9,7 +9,15 @@ from pathlib import PurePath
 from typing import Any
 
 from perfbisect.clients import bench_serve, result_fields
-from perfbisect.clients.result_fields import CELL, SEED, count, first, is_ours, number, unfinished
+from perfbisect.clients.result_fields import (
+    CELL,
+    SEED,
+    check_identity,
+    count,
+    first_error,
+    incomplete_warnings,
+    number,
+)
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
@@ -37,7 +45,7 @@ _NO_SOUND = 0.02
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExpectedResult:
     """What a result must hold: ``keys``, and ``optional`` where the server tells it.
 
     ``speech``: answers are nothing but sound; ``sound``: they have some; ``silent``: the percentile that
@@ -54,7 +62,7 @@ class Asked:
 def parse(
     cell: Cell,
     document: Mapping[str, Any],
-    asked: Asked,
+    asked: ExpectedResult,
     *,
     index: int,
     seed: int,
@@ -68,18 +76,18 @@ def parse(
         raise ClientError(
             "the result is a form full of zeros, which the harness writes where the benchmark left none"
         )
-    is_ours(cell, document, {SEED: str(seed), CELL: cell.digest}, expected)
+    check_identity(cell, document, {SEED: str(seed), CELL: cell.digest}, expected)
     completed, failed = count(document, "completed"), count(document, "failed")
     errors = [str(error) for error in document.get("errors") or () if error]
     if completed == 0:
         raise ClientError(
-            f"none of {cell.num_prompts} requests completed ({failed} failed): {first(errors)}",
-            output=first(errors),
+            f"none of {cell.num_prompts} requests completed ({failed} failed): {first_error(errors)}",
+            output=first_error(errors),
         )
     if len(errors) > failed:
         raise ClientError(
-            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first(errors)}",
-            output=first(errors),
+            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first_error(errors)}",
+            output=first_error(errors),
         )
     duration = number(document, "duration")
     if duration <= 0:
@@ -90,7 +98,7 @@ def parse(
     values = _values(document, asked, completed=completed, failed=failed)
     tokens = count(document, "total_output_tokens")
     warnings = [
-        *unfinished(cell.num_prompts, completed, failed, errors),
+        *incomplete_warnings(cell.num_prompts, completed, failed, errors),
         *_silent(document, asked, values),
         *_short(cell, completed, tokens),
     ]
@@ -113,7 +121,9 @@ def parse(
     )
 
 
-def _values(document: Mapping[str, Any], asked: Asked, *, completed: int, failed: int) -> dict[str, float]:
+def _values(
+    document: Mapping[str, Any], asked: ExpectedResult, *, completed: int, failed: int
+) -> dict[str, float]:
     known = {"failed": failed / (completed + failed)}
     known["input_tokens"] = count(document, "total_input_tokens") / completed
     known["output_tokens"] = count(document, "total_output_tokens") / completed
@@ -184,7 +194,7 @@ def _sound(document: Mapping[str, Any], duration: float) -> float:
     return total
 
 
-def _silent(document: Mapping[str, Any], asked: Asked, values: Mapping[str, float]) -> list[str]:
+def _silent(document: Mapping[str, Any], asked: ExpectedResult, values: Mapping[str, float]) -> list[str]:
     median = values.get("audio_duration:median")
     shortest = _told(document, f"audio_duration:p{asked.silent:g}")
     if median is None or shortest is None or shortest > _NO_SOUND * median:
@@ -271,15 +281,15 @@ class OmniBench:
             "omni": True,
             "extra-body": _extra_body(cell) or None,
             "ready-check-timeout-sec": 60,
-            **bench_serve.listed(_asked(cell), _percentiles(cell)),
+            **bench_serve.reporting_options(_asked(cell), _percentiles(cell)),
         }
-        return bench_serve.command(
+        return bench_serve.bench_command(
             self.package, cell, endpoint, seed=seed, result=result, metadata=metadata, differing=differing
         )
 
     def env(self, cell: Cell) -> dict[str, str]:
         """See :func:`perfbisect.clients.bench_serve.environment`."""
-        return bench_serve.environment(cell, bench_serve.NO_USAGE)
+        return bench_serve.client_environment(cell, bench_serve.NO_USAGE)
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002
         """None: its modules change those of vLLM as they are imported, in an order that is its own."""
@@ -290,7 +300,7 @@ class OmniBench:
 
         :raises UsageError: a backend that is not known.
         """
-        backend = backend_of(cell)
+        backend = look_up_backend(cell)
         statistics = ["median", "mean", *(f"p{percentile:g}" for percentile in cell.metric_percentiles)]
         asked = _asked(cell)
         names = [name for name in asked if name not in _TEXT or backend.text]
@@ -313,7 +323,7 @@ class OmniBench:
 
     def may_report(self, cell: Cell) -> tuple[str, ...]:
         """Keys that a result has where the server reports its stages: of images and videos, and memory."""
-        backend = backend_of(cell)
+        backend = look_up_backend(cell)
         keys = ["peak_memory_mb:median", "peak_memory_mb:mean"] if backend.image or backend.video else []
         keys += ["denoise_step_latency:mean"] if backend.image else []
         if backend.video:
@@ -327,7 +337,7 @@ class OmniBench:
         if metric.name.startswith(STAGE) and metric.statistic in STAGE_STATISTICS:
             return
         reported = (*self.metrics(cell), *self.may_report(cell))
-        result_fields.check_reported(self.name, cell, metric, reported)
+        result_fields.check_metric_reported(self.name, cell, metric, reported)
 
     def parse(
         self,
@@ -339,17 +349,17 @@ class OmniBench:
         expected: Mapping[str, object] | None = None,
     ) -> RunResult:
         """A result document -> a run; see :mod:`perfbisect.clients.omni_bench`."""
-        asked = Asked(
+        asked = ExpectedResult(
             keys=self.metrics(cell),
             optional=self.may_report(cell),
-            speech=backend_of(cell).endpoint == SPEECH,
+            speech=look_up_backend(cell).endpoint == SPEECH,
             sound="audio_duration" in _asked(cell),
             silent=SILENT,
         )
         return parse(cell, document, asked, index=index, seed=seed, expected=expected or {})
 
 
-def backend_of(cell: Cell) -> Backend:
+def look_up_backend(cell: Cell) -> Backend:
     """:raises UsageError: the cell's backend is not known, or is none of its endpoint."""
     found = BACKENDS.get(cell.backend)
     if found is None:
@@ -372,7 +382,7 @@ def _asked(cell: Cell) -> tuple[str, ...]:
     Of speech always those of sound (its TTFT was its TTFP until #3674, and is gone since); of a chat with
     sound its duration, by which the others are judged; of all the latency of the whole request.
     """
-    backend = backend_of(cell)
+    backend = look_up_backend(cell)
     names = [name for name in cell.percentile_metrics if name in _TEXT and backend.text]
     if backend.sound and (not backend.text or audible(cell)):
         asked = [name for name in cell.percentile_metrics if name.startswith("audio_")]
@@ -386,7 +396,7 @@ def _percentiles(cell: Cell) -> tuple[float, ...]:
 
 def _extra_body(cell: Cell) -> dict[str, object]:
     """The cell's own; of speech raw sound in any case. :raises UsageError: it asks for another form."""
-    if backend_of(cell).endpoint != SPEECH:
+    if look_up_backend(cell).endpoint != SPEECH:
         return dict(cell.extra_body)
     for name, value in {**RAW_SOUND, "stream": True}.items():
         if cell.extra_body.get(name, value) != value:

@@ -10,7 +10,15 @@ from pathlib import PurePath
 from typing import Any
 
 from perfbisect.clients import bench_serve, result_fields
-from perfbisect.clients.result_fields import CELL, SEED, count, first, is_ours, number, unfinished
+from perfbisect.clients.result_fields import (
+    CELL,
+    SEED,
+    check_identity,
+    count,
+    first_error,
+    incomplete_warnings,
+    number,
+)
 from perfbisect.errors import ClientError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
@@ -46,18 +54,19 @@ def parse(
 
     :raises ClientError: a gate was touched: the message says which and with what value.
     """
-    is_ours(cell, document, {SEED: str(seed), CELL: cell.digest}, expected)
+    check_identity(cell, document, {SEED: str(seed), CELL: cell.digest}, expected)
     completed, failed = count(document, "completed"), count(document, "failed")
     asked, tokens = cell.num_prompts, count(document, "total_output_tokens")
     errors = [str(error) for error in document.get("errors") or () if error]
     if completed == 0:
         raise ClientError(
-            f"none of {asked} requests completed ({failed} failed): {first(errors)}", output=first(errors)
+            f"none of {asked} requests completed ({failed} failed): {first_error(errors)}",
+            output=first_error(errors),
         )
     if len(errors) > failed:
         raise ClientError(
-            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first(errors)}",
-            output=first(errors),
+            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first_error(errors)}",
+            output=first_error(errors),
         )
     if tokens == 0:
         raise ClientError(f"{completed} requests completed but not one output token came back")
@@ -70,7 +79,7 @@ def parse(
     for name in ("ttft", "e2el"):
         _agrees(name, values.get(f"{name}:median"), details.get(name, ()))
     warnings = [
-        *unfinished(asked, completed, failed, errors),
+        *incomplete_warnings(asked, completed, failed, errors),
         *_short(cell, document, completed, tokens),
         *(
             f"{guard} is a guard but was not reported"
@@ -245,15 +254,15 @@ class VllmBench:
         differing = {
             "extra-body": dict(cell.extra_body) or None,
             "ready-check-timeout-sec": 30,
-            **bench_serve.listed(cell.percentile_metrics, cell.metric_percentiles),
+            **bench_serve.reporting_options(cell.percentile_metrics, cell.metric_percentiles),
         }
-        return bench_serve.command(
+        return bench_serve.bench_command(
             self.package, cell, endpoint, seed=seed, result=result, metadata=metadata, differing=differing
         )
 
     def env(self, cell: Cell) -> dict[str, str]:
         """See :func:`perfbisect.clients.bench_serve.environment`."""
-        return bench_serve.environment(cell, bench_serve.NO_USAGE)
+        return bench_serve.client_environment(cell, bench_serve.NO_USAGE)
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:
         """What ``vllm bench serve`` imports before it reads arguments; none where it is a Rust program."""
@@ -274,13 +283,13 @@ class VllmBench:
         keys += ["request_goodput"] if "goodput" in cell.client.args else []
         keys += ["failed", "output_tokens", "input_tokens"]
         keys += ["e2el_per_token"] if "e2el" in cell.percentile_metrics else []
-        if speculates(cell):
+        if uses_speculative_decoding(cell):
             keys += ["spec_decode_acceptance_rate", "spec_decode_acceptance_length"]
         return tuple(keys)
 
     def check_metric(self, cell: Cell, metric: MetricRef) -> None:
         """:raises UsageError: a result of this cell will not report the metric; names those that it will."""
-        result_fields.check_reported(self.name, cell, metric, self.metrics(cell))
+        result_fields.check_metric_reported(self.name, cell, metric, self.metrics(cell))
 
     def parse(
         self,
@@ -295,7 +304,7 @@ class VllmBench:
         return parse(cell, document, keys=self.metrics(cell), index=index, seed=seed, expected=expected or {})
 
 
-def speculates(cell: Cell) -> bool:
+def uses_speculative_decoding(cell: Cell) -> bool:
     """True if the server, in some variant, decodes speculatively: then the client reports acceptance."""
     options = [cell.serve_args, *(variant.serve_args for variant in cell.variants.values())]
     return any(name.startswith(("speculative-config", "spec-")) for names in options for name in names)
