@@ -296,7 +296,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "the client failed, and the server still answers",
         "client",
         _MEND,
-        "none of 40 requests completed; run-1.json is not JSON",
+        "0 of 40 requests completed; run-1.json is not JSON",
         event="client",
     ),
 )
