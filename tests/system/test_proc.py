@@ -313,7 +313,8 @@ from pathlib import Path
 from perfbisect.system import processes
 folder = Path(sys.argv[1])
 script = (folder / "script.py").read_text()
-owned = processes.spawn([sys.executable, "-c", script], env={}, cwd=folder, log=folder / "out.log", token="calls")
+command = [sys.executable, "-c", script]
+owned = processes.spawn(command, env={}, cwd=folder, log=folder / "out.log", token="calls")
 try:
     print("owned", owned.pid, owned.created, flush=True)
     time.sleep(60)
