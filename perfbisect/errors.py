@@ -53,7 +53,7 @@ FaultCode = Literal[
     "client_hung",
     "client_failed",
 ]
-"""What went wrong in an attempt; ``executors.fault_table`` says whose fault each is."""
+"""What went wrong in an attempt; ``measure.faults`` says whose fault each is."""
 
 EXIT_OK = 0
 EXIT_OURS = 1

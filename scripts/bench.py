@@ -42,9 +42,8 @@ from perfbisect.jobs.runner import Tools
 from perfbisect.jobs.settings import Setting
 from perfbisect.measure.attempt import to_dict
 from perfbisect.measure.local import LocalExecutor
-from perfbisect.model.attempt import Attempt, Provenance, RunResult
+from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult
 from perfbisect.model.change import Change, History
-from perfbisect.model.costs import Costs
 from perfbisect.system.processes import stop_leftovers
 from scripts import bench_ingest
 from tests.fakes.history import ENGINE

@@ -43,7 +43,7 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
     Plan,
     Wait,
 )
-from perfbisect.model.costs import Costs  # noqa: E402
+from perfbisect.model.attempt import Costs  # noqa: E402
 
 SETS = (0.5, 0.8, 0.95)
 

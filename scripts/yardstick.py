@@ -39,7 +39,7 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
     Plan,
     Skipped,
 )
-from perfbisect.model.costs import Costs  # noqa: E402
+from perfbisect.model.attempt import Costs  # noqa: E402
 from scripts.comparison import Comparison  # noqa: E402
 from scripts.detection import change_sets, detect_indices  # noqa: E402
 

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from perfbisect.bisect.decision import decide
 from perfbisect.jobs.plans import JobPlan
 from perfbisect.jobs.settings import Data
+from perfbisect.model.attempt import Costs
 from perfbisect.model.change import Change
-from perfbisect.model.costs import Costs
 
 
 class Position(Data):

@@ -14,9 +14,9 @@ from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.plans import cell_data
 from perfbisect.jobs.settings import Setting
+from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change, History
-from perfbisect.model.costs import Costs
 from perfbisect.model.metric import MetricRef
 
 Weigh = Callable[[Sequence[Position]], tuple[float, ...]]

@@ -39,7 +39,7 @@ _NESTED = ("runtime", "engine_args")
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedStage:
     """The devices that a stage names, as they are written; their numbers count within what the engine sees.
 
     ``replicas`` of the stage have ``each`` devices. ``field``, ``file``, ``line``: where it is said; no file
@@ -110,7 +110,7 @@ def read_deploy(text: str, file: Path) -> Located | None:
         return None
 
 
-def pinned(deploy: DeployYaml | None) -> tuple[Located, ...]:
+def pinned_documents(deploy: DeployYaml | None) -> tuple[Located, ...]:
     """The deploy YAML that a cell brings with it, where it was read."""
     if deploy is None or deploy.text is None:
         return ()
@@ -119,7 +119,7 @@ def pinned(deploy: DeployYaml | None) -> tuple[Located, ...]:
     return () if document is None else (document,)
 
 
-def inherited(path: str, read: Callable[[str], str | None]) -> tuple[Located, ...]:
+def inherited_documents(path: str, read: Callable[[str], str | None]) -> tuple[Located, ...]:
     """A deploy YAML after those that it inherits from (``base_config``), as far as ``read`` has them."""
     found: list[Located] = []
     seen: set[str] = set()
@@ -139,7 +139,7 @@ def inherited(path: str, read: Callable[[str], str | None]) -> tuple[Located, ..
 
 def placed(
     documents: Sequence[Located], overrides: Mapping[str, object], platform: str | None = None
-) -> tuple[Placed, ...]:
+) -> tuple[PlacedStage, ...]:
     """What each stage says in the end; stages that name no devices are left out.
 
     ``documents``: a deploy YAML after those it inherits from; ``platform``: the section of it that holds on
@@ -198,13 +198,13 @@ def _final(stage: _Stage) -> _Stage:
     return found
 
 
-def _placed(name: str, stage: _Stage) -> Placed:
+def _placed(name: str, stage: _Stage) -> PlacedStage:
     said = stage["devices"]
     each = 1
     for degree in _DEGREES:
         each *= _count(stage.get(degree))
     file = said.document.file if said.document else ""
-    return Placed(
+    return PlacedStage(
         stage=name,
         devices=said.value,
         replicas=_count(stage.get("num_replicas")),
@@ -227,7 +227,7 @@ def _stages_mapping(value: object) -> Mapping[object, object]:
 _STAGES = ("stages", "stage_args")
 
 
-def changed(text: str, update: object, delete: object) -> str:
+def apply_edits(text: str, update: object, delete: object) -> str:
     """The deploy YAML with the changes made, written out again.
 
     :raises ValueError: the text is no mapping, or a change is none or names what is not there.
@@ -250,7 +250,7 @@ def changed(text: str, update: object, delete: object) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
-def check(text: str) -> None:
+def check_mapping(text: str) -> None:
     """:raises ValueError: the text is no deploy YAML: no YAML, or no mapping."""
     _loaded(text)
 

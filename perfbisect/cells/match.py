@@ -23,14 +23,14 @@ _END = re.compile(r"#|\d*>")
 
 
 @dataclass(frozen=True)
-class Command:
+class EngineCommand:
     """A command of vLLM: its verb and the arguments behind it."""
 
     verb: Literal["bench", "server"]
     words: tuple[str, ...]
 
 
-def commands(text: str) -> tuple[Command, ...]:
+def parse_commands(text: str) -> tuple[EngineCommand, ...]:
     """Return the commands of ``vllm serve`` and ``vllm bench serve``, which stand on lines of their own.
 
     Raises:
@@ -60,16 +60,16 @@ def _simple_commands(line: str) -> Iterable[list[str]]:
     yield words
 
 
-def _command(words: Sequence[str]) -> Command | None:
+def _command(words: Sequence[str]) -> EngineCommand | None:
     for index, word in enumerate(words):
         if word != "serve" or index == 0:
             continue
         arguments = words[index + 1 :]
         end = next((i for i, argument in enumerate(arguments) if _END.match(argument)), len(arguments))
         if words[index - 1] == "bench":
-            return Command("bench", tuple(arguments[:end]))
+            return EngineCommand("bench", tuple(arguments[:end]))
         if _PROGRAM.fullmatch(words[index - 1]):
-            return Command("server", tuple(arguments[:end]))
+            return EngineCommand("server", tuple(arguments[:end]))
     return None
 
 
@@ -185,7 +185,7 @@ def of_command(text: str) -> Sighting:
         UsageError: there is no such command, or one that cannot be read.
     """
     try:
-        found = commands(text)
+        found = parse_commands(text)
         bench = next((command.words for command in found if command.verb == "bench"), None)
         server = next((command.words for command in found if command.verb == "server"), None)
         if bench is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from perfbisect.common.globs import glob_pattern
+from perfbisect.common.text import glob_pattern
 from perfbisect.common.yaml_source import Located, Place, load
 from perfbisect.errors import LocatedError
 from perfbisect.model.commit_details import Ranking

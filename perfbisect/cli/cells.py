@@ -180,7 +180,7 @@ def import_verb(
       perfbisect cells import .buildkite/performance-benchmarks/tests/serving-tests.json -o cells --at v0.14.0
     """
     from perfbisect.cells.importers import read_specification
-    from perfbisect.cells.importers.base import on_disk
+    from perfbisect.cells.importers.base import read_file
     from perfbisect.cells.loading import load_cells, write_cell
     from perfbisect.commands.documents import CellsImportDocument, ImportedFileDocument
     from perfbisect.commands.output import emit
@@ -188,7 +188,7 @@ def import_verb(
     from perfbisect.common.text import line
 
     repository = place(repo=repo).needed_repository() if at else None
-    sources = [_at(repository, at, spec) if repository and at else on_disk(spec) for spec in specs]
+    sources = [_at(repository, at, spec) if repository and at else read_file(spec) for spec in specs]
     read = [(spec, read_specification(source)) for spec, source in zip(specs, sources, strict=True)]
     _apart(read)
     output.mkdir(parents=True, exist_ok=True)

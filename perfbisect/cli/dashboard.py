@@ -54,7 +54,7 @@ def build(
     from perfbisect.cli.schema import DashboardDocument
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
-    from perfbisect.common.moments import stamp
+    from perfbisect.common.durations import stamp
     from perfbisect.dashboard.build import build as write
     from perfbisect.dashboard.collect import bisections, site
     from perfbisect.errors import UsageError

@@ -334,7 +334,7 @@ def schema(verb: tuple[str, ...], as_json: bool) -> int:
     """
     import json
 
-    from perfbisect.cells.schema import cell_schema
+    from perfbisect.cells.loading import cell_schema
     from perfbisect.common.suggest import hint
     from perfbisect.errors import UsageError
 

@@ -488,7 +488,7 @@ def detect(
     """
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
-    from perfbisect.common.moments import stamp
+    from perfbisect.common.durations import stamp
     from perfbisect.series.detect import detect as judge
     from perfbisect.series.render import detect_lines
     from perfbisect.series.store import SeriesStore

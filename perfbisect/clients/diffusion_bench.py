@@ -8,84 +8,22 @@ are given here, and of the two the one that the script knows is passed on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from perfbisect.clients.bench_serve import environment, taken
-from perfbisect.clients.omni_bench import STAGE_STATISTICS, stages
-from perfbisect.clients.result_fields import count, number, unfinished
+from perfbisect.clients.bench_serve import BenchClient, check_reserved_options
+from perfbisect.clients.omni_bench import stages
+from perfbisect.clients.result_fields import count, incomplete_warnings, number
 from perfbisect.common.arguments import option_tokens
 from perfbisect.errors import ClientError, UsageError
-from perfbisect.model.attempt import RunResult, key
+from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
-from perfbisect.model.metric import STAGE, MetricRef
 from perfbisect.serving.families import Endpoint
-from perfbisect.serving.families.staged import BACKENDS, endpoint_of
-
-__all__ = ["STAGE_STATISTICS", "parse"]
+from perfbisect.serving.families.staged import BACKENDS, diffusion_endpoint
 
 _SAME = 1e-9
 """``latency_median`` and ``latency_p50`` are one number told twice."""
-
-
-def parse(
-    cell: Cell,
-    document: Mapping[str, Any],
-    *,
-    keys: Sequence[str],
-    optional: Sequence[str],
-    index: int,
-    seed: int,
-    model: str | None,
-) -> RunResult:
-    """The run; ``model``: the name that the document must be of, where it is known.
-
-    :raises ClientError: a gate was touched: the message says which and with what value.
-    """
-    told = document["result"] if isinstance(document.get("result"), Mapping) else document
-    if model is not None and told.get("model") != model:
-        raise ClientError(f"the result is of another run: model is {told.get('model')!r}, expected {model!r}")
-    completed, failed = count(told, "completed_requests"), count(told, "failed_requests")
-    if completed == 0:
-        raise ClientError(
-            f"none of {cell.num_prompts} requests completed ({failed} failed); the client keeps no errors"
-        )
-    duration = number(told, "duration")
-    if duration <= 0:
-        raise ClientError(f"duration is {told['duration']} s")
-    values = {"failed": failed / (completed + failed)}
-    missing = [name for name in map(_name, keys) if name not in told and name != "failed"]
-    if missing:
-        raise ClientError(f"the result has no {', '.join(missing)}")
-    for name in keys:
-        if name in values:
-            continue
-        value = number(told, _name(name))
-        if value <= 0:
-            raise ClientError(f"{_name(name)} is {value:g}: no measurement")
-        values[name] = value
-    if abs(values["latency:median"] - values["latency:p50"]) > _SAME * values["latency:p50"]:
-        raise ClientError(
-            f"the result contradicts itself: latency_median is {values['latency:median']:g}, latency_p50 "
-            f"{values['latency:p50']:g}"
-        )
-    for name in optional:
-        more = told.get(_name(name))
-        if not isinstance(more, (int, float)) or not math.isfinite(more):
-            continue
-        # A distance of nothing is the reference's very image; memory or time of nothing was not told.
-        if more > 0 or (more == 0 and name.startswith("image_distance")):
-            values[name] = float(more)
-    warnings = unfinished(cell.num_prompts, completed, failed, ["the client keeps no errors"])
-    return RunResult(
-        index=index,
-        seed=seed,
-        values={**values, **stages(told)},
-        warnings=tuple(warnings),
-        seconds=duration,
-        facts={"completed": completed, "failed": failed, "task": told.get("task")},
-    )
 
 
 def _name(key: str) -> str:
@@ -124,12 +62,14 @@ _TASKS = ("t2i", "i2i", "ti2i", "t2v", "i2v", "ti2v")
 _ALIASES = {path: name for name, path in BACKENDS.items()}
 
 
-class DiffusionBench:
-    """See :class:`perfbisect.clients.Client`."""
+class DiffusionBench(BenchClient):
+    """vLLM-Omni's diffusion benchmark script."""
 
     name = "diffusion_bench"
     package = "vllm_omni"
     sources: tuple[str, ...] = ("../benchmarks/diffusion",)
+    usage: Mapping[str, str] = {}
+    reports_stages = True
 
     def command(
         self,
@@ -144,7 +84,7 @@ class DiffusionBench:
 
         :raises UsageError: an argument that is not the cell's to set, a task that the script has not.
         """
-        taken(cell, _OURS)
+        check_reserved_options(cell, _OURS)
         if cell.task not in _TASKS:
             raise UsageError(
                 f"cell {cell.name}: task {cell.task!r} is none of {', '.join(_TASKS)}", field="task"
@@ -154,7 +94,7 @@ class DiffusionBench:
                 f"cell {cell.name}: diffusion_bench takes no extra_body: sizes and steps are dataset_args",
                 field="extra_body",
             )
-        path = endpoint_of(cell)
+        path = diffusion_endpoint(cell)
         own: dict[str, object] = {
             "backend": _ALIASES.get(path),
             "endpoint": path,
@@ -174,14 +114,6 @@ class DiffusionBench:
         options = {**own, **cell.dataset_args, **cell.client.args}
         return ("-c", STARTER, *option_tokens(options, negatable=False))
 
-    def env(self, cell: Cell) -> dict[str, str]:
-        """See :func:`perfbisect.clients.bench_serve.environment`."""
-        return environment(cell, {})
-
-    def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002
-        """None: the script imports little."""
-        return ()
-
     def metrics(self, cell: Cell) -> tuple[str, ...]:  # noqa: ARG002
         """Keys that a result reports."""
         return (*(f"latency:{part}" for part in _STATISTICS), "throughput_qps", "failed")
@@ -193,17 +125,6 @@ class DiffusionBench:
             *("image_distance:median", "image_distance:mean"),
         )
 
-    def check_metric(self, cell: Cell, metric: MetricRef) -> None:
-        """:raises UsageError: a result of this cell will not report the metric; names those that it will."""
-        if metric.name.startswith(STAGE) and metric.statistic in STAGE_STATISTICS:
-            return
-        reported = (*self.metrics(cell), *self.may_report(cell))
-        if key(metric) not in reported:
-            raise UsageError(
-                f"client {self.name} does not report {key(metric)} for cell {cell.name}; "
-                f"it reports: {', '.join(reported)}, and {STAGE}NAME of the pipeline's profiler"
-            )
-
     def parse(
         self,
         cell: Cell,
@@ -213,12 +134,54 @@ class DiffusionBench:
         seed: int,
         expected: Mapping[str, object] | None = None,
     ) -> RunResult:
-        """A result document -> a run; see :mod:`perfbisect.clients.diffusion_bench`."""
+        """See :meth:`perfbisect.clients.Client.parse`."""
         model = (expected or {}).get("model_id")
-        return parse(
-            cell, document, keys=self.metrics(cell), optional=self.may_report(cell),
-            index=index, seed=seed, model=None if model is None else str(model),
-        )  # fmt: skip
+        result = document["result"] if isinstance(document.get("result"), Mapping) else document
+        if model is not None and result.get("model") != model:
+            raise ClientError(
+                f"the result is of another run: model is {result.get('model')!r}, expected {model!r}"
+            )
+        keys, optional = self.metrics(cell), self.may_report(cell)
+        completed, failed = count(result, "completed_requests"), count(result, "failed_requests")
+        if completed == 0:
+            raise ClientError(
+                f"0 of {cell.num_prompts} requests completed ({failed} failed); the client records no errors"
+            )
+        duration = number(result, "duration")
+        if duration <= 0:
+            raise ClientError(f"duration is {result['duration']} s")
+        values = {"failed": failed / (completed + failed)}
+        missing = [name for name in map(_name, keys) if name not in result and name != "failed"]
+        if missing:
+            raise ClientError(f"the result has no {', '.join(missing)}")
+        for name in keys:
+            if name in values:
+                continue
+            value = number(result, _name(name))
+            if value <= 0:
+                raise ClientError(f"{_name(name)} is {value:g}: no measurement")
+            values[name] = value
+        if abs(values["latency:median"] - values["latency:p50"]) > _SAME * values["latency:p50"]:
+            raise ClientError(
+                f"the result contradicts itself: latency_median is {values['latency:median']:g}, latency_p50 "
+                f"{values['latency:p50']:g}"
+            )
+        for name in optional:
+            more = result.get(_name(name))
+            if not isinstance(more, (int, float)) or not math.isfinite(more):
+                continue
+            # A distance of nothing is the reference's very image; memory or time of nothing was not reported.
+            if more > 0 or (more == 0 and name.startswith("image_distance")):
+                values[name] = float(more)
+        warnings = incomplete_warnings(cell.num_prompts, completed, failed, ["the client records no errors"])
+        return RunResult(
+            index=index,
+            seed=seed,
+            values={**values, **stages(result)},
+            warnings=tuple(warnings),
+            seconds=duration,
+            facts={"completed": completed, "failed": failed, "task": result.get("task")},
+        )
 
 
 CLIENT = DiffusionBench()

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
-from perfbisect.clients import bench_serve, result_fields
-from perfbisect.clients.result_fields import CELL, SEED, count, first, is_ours, number, unfinished
+from perfbisect.clients.bench_serve import (
+    STAGE_STATISTICS,
+    BenchClient,
+    Totals,
+    read_totals,
+    reporting_options,
+)
+from perfbisect.clients.result_fields import count, incomplete_warnings, number
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
-from perfbisect.model.metric import STAGE, MetricRef, per_unit
-from perfbisect.serving.families import Endpoint
+from perfbisect.model.metric import STAGE, per_unit
 from perfbisect.serving.families.probes import CHAT, EDITS, IMAGES, SPEECH, VIDEOS, audible
-
-STAGE_STATISTICS = {"mean": "mean", "median": "p50", "p99": "p99"}
-"""What is told of a stage: the statistic, and what the client calls it."""
 
 _SUFFIX = {
     "audio_rtf": "",
@@ -34,184 +35,6 @@ _AGREE = 0.02
 
 _NO_SOUND = 0.02
 """Share of the median duration under which a request has brought no sound."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a result must hold: ``keys``, and ``optional`` where the server tells it.
-
-    ``speech``: answers are nothing but sound; ``sound``: they have some; ``silent``: the percentile that
-    shows the shortest of them.
-    """
-
-    keys: Sequence[str]
-    optional: Sequence[str] = ()
-    speech: bool = False
-    sound: bool = False
-    silent: float = 0.01
-
-
-def parse(
-    cell: Cell,
-    document: Mapping[str, Any],
-    asked: Asked,
-    *,
-    index: int,
-    seed: int,
-    expected: Mapping[str, object],
-) -> RunResult:
-    """The run; ``expected`` are top-level values that the document must hold.
-
-    :raises ClientError: a gate was touched: the message says which and with what value.
-    """
-    if not document.get("date") and not document.get("num_prompts"):
-        raise ClientError(
-            "the result is a form full of zeros, which the harness writes where the benchmark left none"
-        )
-    is_ours(cell, document, {SEED: str(seed), CELL: cell.digest}, expected)
-    completed, failed = count(document, "completed"), count(document, "failed")
-    errors = [str(error) for error in document.get("errors") or () if error]
-    if completed == 0:
-        raise ClientError(
-            f"none of {cell.num_prompts} requests completed ({failed} failed): {first(errors)}",
-            output=first(errors),
-        )
-    if len(errors) > failed:
-        raise ClientError(
-            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first(errors)}",
-            output=first(errors),
-        )
-    duration = number(document, "duration")
-    if duration <= 0:
-        raise ClientError(f"duration is {document['duration']} s")
-    sound = _sound(document, duration) if asked.sound or asked.speech else 0.0
-    if asked.sound and sound <= 0:
-        raise ClientError(f"{completed} requests completed and brought not one second of sound")
-    values = _values(document, asked, completed=completed, failed=failed)
-    tokens = count(document, "total_output_tokens")
-    warnings = [
-        *unfinished(cell.num_prompts, completed, failed, errors),
-        *_silent(document, asked, values),
-        *_short(cell, completed, tokens),
-    ]
-    return RunResult(
-        index=index,
-        seed=seed,
-        values={**values, **stages(document)},
-        warnings=tuple(warnings),
-        seconds=duration,
-        facts={
-            "completed": completed,
-            "failed": failed,
-            "input_tokens": count(document, "total_input_tokens"),
-            "output_tokens": tokens,
-            "audio_seconds": sound,
-            "max_concurrent_requests": document.get("max_concurrent_requests"),
-            "date": document.get("date"),
-            "errors": errors[:3],
-        },
-    )
-
-
-def _values(document: Mapping[str, Any], asked: Asked, *, completed: int, failed: int) -> dict[str, float]:
-    known = {"failed": failed / (completed + failed)}
-    known["input_tokens"] = count(document, "total_input_tokens") / completed
-    known["output_tokens"] = count(document, "total_output_tokens") / completed
-    if "images" in asked.keys:
-        known["images"] = count(document, "total_images") / completed
-        known["image_pixels"] = number(document, "average_pixels_per_image")
-    derived = {key for key in asked.keys if "_per_" in key}
-    values: dict[str, float] = {}
-    missing = []
-    for key in asked.keys:
-        if key in derived:
-            continue
-        if key in known:
-            value: float | None = known[key]
-        elif key.startswith(("tpot", "itl")) and known["output_tokens"] <= 1:
-            continue  # One token a request has no time between tokens.
-        else:
-            value = _told(document, key)
-        if value is None:
-            missing.append(_names(key)[0])
-            continue
-        may_be_zero = key in known or key.startswith("audio_underrun") or key == "request_goodput"
-        if value < 0 or (value == 0 and not may_be_zero):
-            raise ClientError(f"{_names(key)[0]} is {value:g}: no measurement")
-        values[key] = value
-    if missing:
-        raise ClientError(f"the result has no {', '.join(missing)}")
-    for key in asked.optional:
-        told = _told(document, key)
-        if told is not None and math.isfinite(told) and told > 0:
-            values[key] = told
-    return {**values, **{key: value for key, value in per_unit(values).items() if key in derived}}
-
-
-def _names(key: str) -> tuple[str, ...]:
-    """``audio_ttfp:median`` -> ``median_audio_ttfp_ms``: the names that the client has or had for it."""
-    name, _, statistic = key.partition(":")
-    if not statistic:
-        return (name,)
-    full = f"{statistic}_{name}{_SUFFIX.get(name, '_ms')}"
-    return (full, full.removesuffix("_s") + "_ms") if full.endswith("_s") else (full,)
-
-
-def _told(document: Mapping[str, Any], key: str) -> float | None:
-    """The number under the first of its names that is there, in the unit of the metric table."""
-    for place, name in enumerate(_names(key)):
-        if name in document:
-            return number(document, name) / (1000.0 if place else 1.0)
-    return None
-
-
-def _sound(document: Mapping[str, Any], duration: float) -> float:
-    """Seconds of sound in all; the unit is checked against the throughput, which follows from it.
-
-    :raises ClientError: total and throughput contradict each other.
-    """
-    if "total_audio_duration_s" in document:
-        total = number(document, "total_audio_duration_s")
-    elif "total_audio_duration_ms" in document:
-        total = number(document, "total_audio_duration_ms") / 1000.0
-    else:
-        raise ClientError("the result has no total_audio_duration_s")
-    told = number(document, "audio_throughput") * duration
-    if abs(told - total) > _AGREE * max(told, total):
-        raise ClientError(
-            f"the result contradicts itself: {total:g} s of sound, and by its audio_throughput {told:g} s"
-        )
-    return total
-
-
-def _silent(document: Mapping[str, Any], asked: Asked, values: Mapping[str, float]) -> list[str]:
-    median = values.get("audio_duration:median")
-    shortest = _told(document, f"audio_duration:p{asked.silent:g}")
-    if median is None or shortest is None or shortest > _NO_SOUND * median:
-        return []
-    return [
-        f"a request at least brought no sound: the shortest has {shortest:.2f} s, the median {median:.2f} s"
-    ]
-
-
-def _short(cell: Cell, completed: int, tokens: int) -> list[str]:
-    asked = cell.dataset_args.get("random-output-len")
-    ranged = cell.dataset_args.get("random-range-ratio")
-    if not cell.ignore_eos or not isinstance(asked, int) or ranged or tokens >= asked * completed:
-        return []
-    return [f"outputs shorter than asked: {tokens / completed:.1f} tokens a request of {asked}"]
-
-
-def stages(document: Mapping[str, Any]) -> dict[str, float]:
-    """What the engine's own profiler told of its parts, where it is on."""
-    found: dict[str, float] = {}
-    for statistic, theirs in STAGE_STATISTICS.items():
-        told = document.get(f"stage_durations_{theirs}")
-        for stage, value in told.items() if isinstance(told, Mapping) else ():
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if is_number and math.isfinite(value) and value > 0:
-                found[f"{STAGE}{stage}:{statistic}"] = float(value)
-    return found
 
 
 SILENT = 0.01
@@ -250,49 +73,139 @@ BACKENDS = {
 """Sound of a chat is there where the cell asks for it. Those over WebSocket are not measured here."""
 
 
-class OmniBench:
-    """See :class:`perfbisect.clients.Client`."""
+def _values(
+    document: Mapping[str, Any], keys: Sequence[str], optional: Sequence[str], totals: Totals
+) -> dict[str, float]:
+    completed, failed = totals.completed, totals.failed
+    known = {"failed": failed / (completed + failed)}
+    known["input_tokens"] = count(document, "total_input_tokens") / completed
+    known["output_tokens"] = count(document, "total_output_tokens") / completed
+    if "images" in keys:
+        known["images"] = count(document, "total_images") / completed
+        known["image_pixels"] = number(document, "average_pixels_per_image")
+    derived = {key for key in keys if "_per_" in key}
+    values: dict[str, float] = {}
+    missing = []
+    for key in keys:
+        if key in derived:
+            continue
+        if key in known:
+            value: float | None = known[key]
+        elif key.startswith(("tpot", "itl")) and known["output_tokens"] <= 1:
+            continue  # One token a request has no time between tokens.
+        else:
+            value = _reported(document, key)
+        if value is None:
+            missing.append(_names(key)[0])
+            continue
+        may_be_zero = key in known or key.startswith("audio_underrun") or key == "request_goodput"
+        if value < 0 or (value == 0 and not may_be_zero):
+            raise ClientError(f"{_names(key)[0]} is {value:g}: no measurement")
+        values[key] = value
+    if missing:
+        raise ClientError(f"the result has no {', '.join(missing)}")
+    for key in optional:
+        value = _reported(document, key)
+        if value is not None and math.isfinite(value) and value > 0:
+            values[key] = value
+    return {**values, **{key: value for key, value in per_unit(values).items() if key in derived}}
+
+
+def _names(key: str) -> tuple[str, ...]:
+    """``audio_ttfp:median`` -> ``median_audio_ttfp_ms``: the names that the client has or had for it."""
+    name, _, statistic = key.partition(":")
+    if not statistic:
+        return (name,)
+    full = f"{statistic}_{name}{_SUFFIX.get(name, '_ms')}"
+    return (full, full.removesuffix("_s") + "_ms") if full.endswith("_s") else (full,)
+
+
+def _reported(document: Mapping[str, Any], key: str) -> float | None:
+    """The number under the first of its names that is there, in the unit of the metric table."""
+    for place, name in enumerate(_names(key)):
+        if name in document:
+            return number(document, name) / (1000.0 if place else 1.0)
+    return None
+
+
+def _sound(document: Mapping[str, Any], duration: float) -> float:
+    """Seconds of sound in all; the unit is checked against the throughput, which follows from it.
+
+    :raises ClientError: total and throughput contradict each other.
+    """
+    if "total_audio_duration_s" in document:
+        total = number(document, "total_audio_duration_s")
+    elif "total_audio_duration_ms" in document:
+        total = number(document, "total_audio_duration_ms") / 1000.0
+    else:
+        raise ClientError("the result has no total_audio_duration_s")
+    implied = number(document, "audio_throughput") * duration
+    if abs(implied - total) > _AGREE * max(implied, total):
+        raise ClientError(
+            f"the result contradicts itself: {total:g} s of sound, but audio_throughput implies {implied:g} s"
+        )
+    return total
+
+
+def _silent(document: Mapping[str, Any], values: Mapping[str, float]) -> list[str]:
+    median = values.get("audio_duration:median")
+    shortest = _reported(document, f"audio_duration:p{SILENT:g}")
+    if median is None or shortest is None or shortest > _NO_SOUND * median:
+        return []
+    return [
+        f"a request at least brought no sound: the shortest has {shortest:.2f} s, the median {median:.2f} s"
+    ]
+
+
+def _short(cell: Cell, completed: int, tokens: int) -> list[str]:
+    asked = cell.dataset_args.get("random-output-len")
+    ranged = cell.dataset_args.get("random-range-ratio")
+    if not cell.ignore_eos or not isinstance(asked, int) or ranged or tokens >= asked * completed:
+        return []
+    return [f"outputs shorter than asked: {tokens / completed:.1f} tokens a request of {asked}"]
+
+
+def stages(document: Mapping[str, Any]) -> dict[str, float]:
+    """What the engine's own profiler told of its parts, where it is on."""
+    found: dict[str, float] = {}
+    for statistic, suffix in STAGE_STATISTICS.items():
+        reported = document.get(f"stage_durations_{suffix}")
+        for stage, value in reported.items() if isinstance(reported, Mapping) else ():
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if is_number and math.isfinite(value) and value > 0:
+                found[f"{STAGE}{stage}:{statistic}"] = float(value)
+    return found
+
+
+class OmniBench(BenchClient):
+    """``vllm bench serve --omni``.
+
+    Sampling is the deploy YAML's unless the cell sets it: greedy speech does not end. Nothing is preloaded:
+    its modules patch those of vLLM in the order of their import.
+    """
 
     name = "omni_bench"
     package = "vllm_omni"
     sources: tuple[str, ...] = ("benchmarks", "entrypoints/cli/benchmark", "metrics/definitions.py")
+    reports_stages = True
 
-    def command(
-        self, cell: Cell, endpoint: Endpoint, *, seed: int, result: PurePath, metadata: Mapping[str, str]
-    ) -> tuple[str, ...]:
-        """Arguments after the interpreter. Seed and digest are stamped on the result as metadata.
-
-        Sampling is the deploy YAML's, but for what the cell sets: greedy speech does not end.
-
-        :raises UsageError: an argument that is not the cell's to set, a backend that is not known, one that
-            does not fit the endpoint, or an answer that the client cannot count.
-        """
-        differing = {
+    def options(self, cell: Cell) -> dict[str, object]:
+        """See :class:`BenchClient`. :raises UsageError: the backend or the response format does not fit."""
+        return {
             "omni": True,
             "extra-body": _extra_body(cell) or None,
             "ready-check-timeout-sec": 60,
-            **bench_serve.listed(_asked(cell), _percentiles(cell)),
+            **reporting_options(_percentile_metrics(cell), _percentiles(cell)),
         }
-        return bench_serve.command(
-            self.package, cell, endpoint, seed=seed, result=result, metadata=metadata, differing=differing
-        )
-
-    def env(self, cell: Cell) -> dict[str, str]:
-        """See :func:`perfbisect.clients.bench_serve.environment`."""
-        return bench_serve.environment(cell, bench_serve.NO_USAGE)
-
-    def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002
-        """None: its modules change those of vLLM as they are imported, in an order that is its own."""
-        return ()
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
         """Keys that a result of this cell reports; standard deviations are never among them.
 
         :raises UsageError: a backend that is not known.
         """
-        backend = backend_of(cell)
+        backend = look_up_backend(cell)
         statistics = ["median", "mean", *(f"p{percentile:g}" for percentile in cell.metric_percentiles)]
-        asked = _asked(cell)
+        asked = _percentile_metrics(cell)
         names = [name for name in asked if name not in _TEXT or backend.text]
         keys = [f"{name}:{part}" for name in names for part in statistics]
         keys += ["request_throughput", "failed"]
@@ -313,7 +226,7 @@ class OmniBench:
 
     def may_report(self, cell: Cell) -> tuple[str, ...]:
         """Keys that a result has where the server reports its stages: of images and videos, and memory."""
-        backend = backend_of(cell)
+        backend = look_up_backend(cell)
         keys = ["peak_memory_mb:median", "peak_memory_mb:mean"] if backend.image or backend.video else []
         keys += ["denoise_step_latency:mean"] if backend.image else []
         if backend.video:
@@ -321,13 +234,6 @@ class OmniBench:
                 f"{name}:{part}" for name in ("video_generation", "video_rtf") for part in ("median", "mean")
             ]
         return tuple(keys)
-
-    def check_metric(self, cell: Cell, metric: MetricRef) -> None:
-        """:raises UsageError: a result of this cell will not report the metric; names those that it will."""
-        if metric.name.startswith(STAGE) and metric.statistic in STAGE_STATISTICS:
-            return
-        reported = (*self.metrics(cell), *self.may_report(cell))
-        result_fields.check_reported(self.name, cell, metric, reported)
 
     def parse(
         self,
@@ -338,18 +244,32 @@ class OmniBench:
         seed: int,
         expected: Mapping[str, object] | None = None,
     ) -> RunResult:
-        """A result document -> a run; see :mod:`perfbisect.clients.omni_bench`."""
-        asked = Asked(
-            keys=self.metrics(cell),
-            optional=self.may_report(cell),
-            speech=backend_of(cell).endpoint == SPEECH,
-            sound="audio_duration" in _asked(cell),
-            silent=SILENT,
+        """See :meth:`perfbisect.clients.Client.parse`."""
+        if not document.get("date") and not document.get("num_prompts"):
+            raise ClientError("the result is the zero-filled form that the harness writes after a failed run")
+        totals = read_totals(cell, document, seed, expected or {})
+        has_sound = "audio_duration" in _percentile_metrics(cell)
+        is_speech = look_up_backend(cell).endpoint == SPEECH
+        sound = _sound(document, totals.duration) if has_sound or is_speech else 0.0
+        if has_sound and sound <= 0:
+            raise ClientError(f"{totals.completed} requests completed without one second of sound")
+        values = _values(document, self.metrics(cell), self.may_report(cell), totals)
+        warnings = [
+            *incomplete_warnings(cell.num_prompts, totals.completed, totals.failed, totals.errors),
+            *_silent(document, values),
+            *_short(cell, totals.completed, count(document, "total_output_tokens")),
+        ]
+        return RunResult(
+            index=index,
+            seed=seed,
+            values={**values, **stages(document)},
+            warnings=tuple(warnings),
+            seconds=totals.duration,
+            facts={**totals.facts(document), "audio_seconds": sound},
         )
-        return parse(cell, document, asked, index=index, seed=seed, expected=expected or {})
 
 
-def backend_of(cell: Cell) -> Backend:
+def look_up_backend(cell: Cell) -> Backend:
     """:raises UsageError: the cell's backend is not known, or is none of its endpoint."""
     found = BACKENDS.get(cell.backend)
     if found is None:
@@ -366,13 +286,13 @@ def backend_of(cell: Cell) -> Backend:
     return found
 
 
-def _asked(cell: Cell) -> tuple[str, ...]:
+def _percentile_metrics(cell: Cell) -> tuple[str, ...]:
     """The percentile metrics that the client is asked for.
 
     Of speech always those of sound (its TTFT was its TTFP until #3674, and is gone since); of a chat with
     sound its duration, by which the others are judged; of all the latency of the whole request.
     """
-    backend = backend_of(cell)
+    backend = look_up_backend(cell)
     names = [name for name in cell.percentile_metrics if name in _TEXT and backend.text]
     if backend.sound and (not backend.text or audible(cell)):
         asked = [name for name in cell.percentile_metrics if name.startswith("audio_")]
@@ -381,12 +301,12 @@ def _asked(cell: Cell) -> tuple[str, ...]:
 
 
 def _percentiles(cell: Cell) -> tuple[float, ...]:
-    return (*((SILENT,) if "audio_duration" in _asked(cell) else ()), *cell.metric_percentiles)
+    return (*((SILENT,) if "audio_duration" in _percentile_metrics(cell) else ()), *cell.metric_percentiles)
 
 
 def _extra_body(cell: Cell) -> dict[str, object]:
     """The cell's own; of speech raw sound in any case. :raises UsageError: it asks for another form."""
-    if backend_of(cell).endpoint != SPEECH:
+    if look_up_backend(cell).endpoint != SPEECH:
         return dict(cell.extra_body)
     for name, value in {**RAW_SOUND, "stream": True}.items():
         if cell.extra_body.get(name, value) != value:

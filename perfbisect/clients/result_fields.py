@@ -17,7 +17,7 @@ CELL = "perfbisect_cell"
 """Metadata keys with which a client's command stamps its result."""
 
 
-def is_ours(
+def check_identity(
     cell: Cell, document: Mapping[str, Any], stamps: Mapping[str, object], expected: Mapping[str, object]
 ) -> None:
     """The document must hold ``expected``, and, where it says them, the cell's load and ``stamps``.
@@ -41,7 +41,7 @@ def is_ours(
             )
 
 
-def check_reported(client: str, cell: Cell, metric: MetricRef, reported: Sequence[str]) -> None:
+def check_metric_reported(client: str, cell: Cell, metric: MetricRef, reported: Sequence[str]) -> None:
     """:raises UsageError: a result of the cell does not report the metric; names those that it does."""
     if key(metric) in reported:
         return
@@ -77,17 +77,17 @@ def count(document: Mapping[str, Any], name: str) -> int:
     return int(value)
 
 
-def unfinished(asked: int, completed: int, failed: int, errors: Sequence[str]) -> list[str]:
+def incomplete_warnings(asked: int, completed: int, failed: int, errors: Sequence[str]) -> list[str]:
     """Warnings of a run that did not do all that was asked: requests that failed, or were not sent."""
     warnings = []
     if failed:
-        warnings.append(f"{failed} of {completed + failed} requests failed: {first(errors)}")
+        warnings.append(f"{failed} of {completed + failed} requests failed: {first_error(errors)}")
     if completed + failed != asked:
         warnings.append(f"{completed + failed} requests were sent where {asked} were asked for")
     return warnings
 
 
-def first(errors: Sequence[str]) -> str:
+def first_error(errors: Sequence[str]) -> str:
     """The last line of the first error."""
     if not errors:
         return "no error was recorded"

@@ -24,12 +24,12 @@ _PATIENCE = 5.0
 _GRACE = 2.0
 
 
-class NoHostError(ClientError):
+class HostUnavailableError(ClientError):
     """The client cannot be run from a host in this environment; it runs as a plain command."""
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportCosts:
     """What the host's imports took: wall seconds beside the server's start, and of CPU time."""
 
     seconds: float
@@ -45,7 +45,7 @@ class ClientHost:
     channel: socket.socket = field(repr=False)
     _heard: bytes = field(default=b"", repr=False)
 
-    def ready(self, limit: float, asked: Asked) -> Imported:
+    def ready(self, limit: float, asked: Asked) -> ImportCosts:
         """Return once everything is imported.
 
         :raises NoHostError: the client cannot be imported beforehand, or not in ``limit`` seconds.
@@ -54,10 +54,10 @@ class ClientHost:
         """
         told = self._told(time.monotonic() + limit, asked, "while it imported the client")
         if told is None:
-            raise NoHostError(f"not imported after {limit:.0f} s", where=self.owned.log)
+            raise HostUnavailableError(f"not imported after {limit:.0f} s", where=self.owned.log)
         if not told.get("ready"):
-            raise NoHostError(logs.neutral(str(told.get("failed"))), where=self.owned.log)
-        return Imported(float(told["seconds"]), float(told["cpu"]))
+            raise HostUnavailableError(logs.neutral(str(told.get("failed"))), where=self.owned.log)
+        return ImportCosts(float(told["seconds"]), float(told["cpu"]))
 
     def run(
         self,
@@ -154,7 +154,7 @@ class ClientHost:
         )
 
 
-def start(
+def start_host(
     modules: Sequence[str],
     *,
     interpreter: Path,
@@ -202,7 +202,7 @@ class Runner:
     cores: tuple[int, ...] = ()
     plain: str = ""
     _host: ClientHost | None = field(default=None, repr=False)
-    _imported: Imported | None = None
+    _imported: ImportCosts | None = None
     _waited: float = 0.0
     _runs: int = 0
 
@@ -213,7 +213,7 @@ class Runner:
         :raises MachineError: no process or memory for it.
         """
         if self.modules and not self.plain:
-            self._host = start(
+            self._host = start_host(
                 self.modules,
                 interpreter=self.interpreter,
                 env=self.env,
@@ -233,7 +233,7 @@ class Runner:
         began = time.monotonic()
         try:
             self._imported = self._host.ready(limit, asked)
-        except NoHostError as error:
+        except HostUnavailableError as error:
             self.plain = error.message
             self.end()
         self._waited = time.monotonic() - began

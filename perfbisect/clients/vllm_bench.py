@@ -1,4 +1,4 @@
-"""``vllm bench serve``: its command line, and which of the metric table it reports."""
+"""``vllm bench serve``: its command line and its results."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
-from perfbisect.clients import bench_serve, result_fields
-from perfbisect.clients.result_fields import CELL, SEED, count, first, is_ours, number, unfinished
+from perfbisect.clients.bench_serve import BenchClient, Totals, read_totals, reporting_options
+from perfbisect.clients.result_fields import count, incomplete_warnings, number
 from perfbisect.errors import ClientError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
-from perfbisect.model.metric import PER_UNIT, MetricRef, per_unit
-from perfbisect.serving.families import Endpoint
+from perfbisect.model.metric import PER_UNIT, per_unit
 
 MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
@@ -33,82 +31,12 @@ _LENGTHS = (
 _ACCEPTANCE = ("spec_decode_acceptance_rate", "spec_decode_acceptance_length")
 
 
-def parse(
-    cell: Cell,
-    document: Mapping[str, Any],
-    *,
-    keys: Sequence[str],
-    index: int,
-    seed: int,
-    expected: Mapping[str, object],
-) -> RunResult:
-    """The run, with every metric of ``keys``; ``expected`` are top-level values that the document must hold.
-
-    :raises ClientError: a gate was touched: the message says which and with what value.
-    """
-    is_ours(cell, document, {SEED: str(seed), CELL: cell.digest}, expected)
-    completed, failed = count(document, "completed"), count(document, "failed")
-    asked, tokens = cell.num_prompts, count(document, "total_output_tokens")
-    errors = [str(error) for error in document.get("errors") or () if error]
-    if completed == 0:
-        raise ClientError(
-            f"none of {asked} requests completed ({failed} failed): {first(errors)}", output=first(errors)
-        )
-    if len(errors) > failed:
-        raise ClientError(
-            f"{len(errors)} requests carry an error in the stream, {failed} count as failed: {first(errors)}",
-            output=first(errors),
-        )
-    if tokens == 0:
-        raise ClientError(f"{completed} requests completed but not one output token came back")
-    if number(document, "duration") <= 0:
-        raise ClientError(f"duration is {document['duration']} s")
-    details = _details(document, completed)
-    own = [key for key in keys if key not in PER_UNIT]
-    values = _values(document, own, completed=completed, failed=failed, tokens=tokens)
-    values |= {key: value for key, value in per_unit(values).items() if key in keys}
-    for name in ("ttft", "e2el"):
-        _agrees(name, values.get(f"{name}:median"), details.get(name, ()))
-    warnings = [
-        *unfinished(asked, completed, failed, errors),
-        *_short(cell, document, completed, tokens),
-        *(
-            f"{guard} is a guard but was not reported"
-            for guard in cell.guards
-            if guard in _ACCEPTANCE and guard not in values
-        ),
-    ]
-    spread = {
-        f"{name}:median": _robust_cv(raw) for name, raw in details.items() if f"{name}:median" in values
-    }
-    recomputed = {f"{name}:median": statistics.median(raw) * 1000 for name, raw in details.items() if raw}
-    return RunResult(
-        index=index,
-        seed=seed,
-        values=values,
-        spread=spread,
-        warnings=tuple(warnings),
-        seconds=number(document, "duration"),
-        facts={
-            "completed": completed,
-            "failed": failed,
-            "input_tokens": count(document, "total_input_tokens"),
-            "output_tokens": tokens,
-            "draft_tokens": document.get("spec_decode_draft_tokens"),
-            "accepted_tokens": document.get("spec_decode_accepted_tokens"),
-            "max_concurrent_requests": document.get("max_concurrent_requests"),
-            "date": document.get("date"),
-            "medians_of_requests": recomputed,
-            "errors": errors[:3],
-        },
-    )
-
-
 def _values(
-    document: Mapping[str, Any], keys: Sequence[str], *, completed: int, failed: int, tokens: int
+    document: Mapping[str, Any], keys: Sequence[str], totals: Totals, tokens: int
 ) -> dict[str, float]:
+    completed = totals.completed
     computed = {
-        "failed": failed / (completed + failed),
+        "failed": totals.failed / (completed + totals.failed),
         "output_tokens": tokens / completed,
         "input_tokens": count(document, "total_input_tokens") / completed,
     }
@@ -183,7 +111,7 @@ def _details(document: Mapping[str, Any], completed: int) -> dict[str, tuple[flo
     return {name: values for name, values in found.items() if values}
 
 
-def _agrees(name: str, reported: float | None, raw: Iterable[float]) -> None:
+def _check_median(name: str, reported: float | None, raw: Iterable[float]) -> None:
     values = tuple(raw)
     if reported is None or not values:
         return
@@ -194,7 +122,7 @@ def _agrees(name: str, reported: float | None, raw: Iterable[float]) -> None:
         )
 
 
-def _short(cell: Cell, document: Mapping[str, Any], completed: int, tokens: int) -> list[str]:
+def _short_outputs(cell: Cell, document: Mapping[str, Any], completed: int, tokens: int) -> list[str]:
     asked = next((cell.dataset_args[name] for name in _LENGTHS if name in cell.dataset_args), None)
     if not isinstance(asked, int) or cell.dataset_args.get("random-range-ratio"):
         return []
@@ -228,35 +156,23 @@ _IMPORTED = (
 """A version of vLLM has most of these; one that it lacks is left out."""
 
 
-class VllmBench:
-    """See :class:`perfbisect.clients.Client`."""
+class VllmBench(BenchClient):
+    """``vllm bench serve``."""
 
     name = "vllm_bench"
     package = "vllm"
     sources: tuple[str, ...] = ("benchmarks", "entrypoints/cli/benchmark")
 
-    def command(
-        self, cell: Cell, endpoint: Endpoint, *, seed: int, result: PurePath, metadata: Mapping[str, str]
-    ) -> tuple[str, ...]:
-        """Arguments after the interpreter. Seed and digest are stamped on the result as metadata.
-
-        :raises UsageError: a client or dataset argument that is not the cell's to set.
-        """
-        differing = {
+    def options(self, cell: Cell) -> dict[str, object]:
+        """See :class:`BenchClient`."""
+        return {
             "extra-body": dict(cell.extra_body) or None,
             "ready-check-timeout-sec": 30,
-            **bench_serve.listed(cell.percentile_metrics, cell.metric_percentiles),
+            **reporting_options(cell.percentile_metrics, cell.metric_percentiles),
         }
-        return bench_serve.command(
-            self.package, cell, endpoint, seed=seed, result=result, metadata=metadata, differing=differing
-        )
-
-    def env(self, cell: Cell) -> dict[str, str]:
-        """See :func:`perfbisect.clients.bench_serve.environment`."""
-        return bench_serve.environment(cell, bench_serve.NO_USAGE)
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:
-        """What ``vllm bench serve`` imports before it reads arguments; none where it is a Rust program."""
+        """The imports of ``vllm bench serve``; none for the Rust client."""
         return () if env.get("VLLM_USE_RUST_BENCH", "0") not in ("", "0") else _IMPORTED
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
@@ -274,13 +190,9 @@ class VllmBench:
         keys += ["request_goodput"] if "goodput" in cell.client.args else []
         keys += ["failed", "output_tokens", "input_tokens"]
         keys += ["e2el_per_token"] if "e2el" in cell.percentile_metrics else []
-        if speculates(cell):
+        if uses_speculative_decoding(cell):
             keys += ["spec_decode_acceptance_rate", "spec_decode_acceptance_length"]
         return tuple(keys)
-
-    def check_metric(self, cell: Cell, metric: MetricRef) -> None:
-        """:raises UsageError: a result of this cell will not report the metric; names those that it will."""
-        result_fields.check_reported(self.name, cell, metric, self.metrics(cell))
 
     def parse(
         self,
@@ -291,11 +203,49 @@ class VllmBench:
         seed: int,
         expected: Mapping[str, object] | None = None,
     ) -> RunResult:
-        """A result document -> a run; see :mod:`perfbisect.clients.vllm_bench`."""
-        return parse(cell, document, keys=self.metrics(cell), index=index, seed=seed, expected=expected or {})
+        """See :meth:`perfbisect.clients.Client.parse`."""
+        totals = read_totals(cell, document, seed, expected or {})
+        tokens = count(document, "total_output_tokens")
+        if tokens == 0:
+            raise ClientError(f"{totals.completed} requests completed without one output token")
+        keys = self.metrics(cell)
+        details = _details(document, totals.completed)
+        values = _values(document, [key for key in keys if key not in PER_UNIT], totals, tokens)
+        values |= {key: value for key, value in per_unit(values).items() if key in keys}
+        for name in ("ttft", "e2el"):
+            _check_median(name, values.get(f"{name}:median"), details.get(name, ()))
+        warnings = [
+            *incomplete_warnings(cell.num_prompts, totals.completed, totals.failed, totals.errors),
+            *_short_outputs(cell, document, totals.completed, tokens),
+            *(
+                f"{guard} is a guard but was not reported"
+                for guard in cell.guards
+                if guard in _ACCEPTANCE and guard not in values
+            ),
+        ]
+        return RunResult(
+            index=index,
+            seed=seed,
+            values=values,
+            spread={
+                f"{name}:median": _robust_cv(raw)
+                for name, raw in details.items()
+                if f"{name}:median" in values
+            },
+            warnings=tuple(warnings),
+            seconds=totals.duration,
+            facts={
+                **totals.facts(document),
+                "draft_tokens": document.get("spec_decode_draft_tokens"),
+                "accepted_tokens": document.get("spec_decode_accepted_tokens"),
+                "medians_of_requests": {
+                    f"{name}:median": statistics.median(raw) * 1000 for name, raw in details.items()
+                },
+            },
+        )
 
 
-def speculates(cell: Cell) -> bool:
+def uses_speculative_decoding(cell: Cell) -> bool:
     """True if the server, in some variant, decodes speculatively: then the client reports acceptance."""
     options = [cell.serve_args, *(variant.serve_args for variant in cell.variants.values())]
     return any(name.startswith(("speculative-config", "spec-")) for names in options for name in names)

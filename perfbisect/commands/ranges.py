@@ -10,8 +10,8 @@ from perfbisect.changes.releases import between, published
 from perfbisect.commands.workspace import Place
 from perfbisect.common.durations import parse_minutes
 from perfbisect.errors import UsageError
+from perfbisect.model.attempt import Costs
 from perfbisect.model.change import History
-from perfbisect.model.costs import Costs
 
 _DEFAULT_BUDGET = 900.0
 

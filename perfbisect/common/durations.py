@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 
 _PARTS = re.compile(r"^(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m(?:in)?)?$")
 
@@ -49,3 +50,16 @@ def parse_share(text: str) -> float:
     if not found or not 0 < float(found["n"]) < 100:
         raise ValueError(f"{text!r} is no share; write 5%")
     return float(found["n"]) / 100
+
+
+def moment(text: str) -> datetime:
+    """ISO 8601 with its zone -> a moment. :raises ValueError: it has none."""
+    found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if found.tzinfo is None:
+        raise ValueError(f"{text!r} does not say its zone")
+    return found
+
+
+def stamp(when: datetime) -> str:
+    """A moment as a point has it: UTC, to the second."""
+    return when.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -34,7 +34,7 @@ from perfbisect.model.attempt import key
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import METRICS, PER_UNIT, MetricRef, parse_metric
 from perfbisect.stats import ab_test
-from perfbisect.stats.proportions import most_of_none
+from perfbisect.stats.sequential import most_of_none
 
 _LEFT_OUT = (":std", ":p50")
 """Statistics that say nothing of their own: a spread, and the median once more."""

@@ -27,7 +27,7 @@ from perfbisect.jobs.sequential import plainly_told
 from perfbisect.jobs.settings import Setting
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt
-from perfbisect.serving.shared import server_digest
+from perfbisect.serving.families import server_digest
 
 _OWN_TURN = ("first_request", "warm", "bench")
 """Phases in which a server fails under the cell that it serves."""

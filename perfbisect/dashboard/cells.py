@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perfbisect.common.moments import moment, stamp
+from perfbisect.common.durations import moment, stamp
 from perfbisect.jobs.documents import metric_document
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.detection.levels import levels

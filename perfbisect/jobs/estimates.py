@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, stdev
 
-from perfbisect.model.attempt import Attempt
-from perfbisect.model.costs import Costs
+from perfbisect.model.attempt import Attempt, Costs
 from perfbisect.model.metric import MetricRef
 
 TYPICAL_RUNS, TYPICAL_LAUNCHES = 0.03, 0.02

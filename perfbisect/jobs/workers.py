@@ -25,7 +25,7 @@ from perfbisect.measure import attempt
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
-from perfbisect.system.threads import interrupt
+from perfbisect.system.processes import interrupt_thread
 
 _PATIENCE = 20.0
 """Seconds that a thread has to end its attempt by itself, before its processes are ended for it."""
@@ -146,12 +146,12 @@ class Crew:
         threads = [running.thread for running in self._running.values()]
         others = [self._other] if self._other is not None else []
         for thread in (*threads, *others):
-            interrupt(thread)
+            interrupt_thread(thread)
         try:
             self._join(threads, others)
         except KeyboardInterrupt:  # a second Ctrl-C: no more patience
             for thread in (*threads, *others):
-                interrupt(thread)
+                interrupt_thread(thread)
             self._end_processes()
             self._join(threads, others)
             raise

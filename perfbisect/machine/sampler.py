@@ -17,9 +17,8 @@ from perfbisect.machine import devices
 from perfbisect.machine.devices import Gpu, Smi, Tenant
 from perfbisect.machine.interference import DeviceSampled, Sampled, Series
 from perfbisect.machine.slots import Slot
-from perfbisect.system import threads
 from perfbisect.system.clock import Drift
-from perfbisect.system.processes import Process, process
+from perfbisect.system.processes import Process, process, start_thread
 
 _FIELDS = ("clock", "temperature", "power", "used", "utilization")
 
@@ -258,7 +257,7 @@ class Sampler:
 
     def __enter__(self) -> Sampler:
         self._began, self._drift = time.monotonic(), Drift()
-        threads.start(self._thread)
+        start_thread(self._thread)
         return self
 
     def __exit__(

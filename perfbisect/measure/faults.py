@@ -1,4 +1,8 @@
-"""Whose a failure is (DESIGN rule 3): only what depends on the change is data about the change."""
+"""Fault table and classification: which failures are data about a change.
+
+The first row that fits counts: rows that name a cause stand before rows that name a consequence.
+docs/errors.md shows the same rows.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,309 @@ import errno
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from perfbisect.errors import BuildError, ClientError, FaultCode, MachineError, PerfbisectError, ServerError
 from perfbisect.machine import profile
-from perfbisect.measure.fault_table import TABLE, Event, Row
 from perfbisect.model.attempt import Fault, Phase
 
-RAISED = (BuildError, ServerError, ClientError, MachineError, OSError)
+Event = Literal["oom kill", "machine", "build", "server", "client"]
+"""What perfbisect observed: an OOM kill during the attempt, or which part failed."""
+
+
+@dataclass(frozen=True)
+class FaultRow:
+    """One kind of failure. ``means``: it in words; ``do``: what the user does; ``example``: what is read.
+
+    It fits a failure that was raised with its ``code``. A row with a ``pattern`` or an ``event`` also fits a
+    failure with that pattern in the output of another program and with that event observed.
+    """
+
+    code: FaultCode
+    means: str
+    fault: Fault
+    do: str
+    example: str
+    pattern: str = ""
+    event: Event | None = None
+    if_measured: bool = False
+    """Only where another launch of the same change has measured."""
+    if_silent: bool = False
+    """Only where the log names no error: an engine that fails by itself says why."""
+
+
+_WAIT = "nothing: it is waited out and measured again"
+_ROOM = "make room, then `perfbisect resume`"
+_HOLDER = "see who holds it: `perfbisect doctor`; it is measured again"
+_SKIP = "nothing: tried once more, then left out as a skip"
+_MEND = "mend the cell or `--client`, then `perfbisect resume`"
+
+FAULT_TABLE: tuple[FaultRow, ...] = (
+    FaultRow(
+        "load_exceeded",
+        "the load was over the limit",
+        "machine",
+        "end what else runs there; it is measured again",
+        "others used 1.4 cores, the limit is 0.5",
+    ),
+    FaultRow(
+        "oom_killed",
+        "the kernel ended a process for lack of memory",
+        "machine",
+        "give it more memory, or end what else runs there",
+        "the kernel's count of OOM kills rose",
+        event="oom kill",
+    ),
+    FaultRow(
+        "port_taken",
+        "a port is taken or shared",
+        "machine",
+        "end that process; nothing measured on this port is kept",
+        "another process listens on port 31337; Address already in use",
+        r"[Aa]ddress already in use|Errno 98\b",
+    ),
+    FaultRow(
+        "lease_lost",
+        "the lease is lost",
+        "machine",
+        "leave the lock files alone",
+        "GPU-1b2c.lock was removed",
+    ),
+    FaultRow(
+        "disk_full",
+        "the disk is full",
+        "machine",
+        _ROOM,
+        "OSError: [Errno 28] No space left on device",
+        r"No space left on device|Disk quota exceeded|ENOSPC|Errno 28\b|Errno 122\b",
+    ),
+    FaultRow(
+        "file_size_limit",
+        "a file may not grow any more",
+        "machine",
+        "raise `ulimit -f`",
+        "OSError: [Errno 27] File too large",
+        r"File too large|Errno 27\b",
+    ),
+    FaultRow(
+        "read_only_disk",
+        "the file system is read-only",
+        "machine",
+        "see `dmesg`, or give another `--state` and PERFBISECT_CACHE",
+        "OSError: [Errno 30] Read-only file system",
+        r"Read-only file system|Errno 30\b",
+    ),
+    FaultRow(
+        "out_of_memory",
+        "no memory is left",
+        "machine",
+        "end what else runs there, or use a smaller model or cache",
+        "MemoryError; std::bad_alloc; Cannot allocate memory",
+        r"Cannot allocate memory|\bMemoryError\b|std::bad_alloc|Errno 12\b",
+    ),
+    FaultRow(
+        "descriptor_limit",
+        "no file descriptor is left",
+        "machine",
+        "raise `ulimit -n`",
+        "OSError: [Errno 24] Too many open files",
+        r"Too many open files|Errno 24\b",
+    ),
+    FaultRow(
+        "process_limit",
+        "no process or thread is left",
+        "machine",
+        "raise `ulimit -u`, or the container's limit of processes",
+        "RuntimeError: can't start new thread",
+        r"Resource temporarily unavailable|can't start new thread",
+    ),
+    FaultRow(
+        "device_memory_taken",
+        "another process holds the device's memory",
+        "machine",
+        _HOLDER,
+        "Free memory on device cuda:0 (9.1/79.1 GiB) on startup is less than desired GPU memory utilization",
+        r"Free memory on device.*less than (?:desired|the engine's)|Error in memory profiling"
+        r"|all CUDA-capable devices are busy",
+    ),
+    FaultRow(
+        "device_failed",
+        "the device or its driver failed",
+        "machine",
+        "see `nvidia-smi` and `dmesg`; reset or replace the device",
+        "CUDA error: uncorrectable ECC error encountered",
+        r"uncorrectable ECC|GPU is lost|fallen off the bus|NVRM: Xid|no CUDA-capable device"
+        r"|CUDA driver version is insufficient|Driver/library version mismatch|device unavailable",
+    ),
+    FaultRow(
+        "hub_unreachable",
+        "the network or the hub does not answer",
+        "machine",
+        "see HF_TOKEN, HF_ENDPOINT and HF_HOME, or bring the files there and set HF_HUB_OFFLINE=1",
+        "401 Client Error; 503 Server Error; Max retries exceeded; LocalEntryNotFoundError",
+        r"couldn't connect to|LocalEntryNotFoundError|Max retries exceeded|Errno -[23]\b|name resolution"
+        r"|\b[45]\d\d (?:Client|Server) Error|HfHubHTTPError|RepositoryNotFoundError|GatedRepoError",
+    ),
+    FaultRow(
+        "device_out_of_memory",
+        "out of memory, where the same change has measured before",
+        "machine",
+        _HOLDER,
+        "torch.OutOfMemoryError: CUDA out of memory",
+        if_measured=True,
+        pattern=r"OutOfMemoryError|CUDA out of memory|No available memory for the cache blocks",
+    ),
+    FaultRow(
+        "device_out_of_memory",
+        "out of device memory, on a change that never measured",
+        "change",
+        _SKIP,
+        "torch.OutOfMemoryError: CUDA out of memory",
+        r"OutOfMemoryError|CUDA out of memory|No available memory for the cache blocks",
+        event="server",
+    ),
+    FaultRow(
+        "crashed",
+        "a process crashed",
+        "change",
+        _SKIP,
+        "Fatal Python error: Segmentation fault",
+        r"exit code: -(?:4|5|6|7|8|11|31)\b"
+        r"|core proc\(s\): \{[^}]*: -(?:4|5|6|7|8|11|31)\b|Fatal Python error|Segfault encountered"
+        r"|\*\*\* SIG(?:SEGV|ABRT|BUS|FPE|ILL)|terminate called after throwing",
+    ),
+    FaultRow(
+        "killed",
+        "it was ended from outside",
+        "machine",
+        "see who ends processes there (`dmesg`, the scheduler); " + _WAIT,
+        "the server was ended by signal 9; Worker proc died unexpectedly (exit code: -9)",
+        r"exit code:? -(?:9|15)\b|core proc\(s\): \{[^}]*: -(?:9|15)\b",
+    ),
+    FaultRow(
+        "terminated",
+        "it was told to end from outside",
+        "machine",
+        "see who ends processes there; " + _WAIT,
+        "[shutdown] API server: shutdown triggered",
+        if_silent=True,
+        pattern=r"API server: shutdown triggered|EngineCore: trigger received signal",
+    ),
+    FaultRow(
+        "engine_vanished",
+        "the engine's process vanished without a word",
+        "machine",
+        "see `dmesg`; " + _WAIT,
+        "[shutdown] MPClient: engine core exited unexpectedly",
+        if_silent=True,
+        pattern=r"engine core exited unexpectedly|[Cc]ore process \S+ died unexpectedly"
+        r"|Worker proc \S+ died unexpectedly(?! \(exit code: \d)",
+    ),
+    FaultRow(
+        "machine_failed",
+        "the machine failed",
+        "machine",
+        _WAIT,
+        "another perfbisect has been building it for 3600 s",
+        event="machine",
+    ),
+    FaultRow(
+        "build_failed",
+        "the environment is not built, or is not the change",
+        "change",
+        "read the build log; or another `--env`",
+        "the compiled sources differ from the release's",
+        event="build",
+    ),
+    FaultRow(
+        "server_hung",
+        "the server hung",
+        "change",
+        _SKIP,
+        "3 requests are unfinished at the limit of the run",
+    ),
+    FaultRow(
+        "server_option_unknown",
+        "the engine does not know an option of the cell",
+        "change",
+        _SKIP,
+        "vllm serve: error: unrecognized arguments: --kv-cache-dtype",
+        r"serve: error:|unrecognized arguments|invalid choice",
+        event="server",
+    ),
+    FaultRow(
+        "engine_import_failed",
+        "the engine does not import",
+        "change",
+        _SKIP,
+        "ImportError: cannot import name 'x' from 'vllm'",
+        r"ImportError|ModuleNotFoundError|undefined symbol",
+        event="server",
+    ),
+    FaultRow(
+        "model_unsupported",
+        "the engine does not serve this model",
+        "change",
+        _SKIP,
+        "ValueError: Model architectures ['X'] are not supported for now",
+        r"Model architectures|not supported|Unsupported",
+        event="server",
+    ),
+    FaultRow(
+        "server_failed",
+        "the server failed",
+        "change",
+        _SKIP,
+        "EngineCore encountered a fatal error; exit code 1 before it was ready",
+        event="server",
+    ),
+    FaultRow(
+        "client_option_unknown",
+        "the client does not know its own arguments",
+        "client",
+        _MEND,
+        "vllm bench serve: error: unrecognized arguments: --goodput",
+        r"bench serve: error:|unrecognized arguments|invalid choice",
+        event="client",
+    ),
+    FaultRow(
+        "dataset_unreadable",
+        "the client cannot read its dataset",
+        "client",
+        "see `dataset_path` of the cell, then `perfbisect resume`",
+        "FileNotFoundError: ShareGPT_V3.json",
+        event="client",
+        pattern=r"[Dd]ataset|FileNotFoundError|No such file or directory",
+    ),
+    FaultRow(
+        "client_hung",
+        "the client hung",
+        "client",
+        _MEND,
+        "the client did not end within 3600 s and was stopped",
+    ),
+    FaultRow(
+        "client_failed",
+        "the client failed, and the server still answers",
+        "client",
+        _MEND,
+        "0 of 40 requests completed; run-1.json is not JSON",
+        event="client",
+    ),
+)
+"""Every way in which an attempt fails. The last rows of a kind fit whatever is left of it."""
+
+
+def markdown() -> str:
+    """The rows as docs/errors.md shows them."""
+    head = "| code | what happened | fault | what to do | example |\n|---|---|---|---|---|\n"
+    rows = (
+        f"| `{row.code}` | {row.means} | {row.fault} | {row.do} | `{row.example}` |\n" for row in FAULT_TABLE
+    )
+    return head + "".join(rows)
+
+
+ATTEMPT_ERRORS = (BuildError, ServerError, ClientError, MachineError, OSError)
 """Failures that become an attempt with its failure; all else is bad input or a mistake of ours: raised."""
 
 _MAY_BE: dict[Event, tuple[Fault, ...]] = {
@@ -44,7 +344,7 @@ _ERRNO_CODES: dict[int, FaultCode] = {
 }
 
 
-class VoidError(MachineError):
+class DiscardedRunError(MachineError):
     """What was measured does not count: the machine was not ours alone, or not as it was before."""
 
     def __init__(self, message: str, *, where: str | None = None, next_step: str | None = None) -> None:
@@ -54,13 +354,13 @@ class VoidError(MachineError):
 class BlamedError(ClientError):
     """A failed run whose row of the fault table is already chosen; ``reason`` replaces its message."""
 
-    def __init__(self, error: PerfbisectError, row: Row, reason: str) -> None:
+    def __init__(self, error: PerfbisectError, row: FaultRow, reason: str) -> None:
         super().__init__(reason, where=error.where, next_step=error.next_step, code=row.code)
         self.row = row
 
 
 @dataclass(frozen=True)
-class Judge:
+class FaultClassifier:
     """Tells faults apart, by the one table.
 
     ``oom_kills``: processes the kernel had ended for memory when the attempt began. ``measured_before``:
@@ -70,7 +370,7 @@ class Judge:
     oom_kills: int
     measured_before: bool = False
 
-    def row(self, error: BaseException, phase: Phase, log_text: str = "") -> Row:
+    def row(self, error: BaseException, phase: Phase, log_text: str = "") -> FaultRow:
         """The first row of the table that fits the error's code and output, the log and the machine.
 
         ``log_text`` is the end of the log of the process that failed.
@@ -84,7 +384,7 @@ class Judge:
         code = fault_code(error)
         said = [*_output(error).splitlines(), *log_text.splitlines()]
         may_be = _MAY_BE[failed]
-        return next(row for row in TABLE if row.fault in may_be and self._fits(row, code, seen, said))
+        return next(row for row in FAULT_TABLE if row.fault in may_be and self._fits(row, code, seen, said))
 
     def fault(self, error: BaseException, phase: Phase, log_text: str = "") -> Fault:
         """Whose it is."""
@@ -98,7 +398,7 @@ class Judge:
         row = self.row(error, phase, log_text)
         return f"{row.means}: {text}" if row.fault == "machine" else text
 
-    def _fits(self, row: Row, code: FaultCode | None, seen: set[Event], said: Sequence[str]) -> bool:
+    def _fits(self, row: FaultRow, code: FaultCode | None, seen: set[Event], said: Sequence[str]) -> bool:
         if row.if_measured and not self.measured_before:
             return False
         if row.code == code:

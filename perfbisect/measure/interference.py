@@ -16,7 +16,7 @@ from perfbisect.machine.interference import UNJUDGED, Limits
 from perfbisect.machine.sampler import Sampler
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import Sink
-from perfbisect.measure.faults import RAISED, VoidError
+from perfbisect.measure.faults import ATTEMPT_ERRORS, DiscardedRunError
 from perfbisect.system.ports import SharedPortError
 from perfbisect.system.processes import Asked, Process
 
@@ -28,7 +28,7 @@ _NEXT = "nothing: it is measured again; or end what else runs there"
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class InterferenceMonitor:
     """What is watched around one attempt: its slot, and the limits beyond which it does not count."""
 
     slot: Slot
@@ -63,20 +63,22 @@ class Surroundings:
         try:
             with sampler:
                 yield facts
-        except (VoidError, SharedPortError):
+        except (DiscardedRunError, SharedPortError):
             raise
-        except RAISED as error:
+        except ATTEMPT_ERRORS as error:
             why = interference.judge(sampler.summary(), self.limits)
             if why:
                 said = error.message if isinstance(error, PerfbisectError) else str(error)
                 where = getattr(error, "where", None)
-                raise VoidError(f"void: {why}; meanwhile: {said}", where=where, next_step=_NEXT) from error
+                raise DiscardedRunError(
+                    f"void: {why}; meanwhile: {said}", where=where, next_step=_NEXT
+                ) from error
             raise
         seen = sampler.summary()
         facts |= seen.facts(self.limits)
         why = interference.judge(seen, limits)
         if why:
-            raise VoidError(f"void: {why}", next_step=_NEXT)
+            raise DiscardedRunError(f"void: {why}", next_step=_NEXT)
 
 
 def wait_until_free(

@@ -15,15 +15,15 @@ from perfbisect.machine.interference import UNJUDGED
 from perfbisect.machine.interference import Limits as MachineLimits
 from perfbisect.machine.profile import CUDA, Profile
 from perfbisect.machine.slots import Slot
-from perfbisect.measure import faults, image_check
+from perfbisect.measure import faults
 from perfbisect.measure import record as provenance
 from perfbisect.measure.attempt import write_attempt
-from perfbisect.measure.bench import Bench, measure
+from perfbisect.measure.bench import Bench, check_image, measure_runs
 from perfbisect.measure.executor import AttemptRequest, Shared, Sink, Started, Turn
-from perfbisect.measure.interference import Surroundings, wait_until_free
-from perfbisect.measure.preparation import Preparation, Prepared, named
-from perfbisect.measure.record import Record, Turns
-from perfbisect.measure.serving import check_stages, engine_of, lay, serving, with_arguments
+from perfbisect.measure.interference import InterferenceMonitor, wait_until_free
+from perfbisect.measure.preparation import Preparation, Prepared, look_up
+from perfbisect.measure.record import AttemptRecord, SharedTurns
+from perfbisect.measure.serving import add_serve_args, check_stages, find_engine, running_server, write_files
 from perfbisect.model.attempt import Attempt
 from perfbisect.serving.families import FAMILIES, Endpoint, Family, ServerCommand
 from perfbisect.serving.log_facts import engine_facts
@@ -76,7 +76,7 @@ class LocalExecutor:
 
     def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
         """See :class:`perfbisect.measure.executor.Executor`; raises what :meth:`run` does."""
-        at = Turns(turns)
+        at = SharedTurns(turns)
         try:
             # Who leaves between two turns ends the server here, and hears of a Ctrl-C meanwhile.
             with closing(self._taken(at, started, sink)) as taken:
@@ -88,7 +88,7 @@ class LocalExecutor:
             request, phase = at.record.request, at.record.phase
             raise Interrupted(f"attempt {request.id} was interrupted in phase {phase}") from None
 
-    def _taken(self, at: Turns, started: Started, sink: Sink) -> Generator[None, None, None]:
+    def _taken(self, at: SharedTurns, started: Started, sink: Sink) -> Generator[None, None, None]:
         """Takes turn after turn; halts where one has ended and another follows."""
         try:
             ready = self._ready(at.record, sink)
@@ -97,14 +97,14 @@ class LocalExecutor:
                 ready = self._ready(at.record, sink)
             if ready is not None:
                 yield from self._served(at, ready, started, sink)
-        except faults.RAISED as error:
+        except faults.ATTEMPT_ERRORS as error:
             at.record.fail(error)
         failed = at.record
         while failed.failure is not None and at.more:
             yield
             at.record.follow(failed.failure, failed.request.cell.name)
 
-    def _made(self, record: Record, sink: Sink) -> Attempt:
+    def _made(self, record: AttemptRecord, sink: Sink) -> Attempt:
         made = record.made(
             self.shell,
             self._prepare.slot(record.request),
@@ -118,11 +118,11 @@ class LocalExecutor:
             sink("warning", {"text": f"{folder}: attempt.json is not written: {error.strerror}"})
         return made
 
-    def _ready(self, record: Record, sink: Sink) -> Prepared | None:
+    def _ready(self, record: AttemptRecord, sink: Sink) -> Prepared | None:
         """What an attempt needs before its server starts; None where it fails by that."""
         try:
             return self._prepare.all(record, self.builder, sink)
-        except faults.RAISED as error:
+        except faults.ATTEMPT_ERRORS as error:
             record.fail(error)
             return None
 
@@ -131,12 +131,12 @@ class LocalExecutor:
     ) -> ServerCommand:
         """What serves the attempt's cell, and how its server is probed."""
         cell = request.cell
-        family: Family = named(FAMILIES, cell.family, "family")
-        engine = engine_of(cell, request.change, environment)
+        family: Family = look_up(FAMILIES, cell.family, "family")
+        engine = find_engine(cell, request.change, environment)
         check_stages(cell, slot, self.profile.platform, root=engine.root)
-        return family.server(with_arguments(cell, self.profile.serve_args), endpoint, engine)
+        return family.server(add_serve_args(cell, self.profile.serve_args), endpoint, engine)
 
-    def _served(self, at: Turns, ready: Prepared, started: Started, sink: Sink) -> Iterator[None]:
+    def _served(self, at: SharedTurns, ready: Prepared, started: Started, sink: Sink) -> Iterator[None]:
         """Starts the server, measures turn after turn; a failure that is not the server's is the turn's."""
         record, profile, smi = at.record, self.profile, self.profile.smi()
         request, environment, slot = record.request, ready.environment, self._prepare.slot(record.request)
@@ -144,7 +144,7 @@ class LocalExecutor:
         record.log.unlink(missing_ok=True)
         endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")
         command = self._command(request, environment, endpoint, slot)
-        lay(command.files, request.folder)
+        write_files(command.files, request.folder)
         before = profile.before(len(slot.devices), slot.env)
         argv = (*before, str(environment.interpreter), *command.args)
         env = environ.for_interpreter(
@@ -155,7 +155,7 @@ class LocalExecutor:
         launched: float | None = time.monotonic()
         wait_until_free(
             slot,
-            with_arguments(request.cell, profile.serve_args).serve_args,
+            add_serve_args(request.cell, profile.serve_args).serve_args,
             timeout=request.limits.memory,
             asked=self.asked,
             sink=sink,
@@ -163,7 +163,7 @@ class LocalExecutor:
         )
         self._prepare.ask_torch(record, environment, env, slot)
         common = {name: record.facts[name] for name in _OF_THE_SERVER if name in record.facts}
-        with serving(
+        with running_server(
             lambda: at.record,
             argv,
             env,
@@ -173,13 +173,13 @@ class LocalExecutor:
             lost=profile.lease.lost if before else (),
         ) as owned:
             first = server = Server(owned, endpoint, command)
-            around = Surroundings(slot, self.limits, owned.living, smi)
+            around = InterferenceMonitor(slot, self.limits, owned.living, smi)
             turn: Prepared | None = ready
             while True:
                 try:
                     if turn is not None:
                         self._measure(at.record, turn, server, around, env, sink, launched)
-                except faults.RAISED as error:
+                except faults.ATTEMPT_ERRORS as error:
                     if not at.more or isinstance(error, ports.SharedPortError) or first.trouble():
                         raise
                     at.record.fail(error, owned)
@@ -199,10 +199,10 @@ class LocalExecutor:
 
     def _measure(
         self,
-        record: Record,
+        record: AttemptRecord,
         ready: Prepared,
         server: Server,
-        around: Surroundings,
+        around: InterferenceMonitor,
         env: Mapping[str, str],
         sink: Sink,
         launched: float | None,
@@ -236,12 +236,12 @@ class LocalExecutor:
             record.facts["warm"] = {"values": dict(warm.values), "warnings": warm.warnings}
             sink("warm", {"seconds": record.seconds["warm"]})
             with record.timed("bench"):
-                measure(record, bench, server, sink)
+                measure_runs(record, bench, server, sink)
             with around.unmeasured():
-                image_check.compare(record, server, env, self.asked, sink)
+                check_image(record, server, env, self.asked, sink)
 
     @contextmanager
-    def _client(self, record: Record, runner: Runner) -> Iterator[None]:
+    def _client(self, record: AttemptRecord, runner: Runner) -> Iterator[None]:
         """The client's host, ended on every way out."""
         try:
             runner.begin()

@@ -17,7 +17,7 @@ from perfbisect.machine.slots import Slot
 from perfbisect.measure import record as provenance
 from perfbisect.measure.executor import AttemptRequest, Sink
 from perfbisect.measure.interference import torch_facts
-from perfbisect.measure.record import Instrument, Record
+from perfbisect.measure.record import AttemptRecord, ClientVersion
 from perfbisect.model.cell import LOCAL, Cell
 from perfbisect.serving.families import OFFLINE
 from perfbisect.system import environ, logs, processes
@@ -60,7 +60,7 @@ def from_hub(cell: Cell) -> tuple[str, ...]:
     The model, the tokenizer and a draft model of speculative decoding; what lies on this machine is left out.
     """
     draft = cell.serve_args.get("speculative-config")
-    named = [
+    look_up = [
         (cell.model, cell.revision.model),
         (cell.tokenizer, cell.revision.tokenizer),
         (draft.get("model") if isinstance(draft, Mapping) else None, None),
@@ -68,7 +68,7 @@ def from_hub(cell: Cell) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(
             f"{name}@{revision}" if revision else str(name)
-            for name, revision in named
+            for name, revision in look_up
             if name and not str(name).startswith(("/", ".")) and not (revision or "").startswith(LOCAL)
         )
     )
@@ -89,12 +89,12 @@ def not_here(repositories: Iterable[str], shell: Mapping[str, str]) -> tuple[str
     return tuple(missing)
 
 
-def data_from_hub(cell: Cell) -> bool:
+def needs_hub_dataset(cell: Cell) -> bool:
     """True if the client reads its prompts from a hub, before it loads the server: it must stay online."""
     return bool(cell.dataset_path) and not (cell.revision.dataset or "").startswith(LOCAL)
 
 
-def fetch(
+def fetch_models(
     repositories: tuple[str, ...],
     *,
     interpreter: Path,
@@ -155,7 +155,7 @@ class Preparation:
     profile: Profile = CUDA
     _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
     """Cells (digest, variant) measured once: what they need of a hub is on this machine."""
-    _instruments: dict[tuple[str, str], Instrument] = field(default_factory=dict, repr=False)
+    _instruments: dict[tuple[str, str], ClientVersion] = field(default_factory=dict, repr=False)
     _plain: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
     """Clients that cannot be run from a host, and why."""
     _torch: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
@@ -170,13 +170,13 @@ class Preparation:
             return Slot("", env=self.profile.none_of(visible))
         return Slot("", tuple(gpu.uuid for gpu in visible))
 
-    def all(self, record: Record, builder: Builder, sink: Sink) -> Prepared:
+    def all(self, record: AttemptRecord, builder: Builder, sink: Sink) -> Prepared:
         """The attempt's environment, what it needs of a hub, its client.
 
         :raises PerfbisectError: one of them fails; the record has the environment if there is one.
         """
         request = record.request
-        client: Client = named(CLIENTS, request.cell.client.name, "client")
+        client: Client = look_up(CLIENTS, request.cell.client.name, "client")
         request.folder.mkdir(parents=True, exist_ok=True)
         profile.check_room(request.folder)
         with record.timed("build", request.folder / "build.log"):
@@ -184,14 +184,14 @@ class Preparation:
             record.environment, record.cold = environment, provenance.is_cold(environment)
         offline = self.fetch(record, environment, sink)
         with record.timed("build"):
-            own = {} if data_from_hub(request.cell) else offline
+            own = {} if needs_hub_dataset(request.cell) else offline
             runner = self.runner(record, client, own, self.slot(request))
         sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
         if self.asked():
             raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
         return Prepared(environment, offline, client, runner)
 
-    def fetch(self, record: Record, environment: Environment, sink: Sink) -> Mapping[str, str]:
+    def fetch(self, record: AttemptRecord, environment: Environment, sink: Sink) -> Mapping[str, str]:
         """Brings what the cell needs from a hub, once; returns the variables that keep all offline."""
         request = record.request
         cell = request.cell
@@ -200,7 +200,7 @@ class Preparation:
             return OFFLINE
         if needed and (cell.digest, cell.variant) not in self._complete:
             with record.timed("fetch", request.folder / "fetch.log"):
-                complete = fetch(
+                complete = fetch_models(
                     needed,
                     interpreter=environment.interpreter,
                     env=environ.with_proxies(
@@ -220,7 +220,9 @@ class Preparation:
             sink("fetch", {"seconds": record.seconds["fetch"], "repositories": needed})
         return OFFLINE if needed else {}
 
-    def ask_torch(self, record: Record, environment: Environment, env: Mapping[str, str], slot: Slot) -> None:
+    def ask_torch(
+        self, record: AttemptRecord, environment: Environment, env: Mapping[str, str], slot: Slot
+    ) -> None:
         """CUDA facts, once for the packages of an environment on a slot: overlays share theirs."""
         if not slot.devices or self.profile.source != "nvidia-smi":
             return
@@ -231,7 +233,7 @@ class Preparation:
             )
         record.facts["torch"] = self._torch[known]
 
-    def runner(self, record: Record, client: Client, offline: Mapping[str, str], slot: Slot) -> Runner:
+    def runner(self, record: AttemptRecord, client: Client, offline: Mapping[str, str], slot: Slot) -> Runner:
         """How the client is run, its sources digested. :raises ClientError: it has none."""
         request = record.request
         environment = self.client_environment or record.environment
@@ -254,7 +256,7 @@ class Preparation:
             plain=(self._plain.get(known, plain) if modules else ""),
         )  # fmt: skip
 
-    def ready(self, record: Record, client: Client, runner: Runner) -> None:
+    def ready(self, record: AttemptRecord, client: Client, runner: Runner) -> None:
         """Wait for the client's imports; a client that has no host is run plainly from now on."""
         runner.ready(record.request.limits.first_request, self.asked)
         if runner.plain and record.environment is not None:
@@ -262,7 +264,7 @@ class Preparation:
             self._plain[key, client.name] = runner.plain
 
 
-def named(known: Mapping[str, Any], name: str, what: str) -> Any:
+def look_up(known: Mapping[str, Any], name: str, what: str) -> Any:
     """A family or a client by its name. :raises UsageError: there is none of it; the known ones are told."""
     if name not in known:
         raise UsageError(f"no {what} {name!r}; known: {', '.join(known)}")

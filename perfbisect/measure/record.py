@@ -47,7 +47,7 @@ _LIMIT = 60.0
 
 
 @dataclass(frozen=True)
-class Instrument:
+class ClientVersion:
     """The client that measures: its version and the digest of its benchmark sources."""
 
     name: str
@@ -73,7 +73,7 @@ class Instrument:
 
 def instrument(
     client: Client, environment: Environment, env: Mapping[str, str], folder: Path, asked: Asked = never
-) -> Instrument:
+) -> ClientVersion:
     """Ask the client's interpreter where its sources are and digest them; nothing of the engine is imported.
 
     :raises ClientError: the interpreter does not start, or has no such package or no such sources.
@@ -97,7 +97,7 @@ def instrument(
             output=output,
         )
     log.unlink(missing_ok=True)
-    return Instrument(client.name, environment.engine_version, str(told["sha256"]), told)
+    return ClientVersion(client.name, environment.engine_version, str(told["sha256"]), told)
 
 
 def engine_facts(environment: Environment, cold: bool) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _now() -> str:
 
 
 @dataclass
-class Record:
+class AttemptRecord:
     """One attempt under way: where it stands, what it has measured, the first failure.
 
     ``log``: where the present phase writes. ``token``: marks every process of the attempt.
@@ -143,7 +143,7 @@ class Record:
 
     request: AttemptRequest
     token: str
-    judge: faults.Judge
+    judge: faults.FaultClassifier
     phase: Phase = "build"
     log: Path = field(default_factory=Path)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Record:
     failure: Failure | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     environment: Environment | None = None
-    instrument: Instrument | None = None
+    instrument: ClientVersion | None = None
     cold: bool = False
     started_at: str = field(default_factory=_now)
 
@@ -228,7 +228,7 @@ class Record:
             self.instrument = replace(self.instrument, forced_plain=True)
 
 
-class Turns:
+class SharedTurns:
     """The attempts that one server serves in turn; ``record`` is of the present one."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
@@ -247,8 +247,8 @@ class Turns:
         self._place += 1
         request = self._turns[self._place]()
         token = request.token or secrets.token_hex(16)
-        judge = faults.Judge(profile.oom_kills(), request.measured_before)
-        self.record = Record(request, token, judge, log=request.folder)
+        judge = faults.FaultClassifier(profile.oom_kills(), request.measured_before)
+        self.record = AttemptRecord(request, token, judge, log=request.folder)
         if request.suite:
             self._first = self._first or request.id
             self.record.facts["launch"] = {

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from perfbisect.cells.deploy import inherited, pinned, placed
+from perfbisect.cells.deploy import inherited_documents, pinned_documents, placed
 from perfbisect.environments.base import Environment
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
 from perfbisect.measure.executor import Sink, Started
-from perfbisect.measure.record import Record
+from perfbisect.measure.record import AttemptRecord
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.serving.families import Endpoint, Engine
@@ -27,8 +27,8 @@ _LEASE_PATIENCE = 3.0
 
 
 @contextmanager
-def serving(
-    present: Callable[[], Record],
+def running_server(
+    present: Callable[[], AttemptRecord],
     argv: tuple[str, ...],
     env: Mapping[str, str],
     endpoint: Endpoint,
@@ -56,7 +56,7 @@ def serving(
                 {"pid": owned.pid, "port": port, "model": endpoint.model_name, "log": str(record.log)},
             )
             yield owned
-        except faults.RAISED as error:
+        except faults.ATTEMPT_ERRORS as error:
             present().fail(_of_lease(error, owned, lost), owned)
         finally:
             _stop(present(), owned, port, sink)
@@ -77,7 +77,7 @@ def _of_lease(error: Exception, owned: Owned, lost: tuple[int, ...]) -> Exceptio
     )
 
 
-def _stop(record: Record, owned: Owned, port: int, sink: Sink) -> None:
+def _stop(record: AttemptRecord, owned: Owned, port: int, sink: Sink) -> None:
     began = time.monotonic()
     record.phase, record.log = "stop", owned.log
     try:
@@ -91,7 +91,7 @@ def _stop(record: Record, owned: Owned, port: int, sink: Sink) -> None:
     sink("stop", {"seconds": record.seconds["stop"], "exit_code": owned.exited()})
 
 
-def engine_of(cell: Cell, change: Change, environment: Environment) -> Engine:
+def find_engine(cell: Cell, change: Change, environment: Environment) -> Engine:
     """The engine of a change in its environment, for the command that starts it.
 
     :raises ServerError: the cell takes its deploy YAML from the change, and this one has no such file.
@@ -120,9 +120,9 @@ def check_stages(cell: Cell, slot: Slot, platform: str, *, root: str = "") -> No
         return
     deploy = cell.deploy_yaml
     own = deploy is not None and deploy.origin is not None
-    documents = pinned(deploy)
+    documents = pinned_documents(deploy)
     if own and root and deploy is not None:
-        documents = inherited(f"{root}/{deploy.path}", _text)
+        documents = inherited_documents(f"{root}/{deploy.path}", _text)
     for stage in placed(documents, cell.stage_overrides, platform):
         why = stage.beyond(len(slot.devices))
         if not why:
@@ -140,12 +140,12 @@ def _text(path: str) -> str | None:
         return None
 
 
-def with_arguments(cell: Cell, more: Mapping[str, object]) -> Cell:
+def add_serve_args(cell: Cell, more: Mapping[str, object]) -> Cell:
     """The cell as it is served on a kind of machine: with arguments that it does not set itself."""
     return cell.model_copy(update={"serve_args": {**more, **cell.serve_args}}) if more else cell
 
 
-def lay(files: Mapping[str, str], folder: Path) -> None:
+def write_files(files: Mapping[str, str], folder: Path) -> None:
     """Write the texts that the server reads into its folder.
 
     :raises OSError: that is not possible.

@@ -21,6 +21,16 @@ Purpose = Literal["run", "end", "search", "confirm", "revert"]
 
 
 @dataclass(frozen=True)
+class Costs:
+    """Minutes that a build, a launch (start, readiness, discarded run, stop) and a run take: expected, then
+    as observed."""
+
+    build: float = 4.0
+    launch: float = 3.0
+    run: float = 1.5
+
+
+@dataclass(frozen=True)
 class Failure:
     """Why an attempt has no measurement, or not all of them."""
 

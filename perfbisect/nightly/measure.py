@@ -49,7 +49,7 @@ from perfbisect.nightly.run import foreseen, nightly
 from perfbisect.nightly.steps import telling_steps
 from perfbisect.report.console import Console as Lines
 from perfbisect.series.suspects.table import load_suspect_table
-from perfbisect.serving.shared import suites
+from perfbisect.serving.families import suites
 from perfbisect.system.clock import now
 from perfbisect.system.processes import stop_leftovers
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from perfbisect.common.moments import stamp
+from perfbisect.common.durations import stamp
 from perfbisect.dashboard.build import build
 from perfbisect.dashboard.collect import bisections, site
 from perfbisect.jobs.folders import Job

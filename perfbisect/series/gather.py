@@ -8,7 +8,7 @@ from itertools import groupby
 
 from perfbisect.changes.git import Repository
 from perfbisect.clients.eras import DIFFUSION, NIGHTLY, OMNI
-from perfbisect.common.moments import moment
+from perfbisect.common.durations import moment
 from perfbisect.common.suggest import hint
 from perfbisect.errors import UsageError
 from perfbisect.series.points import Build, Point, cell_of, lineages

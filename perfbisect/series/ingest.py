@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from perfbisect.cells.importers.vllm_omni import WARMUPS
 from perfbisect.cells.match import SEVEN, Sighting, of_command, of_result_name
 from perfbisect.clients.eras import NIGHTLY
-from perfbisect.common.moments import moment, stamp
+from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.series.documents import FateDocument, TrackIngestDocument
 from perfbisect.series.points import Build, Place, Point, Rejection, Workload, admit, first_place, known

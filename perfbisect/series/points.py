@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Literal
 
-from perfbisect.common.moments import moment
+from perfbisect.common.durations import moment
 
 MAIN = ("main", "master")
 """Names of the branch whose builds are nightlies of the product."""

@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 
 from perfbisect.stats.robust import quantiles
-from perfbisect.stats.sequential import multipliers, tail_mass
-from perfbisect.stats.two_sample import Scale, posterior
+from perfbisect.stats.sequential import stopping_boundaries, tail_mass
+from perfbisect.stats.two_sample import Scale, difference_posterior
 
 Side = Literal["a", "b"]
 Word = Literal["regression", "improvement", "same", "inconclusive"]
@@ -132,7 +132,7 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     wide, wider = (tail_mass(looks, block, alpha) for alpha in (1 - COVERED, DIFFERENT))
     is_b = np.array([seen[i].side == "b" for i in range(len(used))]).reshape(-1, BLOCK)
     levels = np.array(used, float).reshape(-1, BLOCK)
-    delta, mass = posterior(levels, is_b)
+    delta, mass = difference_posterior(levels, is_b)
     far_low, low, middle, high, far_high = quantiles(
         delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
     )
@@ -181,7 +181,7 @@ def foreseen(question: Question, noise: float) -> int | None:
     themselves. For plans only: it takes launches for normal and knows no outliers.
     """
     smallest = question.scale.room(question.min_effect)
-    wide = multipliers(question.blocks, 1 - COVERED)
+    wide = stopping_boundaries(question.blocks, 1 - COVERED)
     for block in range(1, question.blocks + 1):
         # A block tells the difference of two means of two: its error is the noise of one launch.
         error = noise / math.sqrt(block)

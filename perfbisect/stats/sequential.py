@@ -24,7 +24,7 @@ _STEP = 0.025
 
 
 @lru_cache(maxsize=64)
-def multipliers(looks: int, alpha: float, shape: float = SHAPE) -> tuple[float, ...]:
+def stopping_boundaries(looks: int, alpha: float, shape: float = SHAPE) -> tuple[float, ...]:
     """Standard errors at each of ``looks`` looks, such that any is crossed with probability ``alpha``.
 
     :raises ValueError: no look, or an alpha outside (0, 1).
@@ -39,16 +39,18 @@ def multipliers(looks: int, alpha: float, shape: float = SHAPE) -> tuple[float, 
     # The last look alone crosses less often than any, and the looks by themselves, added up, more often. A
     # narrow bracket matters: the grid grows with the bound.
     low, high = -float(ndtri(alpha / 2)), -float(ndtri(alpha / 2 / looks))
-    last = brentq(lambda bound: crossing(bound * shares) - alpha, low - 1e-3, high + 1e-3, xtol=1e-7)
+    last = brentq(
+        lambda bound: crossing_probability(bound * shares) - alpha, low - 1e-3, high + 1e-3, xtol=1e-7
+    )
     return tuple(float(bound) for bound in last * shares)
 
 
 def tail_mass(looks: int, look: int, alpha: float) -> float:
     """Two-sided tail mass of the repeated confidence interval at a look, counted from 1."""
-    return math.erfc(multipliers(looks, alpha)[look - 1] / math.sqrt(2))
+    return math.erfc(stopping_boundaries(looks, alpha)[look - 1] / math.sqrt(2))
 
 
-def crossing(bounds: Array) -> float:
+def crossing_probability(bounds: Array) -> float:
     """Probability that |S_k| / sqrt(k) passes ``bounds[k - 1]`` at any look, S_k a sum of k standard normals.
 
     The density of the sum that has not crossed yet is carried from look to look (Armitage, McPherson, Rowe,
@@ -79,3 +81,15 @@ def _grid(limit: float) -> Array:
 
 def _normal(x: Array) -> Array:
     return np.asarray(np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi))
+
+
+def most_of_none(of: int) -> float:
+    """The largest share of which ``of`` trials without a hit leave a chance of 5 %: about 3 / ``of`` (Hanley
+    and Lippman-Hand, *JAMA* 249, 1983). It may be looked at after every trial: to have had none by then one
+    must have had none before.
+
+    :raises ValueError: no trial.
+    """
+    if of < 1:
+        raise ValueError(f"0 of {of} is no share")
+    return -math.expm1(math.log(0.05) / of)

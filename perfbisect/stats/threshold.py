@@ -19,7 +19,7 @@ import numpy as np
 
 from perfbisect.stats.robust import Array, quantiles
 from perfbisect.stats.sequential import tail_mass
-from perfbisect.stats.two_sample import from_zero, posterior
+from perfbisect.stats.two_sample import difference_posterior, level_posterior
 
 Word = Literal["beyond", "within", "inconclusive"]
 
@@ -105,10 +105,10 @@ def judge(line: Line, made: Sequence[float], most: int) -> Told:
 
 def _against(line: Line, over: Array) -> tuple[Array, Array]:
     if not line.known:
-        return from_zero(over)
+        return level_posterior(over)
     row = np.concatenate([np.array(line.known) - line.at, over])
     is_new = np.arange(len(row)) >= len(line.known)
-    return posterior(row[None, :], is_new[None, :])
+    return difference_posterior(row[None, :], is_new[None, :])
 
 
 def _needed(known: int, made: int, half: float, away: float) -> int | None:

@@ -73,7 +73,7 @@ class Scale:
         return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
 
 
-def posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array, Array]:
+def difference_posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array, Array]:
     """The difference B - A: ascending values and the mass at each, flat before the data.
 
     A row of ``values`` is a block, of which ``is_b`` says whose each launch is; all blocks have as many of B.
@@ -91,7 +91,7 @@ def posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array, Array]:
     return delta, noise.mass(delta, lambda scale: _blocks(values, is_b, delta, scale))
 
 
-def from_zero(values: Array) -> tuple[Array, Array]:
+def level_posterior(values: Array) -> tuple[Array, Array]:
     """The level of launches whose distance from a known level these are; as :func:`posterior`."""
     middle = float(np.median(values))
     noise = _noise(values - middle)

@@ -21,9 +21,9 @@ from urllib3.exceptions import InvalidHeader, MaxRetryError
 from urllib3.util.retry import Retry
 
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.system import threads
 from perfbisect.system.environ import without_secrets
 from perfbisect.system.logs import neutral
+from perfbisect.system.processes import start_thread
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -376,7 +376,7 @@ class Call:
 
         # A daemon: whoever gives up on the answer ends the server, and with it the connection.
         self._thread = threading.Thread(target=work, name="request", daemon=True)
-        threads.start(self._thread)
+        start_thread(self._thread)
 
     def wait(self, seconds: float) -> bool:
         """True once it has ended."""

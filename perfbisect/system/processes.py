@@ -6,9 +6,11 @@ attempt, beside what is measured) and has no session and no start time in second
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -532,3 +534,25 @@ def run(
 def _children_cpu() -> float:
     times = os.times()
     return times.children_user + times.children_system
+
+
+_THREAD_LOCK = threading.Lock()
+"""The interpreter's threads are one for the whole process, and so is this."""
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread from one that may be interrupted."""
+    with _THREAD_LOCK:
+        thread.start()
+
+
+def interrupt_thread(thread: threading.Thread) -> None:
+    """What Ctrl-C does in the main thread, in another: ``KeyboardInterrupt`` at the next instruction there.
+
+    A system call that it waits in ends first. Nothing happens to a thread that has ended, or not begun.
+    """
+    with _THREAD_LOCK:
+        if thread.ident is not None and thread.is_alive():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)
+            )

@@ -9,8 +9,7 @@ import pytest
 
 from perfbisect.bisect.estimates import expected
 from perfbisect.jobs.estimates import Noise, learnt_costs, learnt_noise
-from perfbisect.model.attempt import Attempt, Provenance, RunResult
-from perfbisect.model.costs import Costs
+from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult
 from perfbisect.model.metric import parse_metric
 from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import World, history

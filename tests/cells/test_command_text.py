@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.cells.match import Command, commands, sighting
+from perfbisect.cells.match import EngineCommand, parse_commands, sighting
 from perfbisect.errors import UsageError
 
 BENCH = "vllm bench serve --model org/tts --num-prompts 48 --max-concurrency 1"
@@ -77,8 +77,8 @@ def test_what_is_no_command_is_refused(text: str, why: str) -> None:
 
 def test_each_command_of_a_line() -> None:
     text = "bin/vllm serve org/m --seed 1 & sleep 60; python -m vllm.entrypoints.cli.main bench serve --x"
-    assert commands(text) == (
-        Command("server", ("org/m", "--seed", "1")),
-        Command("bench", ("--x",)),
+    assert parse_commands(text) == (
+        EngineCommand("server", ("org/m", "--seed", "1")),
+        EngineCommand("bench", ("--x",)),
     )
-    assert commands("to serve many users of vllm; serve") == ()
+    assert parse_commands("to serve many users of vllm; serve") == ()

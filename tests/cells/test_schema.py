@@ -6,8 +6,7 @@ import json
 
 import yaml
 
-from perfbisect.cells.loading import allowed_keys
-from perfbisect.cells.schema import MEANING, cell_schema
+from perfbisect.cells.loading import MEANING, allowed_keys, cell_schema
 from perfbisect.model.cell import Cell
 from perfbisect.resources import cells_folder
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import on_disk
+from perfbisect.cells.importers.base import read_file
 from perfbisect.cells.loading import load_cells, write_cell
 from perfbisect.errors import LocatedError
 
@@ -112,7 +112,7 @@ def test_cells_or_an_error_that_says_where(document: Any, tmp_path: Path) -> Non
         for value in VALUES:
             path.write_text(json.dumps(spoilt(document, place, value)))
             try:
-                found = read_specification(on_disk(path))
+                found = read_specification(read_file(path))
                 for cell in found.cells:
                     if repr(cell) not in loaded:  # a place spoils one cell, and the others were read before
                         load_cells(write_cell(tmp_path, cell))
@@ -135,4 +135,4 @@ def test_a_stage_config_that_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "specs" / "spec.json"
     path.write_text(json.dumps(SERVERS))
     with pytest.raises(LocatedError, match=r"\[0\]\.server_params\.stage_config_name: two\.yaml "):
-        read_specification(on_disk(path))
+        read_specification(read_file(path))

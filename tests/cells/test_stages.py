@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cells.deploy import Placed, inherited, placed, read_deploy
+from perfbisect.cells.deploy import PlacedStage, inherited_documents, placed, read_deploy
 from perfbisect.cells.loading import load_cell
 from perfbisect.common.yaml_source import Located
 from perfbisect.errors import LocatedError
@@ -70,13 +70,13 @@ def test_what_inherits_replaces_key_by_key() -> None:
         "deploy/sub/base.yaml": BASE,
         "deploy/round.yaml": "base_config: ./round.yaml\nstages: []\n",
     }
-    documents = inherited("deploy/thin.yaml", files.get)
+    documents = inherited_documents("deploy/thin.yaml", files.get)
     assert [str(document.file) for document in documents] == ["deploy/sub/base.yaml", "deploy/thin.yaml"]
     first, second = placed(documents, {}, "cuda")
     assert (first.devices, first.file, first.line) == ("0", "deploy/sub/base.yaml", 3)
     assert (second.devices, second.file, second.line) == (5, "deploy/thin.yaml", 3)
-    assert len(inherited("deploy/round.yaml", files.get)) == 1
-    assert inherited("deploy/gone.yaml", files.get) == ()
+    assert len(inherited_documents("deploy/round.yaml", files.get)) == 1
+    assert inherited_documents("deploy/gone.yaml", files.get) == ()
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_yaml_that_a_cell_may_not_write_is_read() -> None:
 
 @pytest.mark.parametrize("devices", ["0", "0,1", 1, [0, 1], " 1 , 0 ", "cpu", None, ""])
 def test_within_two(devices: object) -> None:
-    assert Placed("talker", devices).beyond(2) == ""
+    assert PlacedStage("talker", devices).beyond(2) == ""
 
 
 @pytest.mark.parametrize("devices", ["2", "0,2", 4, [0, 7], "4,5", "-1", "GPU-4", "all"])
 def test_beyond_two(devices: object) -> None:
     """Also the numbers that the slot's devices have on the machine: the engine counts from 0."""
-    why = Placed("talker", devices).beyond(2)
+    why = PlacedStage("talker", devices).beyond(2)
     assert why.startswith(f"stage talker: devices {devices!r} names ")
     assert why.endswith("and 2 are reserved, counted from 0")
 
@@ -118,7 +118,7 @@ def test_beyond_two(devices: object) -> None:
 )
 def test_replicas_repeat_a_pattern(devices: str, replicas: int, each: int, needs: int) -> None:
     """As vLLM-Omni splits them: all that the replicas take together, or those of one, repeated."""
-    stage = Placed("1", devices, replicas, each)
+    stage = PlacedStage("1", devices, replicas, each)
     assert stage.needs == needs
     assert stage.beyond(needs) == "" != stage.beyond(needs - 1)
 

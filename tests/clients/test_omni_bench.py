@@ -194,14 +194,14 @@ class TestParse:
         [
             (
                 {"completed": 0, "failed": 4, "errors": ["a\nb"]},
-                r"none of 4 requests completed \(4 failed\): b",
+                r"0 of 4 requests completed \(4 failed\): b",
             ),
-            ({"date": None, "num_prompts": 0, "completed": 0}, "a form full of zeros"),
-            ({"total_audio_duration_s": 0.0, "audio_throughput": 0.0}, "brought not one second of sound"),
+            ({"date": None, "num_prompts": 0, "completed": 0}, "zero-filled form"),
+            ({"total_audio_duration_s": 0.0, "audio_throughput": 0.0}, "without one second of sound"),
             ({"total_audio_duration_s": 16.0}, "contradicts itself: 16 s of sound"),
             ({"median_audio_ttfp_ms": 0.0}, "median_audio_ttfp_ms is 0: no measurement"),
             ({"median_audio_rtf": math.nan}, "median_audio_rtf is nan"),
-            ({"errors": ["died"]}, "1 requests carry an error in the stream, 0 count as failed: died"),
+            ({"errors": ["died"]}, "1 requests have an error in the stream, but 0 count as failed: died"),
             ({"model_id": "pb-else"}, "of another run: model_id is 'pb-else'"),
             ({"perfbisect_seed": "18"}, "of another run: perfbisect_seed is '18'"),
             ({"num_prompts": 5}, "of another run: num_prompts is 5"),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from perfbisect.clients import runner
-from perfbisect.clients.runner import ClientHost, NoHostError
+from perfbisect.clients.runner import ClientHost, HostUnavailableError
 from perfbisect.errors import ClientError, Interrupted, MachineError
 from perfbisect.system import processes
 from perfbisect.system.processes import TOKEN_VARIABLE, Finished, never
@@ -63,7 +63,7 @@ def env(site: Path, **more: str) -> dict[str, str]:
 
 @contextmanager
 def host(site: Path, *modules: str, **more: str) -> Iterator[ClientHost]:
-    made = runner.start(
+    made = runner.start_host(
         modules,
         interpreter=Path(sys.executable),
         env=env(site, **more),
@@ -168,7 +168,7 @@ def test_signal_of_a_run_is_told(site: Path) -> None:
 )
 def test_what_cannot_be_imported_beforehand_is_said(site: Path, module: str, said: str) -> None:
     (site / "site" / "pkg" / "before.py").write_text(module)
-    with host(site, "pkg.before") as made, pytest.raises(NoHostError, match=said):
+    with host(site, "pkg.before") as made, pytest.raises(HostUnavailableError, match=said):
         made.ready(1.0 if module[-9:] == "sleep(60)" else 20.0, never)
 
 

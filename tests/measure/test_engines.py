@@ -10,7 +10,7 @@ import pytest
 from perfbisect.environments.base import Environment
 from perfbisect.errors import ServerError, UsageError
 from perfbisect.machine.slots import Slot
-from perfbisect.measure.serving import check_stages, engine_of, lay
+from perfbisect.measure.serving import check_stages, find_engine, write_files
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 
@@ -29,7 +29,7 @@ def environment(root: Path) -> Environment:
 
 
 def test_version_date_and_tree(tmp_path: Path) -> None:
-    engine = engine_of(cell(), CHANGE, environment(tmp_path))
+    engine = find_engine(cell(), CHANGE, environment(tmp_path))
     assert (engine.version, engine.date, engine.root) == ("0.21.0", CHANGE.date, str(tmp_path))
 
 
@@ -37,18 +37,18 @@ def test_a_deploy_yaml_of_the_change_must_be_there(tmp_path: Path) -> None:
     built = environment(tmp_path)
     with_file = cell(deploy_yaml="engine/deploy/one.yaml")
     with pytest.raises(ServerError, match=r"engine/deploy/one\.yaml.*is not in aaaaaaaaaaaa"):
-        engine_of(with_file, CHANGE, built)
+        find_engine(with_file, CHANGE, built)
     (tmp_path / "engine" / "deploy").mkdir()
     (tmp_path / "engine" / "deploy" / "one.yaml").write_text("stages: []\n")
-    assert engine_of(with_file, CHANGE, built).root == str(tmp_path)
+    assert find_engine(with_file, CHANGE, built).root == str(tmp_path)
 
 
 def test_a_pinned_deploy_yaml_is_not_looked_for(tmp_path: Path) -> None:
-    assert engine_of(cell(deploy_yaml={"text": "stages: []\n"}), CHANGE, environment(tmp_path)).root
+    assert find_engine(cell(deploy_yaml={"text": "stages: []\n"}), CHANGE, environment(tmp_path)).root
 
 
 def test_texts_are_laid_into_the_servers_folder(tmp_path: Path) -> None:
-    lay({"deploy.yaml": "stages: [ä]\n"}, tmp_path)
+    write_files({"deploy.yaml": "stages: [ä]\n"}, tmp_path)
     assert (tmp_path / "deploy.yaml").read_text("utf-8") == "stages: [ä]\n"
 
 

@@ -12,9 +12,8 @@ import pytest
 
 from perfbisect.errors import BuildError, ClientError, FaultCode, MachineError, PerfbisectError, ServerError
 from perfbisect.machine import profile
-from perfbisect.measure import fault_table
-from perfbisect.measure.fault_table import TABLE
-from perfbisect.measure.faults import BlamedError, Judge, VoidError
+from perfbisect.measure import faults
+from perfbisect.measure.faults import FAULT_TABLE, BlamedError, DiscardedRunError, FaultClassifier
 from perfbisect.model.attempt import Fault, Phase
 from perfbisect.system import ports
 from perfbisect.system.processes import signal_code
@@ -87,39 +86,39 @@ def caused(error: PerfbisectError, cause: OSError) -> PerfbisectError:
         (MachineError("?", output="torch.OutOfMemoryError"), "", "machine", "machine failed"),
         (OSError(errno.ENOSPC, "?"), "", "machine", "disk is full"),
         (caused(MachineError("?"), OSError(errno.EMFILE, "?")), "", "machine", "file descriptor"),
-        (VoidError("?"), "", "machine", "over the limit"),
+        (DiscardedRunError("?"), "", "machine", "over the limit"),
         (ports.SharedPortError("?", code="port_taken"), "", "machine", "a port is taken"),
     ],
 )
 def test_whose_it_is(error: Exception, log: str, fault: Fault, means: str) -> None:
-    row = Judge(NO_OOM).row(error, "bench", log)
+    row = FaultClassifier(NO_OOM).row(error, "bench", log)
     assert (row.fault, means in row.means) == (fault, True), row
 
 
 def test_memory_that_sufficed_before_is_the_machines() -> None:
     said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
-    assert Judge(NO_OOM, measured_before=True).fault(FAILED, "launch", said) == "machine"
-    assert Judge(NO_OOM, measured_before=False).fault(FAILED, "launch", said) == "change"
+    assert FaultClassifier(NO_OOM, measured_before=True).fault(FAILED, "launch", said) == "machine"
+    assert FaultClassifier(NO_OOM, measured_before=False).fault(FAILED, "launch", said) == "change"
 
 
 def test_oom_killer_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "oom_kills", lambda: 4)
-    assert Judge(3).row(FAILED, "launch").means.startswith("the kernel ended a process")
-    assert Judge(4).row(FAILED, "launch").fault == "change"
+    assert FaultClassifier(3).row(FAILED, "launch").means.startswith("the kernel ended a process")
+    assert FaultClassifier(4).row(FAILED, "launch").fault == "change"
 
 
 @pytest.mark.parametrize("phase", ["launch", "stop"])
 def test_what_cannot_be_ended_is_no_change(phase: Phase) -> None:
-    assert Judge(NO_OOM).fault(FAILED, phase) == ("machine" if phase == "stop" else "change")
+    assert FaultClassifier(NO_OOM).fault(FAILED, phase) == ("machine" if phase == "stop" else "change")
 
 
 def test_every_pattern_finds_its_own_example() -> None:
-    for row in TABLE:
+    for row in FAULT_TABLE:
         if row.pattern:
             assert re.search(row.pattern, row.example), row.means
 
 
-TEMPTING = "; ".join(row.example for row in TABLE) + "; void: x; the lease is lost; ended by signal 9"
+TEMPTING = "; ".join(row.example for row in FAULT_TABLE) + "; void: x; the lease is lost; ended by signal 9"
 CODES = set(get_args(FaultCode))
 KINDS = (BuildError, ServerError, ClientError, MachineError, ports.SharedPortError)
 
@@ -130,17 +129,20 @@ def test_our_message_decides_nothing(
     kind: type[PerfbisectError], code: FaultCode | None, phase: Phase
 ) -> None:
     """Each error class with each code: the message "x" has the row of one that names every cause."""
-    plain, tempting = (Judge(NO_OOM).row(kind(text, code=code), phase) for text in ("x", TEMPTING))
+    plain, tempting = (FaultClassifier(NO_OOM).row(kind(text, code=code), phase) for text in ("x", TEMPTING))
     assert plain is tempting
 
 
 def test_code_reaches_its_row_or_one_of_the_part_that_failed() -> None:
-    reached = {Judge(NO_OOM).row(kind("x", code=code), "launch").code for kind, code in product(KINDS, CODES)}
-    assert reached == CODES == {row.code for row in TABLE}
+    reached = {
+        FaultClassifier(NO_OOM).row(kind("x", code=code), "launch").code
+        for kind, code in product(KINDS, CODES)
+    }
+    assert reached == CODES == {row.code for row in FAULT_TABLE}
 
 
 def test_blamed_error_keeps_its_row() -> None:
-    judge = Judge(NO_OOM)
+    judge = FaultClassifier(NO_OOM)
     hung = ServerError(TEMPTING, code="server_hung")
     blamed = BlamedError(hung, judge.row(hung, "bench"), "x")
     for phase in ("bench", "stop"):
@@ -150,9 +152,9 @@ def test_blamed_error_keeps_its_row() -> None:
 def test_every_failure_has_a_row() -> None:
     """The last rows fit whatever is left, for each who can fail."""
     for error in (ServerError("?"), ClientError("?"), BuildError("?"), MachineError("?"), OSError("?")):
-        assert Judge(NO_OOM).row(error, "bench").means
+        assert FaultClassifier(NO_OOM).row(error, "bench").means
 
 
 def test_page_shows_the_table() -> None:
     page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
-    assert fault_table.markdown() in page, "docs/errors.md: put fault_table.markdown() there again"
+    assert faults.markdown() in page, "docs/errors.md: put faults.markdown() there again"

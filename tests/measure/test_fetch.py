@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.measure.local import LocalExecutor
-from perfbisect.measure.preparation import data_from_hub, from_hub
+from perfbisect.measure.preparation import from_hub, needs_hub_dataset
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Revision
 from tests.measure.pretend import CHANGE, ENGINE, LIMITS, OneEnvironment, Watch, cell, environment
@@ -116,6 +116,6 @@ def test_what_a_cell_names_on_a_hub(fields: dict[str, Any], expected: tuple[str,
 
 
 def test_prompts_of_this_machine_are_no_hubs() -> None:
-    assert not data_from_hub(cell())
-    assert not data_from_hub(cell(dataset_path="p.json", revision=Revision(dataset="sha256:00")))
-    assert data_from_hub(cell(dataset_name="hf", dataset_path="org/prompts"))
+    assert not needs_hub_dataset(cell())
+    assert not needs_hub_dataset(cell(dataset_path="p.json", revision=Revision(dataset="sha256:00")))
+    assert needs_hub_dataset(cell(dataset_name="hf", dataset_path="org/prompts"))

@@ -14,9 +14,9 @@ from PIL import Image
 
 from perfbisect.cells.loading import load_cell
 from perfbisect.errors import Interrupted, LocatedError
-from perfbisect.measure import faults, image_check
+from perfbisect.measure import bench, faults
 from perfbisect.measure.executor import AttemptRequest, Limits
-from perfbisect.measure.record import Record
+from perfbisect.measure.record import AttemptRecord
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -41,7 +41,7 @@ CELL = {
     "guards": ["failed", "image_distance"],
     "dataset_args": {"width": 8, "height": 8},
 }
-Compared = Callable[..., tuple[Record, list[tuple[str, dict[str, Any]]]]]
+Compared = Callable[..., tuple[AttemptRecord, list[tuple[str, dict[str, Any]]]]]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def compared(tmp_path: Path) -> Iterator[Compared]:
 
     def run(
         colour: tuple[int, int, int] = PAINTED, size: int = 8, asked: bool = False, **told: object
-    ) -> tuple[Record, list[tuple[str, dict[str, Any]]]]:
+    ) -> tuple[AttemptRecord, list[tuple[str, dict[str, Any]]]]:
         Image.new("RGB", (size, size), colour).save(tmp_path / "reference.png")
         reference = {"image": str(tmp_path / "reference.png"), "prompt": "A lighthouse", "body": {"seed": 7}}
         fields = {"name": "one", **CELL, "reference": reference, **told.pop("cell", {})}  # type: ignore[arg-type]
@@ -69,10 +69,12 @@ def compared(tmp_path: Path) -> Iterator[Compared]:
         request = AttemptRequest(
             "a1", cell, Change("c0ffee" + "0" * 34), 2, "run", tmp_path, Limits(first_request=20.0)
         )
-        record = Record(request, "token", faults.Judge(0, False), environment=environment(tmp_path))
+        record = AttemptRecord(
+            request, "token", faults.FaultClassifier(0, False), environment=environment(tmp_path)
+        )
         record.runs += [RunResult(1, 1, {"latency:median": 2.0}), RunResult(2, 2, {"latency:median": 2.1})]
         sent: list[tuple[str, dict[str, Any]]] = []
-        image_check.compare(
+        bench.check_image(
             record, server, ENV, lambda: asked, lambda kind, facts: sent.append((kind, dict(facts)))
         )
         return record, sent

@@ -71,7 +71,7 @@ def test_engine_that_dies_under_the_client(tmp_path: Path) -> None:
     [
         ("client_exit1", "exit code 1"),
         ("no_file", "wrote no run-warm.json"),
-        ("nothing_completed", "none of 4 requests completed"),
+        ("nothing_completed", "0 of 4 requests completed"),
         ("zero_template", "0"),
         ("nan", "nan"),
         ("missing_keys", "_ms"),

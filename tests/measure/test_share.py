@@ -18,7 +18,7 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.model.cell import Cell
-from perfbisect.serving.shared import suites
+from perfbisect.serving.families import suites
 from tests.measure.pretend import CHANGE, LIMITS, OneEnvironment, Watch, cell, environment
 
 TOKEN = "cd" * 16

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perfbisect.bisect.decision.model import Comparison, Lost, Measure, Measured, Plan, Reason
-from perfbisect.model.costs import Costs
+from perfbisect.model.attempt import Costs
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "calibrate.py"
 

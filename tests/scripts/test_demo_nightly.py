@@ -11,7 +11,7 @@ import pytest
 from perfbisect.jobs.replay import Launch
 from perfbisect.model.attempt import Attempt, Provenance
 from perfbisect.nightly.config import cells_of, load_nightly
-from perfbisect.serving.shared import suites
+from perfbisect.serving.families import suites
 from scripts.demo_nightly_judge import Found, judge
 from scripts.demo_nightly_world import (
     BROKEN,

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from perfbisect.common.moments import moment, stamp
+from perfbisect.common.durations import moment, stamp
 from perfbisect.series.points import Build, Workload
 
 

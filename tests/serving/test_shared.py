@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, apply_variant
-from perfbisect.serving.shared import server_digest, suites
+from perfbisect.serving.families import server_digest, suites
 
 
 def cell(name: str = "one", **fields: Any) -> Cell:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.stats.sequential import crossing, multipliers
+from perfbisect.stats.sequential import crossing_probability, stopping_boundaries
 
 # Jennison, Turnbull: Group Sequential Methods (2000), tables 2.1 (Pocock) and 2.3 (O'Brien, Fleming).
 POCOCK = {(1, 0.05): 1.960, (2, 0.05): 2.178, (5, 0.05): 2.413, (10, 0.05): 2.555, (5, 0.01): 2.986}
@@ -16,18 +16,18 @@ OBRIEN = {(1, 0.05): 1.960, (2, 0.05): 1.977, (5, 0.05): 2.040, (10, 0.05): 2.08
 
 @pytest.mark.parametrize(("looks", "alpha"), POCOCK)
 def test_pocock(looks: int, alpha: float) -> None:
-    assert multipliers(looks, alpha, 0.5) == pytest.approx([POCOCK[looks, alpha]] * looks, abs=0.003)
+    assert stopping_boundaries(looks, alpha, 0.5) == pytest.approx([POCOCK[looks, alpha]] * looks, abs=0.003)
 
 
 @pytest.mark.parametrize(("looks", "alpha"), OBRIEN)
 def test_obrien_fleming(looks: int, alpha: float) -> None:
     last = OBRIEN[looks, alpha]
     expected = [last * (looks / k) ** 0.5 for k in range(1, looks + 1)]
-    assert multipliers(looks, alpha, 0.0) == pytest.approx(expected, rel=0.002)
+    assert stopping_boundaries(looks, alpha, 0.0) == pytest.approx(expected, rel=0.002)
 
 
 def test_the_error_is_that_of_simulated_sums() -> None:
-    bounds = np.array(multipliers(6, 0.05))
+    bounds = np.array(stopping_boundaries(6, 0.05))
     sums = np.random.default_rng(3).standard_normal((200_000, 6)).cumsum(1) / np.sqrt(np.arange(1, 7))
     crossed = (np.abs(sums) > bounds).any(1).mean()
     assert crossed == pytest.approx(0.05, abs=0.0025)
@@ -36,12 +36,12 @@ def test_the_error_is_that_of_simulated_sums() -> None:
 @settings(max_examples=10)
 @given(looks=st.integers(1, 8), alpha=st.floats(0.002, 0.2))
 def test_stricter_early_and_exact_in_all(looks: int, alpha: float) -> None:
-    bounds = multipliers(looks, alpha)
+    bounds = stopping_boundaries(looks, alpha)
     assert list(bounds) == sorted(bounds, reverse=True)
-    assert crossing(np.array(bounds)) == pytest.approx(alpha, rel=1e-3)
+    assert crossing_probability(np.array(bounds)) == pytest.approx(alpha, rel=1e-3)
 
 
 @pytest.mark.parametrize(("looks", "alpha"), [(0, 0.05), (3, 0.0), (3, 1.0)])
 def test_nonsense(looks: int, alpha: float) -> None:
     with pytest.raises(ValueError, match="at least one look"):
-        multipliers(looks, alpha)
+        stopping_boundaries(looks, alpha)

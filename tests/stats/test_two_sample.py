@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import lognorm, t
 
 from perfbisect.stats.robust import quantiles
-from perfbisect.stats.two_sample import from_zero, posterior
+from perfbisect.stats.two_sample import difference_posterior, level_posterior
 
 LEVELS = (0.01, 0.25, 0.5, 0.75, 0.99)
 
@@ -42,7 +42,7 @@ def plain(rows: list[list[float]], is_b: list[list[bool]], wide: float) -> tuple
     ],
 )
 def test_two_sides_as_plain_sums_have_them(rows: list[list[float]], is_b: list[list[bool]]) -> None:
-    delta, mass = posterior(np.array(rows), np.array(is_b))
+    delta, mass = difference_posterior(np.array(rows), np.array(is_b))
     assert quantiles(delta, mass, LEVELS) == pytest.approx(plain(rows, is_b, 0.5), abs=0.004)
 
 
@@ -53,7 +53,7 @@ def test_one_side_as_plain_sums_have_it() -> None:
     for scale in 0.001 * 2 ** (0.5 * np.arange(19)):
         weight = lognorm.pdf(scale, 1.2, scale=0.025) * scale
         total += weight * np.prod([t.pdf((value - grid) / scale, 4) / scale for value in values], axis=0)
-    delta, mass = from_zero(np.array(values))
+    delta, mass = level_posterior(np.array(values))
     assert quantiles(delta, mass, LEVELS) == pytest.approx(quantiles(grid, total, LEVELS), abs=0.003)
 
 
@@ -63,7 +63,7 @@ VALUES = st.lists(st.floats(-0.2, 0.2), min_size=2, max_size=9)
 @settings(max_examples=25, deadline=None)
 @given(values=VALUES, shift=st.floats(-3.0, 3.0))
 def test_a_shift_moves_the_level_and_nothing_else(values: list[float], shift: float) -> None:
-    here, there = (quantiles(*from_zero(np.array(values) + s), LEVELS) for s in (0.0, shift))
+    here, there = (quantiles(*level_posterior(np.array(values) + s), LEVELS) for s in (0.0, shift))
     assert np.array(there) - shift == pytest.approx(np.array(here), abs=1e-6)
 
 
@@ -72,5 +72,5 @@ def test_a_shift_moves_the_level_and_nothing_else(values: list[float], shift: fl
 def test_who_is_held_against_whom_turns_the_sign(known: list[float], new: list[float]) -> None:
     row = np.array([[*known, *new]])
     is_new = np.array([[False] * len(known) + [True] * len(new)])
-    here, there = (quantiles(*posterior(row, side), (0.1, 0.5, 0.9)) for side in (is_new, ~is_new))
+    here, there = (quantiles(*difference_posterior(row, side), (0.1, 0.5, 0.9)) for side in (is_new, ~is_new))
     assert [-x for x in reversed(there)] == pytest.approx(here, abs=0.01)

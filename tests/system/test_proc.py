@@ -310,16 +310,17 @@ def test_run_is_stopped_when_asked(tmp_path: Path) -> None:
 CALLER = """
 import sys, time
 from pathlib import Path
-from perfbisect.system import processes as proc
+from perfbisect.system import processes
 folder = Path(sys.argv[1])
 script = (folder / "script.py").read_text()
-owned = proc.spawn([sys.executable, "-c", script], env={}, cwd=folder, log=folder / "out.log", token="calls")
+command = [sys.executable, "-c", script]
+owned = processes.spawn(command, env={}, cwd=folder, log=folder / "out.log", token="calls")
 try:
     print("owned", owned.pid, owned.created, flush=True)
     time.sleep(60)
 finally:
     print("stopping", flush=True)
-    proc.stop(owned, grace=60.0)
+    processes.stop(owned, grace=60.0)
 """
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 
-from perfbisect.system import threads
+from perfbisect.system import processes
 
 
 def _start_threads(begun: threading.Event) -> None:
     try:
         while True:
             one = threading.Thread(target=begun.set)
-            threads.start(one)
+            processes.start_thread(one)
             one.join()
     except KeyboardInterrupt:
         return
@@ -28,7 +28,7 @@ def test_an_interruption_reaches_the_thread_that_is_meant() -> None:
         assert begun.wait(20)
         hook, threading.excepthook = threading.excepthook, strays.append
         try:
-            threads.interrupt(thread)
+            processes.interrupt_thread(thread)
             thread.join(20)
         finally:
             threading.excepthook = hook
@@ -38,8 +38,8 @@ def test_an_interruption_reaches_the_thread_that_is_meant() -> None:
 
 def test_a_thread_that_has_ended_is_left_alone() -> None:
     thread = threading.Thread(target=time.sleep, args=(0,))
-    threads.interrupt(thread)
+    processes.interrupt_thread(thread)
     thread.start()
     thread.join()
-    threads.interrupt(thread)
+    processes.interrupt_thread(thread)
     assert not thread.is_alive()

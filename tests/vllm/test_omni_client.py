@@ -183,9 +183,9 @@ def test_a_request_without_sound_is_a_warning(done: dict[str, Done]) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("mute", "brought not one second of sound"),
-        ("broken", "none of 8 requests completed"),
-        ("refusing", r"none of 8 requests completed \(8 failed\): Internal Server Error"),
+        ("mute", "without one second of sound"),
+        ("broken", "0 of 8 requests completed"),
+        ("refusing", r"0 of 8 requests completed \(8 failed\): Internal Server Error"),
     ],
 )
 def test_the_client_ends_well_and_has_measured_nothing(done: dict[str, Done], name: str, said: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from perfbisect.model.costs import Costs
+from perfbisect.model.attempt import Costs
 
 Word = Literal["found", "not reproduced", "too small", "out of budget"]
 Purpose = Literal["end", "search", "confirm"]

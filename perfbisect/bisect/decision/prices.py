@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from perfbisect.bisect.decision.model import Event, Imported, Lost, Plan, Skipped
-from perfbisect.model.costs import Costs
+from perfbisect.model.attempt import Costs
 
 _LEAST = 1e-3
 """Minutes below which a price makes no difference (and must not divide by zero)."""

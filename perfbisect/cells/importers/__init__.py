@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from perfbisect.cells.importers import vllm_ci, vllm_omni
-from perfbisect.cells.importers.base import Source, Specification, kind
+from perfbisect.cells.importers.base import Source, Specification, describe_value
 from perfbisect.errors import LocatedError
 
 _FORMS = (
@@ -26,11 +26,11 @@ def read_specification(source: Source) -> Specification:
     except json.JSONDecodeError as error:
         raise LocatedError(f"is no JSON: {error.msg}", file=source.file, line=error.lineno) from None
     if isinstance(document, Mapping) and "tests" in document:
-        return vllm_ci.read(source, document)
+        return vllm_ci.read_tests(source, document)
     entries = document if isinstance(document, list) else []
     names = {name for entry in entries if isinstance(entry, Mapping) for name in entry}
     if names & {"server_parameters", "client_parameters"}:
-        return vllm_ci.read(source, {"tests": entries}, at="")
+        return vllm_ci.read_tests(source, {"tests": entries}, at="")
     if names & {"server_params", "benchmark_params"}:
-        return vllm_omni.read(source, entries)
-    raise source.wrong("", f"is of no form that is known: {kind(document)}", _FORMS)
+        return vllm_omni.read_servers(source, entries)
+    raise source.wrong("", f"is of no form that is known: {describe_value(document)}", _FORMS)

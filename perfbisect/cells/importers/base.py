@@ -50,7 +50,7 @@ class Source:
                 raise self.wrong(f"{place}.{name}".lstrip("."), message, allowed)
 
 
-def on_disk(path: Path) -> Source:
+def read_file(path: Path) -> Source:
     """A specification of the file system. :raises LocatedError: it cannot be read."""
 
     def beside(name: str) -> str | None:
@@ -64,7 +64,7 @@ def on_disk(path: Path) -> Source:
 
 
 @dataclass(frozen=True)
-class Need:
+class RequiredFile:
     """A file or folder that must lie beside the cell before it can run, and where it comes from."""
 
     path: str
@@ -72,17 +72,17 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedCell:
     """One cell file: its stem, its document, the files that lie beside it by name, what must be brought."""
 
     stem: str
     document: Mapping[str, object]
     files: Mapping[str, str] = field(default_factory=dict)
-    needs: tuple[Need, ...] = ()
+    needs: tuple[RequiredFile, ...] = ()
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class SkippedWorkload:
     """A workload that is not imported: where it stands, and why."""
 
     place: str
@@ -94,12 +94,12 @@ class Specification:
     """What a file of specifications holds; ``off``: workloads that are switched off, by where they stand;
     ``left_out``: those that cannot be measured here."""
 
-    cells: tuple[Imported, ...]
+    cells: tuple[ImportedCell, ...]
     off: tuple[str, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedWorkload, ...] = ()
 
 
-def distinct(cells: Sequence[Imported]) -> tuple[Imported, ...]:
+def number_duplicates(cells: Sequence[ImportedCell]) -> tuple[ImportedCell, ...]:
     """Cells whose stems are told apart by a number, where several workloads have one name."""
     stems = [cell.stem for cell in cells]
     return tuple(
@@ -110,7 +110,7 @@ def distinct(cells: Sequence[Imported]) -> tuple[Imported, ...]:
     )
 
 
-def plain(name: str) -> str:
+def file_stem(name: str) -> str:
     """A name that can be one of a cell and of a file: what is no letter, digit, ``.`` or ``_`` is ``-``."""
     return _NO_NAME.sub("-", name).strip(".-")
 
@@ -120,6 +120,6 @@ def kebab(name: object) -> str:
     return str(name).replace("_", "-")
 
 
-def kind(value: object) -> str:
+def describe_value(value: object) -> str:
     """A value for a message: its JSON, cut off, and its type."""
     return "missing" if value is None else f"{json.dumps(value, default=str)[:40]} ({type(value).__name__})"

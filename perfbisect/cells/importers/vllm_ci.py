@@ -15,15 +15,15 @@ from typing import Any
 
 from perfbisect.cells.importers.base import (
     HUB_NAME,
-    Imported,
-    LeftOut,
-    Need,
+    ImportedCell,
+    RequiredFile,
+    SkippedWorkload,
     Source,
     Specification,
-    distinct,
+    describe_value,
+    file_stem,
     kebab,
-    kind,
-    plain,
+    number_duplicates,
 )
 from perfbisect.model.cell import Sampling
 from perfbisect.serving.families import FAMILIES
@@ -48,7 +48,7 @@ _SHAREGPT = (
 )
 
 
-def read(source: Source, document: Mapping[str, Any], *, at: str = "tests") -> Specification:
+def read_tests(source: Source, document: Mapping[str, Any], *, at: str = "tests") -> Specification:
     """The cells of a file; ``at`` is where its tests stand in it, for messages.
 
     :raises LocatedError: not tests with a server and a client, a key that is not known, or a list, number or
@@ -57,37 +57,39 @@ def read(source: Source, document: Mapping[str, Any], *, at: str = "tests") -> S
     source.unknown("", document, ("defaults", "tests"))
     tests, defaults = document["tests"], document.get("defaults") or {}
     if not isinstance(tests, list):
-        raise source.wrong(at, f"is {kind(tests)}", "a list of tests")
+        raise source.wrong(at, f"is {describe_value(tests)}", "a list of tests")
     if not isinstance(defaults, Mapping):
-        raise source.wrong("defaults", f"is {kind(defaults)}", "a mapping")
+        raise source.wrong("defaults", f"is {describe_value(defaults)}", "a mapping")
     source.unknown("defaults", defaults, (*_LISTS, *_MAPPINGS))
-    cells: list[Imported] = []
-    left_out: list[LeftOut] = []
+    cells: list[ImportedCell] = []
+    left_out: list[SkippedWorkload] = []
     for i, test in enumerate(tests):
         place = f"{at}[{i}]"
         if not isinstance(test, Mapping):
-            raise source.wrong(place, f"is {kind(test)}", "a mapping with server_parameters")
+            raise source.wrong(place, f"is {describe_value(test)}", "a mapping with server_parameters")
         source.unknown(place, test, _KEYS)
-        if not isinstance(test.get("test_name"), str) or not plain(test["test_name"]):
-            raise source.wrong(f"{place}.test_name", f"is {kind(test.get('test_name'))}", "a name")
+        if not isinstance(test.get("test_name"), str) or not file_stem(test["test_name"]):
+            raise source.wrong(f"{place}.test_name", f"is {describe_value(test.get('test_name'))}", "a name")
         variables, server, client = (
             {**_mapping(source, "defaults", defaults, name), **_mapping(source, place, test, name)}
             for name in _MAPPINGS
         )
         endpoint = client.get("endpoint", _ENDPOINTS[0])
         if endpoint not in _ENDPOINTS:
-            left_out.append(LeftOut(place, f"no family here asks at {endpoint} ({test['test_name']})"))
+            left_out.append(
+                SkippedWorkload(place, f"no family here asks at {endpoint} ({test['test_name']})")
+            )
             continue
         lists = {name: defaults.get(name) if test.get(name) is None else test[name] for name in _LISTS}
         cells.append(_cell(source, place, test["test_name"], variables, server, client, lists))
-    return Specification(distinct(cells), left_out=tuple(left_out))
+    return Specification(number_duplicates(cells), left_out=tuple(left_out))
 
 
 def _mapping(source: Source, place: str, above: Mapping[str, Any], name: str) -> dict[str, object]:
     """The options of a mapping by their long names (variables of the environment as they are)."""
     found = above.get(name) or {}
     if not isinstance(found, Mapping):
-        raise source.wrong(f"{place}.{name}", f"is {kind(found)}", "a mapping of names to values")
+        raise source.wrong(f"{place}.{name}", f"is {describe_value(found)}", "a mapping of names to values")
     if name == _MAPPINGS[0]:
         return {key: str(value) for key, value in found.items()}
     return {kebab(key): _value(source, f"{place}.{name}.{key}", value) for key, value in found.items()}
@@ -102,7 +104,9 @@ def _value(source: Source, place: str, value: object) -> object:
     try:
         words = shlex.split(value)
     except ValueError as error:
-        raise source.wrong(place, f"is {kind(value)}, which a shell cannot read: {error}", "text") from None
+        raise source.wrong(
+            place, f"is {describe_value(value)}, which a shell cannot read: {error}", "text"
+        ) from None
     return words[0] if len(words) == 1 else words
 
 
@@ -114,12 +118,16 @@ def _cell(
     server: dict[str, object],
     client: dict[str, object],
     lists: Mapping[str, object],
-) -> Imported:
+) -> ImportedCell:
     model, asked = server.pop("model", None), client.pop("model", None)
     if not isinstance(model, str):
-        raise source.wrong(f"{place}.server_parameters.model", f"is {kind(model)}", "the model's name")
+        raise source.wrong(
+            f"{place}.server_parameters.model", f"is {describe_value(model)}", "the model's name"
+        )
     if asked not in (None, model):
-        raise source.wrong(f"{place}.client_parameters.model", f"is {kind(asked)}", f"the server's, {model}")
+        raise source.wrong(
+            f"{place}.client_parameters.model", f"is {describe_value(asked)}", f"the server's, {model}"
+        )
     given = {key: value for key, value in client.items() if key not in _PLACES}
     document: dict[str, object] = {
         "family": "text",
@@ -138,7 +146,7 @@ def _cell(
     path = str(document.get("dataset_path", ""))
     local = path and given.get("dataset-name") != "hf" and not HUB_NAME.match(path)
     origin = _SHAREGPT if path.startswith("ShareGPT") else "a file that vLLM's script expects"
-    return Imported(plain(name), document, needs=(Need(path, origin),) if local else ())
+    return ImportedCell(file_stem(name), document, needs=(RequiredFile(path, origin),) if local else ())
 
 
 def _serving(variables: Mapping[str, object], server: Mapping[str, object]) -> dict[str, object]:
@@ -185,7 +193,7 @@ def _load(
                 f"{place}.client_parameters.{name}", "is set by the lists of a test", " and ".join(_LISTS)
             )
     if not isinstance(given.get("num-prompts"), int):
-        found = kind(given.get("num-prompts"))
+        found = describe_value(given.get("num-prompts"))
         raise source.wrong(f"{place}.client_parameters.num_prompts", f"is {found}", "a whole number")
     rates, users = (_numbers(source, f"{place}.{name}", lists[name]) for name in _LISTS)
     pairs = list(product(rates or ["inf"], users or ["all"]))
@@ -202,10 +210,10 @@ def _numbers(source: Source, place: str, values: object) -> Sequence[int | float
         return []
     allowed = 'a list of different numbers over 0 (of rates also "inf")'
     if not isinstance(values, list) or not values:
-        raise source.wrong(place, f"is {kind(values)}", allowed)
+        raise source.wrong(place, f"is {describe_value(values)}", allowed)
     rates = place.endswith(_LISTS[0])
     for i, value in enumerate(values):
         number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         if not (number or (rates and value == "inf")) or value in values[:i]:
-            raise source.wrong(f"{place}[{i}]", f"is {kind(value)}", allowed)
+            raise source.wrong(f"{place}[{i}]", f"is {describe_value(value)}", allowed)
     return values

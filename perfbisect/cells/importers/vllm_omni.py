@@ -19,15 +19,15 @@ from perfbisect.cells import deploy
 from perfbisect.cells.deploy import placed, read_deploy
 from perfbisect.cells.importers.base import (
     HUB_NAME,
-    Imported,
-    LeftOut,
-    Need,
+    ImportedCell,
+    RequiredFile,
+    SkippedWorkload,
     Source,
     Specification,
-    distinct,
+    describe_value,
+    file_stem,
     kebab,
-    kind,
-    plain,
+    number_duplicates,
 )
 from perfbisect.cells.ladder import LADDERS
 from perfbisect.clients.eras import NIGHTLY
@@ -58,7 +58,9 @@ _PARALLEL = (
 """Options of which each multiplies the devices. The VAE and HSDP share those of the others."""
 
 
-def serving(source: Source, place: str, server: Mapping[str, Any], *, staged: bool) -> dict[str, object]:
+def server_fields(
+    source: Source, place: str, server: Mapping[str, Any], *, staged: bool
+) -> dict[str, object]:
     """Serve arguments, deploy YAML, stage overrides, environment and number of devices of a server.
 
     ``staged``: it runs a pipeline of stages, each on devices of its own.
@@ -89,7 +91,9 @@ def _options(source: Source, above: str, params: Mapping[str, Any]) -> dict[str,
     named, tokens = params.get("serve_args") or {}, params.get("extra_cli_args") or []
     for name, value, kinds in (("serve_args", named, (dict, list)), ("extra_cli_args", tokens, (list,))):
         if not isinstance(value, kinds):
-            raise source.wrong(f"{above}.{name}", f"is {kind(value)}", "options, by name or as tokens")
+            raise source.wrong(
+                f"{above}.{name}", f"is {describe_value(value)}", "options, by name or as tokens"
+            )
     by_name, listed = (named, []) if isinstance(named, dict) else ({}, named)
     options: dict[str, object] = {kebab(name): value for name, value in by_name.items()}
     options |= _from_tokens(source, above, [*listed, *tokens])
@@ -125,7 +129,7 @@ def _pinned(source: Source, above: str, params: Mapping[str, Any], inline: objec
     field = "stage_config_name" if inline is None else "serve_args.deploy-config-inline"
     try:
         text = _stage_config(source, above, params) if inline is None else _content(inline)
-        deploy.check(text)
+        deploy.check_mapping(text)
     except ValueError as error:
         told = f"{name} {error}" if inline is None else str(error)
         raise source.wrong(f"{above}.{field}", told, "a deploy YAML with stages") from None
@@ -134,7 +138,7 @@ def _pinned(source: Source, above: str, params: Mapping[str, Any], inline: objec
 
 def _content(inline: object) -> str:
     if not isinstance(inline, Mapping):
-        raise ValueError(f"is {kind(inline)}")
+        raise ValueError(f"is {describe_value(inline)}")
     return yaml.safe_dump(inline.get("content"), sort_keys=False, allow_unicode=True)
 
 
@@ -150,7 +154,7 @@ def _stage_config(source: Source, above: str, params: Mapping[str, Any]) -> str:
             f"a file of {' or '.join(_STAGE_CONFIGS)}, seen from the specification",
         )
     update, delete = params.get("update"), params.get("delete")
-    return deploy.changed(text, update or {}, delete or {}) if update or delete else text
+    return deploy.apply_edits(text, update or {}, delete or {}) if update or delete else text
 
 
 def _named(text: str | None, overrides: object) -> int:
@@ -215,38 +219,38 @@ _NOT_CLIENT = {
 """Keys of a workload that are no argument of the data set: they have a key of their own, or none."""
 
 
-def read(source: Source, servers: Sequence[Any]) -> Specification:
+def read_servers(source: Source, servers: Sequence[Any]) -> Specification:
     """The cells of a file.
 
     :raises LocatedError: not servers with workloads, a key that is not known, or lists that cannot be paired.
     """
-    cells: list[Imported] = []
+    cells: list[ImportedCell] = []
     off: list[str] = []
-    left_out: list[LeftOut] = []
+    left_out: list[SkippedWorkload] = []
     for i, server in enumerate(servers):
         if not isinstance(server, Mapping):
-            raise source.wrong(f"[{i}]", f"is {kind(server)}", "a mapping with server_params")
+            raise source.wrong(f"[{i}]", f"is {describe_value(server)}", "a mapping with server_params")
         for j, workload in enumerate(_workloads(source, i, server)):
             place = f"[{i}].benchmark_params[{j}]"
             given = {kebab(name): value for name, value in workload.items()}
             if workload.get("enabled") is False:
                 off.append(place)
             elif why := _not_here(server, given):
-                left_out.append(LeftOut(place, why))
+                left_out.append(SkippedWorkload(place, why))
             else:
                 cells.append(_cell(source, f"[{i}]", place, server, given))
-    return Specification(distinct(cells), tuple(off), tuple(left_out))
+    return Specification(number_duplicates(cells), tuple(off), tuple(left_out))
 
 
 def _workloads(source: Source, i: int, server: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     source.unknown(f"[{i}]", server, _PERF_SPECS_KEYS)
     for name, wanted, allowed in _SHAPE:
         if not isinstance(server.get(name), wanted):
-            raise source.wrong(f"[{i}].{name}", f"is {kind(server.get(name))}", allowed)
+            raise source.wrong(f"[{i}].{name}", f"is {describe_value(server.get(name))}", allowed)
     workloads: Sequence[Any] = server["benchmark_params"]
     for j, workload in enumerate(workloads):
         if not isinstance(workload, Mapping):
-            raise source.wrong(f"[{i}].benchmark_params[{j}]", f"is {kind(workload)}", "a mapping")
+            raise source.wrong(f"[{i}].benchmark_params[{j}]", f"is {describe_value(workload)}", "a mapping")
     return workloads
 
 
@@ -263,11 +267,11 @@ def _not_here(server: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 def _cell(
     source: Source, above: str, place: str, server: Mapping[str, Any], given: Mapping[str, Any]
-) -> Imported:
+) -> ImportedCell:
     params = server["server_params"]
     model = params.get("model")
     if not isinstance(model, str):
-        raise source.wrong(f"{above}.server_params.model", f"is {kind(model)}", "the model's name")
+        raise source.wrong(f"{above}.server_params.model", f"is {describe_value(model)}", "the model's name")
     family = _family(params, given)
     stem = _stem(source, server, family, given)
     files: dict[str, str] = {}
@@ -276,14 +280,14 @@ def _cell(
         "description": str(server.get("description") or f"{server['test_name']} of {source.name}"),
         "model": model,
         **({"task": str(given["task"])} if given.get("task") else {}),
-        **serving(source, above, server, staged=family in ("tts", "omni")),
+        **server_fields(source, above, server, staged=family in ("tts", "omni")),
         **_loading(source, family, server, given),
         **_ladder(source, place, given),
         **_judged(family, given),
     }
     if family == "diffusion":
         document.setdefault("max_concurrency", 1)
-    needs: tuple[Need, ...] = ()
+    needs: tuple[RequiredFile, ...] = ()
     inline = given.get("dataset-path-inline")
     if isinstance(inline, Mapping):
         rows = _inline(inline)
@@ -291,10 +295,10 @@ def _cell(
         files[name] = rows
         document["dataset_path"] = name
     elif (path := given.get("dataset-path")) and not HUB_NAME.match(str(path)):
-        needs = (Need(str(path), "a folder of vLLM-Omni's repository"),)
+        needs = (RequiredFile(str(path), "a folder of vLLM-Omni's repository"),)
     if given.get("baseline"):
         document["known_baselines"] = given["baseline"]
-    return Imported(stem, document, files, needs)
+    return ImportedCell(stem, document, files, needs)
 
 
 def _family(params: Mapping[str, Any], given: Mapping[str, Any]) -> str:
@@ -405,7 +409,7 @@ def _stem(source: Source, server: Mapping[str, Any], family: str, given: Mapping
         only_text = family == "omni" and _modalities(given) == ["text"]
         words = (given.get(name) or "" for name in ("dataset-name", "task", "eval-phase"))
         parts = [test, *map(kebab, words), "text" if only_text else ""]
-    return plain("-".join(part for part in parts if part))
+    return file_stem("-".join(part for part in parts if part))
 
 
 def _rest(file: str, test: str) -> str:

@@ -15,7 +15,7 @@ from datetime import timezone
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from perfbisect.common.moments import moment, stamp
+from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.points import Build
 from perfbisect.series.sources import Asked, Batch, Listed

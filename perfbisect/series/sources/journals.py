@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perfbisect.common.moments import moment, stamp
+from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import JOURNAL
 from perfbisect.jobs.journal import read

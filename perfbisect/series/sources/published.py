@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perfbisect.clients.omni_bench import STAGE_STATISTICS
+from perfbisect.clients.bench_serve import STAGE_STATISTICS
 from perfbisect.clients.result_fields import number
-from perfbisect.common.moments import moment, stamp
+from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import ClientError
 from perfbisect.model.attempt import Attempt, Provenance, RunResult
 from perfbisect.model.cell import Cell

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from perfbisect.common.globs import MODEL, glob_pattern
+from perfbisect.common.text import MODEL, glob_pattern
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.model.cell import Words
 from perfbisect.model.commit_details import CauseWord

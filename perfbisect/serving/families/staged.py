@@ -62,10 +62,10 @@ class StagedFamily:
         headline: str,
         guards: tuple[str, ...],
         first_request: Callable[[Cell, str], Request],
-        likeness: Callable[[Cell, str], Request | None] | None = None,
+        reference_request: Callable[[Cell, str], Request | None] | None = None,
     ) -> None:
         self.name, self.headline, self.guards = name, headline, guards
-        self.first_request, self.likeness = first_request, likeness
+        self.first_request, self.likeness = first_request, reference_request
 
     def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
         """``serve MODEL --omni``: the cell's options, its deploy YAML and overrides of stages.
@@ -206,7 +206,7 @@ _UNSET = "/v1/completions"
 _KINDS = {CHAT: chat_image, IMAGES: image, EDITS: edit, VIDEOS: video}
 
 
-def endpoint_of(cell: Cell) -> str:
+def diffusion_endpoint(cell: Cell) -> str:
     """Where the cell's requests go: its endpoint, or the one that its backend stands for.
 
     :raises UsageError: neither is one of diffusion's.
@@ -223,17 +223,17 @@ def endpoint_of(cell: Cell) -> str:
 
 def first_request(cell: Cell, model: str) -> Request:
     """One small picture or video of the cell's own size, in two steps."""
-    return _KINDS[endpoint_of(cell)](cell, model)
+    return _KINDS[diffusion_endpoint(cell)](cell, model)
 
 
-def likeness(cell: Cell, model: str) -> Request | None:
+def reference_request(cell: Cell, model: str) -> Request | None:
     """Asks for the image of the cell's reference; None where it brings none.
 
     :raises UsageError: the cell's endpoint answers with no image, or makes it from another one.
     """
     if cell.reference is None:
         return None
-    endpoint, made = endpoint_of(cell), {CHAT: chat_image, IMAGES: image}
+    endpoint, made = diffusion_endpoint(cell), {CHAT: chat_image, IMAGES: image}
     if endpoint not in made or cell.task != "t2i":
         raise UsageError(
             f"cell {cell.name}: reference: compared are images made from text (task t2i, at "
@@ -243,4 +243,4 @@ def likeness(cell: Cell, model: str) -> Request | None:
     return made[endpoint](cell, model, cell.reference.prompt, cell.reference.body)
 
 
-DIFFUSION = StagedFamily("diffusion", "latency", ("failed",), first_request, likeness)
+DIFFUSION = StagedFamily("diffusion", "latency", ("failed",), first_request, reference_request)

@@ -24,7 +24,7 @@ from perfbisect.bisect.decision.model import Plan
 from perfbisect.bisect.decision.noise import Launch
 from perfbisect.bisect.decision.posterior import posterior
 from perfbisect.bisect.decision.prices import observed
-from perfbisect.model.costs import Costs
+from perfbisect.model.attempt import Costs
 
 LOOK = Expected(
     steps=np.array([0.08, 0.10]),

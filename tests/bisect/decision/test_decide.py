@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perfbisect.bisect.decision.decide import beliefs, next_action
 from perfbisect.bisect.decision.endpoints import WORTHWHILE
 from perfbisect.bisect.decision.model import Done, Lost, Measure, Measured, Note, Plan, Reason, Skipped
-from perfbisect.model.costs import Costs
+from perfbisect.model.attempt import Costs
 from tests.bisect.worlds import Bench
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from perfbisect.bisect.decision.model import Lost, Measured, Plan, Skipped
 from perfbisect.bisect.decision.prices import observed
-from perfbisect.model.costs import Costs
+from perfbisect.model.attempt import Costs
 
 PLAN = Plan(n=8, costs=Costs(build=10, launch=5, run=2), cached=frozenset({3}))
 

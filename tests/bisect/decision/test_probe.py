@@ -15,7 +15,7 @@ from perfbisect.bisect.decision.noise import Launch
 from perfbisect.bisect.decision.posterior import posterior
 from perfbisect.bisect.decision.prices import observed
 from perfbisect.bisect.decision.probe import candidates, information, probe, testable
-from perfbisect.model.costs import Costs
+from perfbisect.model.attempt import Costs
 
 testable.__test__ = False
 

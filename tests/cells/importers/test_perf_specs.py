@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import Need, Source, Specification, on_disk
+from perfbisect.cells.importers.base import RequiredFile, Source, Specification, read_file
 from perfbisect.cells.ladder import expand
 from perfbisect.cells.loading import load_cells, write_cell
 from perfbisect.errors import LocatedError
@@ -33,7 +33,7 @@ SPEECH = {
 def read(tmp_path: Path, document: object) -> Specification:
     path = tmp_path / "test_x.json"
     path.write_text(json.dumps(document))
-    return read_specification(on_disk(path))
+    return read_specification(read_file(path))
 
 
 def server(*workloads: dict[str, Any], **params: Any) -> dict[str, Any]:
@@ -173,10 +173,10 @@ def test_a_file_that_is_no_json(tmp_path: Path) -> None:
     path = tmp_path / "broken.json"
     path.write_text('[\n {"test_name": }\n]')
     with pytest.raises(LocatedError, match="no JSON") as caught:
-        read_specification(on_disk(path))
+        read_specification(read_file(path))
     assert caught.value.line == 2
     with pytest.raises(LocatedError, match="cannot be read"):
-        on_disk(tmp_path / "none.json")
+        read_file(tmp_path / "none.json")
 
 
 IMAGE = {"name": "512_steps20", "dataset": "random", "task": "t2i", "width": 512, "num-prompts": 10}
@@ -265,7 +265,10 @@ def test_what_cannot_be_measured_here_is_told(tmp_path: Path) -> None:
 def test_a_folder_of_the_repository_must_be_brought_and_a_hubs_data_need_not(tmp_path: Path) -> None:
     paths = ("benchmarks/build_dataset/smoke", "org/sentences")
     found = read(tmp_path, [server(*(SPEECH | {"dataset_path": path} for path in paths))]).cells
-    assert [cell.needs for cell in found] == [(Need(paths[0], "a folder of vLLM-Omni's repository"),), ()]
+    assert [cell.needs for cell in found] == [
+        (RequiredFile(paths[0], "a folder of vLLM-Omni's repository"),),
+        (),
+    ]
 
 
 def test_the_phase_of_a_workload_is_in_its_name_and_no_option_of_the_client(tmp_path: Path) -> None:

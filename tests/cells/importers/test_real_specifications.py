@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import Specification, on_disk
+from perfbisect.cells.importers.base import Specification, read_file
 from perfbisect.cells.loading import load_cells, write_cell
 from perfbisect.cells.match import nearest, sighting
 from perfbisect.model.cell import Cell
@@ -77,7 +77,7 @@ class Imports:
 def imports(tmp_path_factory: pytest.TempPathFactory) -> Imports:
     rows = []
     for path in sorted(data("vllm_omni", "perf_specs").glob("*.json")):
-        found = read_specification(on_disk(path))
+        found = read_specification(read_file(path))
         folder = tmp_path_factory.mktemp(path.stem)
         cells = tuple(cell for one in found.cells for cell in load_cells(write_cell(folder, one)))
         rows.append((path, tuple(said_by(path)), found, cells))
@@ -208,7 +208,7 @@ APRIL.append(
 def test_every_result_of_april_has_one_cell_of_aprils_specification(tmp_path: Path) -> None:
     path = tmp_path / "test_omni.json"
     path.write_text(json.dumps(APRIL))
-    found = read_specification(on_disk(path))
+    found = read_specification(read_file(path))
     cells = [cell for one in found.cells for cell in load_cells(write_cell(tmp_path, one))]
     said = {one.result: cell.digest for one, cell in zip(said_by(path), cells, strict=True)}
     assert len(said) == len(set(said.values())) == len(cells) == 18

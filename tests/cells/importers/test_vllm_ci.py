@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import Imported, Specification, on_disk
+from perfbisect.cells.importers.base import ImportedCell, Specification, read_file
 from perfbisect.cells.loading import load_cells, write_cell
 from perfbisect.clients import CLIENTS
 from perfbisect.errors import LocatedError
@@ -45,10 +45,10 @@ def without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
 def read(tmp_path: Path, document: object, name: str = "anything.json") -> Specification:
     path = tmp_path / name
     path.write_text(json.dumps(document))
-    return read_specification(on_disk(path))
+    return read_specification(read_file(path))
 
 
-def loaded(tmp_path: Path, cell: Imported) -> tuple[Cell, ...]:
+def loaded(tmp_path: Path, cell: ImportedCell) -> tuple[Cell, ...]:
     return load_cells(write_cell(tmp_path, cell))
 
 
