@@ -68,9 +68,9 @@ def lines() -> list[str]:
 
 def _documents() -> str:
     """The version that most documents of ``--json`` have, then those that have another."""
-    from perfbisect.cli import schema as cli_schema
+    from perfbisect.cli import schema_registry
 
-    names = {name for printed in cli_schema.document_names().values() for name in printed}
+    names = {name for printed in schema_registry.document_names().values() for name in printed}
     versions = {name.rpartition("/")[0]: name.rpartition("/")[2] for name in names}
     ((usual, _),) = Counter(versions.values()).most_common(1)
     others = sorted(f"{name}/{version}" for name, version in versions.items() if version != usual)

@@ -1,4 +1,4 @@
-"""The JSON documents of verbs about jobs: ``status``, ``stop``, and what ``--detach`` leaves behind."""
+"""The JSON documents of commands that are not kinds of jobs."""
 
 from __future__ import annotations
 
@@ -162,86 +162,6 @@ class InitDocument(Document):
     next: str
 
 
-class DifferenceDocument(Document):
-    """A field in which two workloads differ."""
-
-    field: str
-    left: str
-    right: str
-
-
-class CellMatchDocument(Document):
-    """A cell beside what was seen: left there, right here."""
-
-    cell: str
-    digest: str
-    differences: tuple[DifferenceDocument, ...]
-
-
-class CellsMatchDocument(Document):
-    """``perfbisect cells match``: the nearest cells; ``missing``: what the text does not say of a cell.
-
-    ``apart``: the fields of which one would tell the cells that agree from each other; empty where one alone
-    agrees, so that nothing that is missing makes it another known cell. ``warnings``: cell files that cannot
-    be read, which are left out.
-    """
-
-    schema_: Literal["perfbisect.cells-match/1"] = Field(default="perfbisect.cells-match/1", alias="schema")
-    exact: bool
-    missing: tuple[str, ...]
-    apart: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    cells: tuple[CellMatchDocument, ...]
-
-
-class FindingDocument(Document):
-    """Something wrong with a field of a cell."""
-
-    level: Literal["error", "warning"]
-    field: str
-    message: str
-
-
-class CellLintDocument(Document):
-    """A cell that was checked."""
-
-    cell: str
-    findings: tuple[FindingDocument, ...]
-
-
-class CellsLintDocument(Document):
-    """``perfbisect cells lint``. ``client``: what would load the server, where that is not the commit's own:
-    data set and backend are then not checked; empty where they are. ``warnings``: cell files that cannot be
-    read and were not named."""
-
-    schema_: Literal["perfbisect.cells-lint/1"] = Field(default="perfbisect.cells-lint/1", alias="schema")
-    engine: str
-    at: str
-    client: str = ""
-    warnings: tuple[str, ...] = ()
-    cells: tuple[CellLintDocument, ...]
-
-
-class ImportedFileDocument(Document):
-    """A specification: the cell files made of it, how many of its workloads are switched off, which are left
-    out and why, and what must be brought before the cells can run."""
-
-    spec: str
-    files: tuple[str, ...]
-    cells: int
-    switched_off: int
-    left_out: tuple[str, ...]
-    to_bring: tuple[str, ...]
-
-
-class CellsImportDocument(Document):
-    """``perfbisect cells import``."""
-
-    schema_: Literal["perfbisect.cells-import/1"] = Field(default="perfbisect.cells-import/1", alias="schema")
-    files: tuple[ImportedFileDocument, ...]
-    cells: int
-
-
 class PackageDocument(Document):
     """A package that an image replaces; ``version`` empty: only removed."""
 
@@ -260,3 +180,120 @@ class ChangesShowDocument(Document):
     release: str
     commit: str
     packages: tuple[PackageDocument, ...]
+
+
+class EnvironmentDocument(Document):
+    """An environment in the cache."""
+
+    key: str
+    builder: str
+    spec: str
+    change: str
+    engine_version: str
+    folder: str
+    complete: bool
+    megabytes: float
+
+
+class EnvListDocument(Document):
+    """``perfbisect env list``."""
+
+    schema_: Literal["perfbisect.env-list/1"] = Field(default="perfbisect.env-list/1", alias="schema")
+    cache: str
+    environments: tuple[EnvironmentDocument, ...]
+
+
+class EnvBuildDocument(Document):
+    """``perfbisect env build``. ``seconds``: 0 where it was there already."""
+
+    schema_: Literal["perfbisect.env-build/1"] = Field(default="perfbisect.env-build/1", alias="schema")
+    change: str
+    spec: str
+    key: str
+    interpreter: str
+    engine_version: str
+    engine_commit: str
+    engine_file: str
+    seconds: float
+
+
+class GcItemDocument(Document):
+    """A folder of the cache. ``megabytes``: what removing it frees; ``why``: it was, or would be, removed."""
+
+    folder: str
+    kind: str
+    change: str
+    megabytes: float
+    last_used: str
+    why: str
+
+
+class EnvGcDocument(Document):
+    """``perfbisect env gc``. ``in_use``: what would have been removed, but somebody uses it."""
+
+    schema_: Literal["perfbisect.env-gc/1"] = Field(default="perfbisect.env-gc/1", alias="schema")
+    cache: str
+    dry_run: bool
+    freed_megabytes: float
+    kept_megabytes: float
+    removed: tuple[GcItemDocument, ...]
+    in_use: tuple[GcItemDocument, ...]
+    kept: tuple[GcItemDocument, ...]
+
+
+class CheckDocument(Document):
+    """One thing looked at; ``advice``: what to do about it."""
+
+    name: str
+    state: Literal["good", "warning", "bad"]
+    found: str
+    advice: str
+
+
+class DoctorDocument(Document):
+    """``perfbisect doctor``."""
+
+    schema_: Literal["perfbisect.doctor/1"] = Field(default="perfbisect.doctor/1", alias="schema")
+    fit: bool
+    checks: tuple[CheckDocument, ...]
+
+
+class DashboardDocument(Document):
+    """``perfbisect dashboard build``. ``first_page_bytes``: read before anything is opened."""
+
+    schema_: Literal["perfbisect.dashboard/1"] = Field(default="perfbisect.dashboard/1", alias="schema")
+    index: str
+    cells: int
+    alerts: int
+    bisections: int
+    first_page_bytes: int
+    bytes: int
+
+
+class DashboardOpenDocument(Document):
+    """``perfbisect dashboard open``. ``opened``: a browser took it."""
+
+    schema_: Literal["perfbisect.dashboard-open/1"] = Field(
+        default="perfbisect.dashboard-open/1", alias="schema"
+    )
+    address: str
+    opened: bool
+
+
+class SkillInstallDocument(Document):
+    """``perfbisect skill install``. ``copied``: False where just these files were there already."""
+
+    schema_: Literal["perfbisect.skill-install/1"] = Field(
+        default="perfbisect.skill-install/1", alias="schema"
+    )
+    folder: str
+    version: str
+    copied: bool
+    files: tuple[str, ...]
+
+
+class SchemasDocument(Document):
+    """``perfbisect schema``: a verb -> the documents that its ``--json`` prints."""
+
+    schema_: Literal["perfbisect.schemas/1"] = Field(default="perfbisect.schemas/1", alias="schema")
+    verbs: dict[str, tuple[str, ...]]
