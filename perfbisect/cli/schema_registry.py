@@ -15,22 +15,20 @@ from perfbisect.commands.cells import (
     CellsMatchDocument,
     CellsValidateDocument,
 )
+from perfbisect.commands.detach import DetachedDocument
 from perfbisect.commands.documents import (
     ChangesShowDocument,
     DashboardDocument,
     DashboardOpenDocument,
-    DetachedDocument,
     DoctorDocument,
     EnvBuildDocument,
     EnvGcDocument,
     EnvListDocument,
     InitDocument,
-    JobsDocument,
     SchemasDocument,
     SkillInstallDocument,
-    StatusDocument,
-    StopDocument,
 )
+from perfbisect.commands.status import JobsDocument, StatusDocument, StopDocument
 from perfbisect.compare.check_documents import BaselineDocument, CheckedDocument, CheckPlanDocument
 from perfbisect.compare.documents import CompareDocument, ComparePlanDocument, SweepDocument, VerifyDocument
 from perfbisect.jobs.documents import (

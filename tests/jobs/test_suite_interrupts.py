@@ -45,9 +45,9 @@ SCRIPT = """
 import contextlib, os, signal, sys
 from pathlib import Path
 from perfbisect.errors import Interrupted
-from perfbisect.jobs import suite
+from perfbisect.compare import suite
 from perfbisect.jobs.events import Launching
-from perfbisect.system import proc
+from perfbisect.system import processes as proc
 from tests.compare.suite_world import cells, go_on, jobs_of
 from tests.jobs.test_kill9 import marked
 from tests.jobs.world import Watch
