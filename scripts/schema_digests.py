@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from perfbisect.cli.schema_registry import VERBS, document_name, document_schema
+from perfbisect.cli.schema import VERBS, document_name, document_schema
 
 TARGET = Path(__file__).parent.parent / "tests" / "cli" / "schema_digests.json"
 _ANNOTATIONS = frozenset({"title", "description", "default"})

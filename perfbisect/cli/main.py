@@ -27,9 +27,9 @@ from perfbisect.cli.init import init
 from perfbisect.cli.jobs import report, resume, status, stop
 from perfbisect.cli.nightly import nightly
 from perfbisect.cli.run import run as run_verb
-from perfbisect.cli.schema import schema
 from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
+from perfbisect.commands import options
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -68,9 +68,9 @@ def lines() -> list[str]:
 
 def _documents() -> str:
     """The version that most documents of ``--json`` have, then those that have another."""
-    from perfbisect.cli import schema_registry
+    from perfbisect.cli.schema import document_names
 
-    names = {name for printed in schema_registry.document_names().values() for name in printed}
+    names = {name for printed in document_names().values() for name in printed}
     versions = {name.rpartition("/")[0]: name.rpartition("/")[2] for name in names}
     ((usual, _),) = Counter(versions.values()).most_common(1)
     others = sorted(f"{name}/{version}" for name, version in versions.items() if version != usual)
@@ -130,7 +130,52 @@ def app() -> None:
     """
 
 
-for verb in (
+@click.command(short_help="JSON Schemas of documents and cells.")
+@click.argument("verb", nargs=-1, metavar="[VERB|cell]")
+@options.as_json
+def schema(verb: tuple[str, ...], as_json: bool) -> int:
+    """The JSON Schema of what VERB prints with --json, or of a cell file. Without VERB: list all schemas.
+
+    The number behind a document's name grows with every incompatible change; a new field does not change it.
+
+    \b
+    Examples:
+      perfbisect schema
+      perfbisect schema bisect
+      perfbisect schema track detect
+      perfbisect schema cell
+    """
+    import json
+
+    from perfbisect.cells.schema import cell_schema
+    from perfbisect.cli.schema import document_names, verb_schema
+    from perfbisect.commands.documents import SchemasDocument
+    from perfbisect.commands.output import emit
+    from perfbisect.common.suggest import hint
+    from perfbisect.errors import UsageError
+
+    verbs = document_names()
+    if not verb:
+        document = SchemasDocument(verbs={name: tuple(names) for name, names in verbs.items()})
+        width = max(map(len, verbs))
+        emit(
+            document,
+            [f"{name:<{width}}  {', '.join(names)}" for name, names in verbs.items()],
+            as_json=as_json,
+        )
+        return 0
+    name = " ".join(verb)
+    if name != "cell" and name not in verbs:
+        known = ["cell", *verbs]
+        raise UsageError(
+            f"no schema of {name!r}{hint(name, known)}; there are: {', '.join(known)}",
+            next_step="perfbisect schema",
+        )
+    click.echo(json.dumps(cell_schema() if name == "cell" else verb_schema(name), indent=2))
+    return 0
+
+
+for command in (
     init,
     cells,
     changes_group,
@@ -151,7 +196,7 @@ for verb in (
     skill_group,
     doctor,
 ):
-    app.add_command(verb)
+    app.add_command(command)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

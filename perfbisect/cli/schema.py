@@ -1,52 +1,150 @@
-"""``perfbisect schema``."""
+"""The JSON documents of every command, and their JSON Schemas."""
 
 from __future__ import annotations
 
-import click
+from typing import Any
 
-from perfbisect.commands import options
+from pydantic import BaseModel
+
+from perfbisect.commands.cells import (
+    CellsDiffDocument,
+    CellsDocument,
+    CellShowDocument,
+    CellsImportDocument,
+    CellsLintDocument,
+    CellsMatchDocument,
+    CellsValidateDocument,
+)
+from perfbisect.commands.detach import DetachedDocument
+from perfbisect.commands.documents import (
+    ChangesShowDocument,
+    DashboardDocument,
+    DashboardOpenDocument,
+    DoctorDocument,
+    EnvBuildDocument,
+    EnvGcDocument,
+    EnvListDocument,
+    InitDocument,
+    SchemasDocument,
+    SkillInstallDocument,
+)
+from perfbisect.commands.status import JobsDocument, StatusDocument, StopDocument
+from perfbisect.compare.check_documents import BaselineDocument, CheckedDocument, CheckPlanDocument
+from perfbisect.compare.documents import CompareDocument, ComparePlanDocument, SweepDocument, VerifyDocument
+from perfbisect.jobs.documents import (
+    ErrorDocument,
+    PlanDocument,
+    ReportDocument,
+    RunDocument,
+)
+from perfbisect.nightly.documents import NightlyDocument, NightlyInitDocument
+from perfbisect.series.documents import (
+    TrackDetectDocument,
+    TrackExportDocument,
+    TrackIngestDocument,
+    TrackPublishDocument,
+    TrackRebaselineDocument,
+    TrackReportDocument,
+    TrackStateDocument,
+    TrackTrendDocument,
+)
+from perfbisect.series.suspects.render import TrackSuspectsDocument
+
+VERBS: dict[str, tuple[type[BaseModel], ...]] = {
+    "init": (InitDocument,),
+    "bisect": (ReportDocument, PlanDocument, DetachedDocument),
+    "resume": (ReportDocument, RunDocument, CompareDocument, DetachedDocument, CheckedDocument),
+    "report": (ReportDocument, RunDocument, CompareDocument, CheckedDocument),
+    "check": (CheckedDocument, CheckPlanDocument, ComparePlanDocument, BaselineDocument, DetachedDocument),
+    "compare": (CompareDocument, ComparePlanDocument, SweepDocument, DetachedDocument),
+    "verify": (VerifyDocument, ComparePlanDocument, DetachedDocument),
+    "run": (RunDocument, DetachedDocument),
+    "status": (StatusDocument, JobsDocument),
+    "stop": (StopDocument,),
+    "cells list": (CellsDocument,),
+    "cells show": (CellShowDocument,),
+    "cells validate": (CellsValidateDocument,),
+    "cells diff": (CellsDiffDocument,),
+    "cells match": (CellsMatchDocument,),
+    "cells lint": (CellsLintDocument,),
+    "cells import": (CellsImportDocument,),
+    "changes show": (ChangesShowDocument,),
+    "env list": (EnvListDocument,),
+    "env build": (EnvBuildDocument,),
+    "env gc": (EnvGcDocument,),
+    "doctor": (DoctorDocument,),
+    "nightly": (NightlyDocument, NightlyInitDocument),
+    "track ingest": (TrackIngestDocument,),
+    "track trend": (TrackTrendDocument,),
+    "track rebaseline": (TrackRebaselineDocument,),
+    "track detect": (TrackDetectDocument,),
+    "track suspects": (TrackSuspectsDocument,),
+    "track report": (TrackReportDocument,),
+    "track repro": (CompareDocument, ComparePlanDocument, DetachedDocument),
+    "track ack": (TrackStateDocument,),
+    "track close": (TrackStateDocument,),
+    "track reopen": (TrackStateDocument,),
+    "track export": (TrackExportDocument,),
+    "track publish": (TrackPublishDocument,),
+    "dashboard build": (DashboardDocument,),
+    "dashboard open": (DashboardOpenDocument,),
+    "skill install": (SkillInstallDocument,),
+    "schema": (SchemasDocument,),
+    "error": (ErrorDocument,),
+}
+"""A verb -> what its ``--json`` prints."""
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-@click.command(short_help="JSON Schemas of documents and cells.")
-@click.argument("verb", nargs=-1, metavar="[VERB|cell]")
-@options.as_json
-def schema(verb: tuple[str, ...], as_json: bool) -> int:
-    """The JSON Schema of what VERB prints with --json, or of a cell file. Without VERB: list all schemas.
+def document_names() -> dict[str, list[str]]:
+    """Map each verb to the names of its documents, such as ``perfbisect.report/1``."""
+    return {verb: [document_name(model) for model in VERBS[verb]] for verb in sorted(VERBS)}
 
-    The number behind a document's name grows with every incompatible change; a new field does not change it.
 
-    \b
-    Examples:
-      perfbisect schema
-      perfbisect schema bisect
-      perfbisect schema track detect
-      perfbisect schema cell
+def document_name(model: type[BaseModel]) -> str:
+    """Return the value of a document's ``schema`` field."""
+    return str(model.model_fields["schema_"].default)
+
+
+def document_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Generate a document's schema, open for additional keys because readers ignore unknown ones."""
+    schema = model.model_json_schema(mode="serialization")
+    if "$ref" in schema:  # pydantic refers to the definition of a model that contains itself
+        definition = schema["$defs"][schema["$ref"].rpartition("/")[2]]
+        schema = {**definition, "$defs": schema["$defs"]}
+    opened: dict[str, Any] = _allow_additional_keys(schema)
+    return opened
+
+
+def verb_schema(verb: str) -> dict[str, Any]:
+    """Generate the schema of what a verb prints: any one of its documents.
+
+    Raises:
+        KeyError: the verb does not exist.
     """
-    import json
+    references: list[dict[str, str]] = []
+    definitions: dict[str, Any] = {}
+    for model in VERBS[verb]:
+        schema = document_schema(model)
+        definitions.update(schema.pop("$defs", {}))
+        definitions[schema["title"]] = schema
+        references.append({"$ref": f"#/$defs/{schema['title']}"})
+    return {
+        "$schema": DIALECT,
+        "title": f"perfbisect {verb} --json",
+        "anyOf": references,
+        "$defs": definitions,
+    }
 
-    from perfbisect.cells.schema import cell_schema
-    from perfbisect.cli.schema_registry import document_names, verb_schema
-    from perfbisect.commands.documents import SchemasDocument
-    from perfbisect.commands.output import emit
-    from perfbisect.common.suggest import hint
-    from perfbisect.errors import UsageError
 
-    verbs = document_names()
-    if not verb:
-        document = SchemasDocument(verbs={name: tuple(names) for name, names in verbs.items()})
-        width = max(map(len, verbs))
-        emit(
-            document,
-            [f"{name:<{width}}  {', '.join(names)}" for name, names in verbs.items()],
-            as_json=as_json,
-        )
-        return 0
-    name = " ".join(verb)
-    if name != "cell" and name not in verbs:
-        known = ["cell", *verbs]
-        raise UsageError(
-            f"no schema of {name!r}{hint(name, known)}; there are: {', '.join(known)}",
-            next_step="perfbisect schema",
-        )
-    click.echo(json.dumps(cell_schema() if name == "cell" else verb_schema(name), indent=2))
-    return 0
+def _allow_additional_keys(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {
+            key: _allow_additional_keys(value)
+            for key, value in part.items()
+            if (key, value) != ("additionalProperties", False)
+        }
+    if isinstance(part, list):
+        return [_allow_additional_keys(item) for item in part]
+    return part

@@ -81,5 +81,5 @@ class Ended:
     document: Document
 
 
-Notice = Told | Planned | Launching | PhaseBegan | Launched | Waiting | Ended
-Sink = Callable[[Notice], None]
+JobEvent = Told | Planned | Launching | PhaseBegan | Launched | Waiting | Ended
+Sink = Callable[[JobEvent], None]

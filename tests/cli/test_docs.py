@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect import errors
 from perfbisect.cli.main import app
-from perfbisect.cli.schema_registry import VERBS
+from perfbisect.cli.schema import VERBS
 from scripts.gen_cli_docs import TARGET, commands, help_of, text
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from perfbisect.cli import schema_registry as schemas
+from perfbisect.cli import schema as schemas
 from perfbisect.cli.main import run
-from perfbisect.cli.schema_registry import VERBS
+from perfbisect.cli.schema import VERBS
 from scripts.schema_digests import TARGET, current_digests
 
 MODELS = {schemas.document_name(model): model for models in VERBS.values() for model in models}

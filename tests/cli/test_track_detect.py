@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.main import run
-from perfbisect.cli.schema_registry import VERBS
+from perfbisect.cli.schema import VERBS
 from tests.fakes.gitwriter import HistoryWriter
 from tests.nightlies import AT, EACH, HARM, NIGHTS, Nightlies, make_nightlies
 

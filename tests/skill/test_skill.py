@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 
 from perfbisect import errors
-from perfbisect.cli.schema_registry import VERBS
+from perfbisect.cli.schema import VERBS
 from perfbisect.serving.families import FAMILIES
 from tests.skill.forms import SKILL, called, form, markdown, scripts, taught, written
 
