@@ -78,7 +78,6 @@ def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
     sentences: Mapping[ReasonKind, str] = {
         "end round": f"{end}, round {reason.round}{known}",
         "end new to slot": f"{end}: this slot has not seen it",
-        "ends again": "earlier launches show no change: the ends again",
         "most informative": (
             f"tells most a minute: {reason.bits:.2f} bits in about {reason.minutes:.1f} min"
         ),

@@ -151,8 +151,8 @@ def _one_level(data: list[Launch], look: Expected) -> Array:
 
 def _wider(look: Expected, parent: list[Launch], culprit: list[Launch]) -> Expected:
     """Noise that also holds what a drift does between a launch and the nearest one of the other side."""
-    one, other = (np.array([x.at for x in side if not x.imported]) for side in (parent, culprit))
-    if not look.drift or not len(one) or not len(other):
+    one, other = (np.array([x.at for x in side]) for side in (parent, culprit))
+    if not look.drift:
         return look
     apart = np.abs(one[:, None] - other[None, :])
     gap = float(np.mean([*apart.min(0), *apart.min(1)]))

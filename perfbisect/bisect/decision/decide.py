@@ -15,7 +15,6 @@ from perfbisect.bisect.decision.model import (
     Comparison,
     Done,
     Event,
-    Imported,
     Lost,
     Measure,
     Measured,
@@ -39,7 +38,6 @@ __all__ = [
     "Comparison",
     "Done",
     "Event",
-    "Imported",
     "Lost",
     "Measure",
     "Measured",
@@ -113,7 +111,7 @@ def _spent(plan: Plan, story: Story) -> Outcome:
 
 def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
     if not story.searching and all(launch.purpose == "end" for launch in who.pending):
-        step = next_end(plan, tuple(x for x in story.data if not x.imported), story.prices, who)
+        step = next_end(plan, story.data, story.prices, who)
         if not isinstance(step, Settled):
             return step
         if step.word is not None:
@@ -124,7 +122,7 @@ def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
     unseen = _unseen_end(plan, story, who)
     if unseen is not None:
         return unseen
-    needed = 0 if who.pending else hopeless(plan, story.own, story.prices, state)
+    needed = 0 if who.pending else hopeless(plan, story.usable, story.prices, state)
     if needed:
         return Done(outcome.without_culprit(plan, story, state, "too small", needed))
     steps = named(plan, story) if plan.every else ()
@@ -136,8 +134,8 @@ def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
 def _unseen_end(plan: Plan, story: Story, who: Crew) -> Measure | None:
     """The end that a slot which joins the search has still to see: its speed is known by them."""
     for index in (0, plan.n):
-        if not any(x.index == index and x.slot == who.slot and not x.imported for x in story.data):
-            others = [x.runs for x in story.data if x.index == index and not x.imported]
+        if not any(x.index == index and x.slot == who.slot for x in story.data):
+            others = [x.runs for x in story.data if x.index == index]
             return Measure(index, others[-1], "end", Reason("end new to slot", index=index))
     return None
 

@@ -165,19 +165,18 @@ def drifting(
     ``still``: the posterior of the same launches without drift; ``scope`` prior weights of the positions;
     ``mass`` those of its gaps.
     """
-    if sum(not x.imported for x in data) < LEAST or not _wanders(data, still):
+    if len(data) < LEAST or not _wanders(data, still):
         return None
     which = kinds(still.tau)
     y = np.array([x.center for x in data])
     after = (np.array([x.index for x in data])[:, None] >= np.array(still.at)[None, 1:]).astype(float)
     minutes = np.array([x.at for x in data])
-    known = np.array([not x.imported for x in data], float)
     runs = np.array([x.runs for x in data], float)
     fixed = still.sigma**2 / runs + np.array([x.doubt for x in data]) ** 2
     weight = np.ones(len(y))
     for turn in range(_TURNS):
         own = which.tau[:, None] ** 2 + fixed[None]
-        got = fit(y, own / weight[None], after, kernel(which, minutes, minutes) * np.outer(known, known))
+        got = fit(y, own / weight[None], after, kernel(which, minutes, minutes))
         sizes = _sizes(got, min_effect)
         change = sizes[2] + np.log(mass * (1 - NO_CHANGE))[None]
         logs = np.concatenate([change, got.none[:, None] + math.log(NO_CHANGE)], axis=1)
@@ -193,13 +192,13 @@ def drifting(
             weight = _weights(got.of(kept), y, after, weight[None], own[kept], few, share[kept])
             which = which.of(kept)
     soon = np.array([float(minutes.max()) + _SOON])
-    seen = ahead(got, which, y, after, kernel(which, soon, minutes)[:, 0] * known)
+    seen = ahead(got, which, y, after, kernel(which, soon, minutes)[:, 0])
     return _told(still, seen, sizes, share, which, scope, mass)
 
 
 def _wanders(data: tuple[Launch, ...], still: Posterior) -> bool:
     """Whether neighbours in time lie on the same side of what is believed more often than chance has it."""
-    made = sorted((x for x in data if not x.imported), key=lambda x: x.at)
+    made = sorted(data, key=lambda x: x.at)
     after = np.array([x.index for x in made])[:, None] >= np.array(still.at)[None, 1:]
     level = np.where(after, still.high[0], still.low[0]) @ still.gaps + still.none * still.flat[0]
     rest = np.array([x.center for x in made]) - level

@@ -96,8 +96,7 @@ def next_end(
 
 def hopeless(plan: Plan, data: tuple[Launch, ...], prices: Prices, state: Posterior) -> int:
     """Launches a side that would settle it, where a search leaves open whether anything changed and that many
-    are not worth their minutes; else 0. ``data``: the launches of this bisection; ``state`` their
-    posterior."""
+    are not worth their minutes; else 0. ``state``: the posterior of ``data``."""
     if state.none < GO_ON or len(data) < WORTHWHILE:
         return 0
     runs = prices.best_runs(state.sigma, state.tau, plan.max_runs)

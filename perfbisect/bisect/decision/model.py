@@ -74,16 +74,7 @@ class Lost:
     minutes: float = 0.0
 
 
-@dataclass(frozen=True)
-class Imported:
-    """A launch that an earlier job made of the same cell on the same machine class: it feeds the search and
-    costs nothing, but neither the verdict on the ends nor an A/B rests on it."""
-
-    index: int
-    values: tuple[float, ...]
-
-
-Event = Measured | Skipped | Lost | Imported
+Event = Measured | Skipped | Lost
 
 
 @dataclass(frozen=True)
@@ -106,7 +97,6 @@ class Wait:
 ReasonKind = Literal[
     "end round",
     "end new to slot",
-    "ends again",
     "most informative",
     "pair",
     "parent before pair",

@@ -112,7 +112,7 @@ def _part(plan: Plan, story: Story, span: Span, crew: Crew) -> Measure | Wait | 
         return Closed(Note("part on unlike slots", positions=span))
     if state.none < GO_ON or _confirming(plan, story, span, crew):
         return _searched(plan, story, state, span, crew)
-    made = [sum(launch.index == end for launch in story.own) for end in span]
+    made = [sum(launch.index == end for launch in story.usable) for end in span]
     if state.none > NOT_REPRODUCED and min(made) >= PATIENCE and excludes(state, plan.min_effect):
         return Closed(state=state)
     under_way = [sum(launch.index == end for launch in crew.pending) for end in span]
@@ -144,7 +144,7 @@ def _searched(plan: Plan, story: Story, state: Posterior, span: Span, crew: Crew
 
 def _better(plan: Plan, story: Story, state: Posterior, span: Span) -> Note | None:
     """A step that makes it better, told by the part's ends alone."""
-    low, high = ([x for x in story.own if x.index == end] for end in span)
+    low, high = ([x for x in story.usable if x.index == end] for end in span)
     change = confirm.compare(low, high, confirm.expected(state), plan.sign)
     worst = change.high if plan.sign > 0 else -change.low
     if worst >= 0 or abs(change.effect) < plan.min_effect:

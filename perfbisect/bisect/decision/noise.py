@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.bisect.decision.model import Event, Imported, Lost, Measured, Purpose, Skipped
+from perfbisect.bisect.decision.model import Event, Measured, Purpose
 from perfbisect.stats.robust import DEGREES, Array, center, log_sum, log_tail, run_scale
 
 _ALIKE = 0.01
@@ -23,12 +23,12 @@ _NOISE_COUNT = 4.0
 _ROUNDS = 12
 
 
-def slot_shifts(slots: Sequence[str | None], index: Sequence[int], centers: Array) -> tuple[Array, Array]:
+def slot_shifts(slots: Sequence[str], index: Sequence[int], centers: Array) -> tuple[Array, Array]:
     """The shift of each launch's slot and its standard error (log scale), launch by launch.
 
     ``slots``, ``index`` and ``centers``: where each launch was made, of which position, and the centre of
     its runs. The slot with most launches of positions that others have measured too (the first, of several)
-    is the measure: its shift is 0; None, for launches of earlier jobs, never is. The error of a slot that
+    is the measure: its shift is 0. The error of a slot that
     shares no position with it, also by way of others, is infinite. The fit is that of levels of positions
     and shifts of slots, with a Student-t noise and the prior of a shift, by reweighted least squares.
     """
@@ -40,9 +40,7 @@ def slot_shifts(slots: Sequence[str | None], index: Sequence[int], centers: Arra
     place = np.array(index)
     shared = [p for p in sorted(set(index)) if len(set(slot[place == p])) > 1]
     used = np.isin(place, shared)
-    first = int(
-        np.argmax([np.sum(used & (slot == k)) - 1e9 * (name is None) for k, name in enumerate(names)])
-    )
+    first = int(np.argmax([np.sum(used & (slot == k)) for k in range(len(names))]))
     known = _linked(first, slot[used], place[used])
     used &= np.isin(slot, sorted(known))
     others = [k for k in sorted(known) if k != first]
@@ -147,37 +145,34 @@ class Launch:
     """Minutes from the first launch."""
     doubt: float = 0.0
     """Standard error of the slot's shift, which is taken out; infinite where the slot cannot be compared."""
-    imported: bool = False
-    """Made by an earlier job; then ``at`` says nothing."""
 
 
 def launches(events: tuple[Event, ...], sign: int) -> tuple[Launch, ...]:
-    """The measured and the imported events as launches, larger is worse; what a run's place and what a slot
-    does is taken out. Imported launches count as made on a slot of their own.
+    """The measured events as launches, larger is worse, less the effects of run order and slot.
 
     :raises ValueError: no value, or one that is not positive.
     """
-    seen = [event for event in events if isinstance(event, Measured | Imported)]
+    seen = [event for event in events if isinstance(event, Measured)]
     logs = [_logs(event, sign) for event in seen]
     places = place_effects(logs)
     runs = [own - places[: len(own)] for own in logs]
     scale = run_scale(runs)
     middles = np.array([center(own, scale) for own in runs])
-    slots = [None if isinstance(event, Imported) else event.slot for event in seen]
-    shift, doubt = slot_shifts(slots, [event.index for event in seen], middles)
-    times = iter(minutes(events))
-    out = []
-    for k, event in enumerate(seen):
-        rest = tuple(sorted(float(v) for v in runs[k] - middles[k]))
-        middle, error = float(middles[k] - shift[k]), float(doubt[k])
-        if isinstance(event, Imported):
-            out.append(Launch(event.index, "search", middle, len(rest), rest, doubt=error, imported=True))
-        else:
-            at = next(times)
-            out.append(
-                Launch(event.index, event.purpose, middle, len(rest), rest, event.slot, at, doubt=error)
-            )
-    return tuple(out)
+    indices = [event.index for event in seen]
+    shift, doubt = slot_shifts([event.slot for event in seen], indices, middles)
+    return tuple(
+        Launch(
+            index=event.index,
+            purpose=event.purpose,
+            center=float(middles[k] - shift[k]),
+            runs=len(runs[k]),
+            residuals=tuple(sorted(float(v) for v in runs[k] - middles[k])),
+            slot=event.slot,
+            at=at,
+            doubt=float(doubt[k]),
+        )
+        for k, (event, at) in enumerate(zip(seen, minutes(events), strict=True))
+    )
 
 
 def minutes(events: tuple[Event, ...]) -> tuple[float, ...]:
@@ -188,12 +183,12 @@ def minutes(events: tuple[Event, ...]) -> tuple[float, ...]:
             began = clock + event.build + event.launch if event.at is None else event.at
             out.append(began)
             clock = began + event.run
-        elif isinstance(event, Skipped | Lost):
+        else:
             clock += event.minutes
     return tuple(out)
 
 
-def _logs(event: Measured | Imported, sign: int) -> Array:
+def _logs(event: Measured, sign: int) -> Array:
     values = np.array(event.values, float)
     if not len(values) or not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise ValueError(f"position {event.index}: values must be positive and finite: {event.values}")

@@ -83,8 +83,8 @@ class Named:
 
 def whole(plan: Plan, story: Story, state: Posterior) -> Comparison:
     """The change between the two ends, from every launch of theirs."""
-    good = [x for x in story.own if x.index == 0]
-    bad = [x for x in story.own if x.index == plan.n]
+    good = [x for x in story.usable if x.index == 0]
+    bad = [x for x in story.usable if x.index == plan.n]
     return confirm.compare(good, bad, confirm.expected(state), plan.sign)
 
 

@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-from perfbisect.bisect.decision.model import Event, Imported, Lost, Plan, Skipped
+from perfbisect.bisect.decision.model import Event, Lost, Plan, Skipped
 from perfbisect.model.costs import Costs
 
 _LEAST = 1e-3
@@ -54,8 +54,6 @@ def observed(plan: Plan, events: tuple[Event, ...]) -> Prices:
     builds, starts, runs = [], [], []
     built, spent = set(plan.cached), 0.0
     for event in events:
-        if isinstance(event, Imported):
-            continue
         if isinstance(event, Lost):
             spent += event.minutes
             continue

@@ -43,11 +43,11 @@ class Ended:
 
 
 def state_of(plan: Plan, data: tuple[Launch, ...], span: tuple[int, int] | None = None) -> Posterior | None:
-    """The posterior of a range (all of it, if no span is given); None before both its ends were measured by
-    this bisection and can be compared."""
+    """The posterior of a range (all of it, if no span is given); None before both its ends were measured on
+    slots that can be compared."""
     low, high = span or (0, plan.n)
     usable = tuple(launch for launch in data if math.isfinite(launch.doubt))
-    if not {low, high} <= {launch.index for launch in usable if not launch.imported}:
+    if not {low, high} <= {launch.index for launch in usable}:
         return None
     return posterior(usable, prior_weights(plan.n, plan.prior), plan.min_effect, (low, high))
 
@@ -90,7 +90,7 @@ def search(
     if held and mass >= NAME_AT:
         return Ended("found", state, held[-1].launches)
     if state.none > NOTHING and excludes(state, plan.min_effect):
-        return _nothing(plan, story, state, span)
+        return Ended("not reproduced", state)
     if sum(trial.passed is False for trial in trials) >= attempts:
         return Ended("too small", state)
     just_judged = bool(made) and not any(span[0] <= i <= span[1] for i in made[-1].since)
@@ -127,13 +127,3 @@ def _begin(plan: Plan, story: Story, state: Posterior, culprit: int, crew: Crew)
     ):
         return Measure(parent_of(culprit, story.skips), runs, "search", Reason("parent before pair"))
     return Measure(culprit, runs, "confirm", Reason("pair", round=1))
-
-
-def _nothing(plan: Plan, story: Story, state: Posterior, span: tuple[int, int]) -> Measure | Ended:
-    """No step after all; where launches of earlier jobs say so, this one's own must as well."""
-    own = state_of(plan, story.own, span)
-    if own is None or own.none > NOTHING or not any(launch.imported for launch in story.usable):
-        return Ended("not reproduced", state if own is None else own)
-    count = [sum(launch.index == end for launch in story.own) for end in span]
-    runs = story.prices.best_runs(own.sigma, own.tau, plan.max_runs)
-    return Measure(span[count[1] < count[0]], runs, "search", Reason("ends again"))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from perfbisect.bisect.decision.model import Event, Imported, Lost, Measured, Pending, Plan, Skipped
+from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped
 from perfbisect.bisect.decision.noise import Launch, launches
 from perfbisect.bisect.decision.prices import Prices, observed
 
@@ -53,11 +53,6 @@ class Story:
         unknown."""
         return tuple(launch for launch in self.data if math.isfinite(launch.doubt))
 
-    @property
-    def own(self) -> tuple[Launch, ...]:
-        """The usable launches of this bisection: what a verdict on the ends rests on."""
-        return tuple(launch for launch in self.usable if not launch.imported)
-
 
 @dataclass
 class _Open:
@@ -93,8 +88,8 @@ def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
     skips = set(plan.skips)
     seen: set[int] = set()
     for event in events:
-        count += isinstance(event, Measured | Imported)
-        if isinstance(event, Lost | Imported):
+        count += isinstance(event, Measured)
+        if isinstance(event, Lost):
             continue
         searching = searching or event.purpose != "end"
         if isinstance(event, Measured):

@@ -89,14 +89,15 @@ def test_a_drift_is_seen_and_the_step_found_through_it():
 
 
 def test_where_no_drift_is_shown_time_does_not_matter():
-    unseen = 0
+    unseen, rng = 0, np.random.default_rng(0)
     for seed in range(8):
         data = history(0.0, seed)
         state = posterior(data, prior_weights(16, None), 0.02)
         assert state.p[8] > 0.99
         if not state.drift:
-            untimed = tuple(replace(x, imported=True) for x in data)
-            still = posterior(untimed, prior_weights(16, None), 0.02)
+            hours = rng.permutation([x.at for x in data])
+            reordered = tuple(replace(x, at=float(at)) for x, at in zip(data, hours, strict=True))
+            still = posterior(reordered, prior_weights(16, None), 0.02)
             assert state.p == pytest.approx(still.p)
             assert state.tau == still.tau
             unseen += 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.bisect.decision.model import Imported, Measured
+from perfbisect.bisect.decision.model import Measured
 from perfbisect.bisect.decision.noise import launches, slot_shifts
 
 
@@ -71,22 +71,19 @@ def test_one_contaminated_launch_moves_a_shift_little():
     assert abs(shift[2]) < 0.01
 
 
-def test_launches_are_freed_of_their_slot_and_imported_ones_are_a_slot_of_their_own():
+def test_launches_are_freed_of_their_slot():
     def measured(index, value, slot):
         return Measured(index, "end", (value, value), slot=slot)
 
     events = (
         *(measured(i, v, "a") for i, v in ((0, 100.0), (9, 120.0), (9, 120.0), (0, 100.0))),
         *(measured(i, 2 * v, "b") for i, v in ((9, 120.0), (0, 100.0))),
-        Imported(0, (300.0, 300.0, 300.0)),
-        Imported(5, (360.0,)),
-        Imported(9, (360.0,)),
+        *(measured(i, 3 * v, "c") for i, v in ((0, 100.0), (5, 120.0), (9, 120.0))),
     )
     made = launches(events, 1)
-    assert [x.imported for x in made] == [False] * 6 + [True] * 3
     levels = {0: math.log(100), 9: math.log(120), 5: math.log(120)}
     for launch in made:
         assert launch.center == pytest.approx(levels[launch.index], abs=0.02)
         assert (launch.doubt == 0) == (launch.slot == "a")
-    alone = launches((*events[:4], Imported(5, (360.0,))), 1)
+    alone = launches((*events[:4], measured(5, 360.0, "c")), 1)
     assert math.isinf(alone[-1].doubt)

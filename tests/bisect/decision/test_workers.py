@@ -138,14 +138,15 @@ def in_the_middle():
     world, events, _ = searching()
     events = both_ends(events, "a", "b")
     probes = [
-        world.answer(Measure(index, 3, "search", Reason("ends again"))) for index in (10, 20, 21, 30, 20, 21)
+        world.answer(Measure(index, 3, "search", Reason("most informative")))
+        for index in (10, 20, 21, 30, 20, 21)
     ]
     probes = [replace(event, slot="b") for event in probes]
     pair = [world.answer(Measure(index, 1, "confirm", Reason("pair"))) for index in (21, 20, 20)]
     # Between the levels: it speaks for neither side.
     values = {20: (100.0,), 21: (100.0 * math.exp(0.15),)}
     pair = [replace(event, slot="a", values=values[event.index]) for event in pair]
-    late = replace(world.answer(Measure(33, 1, "search", Reason("ends again"))), slot="b")
+    late = replace(world.answer(Measure(33, 1, "search", Reason("most informative"))), slot="b")
     return world.plan, [*events, *probes, pair[0], late, pair[1], pair[2]]
 
 
@@ -186,7 +187,7 @@ def test_a_slot_that_joins_late_sees_both_ends():
     world, events, _ = searching()
     events = [
         *both_ends(events, "a"),
-        replace(world.answer(Measure(20, 1, "search", Reason("ends again"))), slot="a"),
+        replace(world.answer(Measure(20, 1, "search", Reason("most informative"))), slot="a"),
     ]
     first = next_action(world.plan, events, (), "b")
     assert (first.index, first.purpose) == (0, "end")
