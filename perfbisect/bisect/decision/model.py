@@ -33,8 +33,8 @@ class Plan:
     budget: float = 900.0
     max_runs: int = 6
     seed: int = 0
-    every: bool = False
-    """Go on after the first step is named, until every step of the range is: ``Outcome.steps``."""
+    all_steps: bool = False
+    """Go on after the first step is named, until every step of the range is: ``SearchOutcome.steps``."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Launch this position afresh and make ``runs`` runs."""
+class NextLaunch:
+    """LaunchEstimate this position afresh and make ``runs`` runs."""
 
     index: int
     runs: int
@@ -165,8 +165,8 @@ class Beliefs:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One of several steps, as :class:`Outcome` tells its one: ``culprits`` cannot be told apart."""
+class NamedStep:
+    """One of several steps, as :class:`SearchOutcome` tells its one: ``culprits`` cannot be told apart."""
 
     culprits: tuple[int, ...]
     probability: float
@@ -205,7 +205,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchOutcome:
     """How a bisection ended.
 
     ``culprits``: positions that cannot be told apart (one, where its neighbours are testable); empty unless
@@ -224,10 +224,10 @@ class Outcome:
     share: float | None = None
     notes: tuple[Note, ...] = ()
     launches_needed: int = 0
-    steps: tuple[Step, ...] = ()
-    """Where every step was asked for (``Plan.every``): those that were named, in the history's order."""
+    steps: tuple[NamedStep, ...] = ()
+    """Where every step was asked for (``Plan.all_steps``): those that were named, in the history's order."""
 
 
 @dataclass(frozen=True)
-class Done:
-    outcome: Outcome
+class SearchEnd:
+    outcome: SearchOutcome
