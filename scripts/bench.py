@@ -32,7 +32,7 @@ from perfbisect.cells.loading import load_cell
 from perfbisect.compare.run import make_run_plan, run
 from perfbisect.environments.factory import make_builder
 from perfbisect.jobs.capabilities import metric_of
-from perfbisect.jobs.events import Launched, Launching, Notice, PhaseBegan
+from perfbisect.jobs.events import JobEvent, Launched, Launching, PhaseBegan
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Event as Line
 from perfbisect.jobs.journal import read, stamp
@@ -171,7 +171,7 @@ class Marks:
         self._now = "ours"
         self.spent = {"ours": 0.0, "start": 0.0, "runs": 0.0}
 
-    def __call__(self, notice: Notice) -> None:
+    def __call__(self, notice: JobEvent) -> None:
         now = self._cpu()
         self.spent[self._now] += now - self._last
         self._last = now

@@ -33,14 +33,14 @@ import numpy as np  # noqa: E402
 from perfbisect.bisect.decision.decide import beliefs, next_action  # noqa: E402
 from perfbisect.bisect.decision.model import (  # noqa: E402
     Comparison,
-    Done,
     Event,
     Lost,
-    Measure,
     Measured,
-    Outcome,
+    NextLaunch,
     Pending,
     Plan,
+    SearchEnd,
+    SearchOutcome,
     Wait,
 )
 from perfbisect.model.attempt import Costs  # noqa: E402
@@ -132,7 +132,7 @@ class Bench:
         shift = math.log1p(world.slots[slot])
         return float(self.drawn[index]) + shift + (math.log1p(step) if index >= self.culprit else 0.0)
 
-    def launch(self, action: Measure, slot: int, at: float) -> Event:
+    def launch(self, action: NextLaunch, slot: int, at: float) -> Event:
         world, rng = self.world, self.rng
         build = 0.0 if action.index in self.built else self.costs.build
         minutes = build + self.costs.launch + action.runs * self.costs.run
@@ -182,27 +182,29 @@ def play(world: World, seed: int) -> Session:
     session = Session("", False)
     events: list[Event] = []
     for action, now in _crew(plan, bench, events):
-        if isinstance(action, Done):
+        if isinstance(action, SearchEnd):
             session.wall = now
             session.gpu = sum(_minutes(event) for event in events)
             return _judge(session, bench, action.outcome)
         if isinstance(action, Measured) and action.purpose == "search" and world.step:
             session.during.append(_held(plan, events, culprit))
-        if isinstance(action, Measure) and action.purpose == "confirm" and session.before is None:
+        if isinstance(action, NextLaunch) and action.purpose == "confirm" and session.before is None:
             session.before = _held(plan, events, culprit) if world.step else None
     raise AssertionError("a bisection ends")
 
 
-def _crew(plan: Plan, bench: Bench, events: list[Event]) -> Iterator[tuple[Measure | Event | Done, float]]:
+def _crew(
+    plan: Plan, bench: Bench, events: list[Event]
+) -> Iterator[tuple[NextLaunch | Event | SearchEnd, float]]:
     """Every decision and every event, with the minute; ends with a verdict."""
     names = [_name(k, bench.world) for k in range(len(bench.world.slots))]
-    running: list[tuple[float, int, int, Measure, Event]] = []
+    running: list[tuple[float, int, int, NextLaunch, Event]] = []
     free, clock, count = list(range(len(names))), 0.0, 0
     while True:
         for slot in list(free):
             pending = [Pending(a.index, a.runs, a.purpose, names[s]) for _, _, s, a, _ in running]
             action = next_action(plan, events, pending, names[slot], names)
-            if isinstance(action, Done):
+            if isinstance(action, SearchEnd):
                 yield action, clock
                 return
             if isinstance(action, Wait):
@@ -227,7 +229,7 @@ def _held(plan: Plan, events: list[Event], culprit: int) -> tuple[bool, ...]:
     return tuple(bool(place == 0 or ahead[place - 1] < level) for level in SETS)
 
 
-def _judge(session: Session, bench: Bench, outcome: Outcome) -> Session:
+def _judge(session: Session, bench: Bench, outcome: SearchOutcome) -> Session:
     world, culprit = bench.world, bench.culprit
     session.word = outcome.word
     found = outcome.word == "found"

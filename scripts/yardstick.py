@@ -31,12 +31,12 @@ if str(ROOT) not in sys.path:
 
 from perfbisect.bisect.decision.decide import beliefs, next_action  # noqa: E402
 from perfbisect.bisect.decision.model import (  # noqa: E402
-    Done,
     Event,
-    Measure,
     Measured,
-    Outcome,
+    NextLaunch,
     Plan,
+    SearchEnd,
+    SearchOutcome,
     Skipped,
 )
 from perfbisect.model.attempt import Costs  # noqa: E402
@@ -134,20 +134,20 @@ class Strategy:
         self._cost = self._begun = 0.0
         self._action = self._decide()
 
-    def _decide(self) -> Measure | Done:
+    def _decide(self) -> NextLaunch | SearchEnd:
         start = time.process_time()
         action = next_action(self.plan, self.events)
         self.slowest = max(self.slowest, time.process_time() - start)
         return action
 
     def next(self) -> tuple[int, bool] | None:
-        if isinstance(self._action, Done):
+        if isinstance(self._action, SearchEnd):
             return None
         return self._action.index, not self._values
 
     def update(self, index: int, value: float | str, info: dict[str, float] | None = None) -> None:
         action = self._action
-        assert isinstance(action, Measure) and action.index == index
+        assert isinstance(action, NextLaunch) and action.index == index
         if not self._values:
             self._begun = self._cost
         new = not any(e.index == index for e in self.events if isinstance(e, Measured | Skipped))
@@ -172,12 +172,12 @@ class Strategy:
         self._action = self._decide()
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> SearchOutcome | None:
         """How it ended; None before."""
-        return self._action.outcome if isinstance(self._action, Done) else None
+        return self._action.outcome if isinstance(self._action, SearchEnd) else None
 
     def result(self) -> tuple[int | None, float, dict[str, Any]]:
-        if not isinstance(self._action, Done):
+        if not isinstance(self._action, SearchEnd):
             return None, 0.0, {"why": "unfinished"}
         end = self._action.outcome
         extra = {"why": end.word, "set": list(end.culprits)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfbisect.bisect.decision import decide
-from perfbisect.bisect.decision.outcome import SHOWN
+from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
 from perfbisect.bisect.plan import Position
 from perfbisect.jobs.documents import BeliefDocument, PositionDocument, change_document
 
@@ -14,7 +14,7 @@ def position_document(index: int, position: Position) -> PositionDocument:
 
 def shown_probability(p: float) -> float:
     """A probability as documents tell it: to a ten-thousandth, and never above what the model is good for."""
-    return min(SHOWN, round(p, 4))
+    return min(MAX_PROBABILITY, round(p, 4))
 
 
 def belief_document(told: decide.Beliefs | None) -> BeliefDocument | None:

@@ -59,7 +59,7 @@ _JOBS_BACK = 20
 def plan_document(plan: BisectPlan, noise: Noise) -> PlanDocument:
     """What will be done, what it will take, and with which commands."""
     cell, ends = cell_of(plan), (plan.positions[0].changes[0], plan.positions[-1].changes[-1])
-    good, bad = ends if plan.extras.find == "regression" else (ends[1], ends[0])
+    good, bad = ends if plan.extras.direction == "regression" else (ends[1], ends[0])
     return PlanDocument(
         cell=cell_document(cell, plan.ref),
         metric=metric_document(plan.ref),
@@ -117,9 +117,9 @@ def _extra_costs(plan: BisectPlan) -> tuple[str, ...]:
     """What is asked beyond the one step, and what that costs at least and at most."""
     told, extras = [], plan.extras
     each = plan.costs.launch + min(2, plan.max_runs) * plan.costs.run
-    if extras.find == "fix":
+    if extras.direction == "improvement":
         told.append("the later end is taken to be the better one: the change that made it better is named")
-    if extras.every:
+    if extras.all_steps:
         told.append(
             f"every step is named: each further one takes about as long as the first but for the ends, and "
             f"the search of what is left some {2 * each:.0f} minutes"

@@ -34,7 +34,7 @@ from perfbisect.machine.slots import Slot
 
 def next_step(
     plan: BisectPlan, seen: Sequence[Launch], slot: str, slots: Sequence[str]
-) -> Order | decide.Wait | decide.Outcome:
+) -> Order | decide.Wait | decide.SearchOutcome:
     """What to launch on a free slot now, that nothing is worth launching there, or how the search ended.
 
     ``slots``: the names of all that will ask, this one among them.
@@ -47,7 +47,7 @@ def next_step(
             plan, again.position, again.purpose, again.runs, f"once more: it failed ({again.reason})"
         )
     action = decide.next_action(plan.question, project(seen, plan), pending(seen), slot, slots)
-    if isinstance(action, decide.Done):
+    if isinstance(action, decide.SearchEnd):
         return action.outcome
     if isinstance(action, decide.Wait):
         return action
@@ -155,11 +155,11 @@ class _Search:
         self.job, self.journal, self.plan, self.tools, self.crew = job, journal, plan, tools, crew
         self.failures, self.ledger = Failures(job, tools), Ledger()
 
-    def run(self) -> decide.Outcome:
+    def run(self) -> decide.SearchOutcome:
         while True:
             for slot in self.failures.ready(self.crew.busy):
                 step = self._next(slot.name)
-                if isinstance(step, decide.Outcome):
+                if isinstance(step, decide.SearchOutcome):
                     return step
                 if isinstance(step, Order):
                     self._launch(step, slot)
@@ -172,7 +172,7 @@ class _Search:
             if ended is not None:
                 self._after(ended)
 
-    def _next(self, slot: str) -> Order | decide.Wait | decide.Outcome:
+    def _next(self, slot: str) -> Order | decide.Wait | decide.SearchOutcome:
         seen = self.ledger.read(self.journal.events)
         try:
             return next_step(self.plan, seen, slot, self.failures.slots)

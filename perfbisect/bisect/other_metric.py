@@ -101,7 +101,7 @@ def rest_of(plan: BisectPlan, seen: Sequence[Launch]) -> Rest:
     return Rest(low, 3 * low, low * each, 3 * low * each)
 
 
-def _outcome(plan: BisectPlan, seen: Sequence[Launch]) -> decide.Outcome | None:
+def _outcome(plan: BisectPlan, seen: Sequence[Launch]) -> decide.SearchOutcome | None:
     """The answer that the launches support; None if the core would measure more."""
     events = project(seen, plan)
     slots = tuple(dict.fromkeys(x.slot for x in seen if x.end == "finished")) or ("",)
@@ -111,6 +111,6 @@ def _outcome(plan: BisectPlan, seen: Sequence[Launch]) -> decide.Outcome | None:
             action = decide.next_action(question, events, (), slot, slots)
         except ValueError as error:
             raise UsageError(f"this range cannot be judged: {error}") from error
-        if isinstance(action, decide.Done):
+        if isinstance(action, decide.SearchEnd):
             return action.outcome
     return None

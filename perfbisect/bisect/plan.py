@@ -43,9 +43,9 @@ class Aside(Data):
 class Extras(Data):
     """What a bisection is asked beyond the one step."""
 
-    find: Literal["regression", "fix"] = "regression"
-    """Whether the later end is the worse one, or the better."""
-    every: bool = False
+    direction: Literal["regression", "improvement"] = "regression"
+    """Whether the later end is worse or better."""
+    all_steps: bool = False
     """Every step of the range, not the first alone."""
     confirm_revert: bool = False
     """The later end against itself less the culprit, once there is one."""
@@ -92,7 +92,7 @@ class BisectPlan(JobPlan):
         metric = self.ref.metric
         return decide.Plan(
             n=self.last,
-            sign=metric.sign if self.extras.find == "regression" else -metric.sign,
+            sign=metric.sign if self.extras.direction == "regression" else -metric.sign,
             min_effect=metric.smallest_effect,
             costs=self.costs,
             skips=frozenset(i for i, position in enumerate(self.positions) if position.skip),
@@ -101,5 +101,5 @@ class BisectPlan(JobPlan):
             max_runs=self.max_runs,
             seed=self.seed,
             prior=self.prior,
-            every=self.extras.every,
+            all_steps=self.extras.all_steps,
         )

@@ -42,6 +42,6 @@ def likely(
             )
         except ValueError:
             continue
-        if isinstance(action, decide.Measure):
+        if isinstance(action, decide.NextLaunch):
             found[action.index] = None
     return tuple(found)

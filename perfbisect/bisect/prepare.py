@@ -49,7 +49,7 @@ def make_plan(
     extras = extras or Extras()
     builder.prepare(history.changes)
     positions, suspects = _positions(history.changes, builder, differing(cell, history.changes, deploy))
-    names = ("good", "bad") if extras.find == "regression" else ("bad", "good")
+    names = ("good", "bad") if extras.direction == "regression" else ("bad", "good")
     for position, end in zip((positions[0], positions[-1]), names, strict=True):
         if position.skip:
             raise BuildError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
-from perfbisect.bisect.decision.model import Outcome
+from perfbisect.bisect.decision.model import SearchOutcome
 from perfbisect.bisect.plan import BisectPlan, Position
 from perfbisect.jobs.next_command import following
 from perfbisect.jobs.replay import Launch
@@ -85,7 +85,7 @@ def measured_first(
     return nearest.parent if nearest.parent not in there else nearest.index
 
 
-def of_rebase(plan: BisectPlan, outcome: Outcome | None, seen: Sequence[Launch]) -> tuple[str, ...]:
+def of_rebase(plan: BisectPlan, outcome: SearchOutcome | None, seen: Sequence[Launch]) -> tuple[str, ...]:
     """What is said where the step is the rebase: that it is, and how its packages are taken apart."""
     if outcome is None or outcome.word != "found" or len(outcome.culprits) != 1:
         return ()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pydantic import TypeAdapter, ValidationError
 
 from perfbisect.bisect.decision import decide
-from perfbisect.bisect.decision.model import Comparison, Note, NoteKind, Outcome, Reason, ReasonKind
+from perfbisect.bisect.decision.model import Comparison, Note, NoteKind, Reason, ReasonKind, SearchOutcome
 from perfbisect.bisect.documents import belief_document, position_document, shown_probability
 from perfbisect.bisect.plan import BisectPlan, Position
 from perfbisect.bisect.projection import SEARCHING, project
@@ -58,17 +58,17 @@ def _launches(count: int) -> str:
 
 def end_name(plan: BisectPlan, index: int) -> str:
     """What the user calls the end at a position: where a fix is searched, the earlier one is the bad end."""
-    earlier, later = ("good", "bad") if plan.extras.find == "regression" else ("bad", "good")
+    earlier, later = ("good", "bad") if plan.extras.direction == "regression" else ("bad", "good")
     return later if index else earlier
 
 
 def _step_word(plan: BisectPlan) -> str:
     """How the later end compares with the earlier, as it was asked."""
-    return "worse" if plan.extras.find == "regression" else "better"
+    return "worse" if plan.extras.direction == "regression" else "better"
 
 
 def _against_word(plan: BisectPlan) -> str:
-    return "better" if plan.extras.find == "regression" else "worse"
+    return "better" if plan.extras.direction == "regression" else "worse"
 
 
 def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
@@ -78,7 +78,6 @@ def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
     sentences: Mapping[ReasonKind, str] = {
         "end round": f"{end}, round {reason.round}{known}",
         "end new to slot": f"{end}: this slot has not seen it",
-        "ends again": "earlier launches show no change: the ends again",
         "most informative": (
             f"tells most a minute: {reason.bits:.2f} bits in about {reason.minutes:.1f} min"
         ),
@@ -130,7 +129,7 @@ def _shorts(plan: BisectPlan, positions: Iterable[int]) -> tuple[str, ...]:
     return tuple(plan.positions[index].change.short for index in positions)
 
 
-def sentences(outcome: Outcome, plan: BisectPlan, minutes_per_launch: float) -> tuple[str, ...]:
+def sentences(outcome: SearchOutcome, plan: BisectPlan, minutes_per_launch: float) -> tuple[str, ...]:
     """What is said of an outcome, most important first."""
     metric = plan.ref.metric
     label = f"{metric.display}{f' ({plan.ref.statistic})' if plan.ref.statistic else ''}"
@@ -144,7 +143,7 @@ def sentences(outcome: Outcome, plan: BisectPlan, minutes_per_launch: float) -> 
     return (*said, *every_step(outcome, plan), *((f"Note: {notes}.",) if notes else ()))
 
 
-def advice(outcome: Outcome, plan: BisectPlan, job: str) -> str:
+def advice(outcome: SearchOutcome, plan: BisectPlan, job: str) -> str:
     """What to do next."""
     if outcome.word == "found":
         culprit = plan.positions[outcome.culprits[0]].change
@@ -169,7 +168,7 @@ def _direction(comparison: Comparison, metric: Metric) -> str:
     return "worse" if worse else "better"
 
 
-def _found(outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, _: float) -> Sequence[str]:
+def _found(outcome: SearchOutcome, plan: BisectPlan, metric: Metric, label: str, _: float) -> Sequence[str]:
     positions = [plan.positions[i] for i in outcome.culprits]
     said: list[str] = []
     step = outcome.confirmed
@@ -214,10 +213,10 @@ def _aside(plan: BisectPlan, what: str) -> str:
     )
 
 
-def every_step(outcome: Outcome, plan: BisectPlan) -> tuple[str, ...]:
+def every_step(outcome: SearchOutcome, plan: BisectPlan) -> tuple[str, ...]:
     """The steps that were named, where all of them were asked for."""
     count = len(outcome.steps)
-    if not plan.extras.every or not count:
+    if not plan.extras.all_steps or not count:
         return ()
     said = [f"{count} step{'' if count == 1 else 's'} of the range named; the largest is told above."]
     for number, step in enumerate(outcome.steps, 1):
@@ -247,7 +246,7 @@ def of_revert(less: Reverted, plan: BisectPlan) -> tuple[str, ...]:
 
 
 def _not_reproduced(
-    outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, _: float
+    outcome: SearchOutcome, plan: BisectPlan, metric: Metric, label: str, _: float
 ) -> Sequence[str]:
     del metric
     first, last = plan.positions[0].change.short, plan.positions[-1].change.short
@@ -262,7 +261,7 @@ def _not_reproduced(
 
 
 def _too_small(
-    outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, minutes_per_launch: float
+    outcome: SearchOutcome, plan: BisectPlan, metric: Metric, label: str, minutes_per_launch: float
 ) -> Sequence[str]:
     said = []
     if outcome.whole:
@@ -288,7 +287,7 @@ def _too_small(
 
 
 def _out_of_budget(
-    outcome: Outcome, plan: BisectPlan, metric: Metric, label: str, minutes_per_launch: float
+    outcome: SearchOutcome, plan: BisectPlan, metric: Metric, label: str, minutes_per_launch: float
 ) -> Sequence[str]:
     del metric
     said = [f"The budget of {plan.budget:.0f} minutes is spent before a change could be named for {label}."]
@@ -309,10 +308,10 @@ def _out_of_budget(
     return said
 
 
-_OUTCOME = TypeAdapter(decide.Outcome)
+_OUTCOME = TypeAdapter(decide.SearchOutcome)
 
 
-def outcome_of(events: Sequence[Event]) -> decide.Outcome | None:
+def outcome_of(events: Sequence[Event]) -> decide.SearchOutcome | None:
     """The verdict in a journal; None while there is none.
 
     :raises UsageError: it is not one that can be read.
@@ -340,7 +339,7 @@ def made(
     job: Job,
     plan: BisectPlan,
     seen: Sequence[Launch],
-    outcome: decide.Outcome | None,
+    outcome: decide.SearchOutcome | None,
     events: Sequence[Event],
     more: Sequence[str] = (),
     open_question: str = "",
@@ -354,7 +353,7 @@ def made(
     changes = {c.id: c for position in plan.positions for c in position.changes}
     shown_changes = changes | ({less.change.id: less.change} if less.change else {})
     ends = (plan.positions[0].changes[0], plan.positions[-1].changes[-1])
-    good, bad = ends if plan.extras.find == "regression" else (ends[1], ends[0])
+    good, bad = ends if plan.extras.direction == "regression" else (ends[1], ends[0])
     aside = bool(outcome and outcome.word == "found" and plan.merge_base in outcome.culprits)
     culprit = plan.positions[outcome.culprits[0]] if outcome and outcome.word == "found" else None
     sides = _sides(outcome, plan)
@@ -425,7 +424,7 @@ def _beliefs(plan: BisectPlan, seen: Sequence[Launch]) -> decide.Beliefs | None:
         return None
 
 
-def _sides(outcome: decide.Outcome | None, plan: BisectPlan) -> tuple[int, int]:
+def _sides(outcome: decide.SearchOutcome | None, plan: BisectPlan) -> tuple[int, int]:
     """The positions that are held against each other: parent and culprit, else the ends."""
     if outcome and outcome.confirmed:
         return outcome.confirmed.parent, outcome.confirmed.culprit
@@ -454,7 +453,7 @@ def _guards(seen: Sequence[Launch], sides: tuple[int, int], plan: BisectPlan) ->
     return compare_guards(watched(cell_of(plan)), side(sides[0]), side(sides[1]))
 
 
-def _step(step: decide.Step, plan: BisectPlan) -> StepDocument:
+def _step(step: decide.NamedStep, plan: BisectPlan) -> StepDocument:
     confirmed = _effect(step.confirmed, plan)
     assert confirmed is not None
     return StepDocument(

@@ -62,7 +62,7 @@ def reverted(events: Sequence[Event], plan: BisectPlan, seen: Sequence[Launch]) 
 
 
 def confirm_revert(
-    job: Job, journal: Journal, plan: BisectPlan, tools: Tools, crew: Crew, outcome: decide.Outcome
+    job: Job, journal: Journal, plan: BisectPlan, tools: Tools, crew: Crew, outcome: decide.SearchOutcome
 ) -> None:
     """Measures the later end with and without the culprit until that is told, or the budget is spent.
 
@@ -89,7 +89,7 @@ def confirm_revert(
     journal.append("revert", {"note": note})
 
 
-def _made(plan: BisectPlan, tools: Tools, outcome: decide.Outcome) -> Change | str:
+def _made(plan: BisectPlan, tools: Tools, outcome: decide.SearchOutcome) -> Change | str:
     """The later end less the culprit, or why there is none."""
     if len(outcome.culprits) != 1:
         return "several changes cannot be told apart: none of them was taken back"

@@ -113,7 +113,7 @@ def bisect_command(ends: Ends) -> str:
     """The command to copy."""
     good, bad = (ends.bad, ends.good) if ends.better else (ends.good, ends.bad)
     words = ["perfbisect", "bisect", ends.cell or "CELL", "--repo", ends.repo, "--good", good, "--bad", bad]
-    words += ["--find", "fix"] if ends.better else []
+    words += ["--direction", "improvement"] if ends.better else []
     words += ["--metric", ends.metric] if ends.metric else []
     words += ["--env", ends.environment] if ends.environment else []
     words += ["--weights", ends.weights] if ends.weights else []

@@ -1,4 +1,4 @@
-"""The ``perfbisect`` command: its verbs, and how whatever goes wrong is told."""
+"""The ``perfbisect`` command: its subcommands, exit codes and error output."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from perfbisect.cli.init import init
 from perfbisect.cli.jobs import report, resume, status, stop
 from perfbisect.cli.nightly import nightly
 from perfbisect.cli.run import run as run_verb
-from perfbisect.cli.schema import schema
 from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
+from perfbisect.commands import options
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -43,17 +43,17 @@ from perfbisect.errors import (
 )
 
 
-def tell(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Prints them and ends."""
+def print_versions(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Print the versions and exit."""
     del parameter
     if value and not context.resilient_parsing:
-        for text in lines():
+        for text in version_lines():
             click.echo(text)
         context.exit()
 
 
-def lines() -> list[str]:
-    """The version, then one line for each form of file or document."""
+def version_lines() -> list[str]:
+    """The version, and those of the journal, the store and the documents."""
     import perfbisect
     from perfbisect.jobs import journal
     from perfbisect.series.store import VERSION
@@ -67,10 +67,10 @@ def lines() -> list[str]:
 
 
 def _documents() -> str:
-    """The version that most documents of ``--json`` have, then those that have another."""
-    from perfbisect.cli import schema as cli_schema
+    """The most common version of JSON documents, then the exceptions."""
+    from perfbisect.cli.schema import document_names
 
-    names = {name for printed in cli_schema.document_names().values() for name in printed}
+    names = {name for printed in document_names().values() for name in printed}
     versions = {name.rpartition("/")[0]: name.rpartition("/")[2] for name in names}
     ((usual, _),) = Counter(versions.values()).most_common(1)
     others = sorted(f"{name}/{version}" for name, version in versions.items() if version != usual)
@@ -78,31 +78,31 @@ def _documents() -> str:
 
 
 STOP = 128
-_HEARD = {EXIT_OK: 0, EXIT_REGRESSION: 1, EXIT_UNTESTABLE: EXIT_UNTESTABLE}
+_GIT_CODES = {EXIT_OK: 0, EXIT_REGRESSION: 1, EXIT_UNTESTABLE: EXIT_UNTESTABLE}
 _MEASURES_NOTHING = ("--dry-run", "--detach", "--save-baseline", "--help", "-h")
 
-_BEHIND = "the same without --detach; to leave the terminal: nohup git bisect run perfbisect check ... &"
-"""git waits for every answer: it is its loop that goes on behind, whose first step measures two jobs."""
+_DETACH_GIT = "the same without --detach; to leave the terminal: nohup git bisect run perfbisect check ... &"
+"""git waits for each step, so its loop must run in the background."""
 
 
 def is_step(typed: Sequence[str]) -> bool:
-    """True if git asks about the commit that is checked out."""
+    """True for a step of ``git bisect run``."""
     return list(typed[:1]) == ["check"] and "--git-bisect" in typed
 
 
-def heard(typed: Sequence[str], code: int) -> int:
-    """The exit code as git is to hear it; of any other command as it is."""
-    return _HEARD.get(code, STOP) if is_step(typed) else code
+def git_exit_code(typed: Sequence[str], code: int) -> int:
+    """Map the exit code of a bisect step to git's."""
+    return _GIT_CODES.get(code, STOP) if is_step(typed) else code
 
 
-def refuse_no_answer(typed: Sequence[str]) -> None:
-    """:raises UsageError: a step of git's that would end well without an answer."""
+def require_measuring_step(typed: Sequence[str]) -> None:
+    """Raise UsageError for options with which a bisect step would succeed without measuring."""
     if is_step(typed):
         for word in typed:
             if word.partition("=")[0] in _MEASURES_NOTHING:
                 raise UsageError(
-                    f"{word} measures nothing, and git would take that for an answer",
-                    next_step=_BEHIND if word == "--detach" else f"the same command without {word}",
+                    f"{word} measures nothing, and git would count that as a result",
+                    next_step=_DETACH_GIT if word == "--detach" else f"the same command without {word}",
                 )
 
 
@@ -117,7 +117,7 @@ def refuse_no_answer(typed: Sequence[str]) -> None:
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=tell,
+    callback=print_versions,
     help="Show the version, and those of the journal, the store and the documents.",
 )
 def app() -> None:
@@ -130,7 +130,52 @@ def app() -> None:
     """
 
 
-for verb in (
+@click.command(short_help="JSON Schemas of documents and cells.")
+@click.argument("verb", nargs=-1, metavar="[VERB|cell]")
+@options.as_json
+def schema(verb: tuple[str, ...], as_json: bool) -> int:
+    """The JSON Schema of what VERB prints with --json, or of a cell file. Without VERB: list all schemas.
+
+    The number behind a document's name grows with every incompatible change; a new field does not change it.
+
+    \b
+    Examples:
+      perfbisect schema
+      perfbisect schema bisect
+      perfbisect schema track detect
+      perfbisect schema cell
+    """
+    import json
+
+    from perfbisect.cells.loading import cell_schema
+    from perfbisect.cli.schema import document_names, verb_schema
+    from perfbisect.commands.documents import SchemasDocument
+    from perfbisect.commands.output import emit
+    from perfbisect.common.suggest import hint
+    from perfbisect.errors import UsageError
+
+    verbs = document_names()
+    if not verb:
+        document = SchemasDocument(verbs={name: tuple(names) for name, names in verbs.items()})
+        width = max(map(len, verbs))
+        emit(
+            document,
+            [f"{name:<{width}}  {', '.join(names)}" for name, names in verbs.items()],
+            as_json=as_json,
+        )
+        return 0
+    name = " ".join(verb)
+    if name != "cell" and name not in verbs:
+        known = ["cell", *verbs]
+        raise UsageError(
+            f"no schema of {name!r}{hint(name, known)}; there are: {', '.join(known)}",
+            next_step="perfbisect schema",
+        )
+    click.echo(json.dumps(cell_schema() if name == "cell" else verb_schema(name), indent=2))
+    return 0
+
+
+for command in (
     init,
     cells,
     changes_group,
@@ -151,19 +196,19 @@ for verb in (
     skill_group,
     doctor,
 ):
-    app.add_command(verb)
+    app.add_command(command)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; every outcome is an exit code (DESIGN rule 12)."""
+    """Run a command line; every outcome is an exit code."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    return heard(typed, _run(typed))
+    return git_exit_code(typed, _run(typed))
 
 
 def _run(typed: list[str]) -> int:
     as_json = "--json" in typed
     try:
-        refuse_no_answer(typed)
+        require_measuring_step(typed)
         code = app.main(args=typed, prog_name="perfbisect", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as ended:
@@ -173,11 +218,11 @@ def _run(typed: list[str]) -> int:
     except UsageError as error:
         if error.next_step is None and error.where is None:
             error.next_step = f"{_command(typed)} -h"
-        return _tell(error, as_json)
+        return _print_error(error, as_json)
     except PerfbisectError as error:
-        return _tell(error, as_json)
+        return _print_error(error, as_json)
     except (KeyboardInterrupt, click.Abort):
-        return _tell(Interrupted("interrupted"), as_json)
+        return _print_error(Interrupted("interrupted"), as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OURS
@@ -186,7 +231,7 @@ def _run(typed: list[str]) -> int:
 
 
 def _command(typed: Sequence[str]) -> str:
-    """The verb that was typed, whole: ``perfbisect track detect``."""
+    """The full name of the typed command, such as ``perfbisect track detect``."""
     path: list[str] = ["perfbisect"]
     command: click.Command = app
     for word in typed:
@@ -199,12 +244,12 @@ def _command(typed: Sequence[str]) -> str:
 def _usage(error: click.ClickException, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "perfbisect"
-    told = PerfbisectError(error.format_message(), next_step=f"{command} -h")
-    told.exit_code = EXIT_USAGE
-    return _tell(told, as_json, kind="UsageError")
+    usage_error = PerfbisectError(error.format_message(), next_step=f"{command} -h")
+    usage_error.exit_code = EXIT_USAGE
+    return _print_error(usage_error, as_json, kind="UsageError")
 
 
-def _tell(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
+def _print_error(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
     from perfbisect.commands.output import show
     from perfbisect.jobs.documents import ErrorDocument
     from perfbisect.report.console import error_lines
@@ -224,7 +269,7 @@ def _tell(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
 
 
 def _unexpected(as_json: bool) -> int:
-    """A mistake of ours: the traceback goes to a file, and the file is named."""
+    """Report an internal error and save its traceback."""
     text = io.StringIO()
     traceback.print_exc(file=text)
     log: Path | None = None
@@ -234,8 +279,6 @@ def _unexpected(as_json: bool) -> int:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text.getvalue())
     last = text.getvalue().strip().splitlines()[-1]
-    error = PerfbisectError(
-        f"a mistake of perfbisect itself: {last}", where=log, next_step="report it, with that file"
-    )
+    error = PerfbisectError(f"internal error: {last}", where=log, next_step="report it with this file")
     error.exit_code = EXIT_OURS
-    return _tell(error, as_json)
+    return _print_error(error, as_json)

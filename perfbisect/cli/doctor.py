@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from perfbisect.cells.settings import FILE
-from perfbisect.cli.schema import CheckDocument
 from perfbisect.commands import options
+from perfbisect.commands.documents import CheckDocument
 from perfbisect.commands.workspace import Place
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
@@ -111,8 +111,8 @@ def doctor(
 
     Exit code: 0 fit to measure (warnings included), 5 not.
     """
-    from perfbisect.cli.schema import DoctorDocument
     from perfbisect.commands import changes, wiring
+    from perfbisect.commands.documents import DoctorDocument
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
     from perfbisect.common.text import line

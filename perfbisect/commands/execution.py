@@ -1,4 +1,4 @@
-"""Jobs of any kind: how one begins, and how one that has begun is run to its report."""
+"""Runs jobs of any kind to their reports."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from perfbisect.system.files import write_whole
 
 
 def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT) -> None:
-    """``report.md``, ``report.json`` and, where the kind has a page, ``report.html`` in the job's folder,
-    each whole or not there.
+    """Write ``report.md``, ``report.json`` and, if the kind has a page, ``report.html``, each atomically.
 
-    :raises MachineError: the disk; the journal has everything, and ``perfbisect report`` makes them again.
+    Raises:
+        MachineError: the disk failed; ``perfbisect report`` recreates them from the journal.
     """
     again = f"make room on the disk, then: perfbisect report {job.id}"
     write_whole(job.report, kind.markdown(document), what="the report", next_step=again)
@@ -29,7 +29,7 @@ def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT)
 
 
 def beginning(job: Job, plan: JobPlan) -> Callable[[], None]:
-    """What writes the plan of a new job."""
+    """Return the function that writes a new job's plan."""
     return lambda: begin(job, plan, now)
 
 
@@ -41,9 +41,9 @@ def carry_out(
     builder: Builder,
     before: Callable[[Environment | None], None] = lambda _: None,
 ) -> DocumentT:
-    """Runs a job that has begun to its report. Raises what its kind raises, and what the client's build does.
+    """Run a started job to its report; raises what its kind and the client's build raise.
 
-    ``before``: told of the one client of all sides, if there is one, before anything is launched.
+    ``before``: called with the shared client environment, if any, before the first launch.
     """
     job, setting = desk.job, plan.setting
     limit = desk.tools(builder, None, setting).limits.build

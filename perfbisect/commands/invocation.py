@@ -1,4 +1,4 @@
-"""The values of the options that several commands share."""
+"""Values of the options that several commands share."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Working:
-    """Options of a command that works on a job: where jobs are, and what is shown meanwhile.
+    """Options of commands that work on a job.
 
-    ``wait``: minutes to wait for whoever uses a device or core; ``full``: the documents with all that is in
-    their lists.
+    ``wait``: minutes to wait for busy devices; ``full``: do not shorten lists in JSON.
     """
 
     repo: Path | None = None
@@ -26,7 +25,7 @@ class Working:
 
 @dataclass(frozen=True)
 class Measuring(Working):
-    """Options of a command that begins to measure; None: not given."""
+    """Options of commands that start a measurement; None: not given."""
 
     env: str | None = None
     client: str | None = None

@@ -1,4 +1,4 @@
-"""The kinds of jobs: one entry a kind, by the verb in its journals."""
+"""Registry of the kinds of jobs, by their names in journals."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ KINDS: Final[Mapping[str, AnyKind]] = {
 
 
 def kind_of(events: Sequence[Event]) -> AnyKind:
-    """The kind of the job with this journal.
+    """The kind of a job.
 
-    :raises UsageError: it has no plan, or one of a kind that is not known here.
+    Raises:
+        UsageError: the journal has no plan, or one of an unknown kind.
     """
     verb = plan_data(events).get("verb")
     kind = KINDS.get(str(verb))
     if kind is None:
         raise UsageError(
             f"the job's plan cannot be read: no kind of job is called {verb!r}",
-            next_step=f"the perfbisect that began it; this one has {', '.join(KINDS)}",
+            next_step=f"use the version of perfbisect that began it; this one has {', '.join(KINDS)}",
         )
     return kind
 
 
 def read_document(job: Job, metric: str | None = None) -> tuple[AnyKind, Document]:
-    """The kind and the document of a job; of some kinds also as if another metric had been asked for.
+    """Read a job's document, for some kinds also for another metric.
 
-    :raises UsageError: its journal cannot be read, or has nothing of that metric.
+    Raises:
+        UsageError: the journal cannot be read, or has no values of the metric.
     """
     events = read(job.journal).events
     kind = kind_of(events)

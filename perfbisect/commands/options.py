@@ -20,7 +20,7 @@ else:  # generic only from click 8.2 on
 
 
 class Typed(_Base):
-    """A number with its unit, read by a function that says what is wrong with it."""
+    """A number with a unit, parsed by a function that raises ValueError."""
 
     def __init__(self, name: str, read: Callable[[str], float]) -> None:
         self.name = name
@@ -36,14 +36,14 @@ class Typed(_Base):
 
 
 class Minutes(Typed):
-    """A duration, as minutes."""
+    """A duration, in minutes."""
 
     def __init__(self) -> None:
         super().__init__("duration", parse_minutes)
 
 
 class Percent(Typed):
-    """A part of the whole, as a share."""
+    """A percentage, as a share."""
 
     def __init__(self) -> None:
         super().__init__("percent", parse_share)
@@ -63,7 +63,7 @@ repo = click.option(
 )
 cell = click.argument("cell", required=False)
 env = click.option(
-    "--env", "env", metavar="SPEC", help="How a change gets an environment, e.g. overlay:NAME==V,base=REV."
+    "--env", "env", metavar="SPEC", help="How to build a change's environment, e.g. overlay:NAME==V,base=REV."
 )
 client = click.option(
     "--client",
@@ -78,7 +78,7 @@ constraints = click.option(
     "--constraints", type=click.Path(path_type=Path), help="File that pins versions of dependencies."
 )
 exclude_newer = click.option(
-    "--exclude-newer", metavar="DAY", help="Take dependencies as they were on this day, e.g. 2026-11-01."
+    "--exclude-newer", metavar="DAY", help="Resolve dependencies as of this day, e.g. 2026-11-01."
 )
 machine = click.option(
     "--machine",
@@ -86,29 +86,27 @@ machine = click.option(
     help="Kind of machine: cuda, cpu, ascend or a file.  [default: cuda where nvidia-smi is, else cpu]",
 )
 wait = click.option(
-    "--wait", type=Minutes(), help="Wait so long for devices or cores that somebody uses.  [default: not]"
+    "--wait", type=Minutes(), help="How long to wait for busy devices or cores.  [default: do not wait]"
 )
-timeout = click.option("--timeout", type=Minutes(), help="Wait no longer than this.  [default: for ever]")
-verbose = click.option("-v", "--verbose", is_flag=True, help="Tell every phase of every launch.")
-quiet = click.option("-q", "--quiet", is_flag=True, help="Tell nothing but the result, and errors.")
+timeout = click.option("--timeout", type=Minutes(), help="Stop waiting after this time.  [default: never]")
+verbose = click.option("-v", "--verbose", is_flag=True, help="Show every phase of every launch.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Show only the result and errors.")
 detach = click.option(
     "--detach",
     is_flag=True,
-    help="Go on without this shell; return once the job has begun. `status --wait` follows it.",
+    help="Run in the background; return once the job has begun. `status --wait` follows it.",
 )
-full = click.option(
-    "--full", is_flag=True, help="With --json: all of every list, not its first or last items."
-)
+full = click.option("--full", is_flag=True, help="With --json: do not shorten lists.")
 
 
 def workers(function: _Function) -> _Function:
-    """Launches beside each other."""
+    """``--workers``: concurrent launches."""
     return click.option(
         "--workers",
         type=click.IntRange(1),
         default=1,
         show_default=True,
-        help="Launches at once, each on devices and cores of its own.",
+        help="Concurrent launches, each on its own devices and cores.",
     )(function)
 
 
@@ -125,24 +123,24 @@ _MACHINE = (constraints, exclude_newer, machine, wait, detach, verbose, quiet, f
 
 
 def working(function: _Function) -> _Function:
-    """Options of commands that work on a job: ``working``, a :class:`Working`, is passed."""
+    """Options of commands that work on a job, passed as ``working``."""
     return _bundled(function, "working", Working, _WORKING)
 
 
 def measuring(function: _Function) -> _Function:
-    """Options of commands that measure: ``measuring``, a :class:`Measuring`, is passed."""
+    """Options of commands that measure, passed as ``measuring``."""
     return _bundled(function, "measuring", Measuring, (*_ENVIRONMENT, metric, variant, as_in, *_MACHINE))
 
 
 def measuring_a_claim(function: _Function) -> _Function:
-    """Those of a command whose file says metric and variants: :func:`measuring` without them."""
+    """The options of :func:`measuring` without those that a claim file sets."""
     return _bundled(function, "measuring", Measuring, (*_ENVIRONMENT, *_MACHINE))
 
 
 def _bundled(
     function: _Function, name: str, kind: type[Working], options: Sequence[Callable[[Any], Any]]
 ) -> _Function:
-    """Passes the options that are fields of ``kind`` as one value, and the others as they are."""
+    """Pass the options that are fields of ``kind`` as one value."""
     own = {field.name for field in fields(kind)}
 
     @functools.wraps(function)

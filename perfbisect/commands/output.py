@@ -1,4 +1,4 @@
-"""What goes where: one JSON document on standard output, everything else for people on standard error."""
+"""Output of commands: the result on standard output, progress on standard error."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from perfbisect.jobs.documents import Document
 
 _FILE = re.compile(r"@\S+")
-"""A whole text of one word: a report that begins by addressing somebody has more."""
+"""A single word that starts with @; a text that starts with a mention has more words."""
 
 
 def report_text(typed: str) -> str:
-    """The text of a report, or the one in the file that ``@FILE`` names.
+    """The text of a report, or the content of ``@FILE``.
 
-    A bare path of a file that is there is refused, unless it is the name of a result: that says all.
+    The path of an existing file is rejected unless it is the name of a result file.
 
-    :raises UsageError: the file cannot be read, or the @ is missing.
+    Raises:
+        UsageError: the file cannot be read, or the @ is missing.
     """
     if _FILE.fullmatch(typed):
         return _read(Path(typed[1:]).expanduser())
@@ -56,23 +57,23 @@ def _read(path: Path) -> str:
 
 
 UNDONE = "next: the same command without --dry-run"
-"""The last line of what a dry run shows."""
+"""The last line of a dry run."""
 
 
 def say(text: str) -> None:
-    """A line for a person, on standard error."""
+    """Print a progress line on standard error."""
     click.echo(text, err=True)
 
 
 def teller(working: Working) -> Callable[[str], None]:
-    """Says what happens meanwhile; nothing with ``--quiet``."""
+    """Return the printer of progress lines, which is silent with ``--quiet``."""
     return (lambda _: None) if working.quiet else say
 
 
 def emit(document: Document, lines: Iterable[str], *, as_json: bool, full: bool = False) -> None:
-    """The result of a verb: its document with ``--json``, else its lines, on standard output.
+    """Print a command's result: the document with ``--json``, otherwise the lines.
 
-    ``full``: with all that is in the document's lists, however long they are.
+    ``full``: do not shorten the document's lists.
     """
     if as_json:
         click.echo((document if full else document.brief()).text())
@@ -81,7 +82,7 @@ def emit(document: Document, lines: Iterable[str], *, as_json: bool, full: bool 
 
 
 def show(lines: Iterable[str], *, err: bool = False) -> None:
-    """Lines for a person: no wider than the terminal, whole where there is none."""
+    """Print lines, wrapped to the width of a terminal."""
     if not (sys.stderr if err else sys.stdout).isatty():
         for text in lines:
             click.echo(text, err=err)

@@ -1,4 +1,4 @@
-"""What a plan says of its repository and of the slots that it runs on."""
+"""Notes of a plan about the repository and the slots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfbisect.machine.slots import Slot
 
 
 def repository_notes(place: Place, setting: Setting) -> tuple[str, ...]:
-    """What a reader must know of the repository; ``perfbisect.yaml`` in it is ours and no change."""
+    """Notes on uncommitted changes, other than ``perfbisect.yaml``."""
     ours = (".", f":(exclude,top){FILE}")
     if setting.repository and place.repository is not None and place.repository.is_dirty(*ours):
         return ("the work tree has uncommitted changes: they are not measured and not touched",)
@@ -19,7 +19,7 @@ def repository_notes(place: Place, setting: Setting) -> tuple[str, ...]:
 
 
 def slot_notes(slots: Sequence[Slot]) -> tuple[str, ...]:
-    """Where the launches run, where that is not simply the whole machine."""
+    """Notes on the devices and cores of the slots, if they are part of the machine."""
     notes = []
     if any(slot.env and not slot.devices for slot in slots):
         notes.append("the cell reserves no device (gpus: 0): its engine sees none of those that are here")
@@ -34,7 +34,7 @@ def slot_notes(slots: Sequence[Slot]) -> tuple[str, ...]:
 
 
 def spans(cores: Sequence[int]) -> str:
-    """``0-3,8``: processors as the kernel lists them."""
+    """Format processors as the kernel does: ``0-3,8``."""
     parts: list[list[int]] = []
     for core in sorted(cores):
         if parts and core == parts[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""From what was typed to a range: releases of a package, its budget, prior weights of its positions."""
+"""Range options: releases, budget, costs and prior weights of positions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _DEFAULT_BUDGET = 900.0
 
 
 def budget_minutes(place: Place, typed: float | None) -> float:
-    """Minutes of measuring: typed, of ``perfbisect.yaml``, or fifteen hours.
+    """The budget of the option, of ``perfbisect.yaml``, or fifteen hours.
 
-    :raises UsageError: ``perfbisect.yaml`` says what is no duration.
+    Raises:
+        UsageError: ``perfbisect.yaml`` has an invalid duration.
     """
     if typed is not None:
         return typed
@@ -34,10 +35,11 @@ def budget_minutes(place: Place, typed: float | None) -> float:
 def releases(
     package: str, good: str, bad: str, versions: str | None, names: tuple[str, str] = ("good", "bad")
 ) -> History:
-    """The releases of a package from good to bad: those named, or those of the registry.
+    """The releases of a package between two ends, as listed or as published in the registry.
 
-    :raises RevisionError: an end is no release, or they are the same or the wrong way round.
-    :raises MachineError: the registry cannot be asked.
+    Raises:
+        RevisionError: an end is not a release, or the ends are equal or reversed.
+        MachineError: the registry cannot be reached.
     """
     known = (
         tuple(part.strip() for part in versions.split(",") if part.strip())
@@ -48,15 +50,16 @@ def releases(
 
 
 def costs(environment: str) -> Costs:
-    """Minutes expected of a build, by the kind of environment; launches and runs as the method has them."""
+    """Default costs, with the build time of the kind of environment."""
     build = {"overlay": 0.1, "existing": 0.0, "release": 1.5}.get(environment.partition(":")[0], 4.0)
     return Costs(build=build)
 
 
 def weigh(place: Place, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
-    """Prior weights of positions by the files that their changes touch, or by the commits that a file names.
+    """Prior weights of positions, by touched files or by commit, from a file.
 
-    :raises LocatedError: the file is wrong.
+    Raises:
+        LocatedError: the file is invalid.
     """
     from perfbisect.changes.priors import load_commit_weights, load_weights, position_weights, weights
 
@@ -79,7 +82,7 @@ def weigh(place: Place, path: Path) -> Callable[[Sequence[Position]], tuple[floa
 
 
 def deploy(place: Place) -> Callable[[str, str], str | None]:
-    """(commit, path) -> the blob there: whether a file differs between two commits."""
+    """Return a function that gives the blob id of a path at a commit."""
 
     def blob(sha: str, path: str) -> str | None:
         if place.repository is None:

@@ -1,4 +1,4 @@
-"""While a job is worked on: its signals, its lock, the part of the machine it has, and who watches."""
+"""Runs a job: signal handling, job lock, device lease and progress output."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interruptible(ended: Callable[[str], Interrupted]) -> Iterator[None]:
-    """What such a signal interrupts ends as ``ended`` tells it, given what was said of the interruption.
+    """Turn signals into the Interrupted error that ``ended`` makes from a message.
 
-    :raises Interrupted: one came, or somebody asked to stop.
+    Raises:
+        Interrupted: a signal arrived, or a stop was requested.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -72,14 +73,14 @@ def interruptible(ended: Callable[[str], Interrupted]) -> Iterator[None]:
 
 
 def hand_out(document: Document, lines: Iterable[str], code: int, working: Working, job: Job) -> int:
-    """Prints the result of a job, keeps the exit code of its verb, and returns it."""
+    """Print a job's result, record the exit code and return it."""
     keep(job, code)
     emit(document, lines, as_json=working.as_json, full=working.full)
     return code
 
 
 def keep(job: Job, code: int, result: Document | None = None) -> None:
-    """Keeps the exit code of a verb in its job's folder, and its result where that is of several jobs."""
+    """Record the exit code in the job's folder, and the result if it covers several jobs."""
     with contextlib.suppress(MachineError):
         if result is not None:
             write_whole(job.result, result.text() + "\n")
@@ -88,7 +89,7 @@ def keep(job: Job, code: int, result: Document | None = None) -> None:
 
 @contextlib.contextmanager
 def remembered(job: Job) -> Iterator[None]:
-    """Keeps the error with which the work on a job ends, for ``perfbisect status``."""
+    """Record the error that ends a job, for ``perfbisect status``."""
     again = f"perfbisect resume {job.id}"
     try:
         yield
@@ -100,13 +101,13 @@ def remembered(job: Job) -> Iterator[None]:
         _keep(job, Ending(EXIT_INTERRUPTED, "interrupted", "Interrupted", next_step=again))
         raise
     except Exception as error:
-        message = f"a mistake of perfbisect itself: {error!r}"
+        message = f"internal error: {error!r}"
         _keep(job, Ending(EXIT_OURS, message, "PerfbisectError", next_step=f"report it; then: {again}"))
         raise
 
 
 def _keep(job: Job, ending: Ending) -> None:
-    with contextlib.suppress(MachineError):  # what was measured is in the journal; this only tells of it
+    with contextlib.suppress(MachineError):  # the journal has the result
         write_ending(job.path, ending)
 
 
@@ -115,14 +116,14 @@ _BACKOFF = "PERFBISECT_BACKOFF"
 
 @dataclass(frozen=True)
 class Desk:
-    """What a job has on this machine until it lets go of it."""
+    """A job that this process runs, with its lease and its listener."""
 
     job: Job
     lease: Lease
     sink: Sink
 
     def tools(self, builder: Builder, client: Environment | None, setting: Setting) -> Tools:
-        """The tools of the job."""
+        """The dependencies of the job."""
         return Tools(
             executor=LocalExecutor(
                 builder,
@@ -144,13 +145,13 @@ class Desk:
 
 
 def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
-    """The parts of this machine on which so many launches of a cell can run at once; those in use come last.
+    """Slots of this machine for concurrent launches of a cell, unused ones first.
 
-    ``named``: the kind of machine, empty: what it is taken for.
+    ``named``: the machine profile, empty: detected.
 
-    :raises UsageError: there are too few devices, a stage of the cell names others, or there is no such
-        kind of machine.
-    :raises MachineError: there are too few cores, or no lease command.
+    Raises:
+        UsageError: too few devices, a stage of the cell names others, or an unknown profile.
+        MachineError: too few cores, or no lease command.
     """
     shell, profile = dict(os.environ), wiring.profile_named(named)
     profile.before(cell.gpus, shell)
@@ -168,12 +169,9 @@ def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
 def foreseen_slots(
     cell: Cell, workers: int, named: str, *, dry: bool
 ) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
-    """The parts of this machine as :func:`slots_for` chooses them, with what a plan tells of them.
+    """The slots of :func:`slots_for` and a plan's notes on them; raises what that raises.
 
-    A plan that is only looked at (``dry``) needs no devices: where there are too few it has no slots, and is
-    told why nothing could start here.
-
-    Raises what :func:`slots_for` does.
+    A dry run needs no devices: with too few it gets no slots and a note.
     """
     try:
         slots = slots_for(cell, workers, named)
@@ -185,9 +183,10 @@ def foreseen_slots(
 
 
 def refuse_other_parts(job: str, seen: Sequence[Launch], slots: Sequence[Slot], named: str) -> None:
-    """Refuses slots on which nothing could be compared with what a job has measured.
+    """Require that the slots are of the machine class that a job has measured on.
 
-    :raises UsageError: they are of another machine class.
+    Raises:
+        UsageError: they are of another class.
     """
     before = next((x.attempt for x in seen if x.end == "finished" and x.attempt), None)
     here = machine_of(slots[0], dict(os.environ), wiring.profile_named(named)).kind
@@ -208,13 +207,14 @@ def at_work(
     begin: Callable[[], None] = lambda: None,
     held: bool = False,
 ) -> Iterator[Desk]:
-    """Works on a job: nobody else does, nobody else on this host uses the slots, and Ctrl-C ends it in order.
+    """Hold a job's lock and the lease of its slots, and handle signals.
 
-    ``begin`` writes the job's plan: once it has the slots, or before it waits for them, so that who waits can
-    be seen, stopped and resumed. ``held``: this process has the job already.
+    ``begin`` writes the job's plan: after the lease, or before it with ``--wait``, so that a waiting job can
+    be seen, stopped and resumed. ``held``: this process holds the job's lock already.
 
-    :raises MachineError: somebody else works on the job or uses a slot; it is said who.
-    :raises Interrupted: everything that was started has been stopped.
+    Raises:
+        MachineError: another process works on the job or uses a slot.
+        Interrupted: the work was interrupted; everything that was started has ended.
     """
     with contextlib.nullcontext() if held else job.held(), remembered(job), interruptible(_interrupted(job)):
         if working.wait:
@@ -233,13 +233,13 @@ def at_work(
                 hand_over(job)
             with _watching(working) as sink:
                 for died in had.died:
-                    told = f"{died} ended without letting go of its slot: what it started may still run there"
-                    sink(Told(told))
+                    text = f"{died} died without releasing its slot: its processes may still run there"
+                    sink(Told(text))
                 yield Desk(job, had, sink)
 
 
 def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
-    """Processors on which nobody measures: no slot of ours, and nobody else on this host, has them."""
+    """Processors that no slot of this job and no lease on this host uses."""
     if not all(slot.cores for slot in slots):
         return frozenset()
     taken = {core for slot in slots for core in slot.cores}
@@ -250,7 +250,7 @@ def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
 
 
 def why_not_ahead(slots: tuple[Slot, ...]) -> str:
-    """Why the next environment is not built beside a running attempt; empty where it is."""
+    """Why environments are not built ahead; empty if they are."""
     if not all(slot.cores for slot in slots):
         return "the attempt has the whole machine"
     spare = len(spare_cores(slots))
@@ -267,7 +267,7 @@ def _ahead(builder: Builder, slots: tuple[Slot, ...], job: Job) -> SpareCores | 
 
 
 def _watching(working: Working) -> contextlib.AbstractContextManager[Sink]:
-    """Who is told what happens: a live view where a person looks, else a line for every event, or nobody."""
+    """The listener for progress: a live view on a terminal, lines otherwise, none with --quiet."""
     if working.quiet:
         return contextlib.nullcontext(lambda _: None)
     if working.as_json or working.verbose or not sys.stderr.isatty():
@@ -288,19 +288,19 @@ def _interrupted(job: Job) -> Callable[[str], Interrupted]:
 
 
 def _revert(builder: Builder, setting: Setting) -> Callable[[Change, Change], Change | str] | None:
-    """Takes a commit out of another one, where the builder can build that; None without a repository."""
+    """Return a function that reverts an ancestor in a commit; None without a repository."""
     if not setting.repository:
         return None
     repository = wiring.repository_at(Path(setting.repository), Path(setting.cache))
 
-    def made(head: Change, culprit: Change) -> Change | str:
+    def revert(head: Change, culprit: Change) -> Change | str:
         change = reverted(repository, head, culprit)
         if isinstance(change, Conflict):
             return change.reason
         refusal = builder.refuses(change)
         return change if refusal is None else f"it cannot be built: {refusal.reason}"
 
-    return made
+    return revert
 
 
 def _waiter(job: Job) -> Callable[[float], None]:
@@ -313,7 +313,7 @@ def _waiter(job: Job) -> Callable[[float], None]:
 
 
 def _backoff(environment: Mapping[str, str]) -> tuple[float, ...]:
-    """Waits after a failure of the machine, in seconds: ``PERFBISECT_BACKOFF=30,120``."""
+    """Back-off times in seconds: ``PERFBISECT_BACKOFF=30,120``."""
     text = environment.get(_BACKOFF)
     if not text:
         return BACKOFF
@@ -321,5 +321,5 @@ def _backoff(environment: Mapping[str, str]) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise UsageError(
-            f"{_BACKOFF}={text!r} is no list of seconds", next_step=f"{_BACKOFF}=30,120"
+            f"{_BACKOFF}={text!r} is not a list of seconds", next_step=f"{_BACKOFF}=30,120"
         ) from None

@@ -1,37 +1,171 @@
-"""What a job's folder tells: for ``status`` and ``report``."""
+"""``perfbisect status`` and ``stop``: the state of jobs, read from their folders."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Final, Literal
 
-from perfbisect.commands.documents import (
-    EndedLaunchDocument,
-    ExpectedEventDocument,
-    JobLineDocument,
-    LeadingDocument,
-    RunningLaunchDocument,
-    StatusDocument,
-)
+from pydantic import Field
+
 from perfbisect.commands.kinds import kind_of
 from perfbisect.common.numbers import minutes, probability, with_unit
 from perfbisect.common.text import line
 from perfbisect.errors import PerfbisectError
-from perfbisect.jobs.documents import ErrorDocument, LaunchDocument
-from perfbisect.jobs.folders import Ending, Job, finished, read_ending
+from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument
+from perfbisect.jobs.folders import Ending, Job, Jobs, finished, read_ending
 from perfbisect.jobs.journal import read
-from perfbisect.report.console import error_lines
+from perfbisect.jobs.kind import Candidate
+from perfbisect.report.document import Block, Column, Command, KeyValues, Table
+from perfbisect.report.terminal import block_lines
 
-_NEWEST: Final = 8
-"""Launches that are told."""
+_SHOWN_LAUNCHES: Final = 8
+_POLL_S = 0.5
 
 State = Literal["running", "unfinished", "finished"]
 
 
+class EndedLaunchDocument(Document):
+    """A launch that has ended; ``reason``: why it has no ``value``."""
+
+    number: int
+    change: str
+    purpose: str
+    outcome: Literal["measured", "failed", "abandoned"]
+    value: float | None
+    minutes: float
+    reason: str
+
+
+class RunningLaunchDocument(Document):
+    """A launch that is running; ``log``: the file that was written last."""
+
+    number: int
+    change: str
+    subject: str
+    purpose: str
+    why: str
+    slot: str
+    since: str
+    log: str | None
+
+
+class ExpectedEventDocument(Document):
+    """The next event; ``at``: its estimated time in ISO 8601, None if unknown."""
+
+    event: str
+    at: str | None
+
+
+class StatusDocument(Document):
+    """A job's progress, its process, its candidates and the next step. Times are ISO 8601 in UTC.
+
+    ``minutes`` were measured of ``budget`` (0: unlimited), in ``launched`` launches; ``last`` are the newest
+    that ended.
+    """
+
+    schema_: Literal["perfbisect.status/2"] = Field(default="perfbisect.status/2", alias="schema")
+    job: str
+    verb: str
+    state: State
+    pid: int | None
+    outcome: str
+    """``unfinished``, or the verdict in a word."""
+    verdict: str = ""
+    """The outcome's subject, such as the culprit or the effect; empty before the end."""
+    exit_code: int | None
+    """Of the command, once its process has ended; None while it runs or after a kill."""
+    error: ErrorDocument | None
+    """The error that ended the process."""
+    cell: str
+    metric: str
+    unit: str
+    began: str
+    now: str
+    minutes: float
+    budget: float
+    launched: int
+    last: tuple[EndedLaunchDocument, ...]
+    running: tuple[RunningLaunchDocument, ...]
+    expected: ExpectedEventDocument | None
+    leading: tuple[Candidate, ...]
+    folder: str
+    log: str | None
+    """Output of a detached process."""
+    report: str | None
+    result: str | None
+    """The command's final JSON document."""
+    next: str
+
+
+class JobLineDocument(Document):
+    """A job in a list; ``outcome``, ``verdict`` and ``exit_code`` as in its status."""
+
+    job: str
+    state: Literal["running", "unfinished", "finished", "broken"]
+    verb: str
+    cell: str
+    launches: int
+    outcome: str = ""
+    verdict: str = ""
+    exit_code: int | None = None
+
+
+class JobsDocument(Document):
+    """``perfbisect status`` if no job is unfinished."""
+
+    schema_: Literal["perfbisect.jobs/1"] = Field(default="perfbisect.jobs/1", alias="schema")
+    jobs: tuple[JobLineDocument, ...]
+
+
+class StopDocument(Document):
+    """``perfbisect stop``. ``asked``: a process was asked to stop; ``ended``: no process works on the job."""
+
+    schema_: Literal["perfbisect.stop/1"] = Field(default="perfbisect.stop/1", alias="schema")
+    job: str
+    asked: bool
+    pid: int | None
+    ended: bool
+    next: str
+
+
+def wait_until_released(job: Job, timeout_min: float | None) -> bool:
+    """Wait until no process works on a job; return False on timeout."""
+    deadline = time.monotonic() + (math.inf if timeout_min is None else 60 * timeout_min)
+    while job.holder is not None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def stop_job(job: Job, *, wait: bool, timeout_min: float | None) -> tuple[StopDocument, list[str]]:
+    """Ask the process that works on a job to stop."""
+    holder = job.ask_stop()
+    ended = wait_until_released(job, timeout_min) if wait else job.holder is None
+    after = "report" if job.finished else "resume"
+    document = StopDocument(
+        job=job.id,
+        asked=holder is not None,
+        pid=holder.pid if holder else None,
+        ended=ended,
+        next=f"perfbisect {after} {job.id}" if ended else f"perfbisect status {job.id} --wait",
+    )
+    outcome = "no process works on it"
+    if holder:
+        outcome = f"process {holder.pid} {'has stopped' if ended else 'was asked to stop'}"
+    return document, [f"job {job.id}: {outcome}", *block_lines([Command(document.next)])]
+
+
 def status_document(job: Job, now: datetime) -> StatusDocument:
-    """How far a job is at a moment. :raises UsageError: its journal cannot be read."""
+    """Read a job's state.
+
+    Raises:
+        UsageError: the journal cannot be read.
+    """
     holder = job.holder
     events = read(job.journal).events
     kind = kind_of(events)
@@ -40,7 +174,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     launches, metric = status.launches, status.metric
     state: State = "running" if holder else "finished" if finished(events) else "unfinished"
     code = ending.exit_code if ending else kind.exit_code(document) if state == "finished" else None
-    whole = next((path for path in (job.result, job.document) if path.exists()), None)
+    result = next((path for path in (job.result, job.document) if path.exists()), None)
     running = [launch for launch in launches if holder and launch.outcome == "running"]
     return StatusDocument(
         job=job.id,
@@ -59,22 +193,14 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
         minutes=status.minutes.total,
         budget=status.minutes.budget,
         launched=len(launches),
-        last=_ended(launches)[-_NEWEST:],
+        last=_ended(launches)[-_SHOWN_LAUNCHES:],
         running=tuple(_running(job, launch) for launch in running),
         expected=_expected(launches, running) if holder else None,
-        leading=tuple(
-            LeadingDocument(
-                position=candidate.position,
-                change=candidate.change,
-                subject=candidate.subject,
-                probability=candidate.probability,
-            )
-            for candidate in status.candidates
-        ),
+        leading=status.candidates,
         folder=str(job.path),
         log=str(job.log) if job.log.exists() else None,
         report=str(job.report) if job.report.exists() else None,
-        result=str(whole) if whole else None,
+        result=str(result) if result else None,
         next=_next(job, state, ending, status.next),
     )
 
@@ -122,11 +248,11 @@ def _running(job: Job, launch: LaunchDocument) -> RunningLaunchDocument:
 
 
 def _expected(launches: Sequence[LaunchDocument], running: Sequence[LaunchDocument]) -> ExpectedEventDocument:
-    """The end of the launch that began first, as long after that as the newest launches took."""
+    """Estimate the end of the oldest running launch from the median of the newest."""
     if not running:
         return ExpectedEventDocument(event="the next launch begins, or the job ends", at=None)
     first = min(running, key=lambda launch: launch.started_at)
-    took = [launch.minutes for launch in launches if launch.outcome == "measured"][-_NEWEST:]
+    took = [launch.minutes for launch in launches if launch.outcome == "measured"][-_SHOWN_LAUNCHES:]
     end = datetime.fromisoformat(first.started_at) + timedelta(minutes=median(took)) if took else None
     return ExpectedEventDocument(
         event=f"launch {first.number} ends", at=end.isoformat(timespec="seconds") if end else None
@@ -142,39 +268,66 @@ def _next(job: Job, state: State, ending: Ending | None, after: str) -> str:
 
 
 def status_lines(document: StatusDocument) -> list[str]:
-    """A status for a person."""
-    by = f" by process {document.pid}" if document.pid else ""
+    """Format a status for the terminal."""
+    process = f" by process {document.pid}" if document.pid else ""
+    verdict = f": {line(document.verdict)}" if document.verdict else ""
     spent = minutes(document.minutes) + (f" of {minutes(document.budget)}" if document.budget else "")
-    out = [
-        f"{document.job}: {document.state}{by}, {document.outcome}"
-        + (f": {line(document.verdict)}" if document.verdict else ""),
-        f"  {document.verb} of {document.cell}, {document.metric}: {document.launched} launches, {spent}",
+    facts = [
+        ("command", f"{document.verb} of {document.cell}, {document.metric}"),
+        ("launches", f"{document.launched} in {spent}"),
     ]
-    if document.launched > len(document.last) + len(document.running):
-        out.append(f"  ... {document.launched - len(document.last) - len(document.running)} before these")
-    for ended in document.last:
-        told = with_unit(ended.value, document.unit)
-        if ended.value is None:
-            told = f"{ended.outcome} after {minutes(ended.minutes)}: {line(ended.reason)}"
-        out.append(f"  #{ended.number} {ended.change} {ended.purpose:<7} {told}")
-    for now in document.running:
-        out.append(f"  #{now.number} {now.change} {now.purpose:<7} under way since {now.since}")
-        out += [f"     log: {now.log}"] if now.log else []
     if document.expected and document.expected.at:
-        out.append(f"  expected: {document.expected.event} at {document.expected.at}")
-    if document.leading and document.state != "finished":
-        out.append(
-            "  leading: "
-            + ", ".join(f"{one.change} {probability(one.probability)}" for one in document.leading)
-        )
-    if document.error and document.state != "finished":
-        out += [f"  {text}" for text in error_lines(document.error.error, document.error.where, None)]
-    out += [f"  log:  {document.log}"] if document.log else []
-    return [*out, f"  next: {line(document.next, 1000)}"]
+        facts.append(("expected", f"{document.expected.event} at {document.expected.at}"))
+    if document.state != "finished":
+        leading = ", ".join(f"{item.change} {probability(item.probability)}" for item in document.leading)
+        facts += [("leading", leading)] if leading else []
+        facts += [("error", document.error.error)] if document.error else []
+        facts += [("where", document.error.where)] if document.error and document.error.where else []
+    facts += [("log", document.log)] if document.log else []
+    facts += [(f"log of #{launch.number}", launch.log) for launch in document.running if launch.log]
+    blocks: list[Block] = [KeyValues(tuple(facts))]
+    if document.last or document.running:
+        blocks.append(_launch_table(document))
+    blocks.append(Command(document.next))
+    title = f"{document.job}: {document.state}{process}, {document.outcome}{verdict}"
+    return [title, *block_lines(blocks)]
 
 
-def job_line(job: Job, now: datetime) -> JobLineDocument:
-    """A job in a list; one that cannot be read is told as broken."""
+def _launch_table(document: StatusDocument) -> Table:
+    rows = []
+    for ended in document.last:
+        result = with_unit(ended.value, document.unit)
+        if ended.value is None:
+            result = f"{ended.outcome} after {minutes(ended.minutes)}: {line(ended.reason)}"
+        rows.append((str(ended.number), ended.change, ended.purpose, result))
+    for running in document.running:
+        rows.append((str(running.number), running.change, running.purpose, f"running since {running.since}"))
+    return Table(
+        (Column("#", numeric=True), Column("change"), Column("purpose"), Column("result")), tuple(rows)
+    )
+
+
+def list_jobs(jobs: Jobs, now: Callable[[], datetime]) -> tuple[JobsDocument, list[str]]:
+    """List all jobs with their outcomes."""
+    document = JobsDocument(jobs=tuple(_job_line(job, now()) for job in jobs.all()))
+    if not document.jobs:
+        return document, [f"no jobs in {jobs.state}"]
+    titles = ("job", "state", "command", "cell")
+    columns = (*map(Column, titles), Column("launches", numeric=True), Column("outcome"))
+    rows = tuple(
+        (job.job, job.state, job.verb, job.cell, str(job.launches), _outcome(job)) for job in document.jobs
+    )
+    return document, block_lines([Table(columns, rows)])
+
+
+def _outcome(job: JobLineDocument) -> str:
+    if job.state != "finished":
+        return ""
+    return job.outcome + (f": {line(job.verdict)}" if job.verdict else "")
+
+
+def _job_line(job: Job, now: datetime) -> JobLineDocument:
+    """A job's line; a job that cannot be read is ``broken``."""
     try:
         document = status_document(job, now)
     except PerfbisectError:
@@ -189,11 +342,3 @@ def job_line(job: Job, now: datetime) -> JobLineDocument:
         verdict=document.verdict,
         exit_code=document.exit_code,
     )
-
-
-def listed_line(listed: JobLineDocument) -> str:
-    """A job of a list for a person; one that is finished with how it ended."""
-    told = f"{listed.job}  {listed.state:<10} {listed.verb:<7} {listed.cell}  {listed.launches} launches"
-    if listed.state != "finished":
-        return told
-    return f"{told}  {listed.outcome}" + (f": {line(listed.verdict)}" if listed.verdict else "")

@@ -1,4 +1,4 @@
-"""From what was typed to what a job needs: its folder, cell, setting, builder and client."""
+"""Builds a job's folder, cell, configuration, builder and client from command-line options."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from perfbisect.system.clock import now
 
 
 def new_job(place: Place) -> Job:
-    """A job's folder with an id of this moment."""
+    """Create a job folder."""
     return place.jobs.new(now(), secrets.token_hex(2))
 
 
 def the_cell(place: Place, typed: str | None, variant: str | None) -> Cell:
-    """The cell that was named, with its variant.
+    """Load the named or the configured cell, with its variant.
 
-    :raises UsageError: no cell was named, or it is wrong.
+    Raises:
+        UsageError: no cell is named, or it is invalid.
     """
     name = place.setting("cell", typed)
     if name is None:
@@ -51,10 +52,10 @@ def the_cell(place: Place, typed: str | None, variant: str | None) -> Cell:
 
 
 def refuse_another(cell: Cell, report: str | None) -> None:
-    """Refuses a cell that is not the one a report speaks of, as far as the report (or its ``@FILE``)
-    says which that is.
+    """Require that a cell agrees with a reported workload (text or ``@FILE``).
 
-    :raises UsageError: fields differ, each is told with both values; or the file cannot be read.
+    Raises:
+        UsageError: fields differ, or the file cannot be read.
     """
     if report is None:
         return
@@ -76,10 +77,10 @@ def the_setting(
     exclude_newer: str | None,
     needs_repository: bool = True,
 ) -> Setting:
-    """What a job must remember of how it was asked.
+    """Build a job's measurement configuration.
 
-    Dependencies are of one day: the one that is named, else today, unless a constraints file pins them.
-    Without it two changes built on two days differ in more than the change.
+    Dependencies are resolved as of one day (``exclude_newer``, by default today) unless a constraints file
+    pins them, so that changes built on different days differ in nothing else.
     """
     pins = place.path("constraints", constraints)
     day = place.setting("exclude_newer", exclude_newer) or ("" if pins else now().date().isoformat())
@@ -96,9 +97,10 @@ def the_setting(
 
 
 def the_machine(place: Place) -> str:
-    """The kind of machine: typed, or of ``perfbisect.yaml``; empty: it is looked at. Files by full path.
+    """The machine profile of --machine or ``perfbisect.yaml`` by name or full path; empty: detect it.
 
-    :raises UsageError: there is no such file, and none of that name is shipped.
+    Raises:
+        UsageError: there is no such profile.
     """
     named = place.setting("machine", place.machine) or ""
     if place.machine is None and (place.root / named).is_file():
@@ -109,23 +111,25 @@ def the_machine(place: Place) -> str:
 
 
 def profile_named(name: str) -> Profile:
-    """The profile of a kind of machine; of this one, if none is named.
+    """Load a machine profile, by default this machine's.
 
-    :raises UsageError, LocatedError: there is none of that name, or its file is wrong.
+    Raises:
+        UsageError, LocatedError: there is no such profile, or its file is invalid.
     """
     return profile_of(load_machine(name or ("cuda" if shutil.which("nvidia-smi") else "cpu")))
 
 
 def repository_at(path: Path, cache: Path) -> Repository:
-    """The repository, with the folder of objects that perfbisect keeps beside it: reverted commits.
+    """Open a repository with perfbisect's own object folder for reverted commits.
 
-    :raises RevisionError: there is none.
+    Raises:
+        RevisionError: there is no repository.
     """
     return with_objects(Repository.open(path), cache)
 
 
 def builder_of(place: Place, setting: Setting, spec: str | None = None) -> Builder:
-    """The builder of a setting, or of another specification under the same setting."""
+    """The builder of a configuration, or of another specification with the same configuration."""
     cache = Path(setting.cache) if setting.cache else place.cache
     return make_builder(
         spec or setting.environment,
@@ -139,12 +143,13 @@ def builder_of(place: Place, setting: Setting, spec: str | None = None) -> Build
 def client_environment(
     place: Place, setting: Setting, builder: Builder, newest: Change, log: Path, timeout: float
 ) -> Environment | None:
-    """The one environment of the client, on all sides; None for each change's own.
+    """The client's environment for all sides; None if each change uses its own client.
 
-    Without a specification that of the builder; where it has none, the engine of the newest change.
+    By default the builder's pinned client, or the environment of the newest change.
 
-    :raises UsageError: the specification names no environment of one version.
-    :raises BuildError: it cannot be built.
+    Raises:
+        UsageError: the specification does not pin one version.
+        BuildError: the environment cannot be built.
     """
     if setting.client == CLIENT_OF_CHANGE:
         return None

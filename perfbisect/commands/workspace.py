@@ -1,4 +1,4 @@
-"""Where things are: state, cache, the repository under test, and the defaults that stand in it."""
+"""State and cache folders, the repository under test, and its ``perfbisect.yaml``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """The folders of one invocation. ``repository``: None where none was named and we are in none."""
+    """Folders and settings of an invocation; ``repository`` is None outside any."""
 
     state: Path
     cache: Path
@@ -26,7 +26,7 @@ class Place:
     repository: Repository | None
     root: Path
     machine: str | None = None
-    """The kind of machine, as it was typed."""
+    """Value of --machine."""
 
     @property
     def jobs(self) -> Jobs:
@@ -35,28 +35,27 @@ class Place:
         return Jobs(self.state)
 
     def needed_repository(self) -> Repository:
-        """:raises RevisionError: no repository was named and the current folder is in none."""
+        """Return the repository; raises RevisionError if there is none."""
         if self.repository is None:
-            raise RevisionError(
-                f"no repository was named, and {Path.cwd()} is in none", next_step="add --repo PATH"
-            )
+            raise RevisionError(f"{Path.cwd()} is not in a git repository", next_step="add --repo PATH")
         return self.repository
 
     def setting(self, name: str, typed: str | None) -> str | None:
-        """What was typed, else what ``perfbisect.yaml`` says."""
+        """An option's value, by default that of ``perfbisect.yaml``."""
         value: str | None = typed if typed is not None else getattr(self.settings, name)
         return value
 
     def path(self, name: str, typed: Path | None) -> Path | None:
-        """A path that was typed, else one of ``perfbisect.yaml``, which is relative to that file."""
+        """An option's path, by default that of ``perfbisect.yaml``, relative to that file."""
         return typed if typed is not None else self.settings.path(name, self.root)
 
 
 def place(*, repo: Path | None = None, state: Path | None = None, machine: str | None = None) -> Place:
-    """Finds state and cache: typed, then the environment, then ``perfbisect.yaml``, then the user's folders.
+    """Find state and cache by option, environment, ``perfbisect.yaml`` or the user's folders.
 
-    :raises RevisionError: ``repo`` is not a git repository.
-    :raises UsageError: ``perfbisect.yaml`` is wrong.
+    Raises:
+        RevisionError: ``repo`` is not a git repository.
+        UsageError: ``perfbisect.yaml`` is invalid.
     """
     import platformdirs
 
@@ -97,12 +96,12 @@ def place(*, repo: Path | None = None, state: Path | None = None, machine: str |
 
 
 def place_of(typed: Measuring) -> Place:
-    """The place of a verb that measures. Raises what :func:`place` does."""
+    """The workspace of a command that measures; raises what :func:`place` raises."""
     return place(repo=typed.repo, state=typed.state, machine=typed.machine)
 
 
 def with_objects(repository: Repository, cache: Path) -> Repository:
-    """The repository with a folder of ours for objects that it must not get: reverted commits."""
+    """The repository with a separate object folder for reverted commits."""
     import dataclasses
     import hashlib
 
@@ -111,10 +110,10 @@ def with_objects(repository: Repository, cache: Path) -> Repository:
 
 
 def needed(value: str | None, option: str, example: str) -> str:
-    """:raises UsageError: nothing was typed and nothing stands in ``perfbisect.yaml``."""
+    """Return a required value; raises UsageError if it is missing."""
     if value is None:
         raise UsageError(
-            f"{option} is missing, and perfbisect.yaml of the repository does not say it",
+            f"{option} is missing and not set in perfbisect.yaml of the repository",
             next_step=f"add {option}, for example: {example}",
         )
     return value

@@ -1,4 +1,4 @@
-"""Is an attempt a measurement of its job: is its metric there, can it be compared with the others?"""
+"""Comparability of an attempt with the earlier ones of its job."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from perfbisect.model.metric import MetricRef
 def admit(
     attempt: Attempt, seen: Sequence[Launch], metric: MetricRef, advice: str = "measure all of a bisection"
 ) -> None:
-    """Refuses what is no measurement of its job; ``advice``: what to measure alike, in the error's words.
+    """Require the job's metric and comparable provenance; ``advice`` begins the error's next step.
 
-    :raises UsageError: the metric is not there.
-    :raises MachineError: it is not comparable with what was measured before.
+    Raises:
+        UsageError: the client did not report the metric.
+        MachineError: the provenance differs from earlier attempts.
     """
     try:
         attempt.values(metric)

@@ -1,4 +1,4 @@
-"""Costs and noise learnt from earlier attempts of a cell."""
+"""Costs and noise estimated from earlier attempts of a cell."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from perfbisect.model.attempt import Attempt, Costs
 from perfbisect.model.metric import MetricRef
 
 TYPICAL_RUNS, TYPICAL_LAUNCHES = 0.03, 0.02
-"""Noise between runs of a launch and between launches (log scale), where nothing better is known."""
+"""Default noise between runs and between launches (log scale)."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Between runs of one launch, between launches of one change; ``told``: where that is from."""
+    """Standard deviations between runs and between launches (log scale), and their source."""
 
     runs: float = TYPICAL_RUNS
     launches: float = TYPICAL_LAUNCHES
@@ -24,7 +24,7 @@ class Noise:
 
 
 def learnt_costs(attempts: Sequence[Attempt], fallback: Costs) -> Costs:
-    """Minutes of a launch and of a run as earlier attempts of this cell took them."""
+    """Median minutes of a launch and of a run in earlier attempts."""
     measured = [a for a in attempts if a.runs and a.failure is None]
     if not measured:
         return fallback
@@ -36,7 +36,7 @@ def learnt_costs(attempts: Sequence[Attempt], fallback: Costs) -> Costs:
 
 
 def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef) -> Noise:
-    """Noise as earlier attempts of this cell showed it; the typical one where they are too few."""
+    """Noise of earlier attempts of this cell; the default if there are too few."""
     by_change: dict[str, list[float]] = {}
     within: list[float] = []
     for attempt in attempts:

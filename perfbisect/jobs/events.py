@@ -1,4 +1,4 @@
-"""What a job tells while it works: values for whoever watches. Nothing is decided on them."""
+"""Progress events of a running job, for display only."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from perfbisect.jobs.documents import BeliefDocument, Document, LaunchDocument, 
 
 @dataclass(frozen=True)
 class Told:
-    """Something a reader must know: a dirty work tree, a torn line, what a dead process left."""
+    """A message, such as a dirty work tree or a recovered attempt."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Planned:
-    """The plan, before anything starts."""
+    """The plan, before the first launch."""
 
     job: str
     plan: PlanDocument
@@ -25,7 +25,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Launching:
-    """An attempt begins. ``slot``: the part of the machine it runs on; empty: the whole of it."""
+    """A launch starts. ``slot``: the part of the machine; empty: all of it."""
 
     number: int
     change: str
@@ -36,12 +36,12 @@ class Launching:
     why: str
     slot: str = ""
     subject: str = ""
-    """The change's, as its author wrote it."""
+    """Subject of the commit."""
 
 
 @dataclass(frozen=True)
 class PhaseBegan:
-    """The attempt on a slot is in another phase."""
+    """The launch on a slot entered a phase."""
 
     phase: str
     detail: Mapping[str, object]
@@ -50,9 +50,9 @@ class PhaseBegan:
 
 @dataclass(frozen=True)
 class Launched:
-    """An attempt ended. ``leading``: candidates by probability; ``none``: P(no change), None if too early.
+    """A launch ended. ``leading``: candidates by probability; ``none``: P(no change), None if unknown.
 
-    ``history`` is what ``beliefs.by_position`` counts through, the good end first.
+    ``history``: the positions of ``beliefs.by_position``, from the good end.
     """
 
     launch: LaunchDocument
@@ -67,7 +67,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The machine failed: it is waited for, then tried again."""
+    """The machine failed; the slot backs off before a retry."""
 
     seconds: float
     reason: str
@@ -76,10 +76,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Ended:
-    """The job is done."""
+    """The job has finished."""
 
     document: Document
 
 
-Notice = Told | Planned | Launching | PhaseBegan | Launched | Waiting | Ended
-Sink = Callable[[Notice], None]
+JobEvent = Told | Planned | Launching | PhaseBegan | Launched | Waiting | Ended
+Sink = Callable[[JobEvent], None]

@@ -1,4 +1,4 @@
-"""Job folders: ``STATE/jobs/ID/`` with the journal, the attempts, the report; and who is at work in them."""
+"""Job folders: ``STATE/jobs/ID/`` with journal, attempts, report, lock and exit record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILE = "ended.json"
 
 @dataclass(frozen=True)
 class Ending:
-    """An exit code; of an error what was told of it, else empty."""
+    """How a job's process ended: its exit code and, after an error, the message."""
 
     exit_code: int
     error: str = ""
@@ -33,12 +33,12 @@ class Ending:
 
 
 def write_ending(folder: Path, ending: Ending) -> None:
-    """Into a job's folder. :raises MachineError: the disk."""
+    """Write the exit record of a job; raises MachineError if the disk fails."""
     write_whole(folder / FILE, json.dumps(asdict(ending)))
 
 
 def read_ending(folder: Path) -> Ending | None:
-    """None: somebody works on the job, or its process ended without a word (``kill -9``)."""
+    """Read the exit record; None while a process works on the job or after a kill."""
     try:
         ending = Ending(**json.loads((folder / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -47,7 +47,7 @@ def read_ending(folder: Path) -> Ending | None:
 
 
 def clear_ending(folder: Path) -> None:
-    """Somebody works on the job again."""
+    """Remove the exit record when work on the job begins."""
     (folder / FILE).unlink(missing_ok=True)
 
 
@@ -56,7 +56,7 @@ JOURNAL = "journal.jsonl"
 
 @dataclass(frozen=True)
 class JournalFolder:
-    """A folder with a journal, named by when it was made."""
+    """A folder with a journal, named by its creation time."""
 
     path: Path
 
@@ -69,15 +69,15 @@ class JournalFolder:
         return self.path / JOURNAL
 
     def events(self) -> tuple[Event, ...]:
-        """What its journal says so far. :raises UsageError: it was changed, or is a later perfbisect's."""
+        """Read the journal; raises UsageError if it is damaged or newer than this version."""
         return read(self.journal).events if self.journal.exists() else ()
 
 
 def make_folder(parent: Path, moment: datetime, mark: str, what: str, inner: str = "") -> Path:
-    """A new folder with ``inner``; its name sorts by ``moment``, a second later where that is taken, and ends
-    in ``mark``.
+    """Create a folder named by time and ``mark``, with a subfolder ``inner``; a taken second is skipped.
 
-    :raises MachineError: the folder of ``what`` cannot be made.
+    Raises:
+        MachineError: the folder cannot be created.
     """
     while True:
         path = parent / f"{moment.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{mark}"
@@ -111,26 +111,26 @@ class Job(JournalFolder):
 
     @property
     def result(self) -> Path:
-        """What the verb handed out, where that is more than this job's report."""
+        """The command's result, if it covers more than this job."""
         return self.path / "result.json"
 
     @property
     def log(self) -> Path:
-        """What a detached process wrote."""
+        """Output of a detached process."""
         return self.path / "detached.log"
 
     @property
     def finished(self) -> bool:
-        """True once the verdict is in the journal. :raises UsageError: no journal, or a broken one."""
+        """True once the verdict is in the journal; raises UsageError without a readable journal."""
         return finished(read(self.journal).events)
 
     def attempt(self, number: int) -> Path:
-        """The folder of the attempt with this number."""
+        """Folder of an attempt."""
         return self.path / "attempts" / f"{number:03d}"
 
     @property
     def holder(self) -> Holder | None:
-        """The living process that works on this job, if one does."""
+        """The process that works on this job."""
         return lock.holder(self.path)
 
     @property
@@ -138,7 +138,7 @@ class Job(JournalFolder):
         return (self.path / "stop").exists()
 
     def ask_stop(self) -> Holder | None:
-        """Asks the process that works on this job, and no other, to stop; the one that was asked, or None."""
+        """Ask the process that works on this job to stop, and return it."""
         holder = self.holder
         if holder is None:
             return None
@@ -152,9 +152,10 @@ class Job(JournalFolder):
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """This process alone works on the job until the block ends.
+        """Work on the job exclusively.
 
-        :raises MachineError: another process does; it is named.
+        Raises:
+            MachineError: another process works on it.
         """
         with lock.held(self.path, f"job {self.id}", self._taken, job=self.id):
             self.clear_stop()
@@ -171,7 +172,7 @@ class Job(JournalFolder):
 
 
 def finished(events: Sequence[Event]) -> bool:
-    """True if the last thing that was asked has its verdict: a larger budget asks once more."""
+    """True if the newest plan has a verdict; resuming with a larger budget writes another plan."""
     last = {event.kind: event.seq for event in events if event.kind in ("plan", "verdict")}
     return last.get("verdict", -1) > last.get("plan", -1)
 
@@ -184,26 +185,28 @@ class Jobs:
         self.folder = state / "jobs"
 
     def new(self, moment: datetime, mark: str) -> Job:
-        """A folder for a new job; its id sorts by ``moment`` and ends in ``mark`` (a few random letters).
+        """Create a job whose id sorts by ``moment`` and ends in ``mark``.
 
-        :raises MachineError: the folder cannot be made.
+        Raises:
+            MachineError: the folder cannot be created.
         """
         return Job(make_folder(self.folder, moment, mark, "the job", inner="attempts"))
 
     def all(self) -> tuple[Job, ...]:
-        """Every job, oldest first."""
+        """All jobs, oldest first."""
         if not self.folder.is_dir():
             return ()
         return tuple(Job(path) for path in sorted(self.folder.iterdir()) if (path / JOURNAL).exists())
 
     def unfinished(self) -> tuple[Job, ...]:
-        """Jobs without a verdict, oldest first; one whose journal cannot be read is unfinished too."""
+        """Jobs without a verdict or with an unreadable journal, oldest first."""
         return tuple(job for job in self.all() if not _finished(job))
 
     def find(self, identity: str) -> Job:
-        """The job of this id, or of the only id that begins so.
+        """Find a job by its id or a unique prefix.
 
-        :raises UsageError: none, or several.
+        Raises:
+            UsageError: no job or several jobs match.
         """
         if (self.folder / identity / JOURNAL).exists():
             return Job(self.folder / identity)
@@ -225,9 +228,10 @@ class Jobs:
         )
 
     def the_unfinished(self, verb: str) -> Job:
-        """The one unfinished job, for a verb without an id.
+        """The only unfinished job, for a command without an id.
 
-        :raises UsageError: none; or several, which are listed.
+        Raises:
+            UsageError: there is none, or several.
         """
         jobs = self.unfinished()
         if not jobs:

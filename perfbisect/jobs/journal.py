@@ -1,4 +1,4 @@
-"""A job's journal: JSON lines, fsynced before anything is decided on them. The truth about a job."""
+"""A job's journal: JSON lines, each synced to disk before the next decision."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEMA: Final = 1
 KINDS: Final[frozenset[str]] = frozenset(get_args(Kind))
 
 Clock = Callable[[], datetime]
-"""Gives the time now, aware of its zone: passed in, so that a test can say when things happen."""
+"""Returns the current time with its zone."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,7 @@ class Event:
     data: Mapping[str, Any]
 
     def line(self) -> str:
-        """The event as one line of JSON, with its newline.
-
-        :raises ValueError: the data hold what JSON cannot (a number that is not finite).
-        """
+        """The event as one line of JSON; raises ValueError for non-finite numbers."""
         document = {
             "schema": SCHEMA,
             "seq": self.seq,
@@ -63,19 +60,20 @@ class Event:
 
 
 class NewerSchemaError(ValueError):
-    """A line was written by a later version of perfbisect."""
+    """The line is from a later version of perfbisect."""
 
 
 def stamp(moment: datetime) -> str:
-    """A moment as the journal writes it: UTC, microseconds."""
+    """Format a time in UTC with microseconds."""
     return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
 def parse(line: str) -> Event:
-    """One line -> an event.
+    """Parse a line.
 
-    :raises NewerSchemaError: the line's schema is newer than this perfbisect's.
-    :raises ValueError: not an event.
+    Raises:
+        NewerSchemaError: the schema is newer than this version's.
+        ValueError: the line is not an event.
     """
     document = json.loads(line)
     if not isinstance(document, dict):
@@ -99,7 +97,7 @@ def parse(line: str) -> Event:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a journal holds: its events, how many bytes of it are whole, and the torn line behind them."""
+    """A journal's events, the bytes of its complete lines, and a torn last line."""
 
     events: tuple[Event, ...]
     whole: int
@@ -107,12 +105,11 @@ class Contents:
 
 
 def read(path: Path) -> Contents:
-    """The journal as it stands, nothing changed: for whoever only looks.
+    """Read a journal without changing it; an incomplete last line (kill -9, full disk) is ``torn``.
 
-    A last line that was not written to its end (kill -9, a full disk) is no event and is told as torn.
-
-    :raises LocatedError: a line that is no event, with others behind it: somebody changed the file.
-    :raises UsageError: there is no journal, or a later perfbisect wrote it.
+    Raises:
+        LocatedError: an invalid line before the last: the file was edited.
+        UsageError: there is no journal, or it is from a later version.
     """
     try:
         raw = path.read_bytes()
@@ -152,18 +149,13 @@ def read(path: Path) -> Contents:
 
 
 class Journal:
-    """The journal of the one process that writes it (hold the job's lock); its threads take turns.
+    """Appends to a journal; thread-safe. The process holds the job's lock.
 
-    ``torn`` is what was cut off on opening: kept beside the journal in ``journal.torn``.
+    ``torn``: the incomplete last line that was cut off on opening and kept in ``journal.torn``.
     """
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
-        """Opens or makes the journal; a torn last line is cut off.
-
-        :raises LocatedError: a broken line before the last.
-        :raises UsageError: written by a later perfbisect.
-        :raises MachineError: the disk.
-        """
+        """Open or create the journal; raises what :func:`read` raises, MachineError if the disk fails."""
         self.path = path
         self._clock = clock
         contents = read(path) if path.exists() else Contents((), 0)
@@ -186,9 +178,10 @@ class Journal:
         return tuple(self._events)
 
     def append(self, kind: Kind, data: Mapping[str, Any]) -> Event:
-        """Writes one event and waits until the disk has it.
+        """Write one event and sync it to disk.
 
-        :raises MachineError: the disk is full or failed: the journal is as it was before, nothing is lost.
+        Raises:
+            MachineError: the disk is full or failed; the journal is unchanged.
         """
         with self._turn:
             return self._append(kind, data)
@@ -210,7 +203,7 @@ class Journal:
                 where=self.path,
                 next_step=f"make room on the disk, then: perfbisect resume {self.path.parent.name}",
             ) from error
-        except BaseException:  # Ctrl-C in the middle: the file says what this object says
+        except BaseException:  # Ctrl-C: keep the file consistent with this object
             self._undo()
             raise
         self._half = False
@@ -230,7 +223,7 @@ class Journal:
         self.close()
 
     def _undo(self) -> None:
-        """Half a line is cut off again; where even that fails, the next append or opening does it."""
+        """Cut off half a line; if that fails, the next append or opening does it."""
         with contextlib.suppress(OSError):
             self._cut()
 

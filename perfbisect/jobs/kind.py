@@ -1,4 +1,4 @@
-"""What the engine must know of a kind of job: its plan, how it runs, its report and its exit code."""
+"""The interface of a kind of job: plan, run, report, status and exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DocumentT = TypeVar("DocumentT", bound=Document)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A change that may be behind what a job looks for, with its probability."""
+    """A possible culprit with its probability."""
 
     position: int
     change: str
@@ -29,9 +29,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What ``status`` shows of a job. ``outcome``: the verdict in a word, ``unfinished`` before there is one.
+    """A job's progress. ``outcome``: the verdict in a word, ``unfinished`` before.
 
-    ``verdict``: what the outcome is of, for a person; ``next``: the command that follows, empty: its report.
+    ``verdict``: the outcome's subject, such as culprit or effect; ``next``: the next command, by default the
+    report.
     """
 
     outcome: str
@@ -46,7 +47,7 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class Amendment:
-    """What is asked of a job beyond its plan: minutes, another metric, a measurement of the revert."""
+    """Changes to a plan on resume: budget in minutes, metric, confirmation by revert."""
 
     budget: float | None = None
     metric: MetricRef | None = None
@@ -54,42 +55,42 @@ class Amendment:
 
 
 def one_worker(_: JobPlan) -> int:
-    """The workers of a kind that launches one attempt at a time."""
+    """Concurrent launches of a kind without concurrency."""
     return 1
 
 
 @dataclass(frozen=True)
 class JobKind(Generic[PlanT, DocumentT]):
-    """A kind of job. Functions of a job hold no lock: whoever calls ``run`` holds the job."""
+    """A kind of job. The caller of ``run`` holds the job's lock."""
 
     plan: type[PlanT]
     run: Callable[[Job, Tools], DocumentT]
-    """Runs a job that has its plan in the journal, new or resumed, to its document."""
+    """Runs a job from its journal, new or resumed, to its document."""
     document: Callable[[Job, Sequence[Event]], DocumentT]
-    """The document of a job as far as it is."""
+    """The document of a job, finished or not."""
     exit_code: Callable[[DocumentT], int]
     status: Callable[[DocumentT], JobStatus]
     lines: Callable[[DocumentT], list[str]]
     """The document for a terminal."""
     markdown: Callable[[DocumentT], str]
     client_change: Callable[[PlanT], Change]
-    """The change whose engine brings the client where no other environment does."""
+    """The change whose environment provides the client by default."""
     workers: Callable[[PlanT], int] = one_worker
     page: Callable[[DocumentT], str] | None = None
     """The document as one HTML page."""
     amend: Callable[[Job, Tools, Amendment], None] | None = None
     document_for_metric: Callable[[Job, Sequence[Event], MetricRef], DocumentT] | None = None
-    """The document as if another metric had been asked for."""
+    """The document for another metric of the same launches."""
 
     @property
     def verb(self) -> str:
-        """The verb by which journals of this kind are known."""
+        """The kind's name in journals."""
         return verb_of(self.plan)
 
     def read_plan(self, job: Job, events: Sequence[Event]) -> PlanT:
-        """The plan in a journal. :raises UsageError: none of this kind that can be read."""
+        """Read the plan; raises UsageError if the journal has none of this kind."""
         return require_plan(job, events, self.plan)
 
 
 AnyKind = JobKind[Any, Any]
-"""A kind of which only the registry knows more."""
+"""A kind whose types only the registry knows."""

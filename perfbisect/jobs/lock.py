@@ -1,4 +1,4 @@
-"""Folders in which one process is at work at a time, and who that is: a lock, and the record beside it."""
+"""Exclusive work on a folder: a lock file and a record of the process that holds it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from perfbisect.errors import MachineError
 from perfbisect.system.files import write_whole
 
 _SAME_MOMENT = 0.5
-"""Seconds by which two readings of one process's start time may differ."""
+"""Tolerance in seconds between two readings of a process's start time."""
 
 _LOCAL = "--state with a folder on a local disk"
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that works in a folder, as it wrote itself down: on which ``job``, ``since`` when."""
+    """The process that holds a folder, the ``job`` it works on, and ``since`` when."""
 
     pid: int
     created: float
@@ -31,7 +31,7 @@ class Holder:
 
     @property
     def alive(self) -> bool:
-        """True if this very process lives: the pid may be somebody else's by now, or wait to be reaped."""
+        """True if the process itself is running, not a zombie or another process with its pid."""
         try:
             process = psutil.Process(self.pid)
             ended = process.status() == psutil.STATUS_ZOMBIE
@@ -41,20 +41,20 @@ class Holder:
 
 
 Taken = Callable[[Holder | None], MachineError]
-"""What is told where another process holds a folder; None: one that did not write itself down."""
+"""Makes the error for a folder that is held; None: by a process without a record."""
 
 
 def record(folder: Path) -> Path:
-    """The file in which a holder writes itself down."""
+    """Path of the holder's record."""
     return folder / "holder.json"
 
 
 def holder(folder: Path) -> Holder | None:
-    """The living process that holds a folder, if one does; what a killed one left is not believed."""
+    """The running process that holds a folder; stale records are ignored."""
     try:
-        told = json.loads(record(folder).read_text(encoding="utf-8"))
+        data = json.loads(record(folder).read_text(encoding="utf-8"))
         found = Holder(
-            int(told["pid"]), float(told["created"]), str(told.get("job", "")), str(told.get("since", ""))
+            int(data["pid"]), float(data["created"]), str(data.get("job", "")), str(data.get("since", ""))
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -63,9 +63,10 @@ def holder(folder: Path) -> Holder | None:
 
 @contextmanager
 def held(folder: Path, what: str, taken: Taken, *, job: str = "", since: str = "") -> Iterator[None]:
-    """This process alone holds the folder until the block ends; one that is killed lets go.
+    """Hold a folder exclusively; the lock is released when the process dies.
 
-    :raises MachineError: as ``taken`` tells it, or ``what`` cannot be locked.
+    Raises:
+        MachineError: the error of ``taken``, or the folder cannot be locked.
     """
     lock = FileLock(folder / "lock")
     try:
@@ -77,8 +78,8 @@ def held(folder: Path, what: str, taken: Taken, *, job: str = "", since: str = "
         raise MachineError(f"{what} cannot be locked: {error}", where=folder, next_step=_LOCAL) from error
     try:
         me = psutil.Process()
-        told = {"pid": me.pid, "created": me.create_time(), "job": job, "since": since}
-        write_whole(record(folder), json.dumps(told), what=f"the holder of {what}", next_step=_LOCAL)
+        data = {"pid": me.pid, "created": me.create_time(), "job": job, "since": since}
+        write_whole(record(folder), json.dumps(data), what=f"the holder of {what}", next_step=_LOCAL)
         yield
     finally:
         record(folder).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Commands that go on from a job, whole: typed anywhere, they ask of the same repository and environments."""
+"""Complete follow-up commands of a job, with its repository and environments."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from perfbisect.jobs.settings import Setting
 
 _MEASURING = ("run", "bisect", "compare", "check")
-"""Verbs whose first word is the cell."""
+"""Commands whose first argument is the cell."""
 
 _ASKING = ("compare", "verify", "check")
-"""Verbs that are typed again for a longer answer to the same question."""
+"""Commands that can be repeated with a larger budget."""
 
 _ONCE = ("--json", "--full", "--quiet", "--detach", "--dry-run")
-"""Options that are of one occasion."""
+"""Options that a follow-up command does not repeat."""
 
 _REPORT = "--as-in"
-"""The report that the cell was held against: it is that report's."""
+"""Checked once; a follow-up command uses the same cell."""
 
 
 def following(setting: Setting, verb: str, cell: Mapping[str, Any], metric: str, *words: str) -> str:
-    """Another verb, of the cell (as its plan holds it), the repository and the environments of a job."""
+    """Another command for the cell, repository and environments of a job."""
     repository = ("--repo", setting.repository) if setting.repository else ()
     options = {
         "--env": setting.environment,
@@ -37,8 +37,7 @@ def following(setting: Setting, verb: str, cell: Mapping[str, Any], metric: str,
 
 
 def again(setting: Setting, option: str, value: str) -> str | None:
-    """The command of a job once more, with another value of an option; None where it was none that asks for
-    what the job did (a nightly's)."""
+    """A job's command with another value of an option; None if the job was started by another command."""
     words = shlex.split(setting.typed)
     if words[1:2] == [] or words[1] not in _ASKING:
         return None
@@ -46,12 +45,12 @@ def again(setting: Setting, option: str, value: str) -> str | None:
 
 
 def git(repository: str, *words: str) -> str:
-    """A command of git, of that repository."""
+    """A git command in the repository."""
     return shlex.join(("git", *(("-C", repository) if repository else ()), *words))
 
 
 def _typed_cell(setting: Setting, name: str) -> str:
-    """The cell as it was typed: a name is not enough for a file of the user's own."""
+    """The cell as typed, which may be a path."""
     words = shlex.split(setting.typed)
     if "--cell" in words[:-1]:
         return words[words.index("--cell") + 1]

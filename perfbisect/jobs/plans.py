@@ -1,4 +1,4 @@
-"""What every kind of job has in its plan, and how a plan is written to and read from a journal."""
+"""Plans of jobs: the common fields, and writing to and reading from a journal."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from perfbisect.model.metric import MetricRef, parse_metric
 
 
 class JobPlan(Data):
-    """The question of a job as data: enough to resume it from its journal alone.
+    """A job's plan, enough to resume it from its journal.
 
-    A kind of job derives its own plan and fixes ``verb``, by which its journals are known.
+    Each kind of job derives its own plan and fixes ``verb``, the kind's name in journals.
     """
 
     noun: ClassVar[str] = "job"
-    """What a message calls a job of this kind."""
+    """Name of this kind in messages."""
     verb: str
     cell: dict[str, Any]
     digest: str
@@ -39,28 +39,26 @@ PlanT = TypeVar("PlanT", bound=JobPlan)
 
 
 def verb_of(plan_type: type[JobPlan]) -> str:
-    """The verb by which journals of a kind are known."""
+    """The name of a kind in journals."""
     return str(plan_type.model_fields["verb"].default)
 
 
 def cell_data(cell: Cell) -> dict[str, Any]:
-    """A cell as JSON values, with what its files held when it was read."""
+    """A cell as JSON, with the contents of its files."""
     data: dict[str, Any] = cell.model_dump(mode="json", by_alias=True)
     return data
 
 
 def cell_of(plan: JobPlan) -> Cell:
-    """The cell of a plan, with the digest it had.
-
-    :raises UsageError: this version of perfbisect reads another workload from it.
-    """
+    """The cell of a plan; raises UsageError if its digest changed."""
     return read_cell(plan.cell, plan.digest)
 
 
 def read_cell(data: Mapping[str, Any], digest: str) -> Cell:
-    """A cell from a plan's JSON values.
+    """Read a cell from a plan.
 
-    :raises UsageError: it cannot be read, or has another digest than when the job began.
+    Raises:
+        UsageError: it cannot be parsed, or its digest differs from the plan's.
     """
     try:
         cell = Cell.model_validate_json(json.dumps(data))
@@ -69,22 +67,19 @@ def read_cell(data: Mapping[str, Any], digest: str) -> Cell:
     if cell.digest != digest:
         raise UsageError(
             f"the job's cell has the digest {cell.digest} here and had {digest} when the job began",
-            next_step="go on with the version of perfbisect that began it, or start a new job",
+            next_step="continue with the version of perfbisect that began it, or start a new job",
         )
     return cell
 
 
 def begin(job: Job, plan: JobPlan, clock: Clock) -> None:
-    """Writes the plan into the job's journal: from here on the job can be resumed."""
+    """Write the plan to the job's journal; from then on the job can be resumed."""
     with Journal(job.journal, clock=clock) as journal:
         journal.append("plan", plan.model_dump(mode="json"))
 
 
 def plan_data(events: Sequence[Event]) -> Mapping[str, Any]:
-    """The plan in a journal as JSON values: the last, where a job was amended.
-
-    :raises UsageError: there is none.
-    """
+    """The newest plan in a journal as JSON; raises UsageError if there is none."""
     data: Mapping[str, Any] | None = next((e.data for e in reversed(events) if e.kind == "plan"), None)
     if data is None:
         raise UsageError(
@@ -94,9 +89,10 @@ def plan_data(events: Sequence[Event]) -> Mapping[str, Any]:
 
 
 def find_plan(events: Sequence[Event], plan_type: type[PlanT]) -> PlanT | None:
-    """The plan in a journal; None where the job is of another kind.
+    """Read the plan; None if the job is of another kind.
 
-    :raises UsageError: there is none, or it cannot be read.
+    Raises:
+        UsageError: there is none, or it cannot be parsed.
     """
     data = plan_data(events)
     if data.get("verb") != verb_of(plan_type):
@@ -110,14 +106,11 @@ def find_plan(events: Sequence[Event], plan_type: type[PlanT]) -> PlanT | None:
 def require_plan(
     job: Job, events: Sequence[Event], plan_type: type[PlanT], *, next_step: str | None = None
 ) -> PlanT:
-    """The plan in a journal of this kind.
-
-    :raises UsageError: the job is of another kind, or its plan cannot be read.
-    """
+    """Read the plan; raises UsageError if the job is of another kind."""
     plan = find_plan(events, plan_type)
     if plan is None:
         raise UsageError(
-            f"job {job.id} is no {plan_type.noun}",
+            f"job {job.id} is not a {plan_type.noun}",
             next_step=next_step or f"perfbisect report {job.id}",
         )
     return plan

@@ -1,4 +1,4 @@
-"""The attempts of a job, replayed from its journal, and the launch that is due for a retry."""
+"""The launches of a job, replayed from its journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfbisect.model.attempt import Attempt, Purpose
 
 @dataclass(frozen=True)
 class Launch:
-    """One attempt as the journal tells it; ``end`` is None while it runs, or if its process died."""
+    """One attempt in the journal; ``end`` is None while it runs or if its process died."""
 
     number: int
     attempt_id: str
@@ -29,9 +29,9 @@ class Launch:
     started_at: str
     slot: str = ""
     at: float | None = None
-    """Minutes from the job's first launch to the beginning of this one; None in journals without it."""
+    """Start in minutes after the job's first launch."""
     ended: int = -1
-    """Number of the event that ended it."""
+    """Sequence number of the event that ended it."""
     pid: int = 0
     created: float = 0.0
     end: Literal["finished", "failed", "abandoned"] | None = None
@@ -39,66 +39,70 @@ class Launch:
     reason: str = ""
     lost: float = 0.0
     void: bool = False
-    """It finished, and its values are no evidence after all: ``reason``."""
+    """It finished but its values were discarded: ``reason``."""
 
     @property
     def minutes(self) -> float:
-        """Wall minutes that the attempt took, waiting for builds included."""
+        """Wall minutes, including waiting for builds."""
         return self.lost if self.attempt is None else sum(self.attempt.seconds.values()) / 60
 
     @property
     def refused(self) -> bool:
-        """True if the change itself failed (DESIGN rule 3)."""
+        """True if the change itself failed."""
         failure = self.attempt.failure if self.attempt else None
         return failure is not None and failure.fault == "change"
 
     @property
     def built(self) -> bool:
-        """False if it failed before there was an environment: then another launch would only build again."""
+        """False if the environment could not be built: a retry would only build again."""
         failure = self.attempt.failure if self.attempt else None
         return failure is None or failure.phase != "build"
 
 
 class Ledger:
-    """The attempts of a job, in the order in which they began; reads each event of its journal once."""
+    """The launches of a job in start order; reads each event of its journal once."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Launch] = {}
+        self._launches: dict[str, Launch] = {}
         self._read = 0
 
     def read(self, events: Sequence[Event]) -> tuple[Launch, ...]:
-        """The attempts as of these events, of which earlier calls saw the first.
+        """Return the launches after these events, which begin with those of earlier calls.
 
-        :raises UsageError: an event of an attempt that never began, or an attempt that is none.
+        Raises:
+            UsageError: an event ends an unknown attempt or cannot be parsed.
         """
         for event in events[self._read :]:
             if event.kind == "started":
-                launch = _started(event, len(self._found) + 1)
-                self._found[launch.attempt_id] = launch
+                launch = _started(event, len(self._launches) + 1)
+                self._launches[launch.attempt_id] = launch
             elif event.kind in ("launched", "abandoned", "finished", "failed", "voided"):
                 identity = _identity(event)
-                if identity not in self._found:
+                if identity not in self._launches:
                     raise UsageError(
                         f"the journal's event {event.seq} ends attempt {identity!r}, which never began"
                     )
-                self._found[identity] = _after(self._found[identity], event)
+                self._launches[identity] = _after(self._launches[identity], event)
         self._read = len(events)
-        return tuple(self._found.values())
+        return tuple(self._launches.values())
 
 
 def launches(events: Sequence[Event]) -> tuple[Launch, ...]:
-    """The attempts of a job. :raises UsageError: as :meth:`Ledger.read`."""
+    """All launches of a job; raises what :meth:`Ledger.read` raises."""
     return Ledger().read(events)
 
 
 def in_order(seen: Iterable[Launch]) -> list[Launch]:
-    """Those that have ended, in the order in which they did: times may go backwards, numbers do not."""
+    """Ended launches in the order of their final events, which wall clocks do not disturb."""
     return sorted((launch for launch in seen if launch.end is not None), key=lambda launch: launch.ended)
 
 
 def owed(seen: Sequence[Launch], slot: str = "", slots: Collection[str] = ("",)) -> Launch | None:
-    """The launch whose change failed for the first time and is to be tried once more on this slot, first of
-    all: there where it failed, so that a pair stays together, or anywhere if that slot is no more."""
+    """The failed launch to repeat on this slot.
+
+    A change that was built is launched once more after its first failure, on the slot where it failed, which
+    keeps pairs together, or on any slot if that one is gone.
+    """
     failed: dict[int, Launch] = {}
     for launch in in_order(seen):
         if launch.end == "finished":
@@ -166,11 +170,10 @@ def _after(launch: Launch, event: Event) -> Launch:
 
 
 class Timeline:
-    """Minutes of a job, over its interruptions.
+    """Minutes since a job's first launch, continued over interruptions.
 
-    Within one process they are those of ``seconds``, a monotonic clock. A resumed job goes on where its
-    last launch ended, later by what the wall clock says has passed since; a wall clock that was set back
-    adds nothing.
+    Within a process they follow ``seconds``, a monotonic clock. A resumed job continues from the end of its
+    last launch plus the wall-clock time since, if that is positive.
     """
 
     def __init__(self, seen: Sequence[Launch], seconds: Callable[[], float], now: datetime) -> None:
@@ -186,7 +189,7 @@ class Timeline:
             self._offset, self._first = reached + max(0.0, passed), seconds()
 
     def minutes(self) -> float:
-        """Minutes from the job's first launch to now; the first call of a new job is that launch."""
+        """Minutes since the job's first launch; the first call of a new job returns 0."""
         now = self._seconds()
         if self._first is None:
             self._first = now
@@ -194,8 +197,7 @@ class Timeline:
 
 
 def saved(events: Iterable[Event], seen: Sequence[Launch]) -> float:
-    """Minutes saved so far: a client that imported while its server started, and an environment that was
-    built beside a running attempt and used by a later launch."""
+    """Minutes saved by overlap: clients imported during server starts, environments built ahead and used."""
     facts = [launch.attempt.provenance.facts for launch in seen if launch.attempt is not None]
     seconds = sum(float(fact.get("saved_seconds") or 0.0) for fact in facts)
     used = {launch.position for launch in seen}

@@ -1,4 +1,4 @@
-"""What follows from a failed attempt (DESIGN rule 3): wait, try again, or end the job with an error."""
+"""Retry policy after failed attempts: back off, try again, or end the job with an error."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CLIENT_FAILURES = 2
 
 @dataclass
 class Failures:
-    """Failures in a row, of this process: a resumed job begins anew."""
+    """Consecutive failures in this process; a resumed job starts from zero."""
 
     job: Job
     tools: Tools
     client: int = field(default=0, init=False)
     _machine: dict[str, int] = field(default_factory=dict, init=False)
-    """Of each slot."""
+    """Consecutive machine failures by slot."""
     _until: dict[str, float] = field(default_factory=dict, init=False)
-    """The second, of the tools' clock, until which a slot is left alone."""
+    """End of a slot's back-off, in seconds of the monotonic clock."""
     _given_up: set[str] = field(default_factory=set, init=False)
 
     def ready(self, busy: frozenset[str]) -> tuple[Slot, ...]:
-        """The slots on which something may be launched now."""
+        """Slots that can take a launch now."""
         now = self.tools.seconds()
         for name in [name for name, until in self._until.items() if until <= now]:
             del self._until[name]
@@ -37,27 +37,28 @@ class Failures:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the slots that have not been given up."""
+        """Names of the slots still in use."""
         return tuple(slot.name for slot in self.tools.slots if slot.name not in self._given_up)
 
     @property
     def rest(self) -> float | None:
-        """Seconds until the next slot that is left alone may be used again; None if none is."""
+        """Seconds until the first back-off ends; None if no slot backs off."""
         if not self._until:
             return None
         return max(0.0, min(self._until.values()) - self.tools.seconds())
 
     def wait(self) -> None:
-        """Waits until the next of them may be used again."""
+        """Wait until the first back-off ends."""
         first = min(self._until, key=lambda name: self._until[name])
         self.tools.wait(max(0.0, self._until.pop(first) - self.tools.seconds()))
 
     def after(self, launch: Launch) -> None:
-        """Takes an ended launch into account: a slot on which the machine failed is left alone for a while.
+        """Account for an ended launch; a slot backs off after a failure of the machine.
 
-        :raises MachineError: the machine failed once more than there are waits, on every slot.
-        :raises ClientError: the client failed twice in a row.
-        :raises PerfbisectError: a failure of ours.
+        Raises:
+            MachineError: every slot has used up its back-offs.
+            ClientError: the client failed twice in a row.
+            PerfbisectError: perfbisect itself failed.
         """
         failure = launch.attempt.failure if launch.attempt else None
         if launch.void:
@@ -76,13 +77,13 @@ class Failures:
                 raise ClientError(
                     f"the client failed {self.client} times in a row, in {failure.phase}: {failure.reason}",
                     where=where,
-                    next_step=f"mend the cell or --client; or: {again}",
+                    next_step=f"fix the cell or --client; or: {again}",
                 )
         elif failure.fault == "ours":
             raise PerfbisectError(f"{failure.phase}: {failure.reason}", where=where, next_step=again)
 
     def broken(self, launch: Launch, what: str, advice: str) -> PerfbisectError:
-        """The error for a change that must work and does not; ``advice`` says what comes next."""
+        """The error for a change that must work and fails; ``advice`` is the next step."""
         kind = ServerError if launch.built else BuildError
         failure = launch.attempt.failure if launch.attempt else None
         phase, reason = (failure.phase, failure.reason) if failure else ("launch", launch.reason)
@@ -99,7 +100,7 @@ class Failures:
         self._given_up.add(launch.slot)
         on = f" on slot {launch.slot}" if launch.slot else ""
         if self.slots:
-            self.tools.sink(Told(f"the machine failed {count} times in a row{on}: it goes on without"))
+            self.tools.sink(Told(f"the machine failed {count} times in a row{on}: continuing without it"))
             return
         raise MachineError(
             f"the machine failed {count} times in a row{on}, in {reason}",

@@ -1,4 +1,4 @@
-"""What a job works with, and how one attempt enters its journal: before it begins, and when it has ended."""
+"""A job's dependencies, and the journal records of its attempts: start, end and recovery."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from perfbisect.system import clock
 
 BACKOFF = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 WHOLE = Slot("")
-"""The whole machine, nothing pinned: the one slot of a job that measures one launch at a time."""
+"""The whole machine, nothing pinned: the slot of a job without concurrency."""
 
 
 class StopLeftovers(Protocol):
-    """Ends what a dead process left, known by token, pid and start time; returns whom it found.
+    """Ends the processes of a dead job, identified by token, pid and start time; returns those it found.
 
-    ``grace``: seconds that it may take to end by itself.
+    ``grace``: seconds before they are killed.
     """
 
     def __call__(
@@ -40,49 +40,49 @@ class StopLeftovers(Protocol):
 
 
 class Ahead(Protocol):
-    """Builds environments beside running attempts, where that disturbs nobody."""
+    """Builds environments beside running attempts, on spare processors."""
 
     def wanted(self, change: Change) -> bool:
-        """True if a build would take long enough to be worth it."""
+        """True if the build takes long enough to be worth a thread."""
         ...
 
     def build(self, change: Change, log: Path, timeout: float) -> float | None:
-        """Builds in the calling thread; the seconds it took, None where it could not be built."""
+        """Build in the calling thread; return the seconds, None if the build failed."""
         ...
 
 
 Revert = Callable[[Change, Change], Change | str]
-"""A commit and another one that is in it -> the one without the other, to be built; or why there is none."""
+"""Maps a commit and an ancestor to the commit with the ancestor reverted, or to the reason there is none."""
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What a job works with; everything that touches the world is handed in."""
+    """A job's dependencies: everything that performs I/O is passed in."""
 
     executor: Executor
-    """Used by the threads of several slots at once."""
+    """Thread-safe: shared by all slots."""
     clock: Clock
     wait: Callable[[float], None]
-    """Waits so many seconds."""
+    """Sleeps for a number of seconds; ends early on a stop request."""
     sink: Sink
     stop_leftovers: StopLeftovers
     limits: Limits = field(default_factory=Limits)
     backoff: tuple[float, ...] = BACKOFF
-    """Seconds to wait after the first, second, ... failure of the machine in a row; one more ends the job."""
+    """Seconds to wait after each consecutive machine failure; one more failure ends the job."""
     slots: tuple[Slot, ...] = (WHOLE,)
-    """The leased parts of the machine on which attempts run beside each other."""
+    """The leased parts of the machine, one concurrent attempt each."""
     check: Callable[[], None] = lambda: None
-    """Raises a MachineError where the lease is lost."""
+    """Raises MachineError if the lease is lost."""
     seconds: Callable[[], float] = time.monotonic
-    """A clock that only goes forward."""
+    """A monotonic clock."""
     ahead: Ahead | None = None
-    """None: nothing is built beside a running attempt."""
+    """None: nothing is built ahead."""
     revert: Revert | None = None
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to launch and why."""
+    """A launch to start, and why."""
 
     position: int
     change: Change
@@ -92,7 +92,7 @@ class Order:
 
 
 def launching(number: int, order: Order, last: int, slot: str) -> Launching:
-    """An attempt that is about to begin."""
+    """The event for a launch that is about to start."""
     change = order.change
     return Launching(
         number,
@@ -108,17 +108,18 @@ def launching(number: int, order: Order, last: int, slot: str) -> Launching:
 
 
 def check_stop(job: Job) -> None:
-    """:raises Interrupted: somebody asked for a stop."""
+    """Raise Interrupted if a stop was requested."""
     if job.stop_asked:
-        raise Interrupted(f"job {job.id}: a stop was asked for", next_step=f"perfbisect resume {job.id}")
+        raise Interrupted(f"job {job.id}: a stop was requested", next_step=f"perfbisect resume {job.id}")
 
 
 def enter(
     job: Job, journal: Journal, tools: Tools, cell: Cell, order: Order, slot: Slot, at: float
 ) -> AttemptRequest:
-    """Tells the journal that an attempt begins on a slot, ``at`` minutes after the first; what to run.
+    """Record the start of an attempt, ``at`` minutes after the job's first, and return its request.
 
-    :raises MachineError: the journal could not be written: nothing begins.
+    Raises:
+        MachineError: the journal cannot be written.
     """
     number = sum(event.kind == "started" for event in journal.events) + 1
     identity, folder = f"{job.id}-{number:03d}", job.attempt(number)
@@ -154,28 +155,29 @@ def enter(
 
 
 def _measured(journal: Journal, cell: Cell, change: Change) -> bool:
-    """True if a launch of this change under this cell has measured."""
+    """True if a launch of this change and cell has finished."""
     ended = (event.data["attempt"] for event in journal.events if event.kind == "finished")
     return any(a["change_id"] == change.id and a["provenance"]["cell_digest"] == cell.digest for a in ended)
 
 
 def leave(journal: Journal, attempt: Attempt) -> None:
-    """Tells the journal that an attempt ended.
+    """Record the end of an attempt.
 
-    :raises MachineError: the journal could not be written; the attempt's own file was, ``clear_up`` finds it.
+    Raises:
+        MachineError: the journal cannot be written; recovery reads the attempt's own file.
     """
     journal.append("failed" if attempt.failure else "finished", {"attempt": to_dict(attempt)})
 
 
 def abandon(journal: Journal, launch: Launch, folder: Path, reason: str) -> float:
-    """Tells the journal that an attempt has no end of its own; returns the minutes that are lost."""
+    """Record an attempt without a result; return the minutes lost."""
     minutes = _minutes(launch, folder)
     journal.append("abandoned", {"attempt": launch.attempt_id, "reason": reason, "minutes": minutes})
     return minutes
 
 
 class Clearing(Protocol):
-    """What clearing up needs of the tools."""
+    """The dependencies of recovery."""
 
     @property
     def sink(self) -> Sink: ...
@@ -184,11 +186,12 @@ class Clearing(Protocol):
 
 
 def clear_up(job: Job, journal: Journal, tools: Clearing) -> None:
-    """Ends what an earlier process of this job left: its servers, and the attempts it could not end itself.
+    """Recover from an earlier process of this job: end its servers and close its open attempts.
 
-    An attempt that had ended on disk counts; another is abandoned, its minutes lost.
+    An attempt with a result on disk counts; any other is abandoned.
 
-    :raises ServerError: a process that was left cannot be ended.
+    Raises:
+        ServerError: a leftover process cannot be ended.
     """
     if journal.torn:
         kept = journal.path.with_suffix(".torn").name
@@ -212,7 +215,7 @@ def clear_up(job: Job, journal: Journal, tools: Clearing) -> None:
 
 
 def _minutes(open_launch: Launch, folder: Path) -> float:
-    """How long it ran at least: from its start to the last thing it wrote."""
+    """Minutes from its start to its last write."""
     began = datetime.fromisoformat(open_launch.started_at)
     wrote = [clock.moment(path.stat().st_mtime) for path in folder.rglob("*") if path.is_file()]
     return max(0.0, (max(wrote, default=began) - began).total_seconds()) / 60

@@ -1,4 +1,4 @@
-"""Launch after launch on one slot: the loop of every job that is not a search."""
+"""The launch loop of jobs that use one slot."""
 
 from __future__ import annotations
 
@@ -22,43 +22,44 @@ from perfbisect.model.metric import MetricRef
 
 
 class Course(Protocol):
-    """What a job asks for, one launch at a time."""
+    """Decides the launches of a job, one at a time."""
 
     @property
     def advice(self) -> str:
-        """What comes next where a change cannot be built or served."""
+        """The next step for the user if a change cannot be built or served."""
         ...
 
     def next(self, seen: Sequence[Launch]) -> Order | str:
-        """What to launch after these; or that it is over: why it was ended early, empty where it was not."""
+        """The next launch; or the reason for an early end, empty after a regular end."""
         ...
 
     def cell(self, order: Order) -> Cell:
-        """The cell as it is served."""
+        """The cell to serve, with the variant of the side."""
         ...
 
     def name(self, order: Order) -> str:
-        """What is launched, in an error's words."""
+        """Names the side in error messages."""
         ...
 
     def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
-        """Refuses an attempt that measured and is no measurement of this job. Raises the error."""
+        """Raise an error if an attempt is not comparable; the launch is then discarded."""
         ...
 
     def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
-        """What whoever watches is told of a launch that has ended."""
+        """The event for a launch that has ended."""
         ...
 
 
 def one_by_one(job: Job, journal: Journal, tools: Tools, crew: Crew, course: Course) -> str:
-    """Launches until the course is over; why it was ended early, empty where it was not.
+    """Launch until the policy ends; return the reason for an early end, empty after a regular one.
 
-    A change that fails is tried once more, unless it could not even be built.
+    A change that fails is launched once more, unless it could not be built.
 
-    :raises PerfbisectError: what the course refuses with; the launch is void.
-    :raises BuildError, ServerError: a change cannot be built or served.
-    :raises ClientError, MachineError: they failed too often; the job can be resumed.
-    :raises Interrupted: Ctrl-C or a stop.
+    Raises:
+        PerfbisectError: the policy rejected an attempt, which is discarded.
+        BuildError, ServerError: a change cannot be built or served.
+        ClientError, MachineError: they failed too often; the job can be resumed.
+        Interrupted: Ctrl-C or a stop request.
     """
     slot, failures, ledger = tools.slots[0], Failures(job, tools), Ledger()
     while True:
@@ -79,7 +80,7 @@ def one_by_one(job: Job, journal: Journal, tools: Tools, crew: Crew, course: Cou
             try:
                 course.admit(ended.attempt, seen)
             except PerfbisectError as error:
-                # A job that is resumed later must not take it for one of its measurements.
+                # A resumed job must not count it.
                 journal.append("voided", {"attempt": identity, "reason": error.message})
                 raise
         tools.sink(course.told(ended, seen, order))
@@ -91,7 +92,7 @@ def one_by_one(job: Job, journal: Journal, tools: Tools, crew: Crew, course: Cou
 
 
 def affordable(seen: Sequence[Launch], budget: float) -> bool:
-    """True if another launch will probably end within so many minutes in all."""
+    """True if another launch of median length fits into the budget in minutes."""
     each = [launch.minutes for launch in seen if launch.end == "finished"]
     return sum(launch.minutes for launch in seen) + (median(each) if each else 0.0) <= budget
 
@@ -99,6 +100,6 @@ def affordable(seen: Sequence[Launch], budget: float) -> bool:
 def plainly_told(
     ended: Launch, seen: Sequence[Launch], order: Order, metric: MetricRef, budget: float
 ) -> Launched:
-    """A launch that has ended, of a job that believes nothing before all its launches are there."""
+    """The event for a launch of a job without a posterior."""
     document = launch_document(ended, order.change, metric)
     return Launched(document, metric.metric.unit, (), None, sum(x.minutes for x in seen), budget)

@@ -1,4 +1,4 @@
-"""Where and with what a job measures, as data."""
+"""A job's repository, environment, client and machine."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Data(BaseModel):
-    """A part of a plan: frozen, and every key that is not named is an error."""
+    """A frozen part of a plan that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Setting(Data):
-    """Where and with what is measured: how the user wrote it, so that it can be made again."""
+    """The measurement configuration as typed, enough to rebuild it on resume."""
 
     repository: str = ""
     cache: str = ""
     environment: str
     client: str = ""
-    """Specification of the client's environment; empty: the environment's own pinned one."""
+    """Specification of the client's environment; empty: pinned by the environment."""
     exclude_newer: str = ""
     constraints: str = ""
     machine: str = ""
-    """Name or file of the kind of machine; empty: what this machine is taken for."""
+    """Machine profile by name or file; empty: detected."""
     typed: str = ""
-    """The perfbisect command as typed."""
+    """The command line."""
 
     @property
     def instrument(self) -> str:
-        """The client in words."""
+        """Description of the client."""
         if self.client == "change":
             return "each change's own"
         return self.client or "one, pinned: that of --env, or where it has none the newest change's"

@@ -1,4 +1,4 @@
-"""Builds environments beside running attempts, on processors that no slot has."""
+"""Builds environments beside running attempts, on processors outside all slots."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
 
 LEAST_CORES = 2
-"""Processors without which nothing is built ahead: a build on fewer would hardly be done in time."""
+"""Minimum number of processors to build ahead."""
 
 _NICE = 15
 _SHORT = 0.05
-"""Minutes of a build below which it is not worth a thread."""
+"""Shortest build in minutes that is built ahead."""
 
 
 @dataclass(frozen=True)
 class SpareCores:
-    """Builds in the calling thread, niced, on cores of its own that nobody on this host measures on.
+    """Builds in the calling thread, niced, on processors without measurements.
 
-    ``leasing`` gives them to us alone for as long as a build takes.
+    ``leasing`` reserves the processors during a build.
     """
 
     builder: Builder
@@ -34,18 +34,18 @@ class SpareCores:
     leasing: Callable[[], AbstractContextManager[object]]
 
     def wanted(self, change: Change) -> bool:
-        """True if a build would take long enough to be worth it."""
+        """True if the build takes long enough to be worth a thread."""
         if self.builder.cached(change):
             return False
         minutes = self.builder.minutes(change)
         return minutes is None or minutes > _SHORT
 
     def build(self, change: Change, log: Path, timeout: float) -> float | None:
-        """Seconds that it took; None where it could not be built now, which a launch will find out."""
+        """Build and return the seconds; None if it failed, which the launch will report."""
         began = time.monotonic()
         try:
             with self.leasing():
-                # On Linux both are a thread's own, and what it starts inherits them.
+                # On Linux both apply to the thread and its children.
                 os.sched_setaffinity(0, self.cores)
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
                 log.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The attempts under way: a thread for each slot that measures, and one that may build ahead.
+"""Running attempts: one thread for each slot, and one that builds environments ahead.
 
-Only the main thread decides; the others run what they are given and tell the journal when a server exists.
+Only the main thread decides; the worker threads run attempts and record their servers in the journal.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from perfbisect.model.cell import Cell
 from perfbisect.system.processes import interrupt_thread
 
 _PATIENCE = 20.0
-"""Seconds that a thread has to end its attempt by itself, before its processes are ended for it."""
+"""Seconds to wait for an interrupted thread before its processes are killed."""
 
-NOT_NEEDED = "it was settled without it"
+NOT_NEEDED = "the result was reached without it"
 
 
 @dataclass(frozen=True)
 class _Running:
-    """An attempt under way."""
+    """A running attempt."""
 
     slot: Slot
     request: AttemptRequest
@@ -44,7 +44,7 @@ class _Running:
 
 @dataclass(frozen=True)
 class _Result:
-    """How an attempt left its thread; ``error`` counts where there is no attempt."""
+    """The outcome of a thread: an attempt, or the error it raised."""
 
     slot: Slot
     attempt: Attempt | None
@@ -53,9 +53,9 @@ class _Result:
 
 
 class Crew:
-    """Runs attempts, one on each slot at most; a context manager that leaves none behind.
+    """Runs at most one attempt on each slot; a context manager that ends all of them.
 
-    :meth:`start` tells the journal first; :meth:`ended` gives the next that has ended, told as well.
+    :meth:`start` and :meth:`ended` record the start and the end of an attempt in the journal.
     """
 
     def __init__(self, job: Job, journal: Journal, tools: Tools, cell: Cell) -> None:
@@ -74,33 +74,35 @@ class Crew:
         self._stop(failed=error is not None)
 
     def stop(self) -> None:
-        """Ends the attempts under way: they are not needed any more."""
+        """End running attempts that are no longer needed."""
         self._stop(failed=False)
 
     @property
     def busy(self) -> frozenset[str]:
-        """Names of the slots with an attempt under way."""
+        """Names of the slots with a running attempt."""
         return frozenset(self._running)
 
     def start(self, order: Order, slot: Slot, cell: Cell | None = None) -> None:
-        """Begins an attempt on a free slot; ``cell``: as it is served there, where sides differ in it.
+        """Start an attempt on a free slot; ``cell`` overrides the job's cell.
 
-        :raises Interrupted: a stop was asked for.
-        :raises MachineError: the lease of the slots is lost.
+        Raises:
+            Interrupted: a stop was requested.
+            MachineError: the lease of the slots is lost.
         """
         check_stop(self._job)
         self._tools.check()
         at = self._timeline.minutes()
         request = enter(self._job, self._journal, self._tools, cell or self._cell, order, slot, at)
         work = functools.partial(self._measure, request, slot)
-        thread = threading.Thread(target=_quietly, args=(work,), name=f"slot {slot.name}")
+        thread = threading.Thread(target=_run_interruptible, args=(work,), name=f"slot {slot.name}")
         self._running[slot.name] = _Running(slot, request, thread)
         thread.start()
 
     def ended(self, timeout: float | None = None) -> str | None:
-        """Waits for the next attempt to end and tells the journal; its id, or None after ``timeout`` seconds.
+        """Wait for the next attempt to end; return its id, or None after ``timeout`` seconds.
 
-        :raises BaseException: what the executor raised: an interruption, bad input, a mistake of ours.
+        Raises:
+            BaseException: what the executor raised.
         """
         try:
             result = self._results.get(timeout=timeout)
@@ -114,10 +116,10 @@ class Crew:
         return result.attempt.id
 
     def beside(self, work: Callable[[], None]) -> bool:
-        """Does other work in a thread of its own, one at a time; False if one is under way."""
+        """Run other work in a background thread; return False if one is running already."""
         if self._other is not None and self._other.is_alive():
             return False
-        self._other = threading.Thread(target=_quietly, args=(work,), name="ahead")
+        self._other = threading.Thread(target=_run_interruptible, args=(work,), name="ahead")
         self._other.start()
         return True
 
@@ -125,12 +127,12 @@ class Crew:
         attempt: Attempt | None = None
         failed: BaseException = Interrupted(f"attempt {request.id} was interrupted")
 
-        def told(phase: str, detail: Mapping[str, object]) -> None:
+        def on_phase(phase: str, detail: Mapping[str, object]) -> None:
             self._tools.sink(PhaseBegan(phase, detail, slot.name))
 
         try:
             attempt = self._tools.executor.run(
-                request, started=_Started(self._journal, request.id), sink=told
+                request, started=_Started(self._journal, request.id), sink=on_phase
             )
         except BaseException as error:  # the main thread raises it
             failed = error
@@ -138,10 +140,10 @@ class Crew:
             self._results.put(_Result(slot, attempt, failed, request.folder))
 
     def _stop(self, failed: bool) -> None:
-        """Ends every attempt under way.
+        """End every running attempt.
 
-        Where the job goes on later they stay open in its journal, to be told as cut short; else they are
-        told as not needed. What a server says that we ended ourselves is nobody's failure.
+        After a failure they stay open in the journal, to be recovered on resume; otherwise they are recorded
+        as not needed. Failures of attempts that were ended on purpose are dropped.
         """
         threads = [running.thread for running in self._running.values()]
         others = [self._other] if self._other is not None else []
@@ -149,14 +151,14 @@ class Crew:
             interrupt_thread(thread)
         try:
             self._join(threads, others)
-        except KeyboardInterrupt:  # a second Ctrl-C: no more patience
+        except KeyboardInterrupt:  # a second Ctrl-C: kill at once
             for thread in (*threads, *others):
                 interrupt_thread(thread)
             self._end_processes()
             self._join(threads, others)
             raise
         finally:
-            self._write_down(failed)
+            self._record_ended(failed)
 
     def _join(self, threads: list[threading.Thread], others: list[threading.Thread]) -> None:
         for thread in threads:
@@ -171,11 +173,11 @@ class Crew:
         return [x for x in launches(self._journal.events) if x.end is None and x.attempt_id in mine]
 
     def _end_processes(self) -> None:
-        """A thread may wait in a system call that only the end of its server ends."""
+        """Unblock threads that wait in a system call until their server ends."""
         for launch in self._open():
             self._tools.stop_leftovers(launch.token, launch.pid, launch.created)
 
-    def _write_down(self, failed: bool) -> None:
+    def _record_ended(self, failed: bool) -> None:
         while not self._results.empty():
             result = self._results.get()
             if result.attempt is not None and result.attempt.failure is not None:
@@ -191,7 +193,7 @@ class Crew:
 
 @dataclass(frozen=True)
 class _Started:
-    """Tells the journal that an attempt's server exists."""
+    """Records an attempt's server in the journal."""
 
     journal: Journal
     attempt: str
@@ -201,7 +203,7 @@ class _Started:
         self.journal.append("launched", data)
 
 
-def _quietly(work: Callable[[], None]) -> None:
-    """An interruption ends the thread; whoever interrupted it knows."""
+def _run_interruptible(work: Callable[[], None]) -> None:
+    """Run ``work`` and swallow interruptions, which the main thread sent."""
     with contextlib.suppress(KeyboardInterrupt, Interrupted):
         work()

@@ -17,7 +17,7 @@ from perfbisect.jobs.documents import (
     ReportDocument,
     RunDocument,
 )
-from perfbisect.jobs.events import Launched, Launching, Notice, PhaseBegan, Planned, Told, Waiting
+from perfbisect.jobs.events import JobEvent, Launched, Launching, PhaseBegan, Planned, Told, Waiting
 
 _KEPT = 3
 
@@ -71,7 +71,7 @@ class View:
     began: float | None = None
 
 
-def after(view: View, notice: Notice, now: float) -> View:
+def after(view: View, notice: JobEvent, now: float) -> View:
     """The view after a notice that came at ``now``."""
     if view.began is None:
         view = replace(view, began=now)
@@ -158,12 +158,12 @@ class Console:
         self._write = write
         self._verbose = verbose
 
-    def __call__(self, notice: Notice) -> None:
+    def __call__(self, notice: JobEvent) -> None:
         for text in notice_lines(notice, verbose=self._verbose):
             self._write(text)
 
 
-def notice_lines(notice: Notice, *, verbose: bool = False) -> Sequence[str]:
+def notice_lines(notice: JobEvent, *, verbose: bool = False) -> Sequence[str]:
     """The lines of one notice; none for phases, unless wanted, and none for the end: that is the result."""
     if isinstance(notice, Told):
         return [f"note: {line(notice.text)}"]

@@ -19,7 +19,7 @@ from rich.text import Text
 from perfbisect.common.numbers import minutes, probability, with_unit
 from perfbisect.common.text import line
 from perfbisect.jobs.documents import LaunchDocument
-from perfbisect.jobs.events import Notice
+from perfbisect.jobs.events import JobEvent
 from perfbisect.report.console import Running, View, after, notice_lines, used
 
 PER_SECOND: Final = 1.0
@@ -62,7 +62,7 @@ class Live:
         if self._draws:
             self._area.stop()
 
-    def __call__(self, notice: Notice) -> None:
+    def __call__(self, notice: JobEvent) -> None:
         with self._lock:
             self._view = after(self._view, notice, self._clock())
             for text in notice_lines(notice, verbose=self._verbose):

@@ -265,7 +265,7 @@ def test_a_stop_that_was_asked_for_comes_before_the_next_launch(plan_for: MakePl
             (job.path / "stop").touch()
 
     world.fault = ask
-    with pytest.raises(Interrupted, match="stop was asked for"):
+    with pytest.raises(Interrupted, match="stop was requested"):
         verdict(job, watch, world)
     assert len(world.requests) == 2
     world.fault = lambda *_: None

@@ -108,7 +108,7 @@ def test_the_metric_is_the_headline_or_what_was_asked() -> None:
     assert metric_of(cell(), "ttft:p99") == parse_metric("ttft:p99")
     with pytest.raises(UsageError, match=r"does not report request_goodput .* it reports: .*tpot:median"):
         metric_of(cell(), "request_goodput")
-    with pytest.raises(UsageError, match="watched, not chased"):
+    with pytest.raises(UsageError, match="is a guard"):
         metric_of(cell(), "failed")
     with pytest.raises(UsageError, match="unknown metric"):
         metric_of(cell(), "ttf")

@@ -27,13 +27,13 @@ from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import FakeBuilder, PowerCut, Watch, World, history, verdict
 
 NewJob = Callable[[BisectPlan, Watch, World], Job]
-FIX = Extras(find="fix")
+IMPROVEMENT = Extras(direction="improvement")
 
 
 class TestFix:
     def test_the_change_that_made_it_better_is_named(self, plan_for: MakePlan, new_job: NewJob) -> None:
         world, watch = World(history(16).changes, slow=11, factor=1 / 1.3), Watch()
-        report = verdict(new_job(plan_for(world, extras=FIX), watch, world), watch, world)
+        report = verdict(new_job(plan_for(world, extras=IMPROVEMENT), watch, world), watch, world)
         assert report.outcome == "found"
         assert report.culprit is not None
         assert report.culprit.id == world.changes[11].id
@@ -45,14 +45,14 @@ class TestFix:
 
     def test_a_regression_is_no_fix(self, plan_for: MakePlan, new_job: NewJob) -> None:
         world, watch = World(history(8).changes, slow=4, factor=1.3, tau=0.005), Watch()
-        report = verdict(new_job(plan_for(world, extras=FIX), watch, world), watch, world)
+        report = verdict(new_job(plan_for(world, extras=IMPROVEMENT), watch, world), watch, world)
         assert report.outcome == "not reproduced"
         assert f"{world.changes[-1].short} is not better than {world.changes[0].short}" in report.sentences[0]
         assert any("good end is worse than the bad end" in text for text in report.sentences)
 
     def test_of_a_metric_of_which_more_is_better(self, plan_for: MakePlan, new_job: NewJob) -> None:
         world, watch = World(history(10).changes, slow=4, factor=1 / 1.4), Watch()
-        plan = plan_for(world, extras=FIX, metric="output_throughput")
+        plan = plan_for(world, extras=IMPROVEMENT, metric="output_throughput")
         report = verdict(new_job(plan, watch, world), watch, world)
         assert report.culprit is not None
         assert report.culprit.id == world.changes[4].id
@@ -61,22 +61,24 @@ class TestFix:
     def test_an_end_is_called_what_the_user_calls_it(self, plan_for: MakePlan) -> None:
         world = World(history(5).changes, slow=2)
         with pytest.raises(BuildError, match="the bad end 000000000000") as caught:
-            plan_for(world, FakeBuilder(refused={world.changes[0].id: Refusal("no wheel")}), extras=FIX)
+            plan_for(
+                world, FakeBuilder(refused={world.changes[0].id: Refusal("no wheel")}), extras=IMPROVEMENT
+            )
         assert "--bad" in str(caught.value.next_step)
 
 
 @pytest.mark.parametrize(
-    ("find", "ends_swapped", "one_build"),
+    ("direction", "ends_swapped", "one_build"),
     [
         ("regression", "the bad end is better than the good end", "only the bad end shows the step"),
-        ("fix", "the good end is worse than the bad end", "only the good end shows the step"),
+        ("improvement", "the good end is worse than the bad end", "only the good end shows the step"),
     ],
 )
 def test_notes_are_made_from_the_direction(
-    plan_for: MakePlan, find: Literal["regression", "fix"], ends_swapped: str, one_build: str
+    plan_for: MakePlan, direction: Literal["regression", "improvement"], ends_swapped: str, one_build: str
 ) -> None:
     world = World(history(5).changes, slow=2)
-    plan = plan_for(world, extras=Extras(find=find))
+    plan = plan_for(world, extras=Extras(direction=direction))
     assert note_sentence(Note("ends swapped", effect=0.1), plan).startswith(ends_swapped)
     assert note_sentence(Note("one build", positions=(plan.last,)), plan).startswith(one_build)
     first, last = world.changes[0].short, world.changes[-1].short
@@ -90,9 +92,11 @@ def test_notes_are_made_from_the_direction(
     assert note_sentence(parts, plan).endswith(f"settled of {first} to {middle}, {middle} to {last}")
 
 
-@pytest.mark.parametrize("find", ["regression", "fix"])
-def test_every_reason_and_note_has_a_sentence(plan_for: MakePlan, find: Literal["regression", "fix"]) -> None:
-    plan = plan_for(World(history(5).changes, slow=2), extras=Extras(find=find))
+@pytest.mark.parametrize("direction", ["regression", "improvement"])
+def test_every_reason_and_note_has_a_sentence(
+    plan_for: MakePlan, direction: Literal["regression", "improvement"]
+) -> None:
+    plan = plan_for(World(history(5).changes, slow=2), extras=Extras(direction=direction))
     assert all(reason_sentence(Reason(kind), plan) for kind in get_args(ReasonKind))
     assert all(note_sentence(Note(kind), plan) for kind in get_args(NoteKind))
 
@@ -116,7 +120,7 @@ class Stairs(World):
 def test_every_step_is_named(plan_for: MakePlan, new_job: NewJob) -> None:
     world, watch = Stairs(history(10).changes, slow=3, factor=1.7, tau=0.01), Watch()
     world.second = 7
-    report = verdict(new_job(plan_for(world, extras=Extras(every=True)), watch, world), watch, world)
+    report = verdict(new_job(plan_for(world, extras=Extras(all_steps=True)), watch, world), watch, world)
     assert report.outcome == "found"
     assert [step.culprits[0].changes[0].id for step in report.steps] == [
         world.changes[3].id,
@@ -207,7 +211,7 @@ class TestAside:
     def test_the_plan_tells_what_it_costs(self, plan_for: MakePlan) -> None:
         world = World(history(12).changes, slow=1)
         plan = self.plan(plan_for, world).model_copy(
-            update={"extras": Extras(every=True, confirm_revert=True, workers=2, weights="w.yaml")}
+            update={"extras": Extras(all_steps=True, confirm_revert=True, workers=2, weights="w.yaml")}
         )
         told = "\n".join(plan_document(plan, Noise()).told)
         assert "000000000000 is no ancestor" in told

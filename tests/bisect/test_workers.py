@@ -47,7 +47,7 @@ def test_two_slots_name_the_planted_change(plan_for: MakePlan, new_job: NewJob) 
         assert {0, 23} <= {x.position for x in measured if x.slot == slot}, "each slot sees both ends"
     assert len({x.slot for x in measured if x.purpose == "confirm" and x.position in (14, 15)}) == 1
     assert all(x.end is not None for x in seen)
-    assert {x.reason for x in seen if x.end == "abandoned"} <= {"it was settled without it"}
+    assert {x.reason for x in seen if x.end == "abandoned"} <= {"the result was reached without it"}
     assert [x.at for x in seen] == sorted(x.at or 0.0 for x in seen)
     assert {x.slot for x in report.launches} == {"one", "two"}
 

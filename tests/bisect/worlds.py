@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from perfbisect.bisect.decision.decide import next_action
-from perfbisect.bisect.decision.model import Done, Event, Measure, Measured, Outcome, Plan, Skipped
+from perfbisect.bisect.decision.model import (
+    Event,
+    Measured,
+    NextLaunch,
+    Plan,
+    SearchEnd,
+    SearchOutcome,
+    Skipped,
+)
 
 
 @dataclass
@@ -25,12 +33,12 @@ class Bench:
     contaminated: float = 0.0
     base: float = 100.0
     events: list[Event] = field(default_factory=list)
-    actions: list[Measure] = field(default_factory=list)
+    actions: list[NextLaunch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
 
-    def answer(self, action: Measure) -> Event:
+    def answer(self, action: NextLaunch) -> Event:
         new = all(getattr(event, "index", None) != action.index for event in self.events)
         build = self.plan.costs.build if new else 0.0
         if action.index in self.untestable:
@@ -44,11 +52,11 @@ class Bench:
         costs = self.plan.costs
         return Measured(action.index, action.purpose, values, build, costs.launch, costs.run * action.runs)
 
-    def play(self, most: int = 400) -> Outcome:
+    def play(self, most: int = 400) -> SearchOutcome:
         """Ask and answer until it is done. :raises AssertionError: it does not end."""
         for _ in range(most):
             action = next_action(self.plan, self.events)
-            if isinstance(action, Done):
+            if isinstance(action, SearchEnd):
                 return action.outcome
             self.actions.append(action)
             self.events.append(self.answer(action))

@@ -44,6 +44,7 @@ def test_the_command_to_copy() -> None:
 def test_the_command_for_what_got_better_and_for_a_cell_that_is_not_ours() -> None:
     better = Ends("", "", "g00d", "bad0", "r", weights="w.yaml", environment="existing:python", better=True)
     assert bisect_command(better) == (
-        "perfbisect bisect CELL --repo r --good bad0 --bad g00d --find fix --env existing:python "
+        "perfbisect bisect CELL --repo r --good bad0 --bad g00d --direction improvement "
+        "--env existing:python "
         "--weights w.yaml"
     )

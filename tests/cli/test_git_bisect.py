@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfbisect.cli.app import heard, run
+from perfbisect.cli.app import git_exit_code, run
 from perfbisect.commands import checks
 from tests.fakes.history import ENGINE, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL
@@ -23,9 +23,9 @@ PACE = {"STEP_MS": 2.0, "LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILIT
     ("code", "told"), [(0, 0), (3, 1), (125, 125), (1, 128), (2, 128), (4, 128), (5, 128), (130, 128)]
 )
 def test_nothing_but_a_verdict_is_good_or_bad(code: int, told: int) -> None:
-    assert heard(STEP, code) == told
-    assert heard(["check", "cell"], code) == code
-    assert heard(["bisect", "cell", "--git-bisect"], code) == code
+    assert git_exit_code(STEP, code) == told
+    assert git_exit_code(["check", "cell"], code) == code
+    assert git_exit_code(["bisect", "cell", "--git-bisect"], code) == code
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.app import run
-from perfbisect.cli.schema import SkillInstallDocument
+from perfbisect.commands.documents import SkillInstallDocument
 from perfbisect.resources import skill_folder
 
 

@@ -62,13 +62,15 @@ def test_an_end_may_be_a_pull_request_or_a_name_with_a_plus_sign(
     git(history.path, "tag", "v1+cpu", history.base)
     here = place(repo=history.path, state=tmp_path)
 
-    def ends(good: str, bad: str, find: Literal["regression", "fix"] = "regression") -> tuple[str, str]:
+    def ends(
+        good: str, bad: str, direction: Literal["regression", "improvement"] = "regression"
+    ) -> tuple[str, str]:
         fields = dict.fromkeys(Typed.__dataclass_fields__)
-        typed = Typed(**{**fields, "good": good, "bad": bad, "extras": Extras(find=find)})
+        typed = Typed(**{**fields, "good": good, "bad": bad, "extras": Extras(direction=direction)})
         found = between(here, typed)[0]
         return found.good.id, found.bad.id
 
     assert ends("v1+cpu", "pr/7") == (history.base, history.slow)
-    assert ends("pr/7", "v1+cpu", "fix") == (history.base, history.slow)
+    assert ends("pr/7", "v1+cpu", "improvement") == (history.base, history.slow)
     with pytest.raises(RevisionError, match="pull request 8 is not in"):
         ends(history.base, "pr/8")

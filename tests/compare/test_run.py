@@ -108,7 +108,7 @@ def test_several_runs_need_an_engine_that_forgets() -> None:
 def test_a_run_is_no_bisection(tmp_path: Path) -> None:
     world, watch = World(history(2).changes, slow=None), Watch()
     job = job_of(tmp_path, plan(world), watch, world)
-    with pytest.raises(UsageError, match="is no bisection"):
+    with pytest.raises(UsageError, match="is not a bisection"):
         bisect(job, watch.tools(world))
-    with pytest.raises(UsageError, match="is no bisection"):
+    with pytest.raises(UsageError, match="is not a bisection"):
         amend(job, watch.tools(world), Amendment(budget=10.0))

@@ -35,8 +35,8 @@ def test_there_are_commands_to_look_at() -> None:
     assert sum(counts.values()) >= 300
 
 
-TEXT = """Say `perfbisect bisect --find
-fix` or `make demo-fast SEED=2`, not `bisect`.
+TEXT = """Say `perfbisect bisect --direction
+improvement` or `make demo-fast SEED=2`, not `bisect`.
 
 ```sh
 $ perfbisect bisect c --good a --bad b \\
@@ -57,7 +57,7 @@ def test_what_is_found_in_a_text() -> None:
         (7, "perfbisect track close ALERT", False, False),
         (8, "perfbisect status --json", True, True),
         (10, "perfbisect track trend CELL", True, False),
-        (1, "perfbisect bisect --find fix", False, False),
+        (1, "perfbisect bisect --direction improvement", False, False),
         (2, "make demo-fast SEED=2", False, False),
     ]
 

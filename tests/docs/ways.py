@@ -135,7 +135,7 @@ def way_of(command: Command, verb: str) -> Tried:
         if any(part in word for word in command.words):
             return Tried((), why)
     meaning = _EVERYWHERE | _IN.get(verb.split()[0], {}) | _IN.get(verb, {})
-    if "fix" in command.words:
+    if "improvement" in command.words:
         meaning |= {"GOOD": meaning["BAD"], "BAD": meaning["GOOD"]}
     words = _on_two_cores([meaning.get(word, word) for word in command.words])
     if verb == "track ingest" and "--zone" not in words:

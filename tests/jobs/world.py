@@ -16,7 +16,7 @@ from perfbisect.bisect.job import bisect
 from perfbisect.environments.base import Environment, Refusal
 from perfbisect.errors import Interrupted
 from perfbisect.jobs.documents import ReportDocument
-from perfbisect.jobs.events import Notice
+from perfbisect.jobs.events import JobEvent
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.runner import Tools
@@ -189,7 +189,7 @@ class Clock:
 class Watch:
     """What a job told, and what it waited."""
 
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[JobEvent] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     stopped: list[tuple[str, int, float]] = field(default_factory=list)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from perfbisect.jobs.documents import BeliefDocument, ChangeDocument, LaunchDocument, PositionDocument
-from perfbisect.jobs.events import Launched, Launching, Notice, PhaseBegan, Told, Waiting
+from perfbisect.jobs.events import JobEvent, Launched, Launching, PhaseBegan, Told, Waiting
 from perfbisect.report.live import Live
 
 COUNT = 24
@@ -51,7 +51,7 @@ def launched(number: int, position: int, slot: str, *, failed: bool = False) -> 
     return Launched(launch, "ms", leading, 0.01, float(number), 60.0, believed(share), HISTORY)
 
 
-def notices() -> Iterator[Notice]:
+def notices() -> Iterator[JobEvent]:
     """Launches on two slots, their phases, a failure of a change and one of the machine."""
     yield Told("a note with a [bold]bracket[/bold]")
     for number, position in enumerate((0, COUNT - 1, 12, CULPRIT), 1):

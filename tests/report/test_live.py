@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.jobs.events import Notice
+from perfbisect.jobs.events import JobEvent
 from perfbisect.jobs.folders import Job
 from perfbisect.report.console import View, after, notice_lines, used
 from perfbisect.report.live import Area, Live, area, sparkline
@@ -103,8 +103,8 @@ def test_a_whole_bisection_is_shown(
     console = Console(file=out, force_terminal=True, width=90, color_system=None, legacy_windows=False)
     with Live(console, lambda: 0.0) as sink:
 
-        class Both(list[Notice]):
-            def append(self, notice: Notice) -> None:
+        class Both(list[JobEvent]):
+            def append(self, notice: JobEvent) -> None:
                 super().append(notice)
                 sink(notice)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfbisect.bisect.decision.model import Comparison, Lost, Measure, Measured, Plan, Reason
+from perfbisect.bisect.decision.model import Comparison, Lost, Measured, NextLaunch, Plan, Reason
 from perfbisect.model.attempt import Costs
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "calibrate.py"
@@ -35,7 +35,7 @@ def bench(culprit=5, drawn=None, **world):
 
 
 def launched(made, index, runs=1, slot=0):
-    return made.launch(Measure(index, runs, "search", Reason("ends again")), slot, 10.0)
+    return made.launch(NextLaunch(index, runs, "search", Reason("most informative")), slot, 10.0)
 
 
 def test_a_launch_is_its_step_its_build_its_slot_and_its_place():

@@ -43,7 +43,7 @@ def scripts() -> list[Path]:
 def written(text: str) -> Iterator[str]:
     """Every command of ours in a document: lines of shell blocks, and code in the text that begins with one.
 
-    Code such as ``track detect`` or ``bisect --find fix`` is a command too; so is a flag by itself, of any
+    Code such as ``track detect`` or ``bisect --seed 3`` is a command too; so is a flag by itself, of any
     verb: those are yielded as ``perfbisect * --flag``.
     """
     for _, language, block in _FENCE.findall(text):

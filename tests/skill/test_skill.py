@@ -97,11 +97,13 @@ def test_what_does_not_exist_is_seen(command: str) -> None:
 
 
 def test_commands_are_read_wherever_they_stand() -> None:
-    text = "say `track detect` or\n```sh\nperfbisect run \\\n  CELL  # now\n```\nand `--find fix`, `other`\n"
+    text = (
+        "say `track detect` or\n```sh\nperfbisect run \\\n  CELL  # now\n```\nand `--variant fix`, `other`\n"
+    )
     assert list(written(text)) == [
         "perfbisect run    CELL  # now",
         "perfbisect track detect",
-        "perfbisect * --find fix",
+        "perfbisect * --variant fix",
     ]
     script = 'subprocess.run(["perfbisect", "stop", job])\nx = ["ls"]\n'
     assert called(script) == ["perfbisect stop X"]

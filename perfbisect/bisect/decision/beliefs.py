@@ -75,10 +75,10 @@ def step_prior(delta: Array, min_effect: float) -> Array:
     return out
 
 
-def odds_of_sizes(state: Posterior, edges: Array, min_effect: float) -> Array:
+def odds_of_sizes(posterior: Posterior, edges: Array, min_effect: float) -> Array:
     """P(data | a step between two neighbouring edges) / P(data | no change): the data's word on each size,
     whatever the prior said of it."""
-    mass = np.histogram(state.step, edges, weights=state.step_weight)[0] / state.step_weight.sum()
+    mass = np.histogram(posterior.step, edges, weights=posterior.step_weight)[0] / posterior.step_weight.sum()
     expected = np.diff(step_prior(edges, min_effect))
-    change = (1 - state.none) / (1 - NO_CHANGE)
-    return np.asarray(mass / expected * change / max(state.none / NO_CHANGE, 1e-300))
+    change = (1 - posterior.none) / (1 - NO_CHANGE)
+    return np.asarray(mass / expected * change / max(posterior.none / NO_CHANGE, 1e-300))

@@ -14,7 +14,7 @@ import numpy as np
 
 from perfbisect.bisect.decision.beliefs import Posterior
 from perfbisect.bisect.decision.model import Comparison
-from perfbisect.bisect.decision.noise import Launch, launch_scale, launch_variance
+from perfbisect.bisect.decision.noise import LaunchEstimate, launch_scale, launch_variance
 from perfbisect.bisect.decision.prices import Prices
 from perfbisect.stats.robust import Array, cells, log_sum, log_tail, march, quantiles
 
@@ -35,7 +35,7 @@ PAIRS = 12
 
 
 @dataclass(frozen=True)
-class Expected:
+class EffectPrior:
     """What the search tells the A/B to look for: steps with weights, and noise pairs with weights."""
 
     steps: Array
@@ -51,7 +51,7 @@ class Expected:
 class Trial:
     """An A/B: its launches in order, and ln of P(launches | step) / P(launches | no step) so far."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchEstimate, ...]
     ratio: float
 
     @property
@@ -64,7 +64,7 @@ class Trial:
         return False if len(self.launches) >= 2 * PAIRS else None
 
 
-def sides(trial: tuple[Launch, ...]) -> tuple[int, int]:
+def sides(trial: tuple[LaunchEstimate, ...]) -> tuple[int, int]:
     """Parent and culprit of an A/B of at least two launches; the culprit is launched first.
 
     :raises ValueError: launches of any other position are among them.
@@ -75,7 +75,7 @@ def sides(trial: tuple[Launch, ...]) -> tuple[int, int]:
     return parent, culprit
 
 
-def split(trial: tuple[Launch, ...]) -> tuple[list[Launch], list[Launch]]:
+def split(trial: tuple[LaunchEstimate, ...]) -> tuple[list[LaunchEstimate], list[LaunchEstimate]]:
     """The launches of the parent, and those of the culprit."""
     parent, culprit = sides(trial)
     return [x for x in trial if x.index == parent], [x for x in trial if x.index == culprit]
@@ -86,32 +86,32 @@ def turn(parent: int, culprit: int, made: int) -> int:
     return (culprit, parent, parent, culprit)[made % 4]
 
 
-def expected(state: Posterior) -> Expected:
+def expected(posterior: Posterior) -> EffectPrior:
     """Five equally likely sizes of the step, and the noise that carries weight."""
-    used = state.noise_weight > 0.02 * state.noise_weight.max()
-    weight = state.noise_weight[used]
-    steps = np.array(quantiles(state.step, state.step_weight, (0.1, 0.3, 0.5, 0.7, 0.9)))
-    return Expected(
+    used = posterior.noise_weight > 0.02 * posterior.noise_weight.max()
+    weight = posterior.noise_weight[used]
+    steps = np.array(quantiles(posterior.step, posterior.step_weight, (0.1, 0.3, 0.5, 0.7, 0.9)))
+    return EffectPrior(
         steps,
         np.full(5, 0.2),
-        state.noise.sigma[used],
-        state.noise.tau[used],
+        posterior.noise.sigma[used],
+        posterior.noise.tau[used],
         weight / weight.sum(),
-        state.drift,
+        posterior.drift,
     )
 
 
-def _levels(data: list[Launch], look: Expected, nodes: Array) -> Array:
+def _levels(data: list[LaunchEstimate], look: EffectPrior, nodes: Array) -> Array:
     """log likelihood [noise, node] of launches that share one level."""
     out = np.zeros((len(look.sigma), len(nodes)))
     for launch in data:
-        scale = launch_scale(look.sigma, look.tau, float(launch.runs), launch.doubt)
+        scale = launch_scale(look.sigma, look.tau, float(launch.runs), launch.offset_se)
         z = (launch.center - nodes)[None] / scale[:, None]
         out += log_tail(z) - np.log(scale)[:, None]
     return out
 
 
-def _nodes(data: list[Launch], look: Expected) -> Array:
+def _nodes(data: list[LaunchEstimate], look: EffectPrior) -> Array:
     runs = float(max(launch.runs for launch in data))
     scale = launch_scale(look.sigma, look.tau, runs)
     fine, wide = float(scale.min()), float(scale.max())
@@ -119,7 +119,7 @@ def _nodes(data: list[Launch], look: Expected) -> Array:
     return march(points, 0.5 * fine / math.sqrt(len(data)), 6 * wide, most=400)
 
 
-def log_ratio(parent: list[Launch], culprit: list[Launch], look: Expected) -> float:
+def log_ratio(parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior) -> float:
     """ln of P(data | step) / P(data | no step). :raises ValueError: a side is empty.
 
     All launches share a level, the culprit's moved by the step. Where the machine drifts, each pair has a
@@ -128,7 +128,7 @@ def log_ratio(parent: list[Launch], culprit: list[Launch], look: Expected) -> fl
     if not parent or not culprit:
         raise ValueError("an A/B needs a launch on each side")
     # Both sides are on one slot: the error of its shift is common to them.
-    parent, culprit = ([replace(x, doubt=0.0) for x in side] for side in (parent, culprit))
+    parent, culprit = ([replace(x, offset_se=0.0) for x in side] for side in (parent, culprit))
     blocks = [(parent, culprit)]
     if look.drift:
         blocks = [([p], [c]) for p, c in zip(parent, culprit, strict=False)]
@@ -142,17 +142,17 @@ def log_ratio(parent: list[Launch], culprit: list[Launch], look: Expected) -> fl
     return changed - totals[0]
 
 
-def _one_level(data: list[Launch], look: Expected) -> Array:
+def _one_level(data: list[LaunchEstimate], look: EffectPrior) -> Array:
     """log likelihood [noise] of launches that share one unknown level."""
     nodes = _nodes(data, look)
     low, high = cells(nodes)
     return log_sum(_levels(data, look, nodes) + np.log(high - low)[None], axis=1)
 
 
-def _wider(look: Expected, parent: list[Launch], culprit: list[Launch]) -> Expected:
+def _wider(look: EffectPrior, parent: list[LaunchEstimate], culprit: list[LaunchEstimate]) -> EffectPrior:
     """Noise that also holds what a drift does between a launch and the nearest one of the other side."""
-    one, other = (np.array([x.at for x in side if not x.imported]) for side in (parent, culprit))
-    if not look.drift or not len(one) or not len(other):
+    one, other = (np.array([x.at for x in side]) for side in (parent, culprit))
+    if not look.drift:
         return look
     apart = np.abs(one[:, None] - other[None, :])
     gap = float(np.mean([*apart.min(0), *apart.min(1)]))
@@ -161,7 +161,9 @@ def _wider(look: Expected, parent: list[Launch], culprit: list[Launch]) -> Expec
     return replace(look, tau=np.sqrt(look.tau**2 + extra))
 
 
-def compare(parent: list[Launch], culprit: list[Launch], look: Expected, sign: int) -> Comparison:
+def compare(
+    parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior, sign: int
+) -> Comparison:
     """The relative effect culprit / parent - 1 in the metric's own direction, with its 95 % interval.
 
     Both levels are flat before the data; the noise is mixed over, so that few launches give a wide interval.
@@ -170,7 +172,9 @@ def compare(parent: list[Launch], culprit: list[Launch], look: Expected, sign: i
     scale = launch_scale(look.sigma, look.tau, float(max(launch.runs for launch in parent + culprit)))
     parts: list[tuple[Array, Array, float]] = []
     for j in range(len(scale)):
-        one = Expected(look.steps, look.step_weight, look.sigma[j : j + 1], look.tau[j : j + 1], np.ones(1))
+        one = EffectPrior(
+            look.steps, look.step_weight, look.sigma[j : j + 1], look.tau[j : j + 1], np.ones(1)
+        )
         sides = []
         for side in (parent, culprit):
             points = np.array([launch.center for launch in side])
@@ -200,12 +204,12 @@ def compare(parent: list[Launch], culprit: list[Launch], look: Expected, sign: i
     )
 
 
-def runs_for(state: Posterior, prices: Prices, max_runs: int) -> int:
+def runs_for(posterior: Posterior, prices: Prices, max_runs: int) -> int:
     """Runs a launch for which the A/B is expected to be cheapest: fewer where the step is large."""
-    size = quantiles(state.step, state.step_weight, (0.4,))[0]
+    size = quantiles(posterior.step, posterior.step_weight, (0.4,))[0]
     best, least = 1, math.inf
     for runs in range(1, max_runs + 1):
-        variance = 2 * launch_variance(state.sigma, state.tau, runs)
+        variance = 2 * launch_variance(posterior.sigma, posterior.tau, runs)
         pairs = max(float(LEAST_PAIRS), _ENOUGH * variance / size**2)
         minutes = pairs * (prices.launch + runs * prices.run)
         if minutes < least * (1 - 1e-9):

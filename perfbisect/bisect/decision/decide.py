@@ -1,56 +1,54 @@
-"""Which change made the metric worse: what to measure next, and when it is settled (METHOD part A).
+"""Decide what to measure next, and when the search is settled.
 
-:func:`next_action` is a fold: the whole state is the list of events, so the same events give the same
-answer, and resuming is asking again. docs/method/bisection.md says what the model is and what the numbers mean.
+:func:`next_action` is a fold over the events: the same events give the same answer, so resuming a job is
+calling it again. docs/method/bisection.md says what the model is and what the numbers mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfbisect.bisect.decision import outcome
-from perfbisect.bisect.decision.endpoints import Settled, hopeless, next_end
+from perfbisect.bisect.decision import multi_step, outcome
+from perfbisect.bisect.decision.endpoints import EndsResult, is_futile, launches_to_settle, next_end
 from perfbisect.bisect.decision.model import (
     Beliefs,
     Comparison,
-    Done,
     Event,
-    Imported,
     Lost,
-    Measure,
     Measured,
+    NamedStep,
+    NextLaunch,
     Note,
-    Outcome,
     Pending,
     Plan,
     Purpose,
     Reason,
+    SearchEnd,
+    SearchOutcome,
     Skipped,
-    Step,
     Wait,
     Word,
 )
-from perfbisect.bisect.decision.multi_step import go_on, named, parts
-from perfbisect.bisect.decision.search import Ended, search, state_of
-from perfbisect.bisect.decision.state import Crew, Story, crew, fold
+from perfbisect.bisect.decision.multi_step import confirmed_steps, open_ranges
+from perfbisect.bisect.decision.search import RangeResult, range_posterior, search
+from perfbisect.bisect.decision.state import SearchState, SlotContext, slot_context
 
 __all__ = [
     "Beliefs",
     "Comparison",
-    "Done",
     "Event",
-    "Imported",
     "Lost",
-    "Measure",
     "Measured",
+    "NamedStep",
+    "NextLaunch",
     "Note",
-    "Outcome",
     "Pending",
     "Plan",
     "Purpose",
     "Reason",
+    "SearchEnd",
+    "SearchOutcome",
     "Skipped",
-    "Step",
     "Wait",
     "Word",
     "beliefs",
@@ -64,28 +62,28 @@ def next_action(
     pending: Sequence[Pending] = (),
     slot: str = "",
     slots: Sequence[str] = (),
-) -> Measure | Wait | Done:
-    """What the free ``slot`` measures next, or how it ended. A pure function of its arguments.
+) -> NextLaunch | Wait | SearchEnd:
+    """What the free ``slot`` measures next, or how the search ended. A pure function of its arguments.
 
-    ``pending`` are the launches under way on other slots; ``slots`` all that will ask, this one among them:
-    an A/B that was begun on a slot which is not among them is begun again. Events come in the order in which
-    the launches ended. The answer to a :class:`Measure` is one event with its index, purpose and slot; after
-    a :class:`Lost` attempt the same is asked for again. A :class:`Wait` is worth asking again after the next
-    event; with nothing under way, some slot never gets one. A launch is not begun where its expected minutes,
-    and those of the launches under way, would exceed the budget.
+    ``pending``: the launches under way on other slots; ``slots``: all slots that will ask, this one among
+    them; an A/B begun on any other slot is begun again. Events are in the order in which launches ended.
+    The answer to a :class:`NextLaunch` is one event with its index, purpose and slot; after a :class:`Lost`
+    attempt the same launch is requested again. After a :class:`Wait`, ask again on the next event; with
+    nothing under way, some slot never gets one. A launch begins only where its expected minutes, and those
+    of the launches under way, fit into the budget.
 
     :raises ValueError: the plan or an event makes no sense, or an end of the range cannot be measured (it was
         skipped before it ever gave a value, or three times): an error about the range, never a verdict. Or
         the slot is not free.
     """
-    who = crew(slot, pending, slots)
-    story = fold(plan, tuple(events))
-    action = _decide(plan, story, who)
-    if not isinstance(action, Measure) or _affordable(plan, story, action, who):
+    context = slot_context(slot, pending, slots)
+    state = SearchState.from_events(plan, tuple(events))
+    action = _decide(plan, state, context)
+    if not isinstance(action, NextLaunch) or _affordable(plan, state, action, context):
         return action
     if pending:
         return Wait("the last minutes of the budget are being spent")
-    return Done(_spent(plan, story))
+    return SearchEnd(_spent(plan, state))
 
 
 def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
@@ -93,60 +91,62 @@ def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
 
     :raises ValueError: as :func:`next_action`.
     """
-    story = fold(plan, tuple(events))
-    return outcome.beliefs(plan, story, state_of(plan, story.data))
+    state = SearchState.from_events(plan, tuple(events))
+    return outcome.beliefs(plan, state, range_posterior(plan, state.data))
 
 
-def _affordable(plan: Plan, story: Story, action: Measure, who: Crew) -> bool:
-    expected = story.prices.under_way((*who.under_way, (action.index, action.runs)))
-    return story.prices.spent + expected <= plan.budget
+def _affordable(plan: Plan, state: SearchState, action: NextLaunch, context: SlotContext) -> bool:
+    expected = state.prices.under_way((*context.under_way, (action.index, action.runs)))
+    return state.prices.spent + expected <= plan.budget
 
 
-def _spent(plan: Plan, story: Story) -> Outcome:
-    state = state_of(plan, story.data)
-    steps = named(plan, story) if plan.every and state is not None else ()
-    if state is None or not steps:
-        return outcome.out_of_budget(plan, story, state)
-    unsettled = Note("parts unsettled", spans=parts(plan.n, steps))
-    return outcome.every(plan, story, state, steps, [unsettled])
+def _spent(plan: Plan, state: SearchState) -> SearchOutcome:
+    posterior = range_posterior(plan, state.data)
+    steps = confirmed_steps(plan, state) if plan.all_steps and posterior is not None else ()
+    if posterior is None or not steps:
+        return outcome.out_of_budget(plan, state, posterior)
+    unsettled = Note("parts unsettled", spans=open_ranges(plan.n, steps))
+    return outcome.all_steps(plan, state, posterior, steps, [unsettled])
 
 
-def _decide(plan: Plan, story: Story, who: Crew) -> Measure | Wait | Done:
-    if not story.searching and all(launch.purpose == "end" for launch in who.pending):
-        step = next_end(plan, tuple(x for x in story.data if not x.imported), story.prices, who)
-        if not isinstance(step, Settled):
+def _decide(plan: Plan, state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchEnd:
+    if not state.searching and all(launch.purpose == "end" for launch in context.pending):
+        step = next_end(plan, state.data, state.prices, context)
+        if not isinstance(step, EndsResult):
             return step
         if step.word is not None:
-            return Done(outcome.without_culprit(plan, story, step.state, step.word, step.needed))
-    state = state_of(plan, story.data)
-    if state is None:
+            return SearchEnd(outcome.without_culprit(plan, state, step.posterior, step.word, step.needed))
+    posterior = range_posterior(plan, state.data)
+    if posterior is None:
         raise ValueError("a launch of the search or the A/B before both ends were measured")
-    unseen = _unseen_end(plan, story, who)
+    unseen = _unseen_end(plan, state, context)
     if unseen is not None:
         return unseen
-    needed = 0 if who.pending else hopeless(plan, story.own, story.prices, state)
-    if needed:
-        return Done(outcome.without_culprit(plan, story, state, "too small", needed))
-    steps = named(plan, story) if plan.every else ()
+    if not context.pending and is_futile(plan, state, posterior):
+        needed = launches_to_settle(plan, state.prices, posterior)
+        return SearchEnd(outcome.without_culprit(plan, state, posterior, "too small", needed))
+    steps = confirmed_steps(plan, state) if plan.all_steps else ()
     if steps:
-        return go_on(plan, story, state, steps, who)
-    return _told(plan, story, search(plan, story, state, (0, plan.n), who))
+        return multi_step.next_action(plan, state, posterior, steps, context)
+    return _finish(plan, state, search(plan, state, posterior, (0, plan.n), context))
 
 
-def _unseen_end(plan: Plan, story: Story, who: Crew) -> Measure | None:
+def _unseen_end(plan: Plan, state: SearchState, context: SlotContext) -> NextLaunch | None:
     """The end that a slot which joins the search has still to see: its speed is known by them."""
     for index in (0, plan.n):
-        if not any(x.index == index and x.slot == who.slot and not x.imported for x in story.data):
-            others = [x.runs for x in story.data if x.index == index and not x.imported]
-            return Measure(index, others[-1], "end", Reason("end new to slot", index=index))
+        if not any(x.index == index and x.slot == context.slot for x in state.data):
+            others = [x.runs for x in state.data if x.index == index]
+            return NextLaunch(index, others[-1], "end", Reason("end new to slot", index=index))
     return None
 
 
-def _told(plan: Plan, story: Story, action: Measure | Wait | Ended) -> Measure | Wait | Done:
-    if not isinstance(action, Ended):
+def _finish(
+    plan: Plan, state: SearchState, action: NextLaunch | Wait | RangeResult
+) -> NextLaunch | Wait | SearchEnd:
+    if not isinstance(action, RangeResult):
         return action
     if action.word == "found":
-        return Done(outcome.found(plan, story, action.state, action.trial))
+        return SearchEnd(outcome.found(plan, state, action.posterior, action.trial))
     if action.word == "not reproduced":
-        return Done(outcome.without_culprit(plan, story, action.state, action.word))
-    return Done(outcome.unconfirmed(plan, story, action.state))
+        return SearchEnd(outcome.without_culprit(plan, state, action.posterior, action.word))
+    return SearchEnd(outcome.unconfirmed(plan, state, action.posterior))

@@ -1,4 +1,4 @@
-"""Where the step is when the machine drifts: a slow path added to every launch, and integrated out.
+"""Posterior of the step when the machine drifts: a slow path is added to every launch and integrated out.
 
 A launch at position i that began its runs at minute t has centre = level_i + f(t) + noise. The path f is an
 Ornstein-Uhlenbeck process: its values at two launches t minutes apart have covariance
@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, step_prior
-from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR, Launch, Scales
+from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR, LaunchEstimate, Scales
 from perfbisect.stats.robust import Array, log_sum
 
 ABSENT = 0.7
@@ -26,21 +26,23 @@ _MINUTES = (60.0, 240.0)
 
 
 @dataclass(frozen=True)
-class Kinds:
-    """Kinds of noise and path that are weighed: sd between launches, sd and minutes of the path (sd 0: no
-    drift), log prior."""
+class DriftModels:
+    """Candidate models: noise between launches, sd and correlation minutes of the path, log prior.
+
+    A path of sd 0 is no drift.
+    """
 
     tau: Array
     sd: Array
     minutes: Array
     log_prior: Array
 
-    def of(self, chosen: Array) -> Kinds:
+    def of(self, chosen: Array) -> DriftModels:
         """Some of them."""
-        return Kinds(self.tau[chosen], self.sd[chosen], self.minutes[chosen], self.log_prior[chosen])
+        return DriftModels(self.tau[chosen], self.sd[chosen], self.minutes[chosen], self.log_prior[chosen])
 
 
-def kinds(around: float) -> Kinds:
+def kinds(around: float) -> DriftModels:
     """Noise between launches up to a little above what a model without drift takes it for, with every
     path: what drifts passes for noise there."""
     tau = TAU[(2 * around > TAU) & (around / 9 < TAU)]
@@ -51,17 +53,17 @@ def kinds(around: float) -> Kinds:
     t = np.repeat(tau, len(paths))
     sd, minutes, weight = (np.tile(np.array(x), len(tau)) for x in zip(*paths, strict=True))
     prior = -0.5 * (np.log(t / TAU_PRIOR[0]) / TAU_PRIOR[1]) ** 2
-    return Kinds(t, sd, minutes, prior + np.log(weight))
+    return DriftModels(t, sd, minutes, prior + np.log(weight))
 
 
-def kernel(which: Kinds, a: Array, b: Array) -> Array:
+def kernel(which: DriftModels, a: Array, b: Array) -> Array:
     """Covariance [kind, a, b] of the path between minutes ``a`` and ``b``."""
     apart = np.abs(a[:, None] - b[None, :])
     return np.asarray(which.sd[:, None, None] ** 2 * np.exp(-apart[None] / which.minutes[:, None, None]))
 
 
 @dataclass(frozen=True)
-class Fit:
+class DriftFit:
     """What the launches say under each kind c, the first level and the path integrated out.
 
     ``none`` is the log likelihood of no change; a step delta in gap k adds
@@ -78,12 +80,12 @@ class Fit:
     inverse: Array
     shared: Array
 
-    def of(self, chosen: Array) -> Fit:
+    def of(self, chosen: Array) -> DriftFit:
         """Some kinds of it."""
-        return Fit(*(getattr(self, each.name)[chosen] for each in fields(self)))
+        return DriftFit(*(getattr(self, each.name)[chosen] for each in fields(self)))
 
 
-def fit(y: Array, variance: Array, after: Array, shared: Array) -> Fit:
+def fit(y: Array, variance: Array, after: Array, shared: Array) -> DriftFit:
     """``variance`` [kind, launch] of the centres' own noise; ``after`` [launch, gap]: 1 where a launch's
     position lies at or after the step; ``shared`` [kind, launch, launch]: covariance of the path."""
     count, gaps = after.shape
@@ -101,10 +103,10 @@ def fit(y: Array, variance: Array, after: Array, shared: Array) -> Fit:
     across = first[:, 1 : gaps + 1]
     precision = np.maximum(own - across**2 / top[:, None], 1e-9)
     best = (with_y[:, 1 : gaps + 1] - across * level[:, None]) / precision
-    return Fit(none, best, precision, level, across / top[:, None], top, inverse, shared)
+    return DriftFit(none, best, precision, level, across / top[:, None], top, inverse, shared)
 
 
-def fitted(got: Fit, y: Array, after: Array, variance: Array) -> tuple[Array, Array, Array]:
+def fitted(got: DriftFit, y: Array, after: Array, variance: Array) -> tuple[Array, Array, Array]:
     """Level and path at each launch where nothing changed [kind, launch], what a unit step in each gap adds
     [kind, launch, gap], and the variance of the first."""
     onto = got.shared @ got.inverse
@@ -115,7 +117,9 @@ def fitted(got: Fit, y: Array, after: Array, variance: Array) -> tuple[Array, Ar
     return flat, moved - onto @ moved, spread
 
 
-def ahead(got: Fit, which: Kinds, y: Array, after: Array, between: Array) -> tuple[Array, Array, Array]:
+def next_level(
+    got: DriftFit, which: DriftModels, y: Array, after: Array, between: Array
+) -> tuple[Array, Array, Array]:
     """The level before the step as the next launch would see it: mean where nothing changed [kind], what a
     unit step adds [kind, gap], variance [kind]. ``between``: covariance [kind, launch] of the path there."""
     weigh = (between[:, None, :] @ got.inverse)[:, 0]
@@ -127,16 +131,16 @@ def ahead(got: Fit, which: Kinds, y: Array, after: Array, between: Array) -> tup
     return now, slope, left + (1 - weigh.sum(-1)) ** 2 / got.top
 
 
-SHOWN = 0.5
-"""Probability of a drift from which on it is reckoned with."""
+MIN_PROBABILITY = 0.5
+"""Least probability of a drift at which the drift model is used."""
 
-LEAST = 8
-"""Launches before which nothing is said of a drift."""
+MIN_LAUNCHES = 8
+"""Least launches for a drift to be considered."""
 
 _TOGETHER = 0.5
 """Standard errors of the correlation of neighbours in time beyond which a drift is looked for."""
 
-_WORTH = 0.2
+_MIN_FIRST = 0.2
 """Probability of a drift at the first turn below which the others are not worth their time."""
 
 _SOON = 5.0
@@ -146,7 +150,7 @@ _FAR = 2.5
 """Standard deviations beyond which a launch loses weight, as the square of its distance."""
 
 _KEPT = 0.02
-"""Kinds of noise and path below this share of the likeliest are dropped after a turn."""
+"""DriftModels of noise and path below this share of the likeliest are dropped after a turn."""
 
 _TURNS = 3
 _NODES = 17
@@ -158,26 +162,25 @@ Sizes = tuple[Array, ...]
 
 
 def drifting(
-    data: tuple[Launch, ...], still: Posterior, scope: Array, mass: Array, min_effect: float
+    data: tuple[LaunchEstimate, ...], without_drift: Posterior, scope: Array, mass: Array, min_effect: float
 ) -> Posterior | None:
     """The posterior with a drift, or None where the data show none.
 
-    ``still``: the posterior of the same launches without drift; ``scope`` prior weights of the positions;
-    ``mass`` those of its gaps.
+    ``without_drift``: the posterior of the same launches; ``scope`` prior weights of the positions; ``mass``
+    those of its gaps.
     """
-    if sum(not x.imported for x in data) < LEAST or not _wanders(data, still):
+    if len(data) < MIN_LAUNCHES or not _has_drift(data, without_drift):
         return None
-    which = kinds(still.tau)
+    which = kinds(without_drift.tau)
     y = np.array([x.center for x in data])
-    after = (np.array([x.index for x in data])[:, None] >= np.array(still.at)[None, 1:]).astype(float)
+    after = (np.array([x.index for x in data])[:, None] >= np.array(without_drift.at)[None, 1:]).astype(float)
     minutes = np.array([x.at for x in data])
-    known = np.array([not x.imported for x in data], float)
     runs = np.array([x.runs for x in data], float)
-    fixed = still.sigma**2 / runs + np.array([x.doubt for x in data]) ** 2
+    fixed = without_drift.sigma**2 / runs + np.array([x.offset_se for x in data]) ** 2
     weight = np.ones(len(y))
     for turn in range(_TURNS):
         own = which.tau[:, None] ** 2 + fixed[None]
-        got = fit(y, own / weight[None], after, kernel(which, minutes, minutes) * np.outer(known, known))
+        got = fit(y, own / weight[None], after, kernel(which, minutes, minutes))
         sizes = _sizes(got, min_effect)
         change = sizes[2] + np.log(mass * (1 - NO_CHANGE))[None]
         logs = np.concatenate([change, got.none[:, None] + math.log(NO_CHANGE)], axis=1)
@@ -185,7 +188,7 @@ def drifting(
         share = np.exp(logs - logs.max())
         share /= share.sum()
         of_kind = share.sum(1)
-        if of_kind[which.sd > 0].sum() < (SHOWN if turn == _TURNS - 1 else _WORTH):
+        if of_kind[which.sd > 0].sum() < (MIN_PROBABILITY if turn == _TURNS - 1 else _MIN_FIRST):
             return None
         if turn < _TURNS - 1:
             kept = of_kind > _KEPT * of_kind.max()
@@ -193,22 +196,25 @@ def drifting(
             weight = _weights(got.of(kept), y, after, weight[None], own[kept], few, share[kept])
             which = which.of(kept)
     soon = np.array([float(minutes.max()) + _SOON])
-    seen = ahead(got, which, y, after, kernel(which, soon, minutes)[:, 0] * known)
-    return _told(still, seen, sizes, share, which, scope, mass)
+    forecast = next_level(got, which, y, after, kernel(which, soon, minutes)[:, 0])
+    return _combine(without_drift, forecast, sizes, share, which, scope, mass)
 
 
-def _wanders(data: tuple[Launch, ...], still: Posterior) -> bool:
-    """Whether neighbours in time lie on the same side of what is believed more often than chance has it."""
-    made = sorted((x for x in data if not x.imported), key=lambda x: x.at)
-    after = np.array([x.index for x in made])[:, None] >= np.array(still.at)[None, 1:]
-    level = np.where(after, still.high[0], still.low[0]) @ still.gaps + still.none * still.flat[0]
+def _has_drift(data: tuple[LaunchEstimate, ...], without_drift: Posterior) -> bool:
+    """Whether residuals of consecutive launches are correlated."""
+    made = sorted(data, key=lambda x: x.at)
+    after = np.array([x.index for x in made])[:, None] >= np.array(without_drift.at)[None, 1:]
+    level = (
+        np.where(after, without_drift.high[0], without_drift.low[0]) @ without_drift.gaps
+        + without_drift.none * without_drift.flat[0]
+    )
     rest = np.array([x.center for x in made]) - level
     size = np.maximum(np.median(np.abs(rest)), 1e-12)
     rest = np.clip(rest, -3 * size, 3 * size)
     return bool(rest[1:] @ rest[:-1] > _TOGETHER * float(rest @ rest) / math.sqrt(len(rest)))
 
 
-def _sizes(got: Fit, min_effect: float) -> Sizes:
+def _sizes(got: DriftFit, min_effect: float) -> Sizes:
     """The integral over the step: nodes around the best size of each gap, weighed by the prior's mass."""
     sd = 1 / np.sqrt(got.precision)
     low = np.clip(got.best - _REACH * sd, math.log1p(min_effect), 0.98 * _LARGEST)
@@ -228,7 +234,7 @@ def _mean(sizes: Sizes) -> tuple[Array, Array]:
 
 
 def _weights(
-    got: Fit, y: Array, after: Array, weight: Array, own: Array, sizes: Sizes, share: Array
+    got: DriftFit, y: Array, after: Array, weight: Array, own: Array, sizes: Sizes, share: Array
 ) -> Array:
     """Each launch's weight: its squared distance in units of its own noise, under every hypothesis."""
     mean, var = _mean(sizes)
@@ -240,23 +246,23 @@ def _weights(
     return np.asarray(np.einsum("clk,ck->l", each, share) / share.sum())
 
 
-def _told(
-    still: Posterior,
-    seen: tuple[Array, Array, Array],
+def _combine(
+    without_drift: Posterior,
+    forecast: tuple[Array, Array, Array],
     sizes: Sizes,
     share: Array,
-    which: Kinds,
+    which: DriftModels,
     scope: Array,
     mass: Array,
 ) -> Posterior:
-    now, slope, variance = seen
+    now, slope, variance = forecast
     of_kind = share.sum(1)
     gaps, none = share[:, :-1].sum(0), float(share[:, -1].sum())
     mix = share[:, :-1] / np.maximum(gaps, 1e-300)[None]
     mean, var = _mean(sizes)
     low = now[:, None] + slope * mean
     p = np.zeros_like(scope)
-    for k, (a, b) in enumerate(zip(still.at, still.at[1:], strict=False)):
+    for k, (a, b) in enumerate(zip(without_drift.at, without_drift.at[1:], strict=False)):
         p[a + 1 : b + 1] = gaps[k] * scope[a + 1 : b + 1] / mass[k]
     weight, delta = (share[:, :-1, None] * sizes[1]).ravel(), sizes[0].ravel()
     used = weight > 1e-7 * weight.max()
@@ -265,12 +271,19 @@ def _told(
     zero = np.zeros(len(taus))
     flat = _mixed(now, variance, share[:, -1] / max(none, 1e-300))
     return replace(
-        still,
+        without_drift,
         gaps=gaps,
         none=none,
         p=p,
         tau=float(np.exp(of_kind @ np.log(which.tau))),
-        noise=Scales(np.full(len(taus), still.sigma), taus, zero, zero, still.noise.fine, still.noise.wide),
+        noise=Scales(
+            np.full(len(taus), without_drift.sigma),
+            taus,
+            zero,
+            zero,
+            without_drift.noise.fine,
+            without_drift.noise.wide,
+        ),
         noise_weight=np.asarray(np.bincount(back, of_kind), float),
         low=_mixed(low, variance[:, None] + slope**2 * var, mix),
         high=_mixed(low + mean, variance[:, None] + (1 + slope) ** 2 * var, mix),

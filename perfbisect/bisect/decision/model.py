@@ -33,8 +33,8 @@ class Plan:
     budget: float = 900.0
     max_runs: int = 6
     seed: int = 0
-    every: bool = False
-    """Go on after the first step is named, until every step of the range is: ``Outcome.steps``."""
+    all_steps: bool = False
+    """Go on after the first step is named, until every step of the range is: ``SearchOutcome.steps``."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,7 @@ class Lost:
     minutes: float = 0.0
 
 
-@dataclass(frozen=True)
-class Imported:
-    """A launch that an earlier job made of the same cell on the same machine class: it feeds the search and
-    costs nothing, but neither the verdict on the ends nor an A/B rests on it."""
-
-    index: int
-    values: tuple[float, ...]
-
-
-Event = Measured | Skipped | Lost | Imported
+Event = Measured | Skipped | Lost
 
 
 @dataclass(frozen=True)
@@ -106,7 +97,6 @@ class Wait:
 ReasonKind = Literal[
     "end round",
     "end new to slot",
-    "ends again",
     "most informative",
     "pair",
     "parent before pair",
@@ -132,8 +122,8 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Launch this position afresh and make ``runs`` runs."""
+class NextLaunch:
+    """LaunchEstimate this position afresh and make ``runs`` runs."""
 
     index: int
     runs: int
@@ -175,8 +165,8 @@ class Beliefs:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One of several steps, as :class:`Outcome` tells its one: ``culprits`` cannot be told apart."""
+class NamedStep:
+    """One of several steps, as :class:`SearchOutcome` tells its one: ``culprits`` cannot be told apart."""
 
     culprits: tuple[int, ...]
     probability: float
@@ -215,7 +205,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchOutcome:
     """How a bisection ended.
 
     ``culprits``: positions that cannot be told apart (one, where its neighbours are testable); empty unless
@@ -234,10 +224,10 @@ class Outcome:
     share: float | None = None
     notes: tuple[Note, ...] = ()
     launches_needed: int = 0
-    steps: tuple[Step, ...] = ()
-    """Where every step was asked for (``Plan.every``): those that were named, in the history's order."""
+    steps: tuple[NamedStep, ...] = ()
+    """Where every step was asked for (``Plan.all_steps``): those that were named, in the history's order."""
 
 
 @dataclass(frozen=True)
-class Done:
-    outcome: Outcome
+class SearchEnd:
+    outcome: SearchOutcome

@@ -1,4 +1,4 @@
-"""Launches as the model sees them, and what is known of the noise before any level is."""
+"""Launches as the model sees them, and the noise before any level is known."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.bisect.decision.model import Event, Imported, Lost, Measured, Purpose, Skipped
+from perfbisect.bisect.decision.model import Event, Measured, Purpose
 from perfbisect.stats.robust import DEGREES, Array, center, log_sum, log_tail, run_scale
 
 _ALIKE = 0.01
-"""Scale of the prior of a shift, a Cauchy: devices of one kind are alike to about a per cent, and those that
+"""Scale of the prior of a offset, a Cauchy: devices of one kind are alike to about a per cent, and those that
 are not may differ by any amount."""
 
 _NOISE = 0.02
@@ -23,37 +23,35 @@ _NOISE_COUNT = 4.0
 _ROUNDS = 12
 
 
-def slot_shifts(slots: Sequence[str | None], index: Sequence[int], centers: Array) -> tuple[Array, Array]:
-    """The shift of each launch's slot and its standard error (log scale), launch by launch.
+def slot_offsets(slots: Sequence[str], index: Sequence[int], centers: Array) -> tuple[Array, Array]:
+    """The offset of each launch's slot and its standard error (log scale), launch by launch.
 
     ``slots``, ``index`` and ``centers``: where each launch was made, of which position, and the centre of
     its runs. The slot with most launches of positions that others have measured too (the first, of several)
-    is the measure: its shift is 0; None, for launches of earlier jobs, never is. The error of a slot that
+    is the measure: its offset is 0. The error of a slot that
     shares no position with it, also by way of others, is infinite. The fit is that of levels of positions
-    and shifts of slots, with a Student-t noise and the prior of a shift, by reweighted least squares.
+    and offsets of slots, with a Student-t noise and the prior of a offset, by reweighted least squares.
     """
     names = list(dict.fromkeys(slots))
-    shift, error = np.zeros(len(centers)), np.zeros(len(centers))
+    offset, error = np.zeros(len(centers)), np.zeros(len(centers))
     if len(names) < 2:
-        return shift, error
+        return offset, error
     slot = np.array([names.index(name) for name in slots])
     place = np.array(index)
     shared = [p for p in sorted(set(index)) if len(set(slot[place == p])) > 1]
     used = np.isin(place, shared)
-    first = int(
-        np.argmax([np.sum(used & (slot == k)) - 1e9 * (name is None) for k, name in enumerate(names)])
-    )
+    first = int(np.argmax([np.sum(used & (slot == k)) for k in range(len(names))]))
     known = _linked(first, slot[used], place[used])
     used &= np.isin(slot, sorted(known))
     others = [k for k in sorted(known) if k != first]
-    found, doubt = _fit(slot[used], place[used], centers[used], others)
+    found, offset_se = _fit(slot[used], place[used], centers[used], others)
     for k in range(len(names)):
         here = slot == k
         if k in others:
-            shift[here], error[here] = found[others.index(k)], doubt[others.index(k)]
+            offset[here], error[here] = found[others.index(k)], offset_se[others.index(k)]
         elif k != first:
             error[here] = math.inf
-    return shift, error
+    return offset, error
 
 
 def _linked(first: int, slot: Array, place: Array) -> set[int]:
@@ -101,10 +99,10 @@ _ERRORS = 4.0
 """Standard errors that an effect must stand from zero: less is left in the noise."""
 
 
-def place_effects(logs: Sequence[Array]) -> Array:
-    """Log shift of run k against the first of its launch, common to all launches; 0 where none is shown.
+def run_order_effects(logs: Sequence[Array]) -> Array:
+    """Log offset of run k against the first of its launch, common to all launches; 0 where none is shown.
 
-    ``logs``: the logs of each launch's values in run order. The shift is the median over launches of the
+    ``logs``: the logs of each launch's values in run order. The offset is the median over launches of the
     differences to their first run; its standard error is 1.2533 s / sqrt(m), with s from the median absolute
     deviation over all places (the asymptotic variance of a median, pi/2 that of the mean).
     """
@@ -134,7 +132,7 @@ TAU_PRIOR = (0.012, 0.9)
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchEstimate:
     """One server start: the centre of its runs' signed logs, and their spread around it."""
 
     index: int
@@ -145,39 +143,36 @@ class Launch:
     slot: str = ""
     at: float = 0.0
     """Minutes from the first launch."""
-    doubt: float = 0.0
-    """Standard error of the slot's shift, which is taken out; infinite where the slot cannot be compared."""
-    imported: bool = False
-    """Made by an earlier job; then ``at`` says nothing."""
+    offset_se: float = 0.0
+    """Standard error of the slot's offset, which is taken out; infinite where the slot cannot be compared."""
 
 
-def launches(events: tuple[Event, ...], sign: int) -> tuple[Launch, ...]:
-    """The measured and the imported events as launches, larger is worse; what a run's place and what a slot
-    does is taken out. Imported launches count as made on a slot of their own.
+def launches(events: tuple[Event, ...], sign: int) -> tuple[LaunchEstimate, ...]:
+    """The measured events as launches, larger is worse, less the effects of run order and slot.
 
     :raises ValueError: no value, or one that is not positive.
     """
-    seen = [event for event in events if isinstance(event, Measured | Imported)]
+    seen = [event for event in events if isinstance(event, Measured)]
     logs = [_logs(event, sign) for event in seen]
-    places = place_effects(logs)
+    places = run_order_effects(logs)
     runs = [own - places[: len(own)] for own in logs]
     scale = run_scale(runs)
     middles = np.array([center(own, scale) for own in runs])
-    slots = [None if isinstance(event, Imported) else event.slot for event in seen]
-    shift, doubt = slot_shifts(slots, [event.index for event in seen], middles)
-    times = iter(minutes(events))
-    out = []
-    for k, event in enumerate(seen):
-        rest = tuple(sorted(float(v) for v in runs[k] - middles[k]))
-        middle, error = float(middles[k] - shift[k]), float(doubt[k])
-        if isinstance(event, Imported):
-            out.append(Launch(event.index, "search", middle, len(rest), rest, doubt=error, imported=True))
-        else:
-            at = next(times)
-            out.append(
-                Launch(event.index, event.purpose, middle, len(rest), rest, event.slot, at, doubt=error)
-            )
-    return tuple(out)
+    indices = [event.index for event in seen]
+    offset, offset_se = slot_offsets([event.slot for event in seen], indices, middles)
+    return tuple(
+        LaunchEstimate(
+            index=event.index,
+            purpose=event.purpose,
+            center=float(middles[k] - offset[k]),
+            runs=len(runs[k]),
+            residuals=tuple(sorted(float(v) for v in runs[k] - middles[k])),
+            slot=event.slot,
+            at=at,
+            offset_se=float(offset_se[k]),
+        )
+        for k, (event, at) in enumerate(zip(seen, minutes(events), strict=True))
+    )
 
 
 def minutes(events: tuple[Event, ...]) -> tuple[float, ...]:
@@ -188,12 +183,12 @@ def minutes(events: tuple[Event, ...]) -> tuple[float, ...]:
             began = clock + event.build + event.launch if event.at is None else event.at
             out.append(began)
             clock = began + event.run
-        elif isinstance(event, Skipped | Lost):
+        else:
             clock += event.minutes
     return tuple(out)
 
 
-def _logs(event: Measured | Imported, sign: int) -> Array:
+def _logs(event: Measured, sign: int) -> Array:
     values = np.array(event.values, float)
     if not len(values) or not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise ValueError(f"position {event.index}: values must be positive and finite: {event.values}")
@@ -220,9 +215,9 @@ def launch_variance(sigma: float, tau: float, runs: float) -> float:
     return tau**2 + sigma**2 / runs
 
 
-def launch_scale(sigma: Array, tau: Array, runs: Array | float, doubt: Array | float = 0.0) -> Array:
-    """Scale of a launch's centre: sqrt(tau^2 + sigma^2 / r), wider by the doubt of its slot's shift."""
-    return np.sqrt(tau * tau + sigma * sigma / runs + doubt * doubt)
+def launch_scale(sigma: Array, tau: Array, runs: Array | float, offset_se: Array | float = 0.0) -> Array:
+    """Scale of a launch's centre: sqrt(tau^2 + sigma^2 / r), wider by the error of its slot's offset."""
+    return np.sqrt(tau * tau + sigma * sigma / runs + offset_se * offset_se)
 
 
 def _spread(residuals: Array, scale: Array) -> Array:
@@ -239,7 +234,7 @@ def _spread(residuals: Array, scale: Array) -> Array:
     return np.asarray(share * (log_tail(z) - np.log(scale)[:, None]).sum(1))
 
 
-def scales(data: tuple[Launch, ...], keep: float = 1e-3) -> Scales:
+def scales(data: tuple[LaunchEstimate, ...], keep: float = 1e-3) -> Scales:
     """The grid of noise, less what the spread within launches and between launches of one position rules out.
 
     Only pairs below ``keep`` of the best are dropped; the repeats of a position are used for that alone,
@@ -256,8 +251,8 @@ def scales(data: tuple[Launch, ...], keep: float = 1e-3) -> Scales:
         here = [launch for launch in data if launch.index == index]
         centers = np.array([launch.center for launch in here])
         runs = float(np.mean([launch.runs for launch in here]))
-        doubt = math.sqrt(float(np.mean([launch.doubt**2 for launch in here])))
-        repeats += _spread(centers - center(centers), launch_scale(s, t, runs, doubt))
+        offset_se = math.sqrt(float(np.mean([launch.offset_se**2 for launch in here])))
+        repeats += _spread(centers - center(centers), launch_scale(s, t, runs, offset_se))
     weight = prior + within + repeats
     kept = weight > weight.max() + math.log(keep)
     s, t, weight = s[kept], t[kept], weight[kept]

@@ -26,10 +26,18 @@ from perfbisect.bisect.decision.beliefs import (
     step_prior,
 )
 from perfbisect.bisect.decision.drift import drifting
-from perfbisect.bisect.decision.noise import Launch, Scales, launch_scale, scales
+from perfbisect.bisect.decision.noise import LaunchEstimate, Scales, launch_scale, scales
 from perfbisect.stats.robust import Array, cells, log_sum, log_tail, march
 
-__all__ = ["NO_CHANGE", "STEPS", "Posterior", "odds_of_sizes", "posterior", "prior_weights", "step_prior"]
+__all__ = [
+    "NO_CHANGE",
+    "STEPS",
+    "Posterior",
+    "compute_posterior",
+    "odds_of_sizes",
+    "prior_weights",
+    "step_prior",
+]
 
 
 def _step_mass(nodes: Array, min_effect: float) -> Array:
@@ -39,15 +47,17 @@ def _step_mass(nodes: Array, min_effect: float) -> Array:
     return np.asarray(above - step_prior(low[None, :] - nodes[:, None], min_effect))
 
 
-def _likelihood(data: tuple[Launch, ...], noise: Scales, nodes: Array) -> tuple[tuple[int, ...], Array]:
+def _likelihood(
+    data: tuple[LaunchEstimate, ...], noise: Scales, nodes: Array
+) -> tuple[tuple[int, ...], Array]:
     """The measured positions, ascending, and their log likelihood [position, noise, node]."""
     ordered = sorted(data, key=lambda launch: launch.index)
     index = np.array([launch.index for launch in ordered])
     at, first = np.unique(index, return_index=True)
     y = np.array([launch.center for launch in ordered])
     runs = np.array([launch.runs for launch in ordered], float)
-    doubt = np.array([launch.doubt for launch in ordered])
-    scale = launch_scale(noise.sigma[None], noise.tau[None], runs[:, None], doubt[:, None])
+    offset_se = np.array([launch.offset_se for launch in ordered])
+    scale = launch_scale(noise.sigma[None], noise.tau[None], runs[:, None], offset_se[:, None])
     z = (y[:, None] - nodes[None])[:, None, :] / scale[:, :, None]
     each = log_tail(z) - np.log(scale)[:, :, None]
     return tuple(int(i) for i in at), np.add.reduceat(each, first, axis=0)
@@ -58,8 +68,8 @@ def _moments(weight: Array, nodes: Array) -> tuple[Array, Array]:
     return mean, np.maximum(weight @ nodes**2 - mean**2, 0.0)
 
 
-def posterior(
-    data: tuple[Launch, ...], weights: Array, min_effect: float, span: tuple[int, int] | None = None
+def compute_posterior(
+    data: tuple[LaunchEstimate, ...], weights: Array, min_effect: float, span: tuple[int, int] | None = None
 ) -> Posterior:
     """The posterior over culprit positions.
 

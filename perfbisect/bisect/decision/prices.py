@@ -1,4 +1,4 @@
-"""What the next minute buys: prices as observed, and what has been spent."""
+"""Minutes of builds, launches and runs as observed, and what has been spent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-from perfbisect.bisect.decision.model import Event, Imported, Lost, Plan, Skipped
+from perfbisect.bisect.decision.model import Event, Lost, Plan, Skipped
 from perfbisect.model.attempt import Costs
 
 _LEAST = 1e-3
@@ -29,7 +29,7 @@ class Prices:
         return (0.0 if index in self.built else self.build) + self.launch + runs * self.run
 
     def under_way(self, launches: tuple[tuple[int, int], ...]) -> float:
-        """Expected minutes of launches (position and runs) that were begun; each position is built once."""
+        """Expected minutes of the launches (position and runs) under way."""
         built, minutes = self, 0.0
         for index, runs in launches:
             minutes += built.visit(index, runs)
@@ -54,8 +54,6 @@ def observed(plan: Plan, events: tuple[Event, ...]) -> Prices:
     builds, starts, runs = [], [], []
     built, spent = set(plan.cached), 0.0
     for event in events:
-        if isinstance(event, Imported):
-            continue
         if isinstance(event, Lost):
             spent += event.minutes
             continue

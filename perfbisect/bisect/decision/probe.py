@@ -24,10 +24,12 @@ _LEAST = 1e-9
 """Information (nats) below which there is nothing to take a share of."""
 
 
-def between(state: Posterior, pending: tuple[tuple[int, int], ...], skips: frozenset[int]) -> tuple[int, ...]:
+def between(
+    posterior: Posterior, pending: tuple[tuple[int, int], ...], skips: frozenset[int]
+) -> tuple[int, ...]:
     """The testable positions at the medians of what measured positions and launches under way divide."""
-    cuts = sorted({*state.at, *(index for index, _ in pending)})
-    ahead = np.cumsum(state.p)
+    cuts = sorted({*posterior.at, *(index for index, _ in pending)})
+    ahead = np.cumsum(posterior.p)
     out = []
     for low, high in pairwise(cuts):
         if high - low < 2 or ahead[high] - ahead[low] < 2e-3:
@@ -41,7 +43,7 @@ def between(state: Posterior, pending: tuple[tuple[int, int], ...], skips: froze
 
 
 def left_over(
-    state: Posterior, pending: tuple[tuple[int, int], ...], where: tuple[int, ...], runs: int
+    posterior: Posterior, pending: tuple[tuple[int, int], ...], where: tuple[int, ...], runs: int
 ) -> Array:
     """Share of its information that a launch of so many runs keeps at each position of ``where``.
 
@@ -49,22 +51,22 @@ def left_over(
     """
     if not pending:
         return np.ones(len(where))
-    weight = np.concatenate([[state.none], state.p[1:]])
-    alone = _information(weight[None], where, _error(state, runs))
+    weight = np.concatenate([[posterior.none], posterior.p[1:]])
+    alone = _information(weight[None], where, _error(posterior, runs))
     worlds = weight[None]
     for index, made in pending:
-        wrong = _error(state, made)
+        wrong = _error(posterior, made)
         yes = np.where(np.arange(len(weight)) <= index, 1 - wrong, wrong)
         yes[0] = 0.5
         worlds = np.concatenate([worlds * yes, worlds * (1 - yes)])
-    after = _information(worlds, where, _error(state, runs))
+    after = _information(worlds, where, _error(posterior, runs))
     return np.clip(after / np.maximum(alone, _LEAST), 0.0, 1.0)
 
 
-def _error(state: Posterior, runs: int) -> float:
+def _error(posterior: Posterior, runs: int) -> float:
     """Chance that a launch lies on the wrong side of the midpoint between the levels."""
-    size = quantiles(state.step, state.step_weight, (0.5,))[0]
-    scale = math.sqrt(launch_variance(state.sigma, state.tau, runs))
+    size = quantiles(posterior.step, posterior.step_weight, (0.5,))[0]
+    scale = math.sqrt(launch_variance(posterior.sigma, posterior.tau, runs))
     return max(1e-6, 0.5 * math.erfc(size / (2 * math.sqrt(2) * scale)))
 
 
@@ -96,7 +98,7 @@ _RUNS = (1, 2, 3, 4, 6, 8, 12)
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeChoice:
     index: int
     runs: int
     bits: float
@@ -105,15 +107,15 @@ class Probe:
     """Bits, as a share of what the best launch would tell if nothing were under way."""
 
 
-def candidates(state: Posterior, skips: frozenset[int]) -> tuple[int, ...]:
+def candidates(posterior: Posterior, skips: frozenset[int]) -> tuple[int, ...]:
     """The measured positions, and in each gap with some probability the testable ones near its quantiles."""
-    ahead = np.cumsum(state.p)
-    out = {i for i in state.at if i not in skips}
-    first, last, _ = leading(state.p, skips)
+    ahead = np.cumsum(posterior.p)
+    out = {i for i in posterior.at if i not in skips}
+    first, last, _ = leading(posterior.p, skips)
     out.update(i for i in (first - 1, last) if i not in skips)
-    for k in range(len(state.at) - 1):
-        low, high = state.at[k], state.at[k + 1]
-        if high - low < 2 or state.gaps[k] < 2e-3:
+    for k in range(len(posterior.at) - 1):
+        low, high = posterior.at[k], posterior.at[k + 1]
+        if high - low < 2 or posterior.gaps[k] < 2e-3:
             continue
         inside = ahead[low + 1 : high + 1] - ahead[low]
         for fraction in _FRACTIONS:
@@ -135,19 +137,19 @@ def testable(index: int, built: frozenset[int], skips: frozenset[int], tried: in
     return 1.0 - max(share, math.pow(0.65, distance + 0.5))
 
 
-def information(state: Posterior, where: tuple[int, ...], variance: float) -> Array:
+def information(posterior: Posterior, where: tuple[int, ...], variance: float) -> Array:
     """Bits that one launch at each position tells about where the step is; ``variance`` is that of its
     centre."""
-    at = np.array(state.at)
+    at = np.array(posterior.at)
     place = np.array(where)
-    ahead = np.cumsum(state.p)
+    ahead = np.cumsum(posterior.p)
     # Share of each gap's probability for which the position lies at or after the culprit.
     beyond = np.clip(place[:, None], at[None, :-1], at[None, 1:])
     right = ahead[beyond] - ahead[at[:-1]][None]
-    left = np.maximum(state.gaps[None] - right, 0.0)
-    weight = np.concatenate([left, right, np.full((len(place), 1), state.none)], axis=1)
-    mean = np.concatenate([state.low[0], state.high[0], [state.flat[0]]])
-    spread = np.concatenate([state.low[1], state.high[1], [state.flat[1]]]) + variance
+    left = np.maximum(posterior.gaps[None] - right, 0.0)
+    weight = np.concatenate([left, right, np.full((len(place), 1), posterior.none)], axis=1)
+    mean = np.concatenate([posterior.low[0], posterior.high[0], [posterior.flat[0]]])
+    spread = np.concatenate([posterior.low[1], posterior.high[1], [posterior.flat[1]]]) + variance
     used = weight.max(0) > 1e-5
     weight, mean, sd = weight[:, used], mean[used], np.sqrt(spread[used])
     weight = weight / weight.sum(1, keepdims=True)
@@ -171,32 +173,32 @@ def _values(mean: Array, sd: Array) -> tuple[Array, Array]:
 
 
 def probe(
-    state: Posterior,
+    posterior: Posterior,
     prices: Prices,
     skips: frozenset[int],
     max_runs: int,
     pending: tuple[tuple[int, int], ...] = (),
-) -> Probe:
+) -> ProbeChoice:
     """The launch that tells most a minute; ties go to the earlier position and the fewer runs.
 
     ``pending``: position and runs of launches under way, whose answers will take some of it
     (:mod:`perfbisect.bisect.decision.probe`).
     """
-    where = candidates(state, skips)
+    where = candidates(posterior, skips)
     if pending:
-        where = tuple(sorted({*where, *between(state, pending, skips)}))
-    chance = np.array([testable(i, prices.built, skips, len(state.at)) for i in where])
-    best: Probe | None = None
+        where = tuple(sorted({*where, *between(posterior, pending, skips)}))
+    chance = np.array([testable(i, prices.built, skips, len(posterior.at)) for i in where])
+    best: ProbeChoice | None = None
     best_rate = alone = -1.0
     counts = sorted({r for r in _RUNS if r < max_runs} | {max_runs})
     for runs in counts:
-        bits = information(state, where, launch_variance(state.sigma, state.tau, runs))
+        bits = information(posterior, where, launch_variance(posterior.sigma, posterior.tau, runs))
         minutes = np.array([prices.visit(i, runs) for i in where])
         alone = max(alone, float(bits.max()))
-        bits = bits * left_over(state, pending, where, runs)
+        bits = bits * left_over(posterior, pending, where, runs)
         rate = bits * chance / minutes
         j = int(np.argmax(rate > rate.max() * (1 - _TIE)))
         if rate[j] > best_rate * (1 + _TIE):
-            best_rate, best = float(rate[j]), Probe(where[j], runs, float(bits[j]), float(minutes[j]))
+            best_rate, best = float(rate[j]), ProbeChoice(where[j], runs, float(bits[j]), float(minutes[j]))
     assert best is not None
     return replace(best, share=best.bits / alone) if pending and alone > 0 else best

@@ -1,4 +1,4 @@
-"""The search for one step within a range whose ends differ, and its A/B: what a free slot does next."""
+"""Search for one step within a range whose ends differ, and its confirming A/B."""
 
 from __future__ import annotations
 
@@ -8,102 +8,105 @@ from dataclasses import dataclass
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
 from perfbisect.bisect.decision.candidates import leading, parent_of
-from perfbisect.bisect.decision.endpoints import excludes
-from perfbisect.bisect.decision.model import Measure, Plan, Reason, Wait, Word
-from perfbisect.bisect.decision.noise import Launch
-from perfbisect.bisect.decision.posterior import posterior
+from perfbisect.bisect.decision.endpoints import rules_out_relevant_step
+from perfbisect.bisect.decision.model import NextLaunch, Plan, Reason, Wait, Word
+from perfbisect.bisect.decision.noise import LaunchEstimate
+from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.probe import probe
-from perfbisect.bisect.decision.state import WORKERS, Crew, Pairs, Story
+from perfbisect.bisect.decision.state import WORKERS, Pairs, SearchState, SlotContext
 
-TRIAL_AT = 0.93
+CONFIRM_ABOVE = 0.93
 """Probability of one distinguishable set at which it is put to the A/B. Not much earlier: the A/B errs once
 in twenty, so the share of wrong candidates that reach it is what is left of its guarantee."""
 
-NAME_AT = 0.995
+NAME_ABOVE = 0.995
 """Probability, the A/B's launches counted, without which nothing is named whatever the A/B says."""
 
-NOTHING = 0.90
-"""Probability of no change above which a search finds nothing, where :func:`ends.excludes` agrees. The rest
-is steps too small to matter: no number of launches rules them out."""
+NOTHING_ABOVE = 0.90
+"""Probability of no change above which a search finds nothing, where
+:func:`rules_out_relevant_step` agrees. What is left is steps too small to matter, which no number of
+launches rules out."""
 
-ATTEMPTS = 3
+MAX_FAILED_TRIALS = 3
 """A/B comparisons that may fail before the bisection gives up."""
 
-WORTH = 0.2
+MIN_SHARE = 0.2
 """Share of the best launch's information that another one must still bring beside those under way."""
 
 
 @dataclass(frozen=True)
-class Ended:
+class RangeResult:
     """How the search of a range ended; ``trial``: the launches of the A/B that a name rests on."""
 
     word: Word
-    state: Posterior
-    trial: tuple[Launch, ...] = ()
+    posterior: Posterior
+    trial: tuple[LaunchEstimate, ...] = ()
 
 
-def state_of(plan: Plan, data: tuple[Launch, ...], span: tuple[int, int] | None = None) -> Posterior | None:
-    """The posterior of a range (all of it, if no span is given); None before both its ends were measured by
-    this bisection and can be compared."""
+def range_posterior(
+    plan: Plan, data: tuple[LaunchEstimate, ...], span: tuple[int, int] | None = None
+) -> Posterior | None:
+    """The posterior of a range (all of it, if no span is given); None before both its ends were measured on
+    slots that can be compared."""
     low, high = span or (0, plan.n)
-    usable = tuple(launch for launch in data if math.isfinite(launch.doubt))
-    if not {low, high} <= {launch.index for launch in usable if not launch.imported}:
+    usable = tuple(launch for launch in data if math.isfinite(launch.offset_se))
+    if not {low, high} <= {launch.index for launch in usable}:
         return None
-    return posterior(usable, prior_weights(plan.n, plan.prior), plan.min_effect, (low, high))
+    return compute_posterior(usable, prior_weights(plan.n, plan.prior), plan.min_effect, (low, high))
 
 
-def judged(plan: Plan, story: Story, pairs: Pairs, span: tuple[int, int]) -> confirm.Trial:
-    """One A/B, judged on its own launches with the eyes of the search before it."""
+def judge_pairs(plan: Plan, state: SearchState, pairs: Pairs, span: tuple[int, int]) -> confirm.Trial:
+    """Judge an A/B on its own launches, with the effect prior of the search before it."""
     made = pairs.launches
-    before = state_of(plan, story.data[: pairs.before], span) if len(made) > 1 else None
+    before = range_posterior(plan, state.data[: pairs.before], span) if len(made) > 1 else None
     if before is None:
         return confirm.Trial(made, 0.0)
     return confirm.Trial(made, confirm.log_ratio(*confirm.split(made), confirm.expected(before)))
 
 
-def inside(pairs: Pairs, span: tuple[int, int]) -> bool:
+def is_inside(pairs: Pairs, span: tuple[int, int]) -> bool:
     """Whether an A/B was made within a range."""
     return all(span[0] <= launch.index <= span[1] for launch in pairs.launches)
 
 
 def search(
     plan: Plan,
-    story: Story,
-    state: Posterior,
+    state: SearchState,
+    posterior: Posterior,
     span: tuple[int, int],
-    crew: Crew,
-    attempts: int = ATTEMPTS,
-) -> Measure | Wait | Ended:
-    """What the free slot launches next in a range of which ``state`` is the posterior; ``attempts``: A/B
+    context: SlotContext,
+    attempts: int = MAX_FAILED_TRIALS,
+) -> NextLaunch | Wait | RangeResult:
+    """What the free slot launches next in a range of which ``posterior`` is the posterior; ``attempts``: A/B
     comparisons that may fail before it is given up."""
-    first, last, mass = leading(state.p, story.skips)
-    made = [pairs for pairs in story.trials if inside(pairs, span)]
-    trials = [judged(plan, story, pairs, span) for pairs in made]
+    first, last, mass = leading(posterior.p, state.skips)
+    made = [pairs for pairs in state.trials if is_inside(pairs, span)]
+    trials = [judge_pairs(plan, state, pairs, span) for pairs in made]
     for pairs, trial in zip(made, trials, strict=True):
-        if trial.passed is None and _goes_on(pairs, story.skips) and crew.lives(pairs.slot):
-            if pairs.slot != crew.slot:
+        if trial.passed is None and _goes_on(pairs, state.skips) and context.will_ask_again(pairs.slot):
+            if pairs.slot != context.slot:
                 return Wait(f"the A/B on slot {pairs.slot} is under way")
-            return _turn(pairs, story.skips)
-    if any(launch.purpose == "confirm" for launch in crew.within(*span)):
+            return _turn(pairs, state.skips)
+    if any(launch.purpose == "confirm" for launch in context.within(*span)):
         return Wait("an A/B is under way")
     held = [trial for trial in trials if trial.passed and confirm.sides(trial.launches) == (first - 1, last)]
-    if held and mass >= NAME_AT:
-        return Ended("found", state, held[-1].launches)
-    if state.none > NOTHING and excludes(state, plan.min_effect):
-        return _nothing(plan, story, state, span)
+    if held and mass >= NAME_ABOVE:
+        return RangeResult("found", posterior, held[-1].launches)
+    if posterior.none > NOTHING_ABOVE and rules_out_relevant_step(posterior, plan.min_effect):
+        return RangeResult("not reproduced", posterior)
     if sum(trial.passed is False for trial in trials) >= attempts:
-        return Ended("too small", state)
+        return RangeResult("too small", posterior)
     just_judged = bool(made) and not any(span[0] <= i <= span[1] for i in made[-1].since)
-    if mass >= TRIAL_AT and not just_judged and not held:
-        return _begin(plan, story, state, last, crew)
-    if len(crew.pending) >= WORKERS:
-        return Wait(f"{len(crew.pending)} launches under way are as many as a search can use")
-    prices = story.prices.with_builds(tuple(launch.index for launch in crew.pending))
-    found = probe(state, prices, story.skips, plan.max_runs, crew.under_way)
-    if found.share < WORTH:
+    if mass >= CONFIRM_ABOVE and not just_judged and not held:
+        return _begin(plan, state, posterior, last, context)
+    if len(context.pending) >= WORKERS:
+        return Wait(f"{len(context.pending)} launches under way are as many as a search can use")
+    prices = state.prices.with_builds(tuple(launch.index for launch in context.pending))
+    found = probe(posterior, prices, state.skips, plan.max_runs, context.under_way)
+    if found.share < MIN_SHARE:
         return Wait("the launches under way will tell nearly all that another could")
     why = Reason("most informative", bits=found.bits, minutes=found.minutes)
-    return Measure(found.index, found.runs, "search", why)
+    return NextLaunch(found.index, found.runs, "search", why)
 
 
 def _goes_on(pairs: Pairs, skips: frozenset[int]) -> bool:
@@ -111,29 +114,21 @@ def _goes_on(pairs: Pairs, skips: frozenset[int]) -> bool:
     return pairs.alone and not {launch.index for launch in pairs.launches} & skips
 
 
-def _turn(pairs: Pairs, skips: frozenset[int]) -> Measure:
+def _turn(pairs: Pairs, skips: frozenset[int]) -> NextLaunch:
     made = pairs.launches
     index = confirm.turn(parent_of(pairs.culprit, skips), pairs.culprit, len(made))
     why = Reason("pair", round=len(made) // 2 + 1)
-    return Measure(index, made[0].runs, "confirm", why)
+    return NextLaunch(index, made[0].runs, "confirm", why)
 
 
-def _begin(plan: Plan, story: Story, state: Posterior, culprit: int, crew: Crew) -> Measure:
+def _begin(
+    plan: Plan, state: SearchState, posterior: Posterior, culprit: int, context: SlotContext
+) -> NextLaunch:
     """The first launch of an A/B. Where the last thing on this slot was an A/B with the same position in it,
     the parent is measured once before, so that the two can be told apart."""
-    runs = confirm.runs_for(state, story.prices, plan.max_runs)
+    runs = confirm.runs_for(posterior, state.prices, plan.max_runs)
     if any(
-        x.alone and x.slot == crew.slot and culprit in {y.index for y in x.launches} for x in story.trials
+        x.alone and x.slot == context.slot and culprit in {y.index for y in x.launches} for x in state.trials
     ):
-        return Measure(parent_of(culprit, story.skips), runs, "search", Reason("parent before pair"))
-    return Measure(culprit, runs, "confirm", Reason("pair", round=1))
-
-
-def _nothing(plan: Plan, story: Story, state: Posterior, span: tuple[int, int]) -> Measure | Ended:
-    """No step after all; where launches of earlier jobs say so, this one's own must as well."""
-    own = state_of(plan, story.own, span)
-    if own is None or own.none > NOTHING or not any(launch.imported for launch in story.usable):
-        return Ended("not reproduced", state if own is None else own)
-    count = [sum(launch.index == end for launch in story.own) for end in span]
-    runs = story.prices.best_runs(own.sigma, own.tau, plan.max_runs)
-    return Measure(span[count[1] < count[0]], runs, "search", Reason("ends again"))
+        return NextLaunch(parent_of(culprit, state.skips), runs, "search", Reason("parent before pair"))
+    return NextLaunch(culprit, runs, "confirm", Reason("pair", round=1))

@@ -1,5 +1,4 @@
-"""The events, folded as far as no model is needed: what was measured, what cannot be, where the bisection
-stands."""
+"""The state of a search, folded from its events: launches, skips, prices and A/Bs."""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from perfbisect.bisect.decision.model import Event, Imported, Lost, Measured, Pending, Plan, Skipped
-from perfbisect.bisect.decision.noise import Launch, launches
+from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped
+from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.prices import Prices, observed
 
 _END_SKIPS = 3
@@ -19,7 +18,7 @@ class Pairs:
     """An A/B as it was launched: on one slot, one after the other; other slots may have done other things."""
 
     slot: str
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchEstimate, ...]
     before: int
     """How many launches the bisection had when it began ..."""
     after: int
@@ -36,8 +35,8 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Story:
-    data: tuple[Launch, ...]
+class SearchState:
+    data: tuple[LaunchEstimate, ...]
     """Every launch, in the order of the events."""
     skips: frozenset[int]
     prices: Prices
@@ -48,15 +47,50 @@ class Story:
     """Ends that could not be served at times, and could at others."""
 
     @property
-    def usable(self) -> tuple[Launch, ...]:
+    def usable(self) -> tuple[LaunchEstimate, ...]:
         """The launches that can be compared with each other: without those of a slot whose speed is
         unknown."""
-        return tuple(launch for launch in self.data if math.isfinite(launch.doubt))
+        return tuple(launch for launch in self.data if math.isfinite(launch.offset_se))
 
-    @property
-    def own(self) -> tuple[Launch, ...]:
-        """The usable launches of this bisection: what a verdict on the ends rests on."""
-        return tuple(launch for launch in self.usable if not launch.imported)
+    @classmethod
+    def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:
+        """Fold the events.
+
+        :raises ValueError: the plan or an event is invalid, or an end of the range cannot be measured.
+        """
+        _check(plan, events)
+        trials: list[_Open] = []
+        searching, count = False, -1
+        end_skips: dict[int, int] = {}
+        skips = set(plan.skips)
+        seen: set[int] = set()
+        for event in events:
+            count += isinstance(event, Measured)
+            if isinstance(event, Lost):
+                continue
+            searching = searching or event.purpose != "end"
+            if isinstance(event, Measured):
+                seen.add(event.index)
+                if event.purpose == "confirm":
+                    _confirm(trials, event, count)
+                    continue
+            elif event.index in (0, plan.n):
+                end_skips[event.index] = end_skips.get(event.index, 0) + 1
+            else:
+                skips.add(event.index)
+            _other(trials, event)
+        for index, times in end_skips.items():
+            if index not in seen or times >= _END_SKIPS:
+                raise ValueError(f"the end at position {index} cannot be measured: choose another range")
+        data = launches(events, plan.sign)
+        return cls(
+            data=data,
+            skips=frozenset(skips),
+            prices=observed(plan, events),
+            searching=searching,
+            trials=tuple(x.close(data) for x in trials),
+            flapping=tuple(sorted(end_skips)),
+        )
 
 
 @dataclass
@@ -70,7 +104,7 @@ class _Open:
     alone: bool = True
     since: set[int] = field(default_factory=set)
 
-    def takes(self, event: Measured) -> bool:
+    def continues_with(self, event: Measured) -> bool:
         """Whether a launch of an A/B goes on with this one: the same slot, nothing between, its two
         positions."""
         if not self.alone or event.slot != self.slot:
@@ -78,53 +112,16 @@ class _Open:
         first = self.positions[0]
         return event.index in self.positions if len(self.positions) > 1 else event.index < first
 
-    def told(self, data: tuple[Launch, ...]) -> Pairs:
+    def close(self, data: tuple[LaunchEstimate, ...]) -> Pairs:
         # Pairs are of one slot: what is not known of its speed is the same on both sides.
-        made = tuple(replace(data[k], doubt=0.0) for k in self.members)
+        made = tuple(replace(data[k], offset_se=0.0) for k in self.members)
         return Pairs(self.slot, made, self.before, self.members[-1] + 1, self.alone, frozenset(self.since))
-
-
-def fold(plan: Plan, events: tuple[Event, ...]) -> Story:
-    """:raises ValueError: the plan or an event makes no sense, or an end of the range cannot be measured."""
-    _check(plan, events)
-    trials: list[_Open] = []
-    searching, count = False, -1
-    end_skips: dict[int, int] = {}
-    skips = set(plan.skips)
-    seen: set[int] = set()
-    for event in events:
-        count += isinstance(event, Measured | Imported)
-        if isinstance(event, Lost | Imported):
-            continue
-        searching = searching or event.purpose != "end"
-        if isinstance(event, Measured):
-            seen.add(event.index)
-            if event.purpose == "confirm":
-                _confirm(trials, event, count)
-                continue
-        elif event.index in (0, plan.n):
-            end_skips[event.index] = end_skips.get(event.index, 0) + 1
-        else:
-            skips.add(event.index)
-        _other(trials, event)
-    for index, times in end_skips.items():
-        if index not in seen or times >= _END_SKIPS:
-            raise ValueError(f"the end at position {index} cannot be measured: choose another range")
-    data = launches(events, plan.sign)
-    return Story(
-        data=data,
-        skips=frozenset(skips),
-        prices=observed(plan, events),
-        searching=searching,
-        trials=tuple(x.told(data) for x in trials),
-        flapping=tuple(sorted(end_skips)),
-    )
 
 
 def _confirm(trials: list[_Open], event: Measured, at: int) -> None:
     """Adds a launch to the A/B of its slot, or begins another one there."""
     for trial in trials:
-        if trial.takes(event):
+        if trial.continues_with(event):
             trial.members.append(at)
             trial.positions.append(event.index)
             trial.since.clear()
@@ -166,14 +163,14 @@ WORKERS = 4
 
 
 @dataclass(frozen=True)
-class Crew:
+class SlotContext:
     """The free slot that asks; the launches under way; all slots, where they are known."""
 
     slot: str = ""
     pending: tuple[Pending, ...] = ()
     slots: tuple[str, ...] = ()
 
-    def rank(self, data: tuple[Launch, ...]) -> int:
+    def rank(self, data: tuple[LaunchEstimate, ...]) -> int:
         """How many other slots have launched something."""
         seen = {launch.slot for launch in data} | {launch.slot for launch in self.pending}
         return len(seen - {self.slot})
@@ -187,20 +184,20 @@ class Crew:
         """The launches under way from ``low`` to ``high``."""
         return tuple(launch for launch in self.pending if low <= launch.index <= high)
 
-    def lives(self, slot: str) -> bool:
+    def will_ask_again(self, slot: str) -> bool:
         """Whether a slot will ask again: it is named among the slots, or, where these are not known,
         something is under way."""
         return slot == self.slot or (slot in self.slots if self.slots else bool(self.pending))
 
 
-ALONE = Crew()
+SINGLE_SLOT = SlotContext()
 """One slot, nothing under way."""
 
 
-def crew(slot: str, pending: Sequence[Pending], slots: Sequence[str]) -> Crew:
+def slot_context(slot: str, pending: Sequence[Pending], slots: Sequence[str]) -> SlotContext:
     """:raises ValueError: the slot that asks has a launch under way, or is not among the slots."""
     if any(launch.slot == slot for launch in pending):
         raise ValueError(f"slot {slot!r} asks for a launch while one of its own is under way")
     if slots and slot not in slots:
         raise ValueError(f"slot {slot!r} is not among the slots {', '.join(slots)}")
-    return Crew(slot, tuple(pending), tuple(slots))
+    return SlotContext(slot, tuple(pending), tuple(slots))

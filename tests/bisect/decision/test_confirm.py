@@ -12,7 +12,7 @@ from perfbisect.bisect.decision.beliefs import prior_weights
 from perfbisect.bisect.decision.confirm import (
     DECIDED,
     PAIRS,
-    Expected,
+    EffectPrior,
     Trial,
     compare,
     log_ratio,
@@ -21,12 +21,12 @@ from perfbisect.bisect.decision.confirm import (
     turn,
 )
 from perfbisect.bisect.decision.model import Plan
-from perfbisect.bisect.decision.noise import Launch
-from perfbisect.bisect.decision.posterior import posterior
+from perfbisect.bisect.decision.noise import LaunchEstimate
+from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.prices import observed
 from perfbisect.model.attempt import Costs
 
-LOOK = Expected(
+LOOK = EffectPrior(
     steps=np.array([0.08, 0.10]),
     step_weight=np.array([0.5, 0.5]),
     sigma=np.array([0.02, 0.04]),
@@ -36,7 +36,7 @@ LOOK = Expected(
 
 
 def side(index, *centers, runs=2):
-    return [Launch(index, "confirm", c, runs, (0.0,) * runs) for c in centers]
+    return [LaunchEstimate(index, "confirm", c, runs, (0.0,) * runs) for c in centers]
 
 
 def density(z):
@@ -112,7 +112,7 @@ def test_the_effect_is_told_in_the_metric_s_own_direction(sign):
 def test_the_interval_covers(launches):
     rng = np.random.default_rng(launches)
     sigma, tau, runs, step = 0.02, 0.01, 2, 0.06
-    look = Expected(np.array([step]), np.ones(1), np.array([sigma]), np.array([tau]), np.ones(1))
+    look = EffectPrior(np.array([step]), np.ones(1), np.array([sigma]), np.array([tau]), np.ones(1))
     hits, rounds = 0, 150
     for _ in range(rounds):
         noise = rng.normal(0, math.sqrt(tau**2 + sigma**2 / runs), 2 * launches)
@@ -123,13 +123,13 @@ def test_the_interval_covers(launches):
 
 
 def test_large_steps_need_few_runs_and_dear_launches_many():
-    def state(step, sigma):
+    def posterior(step, sigma):
         shape = (-1.5 * sigma, -0.3 * sigma, 0.5 * sigma, 1.3 * sigma)
-        data = tuple(Launch(i, "end", step * (i > 0), 4, shape) for i in (0, 9, 9, 0, 0, 9))
-        return posterior(data, prior_weights(9, None), 0.02)
+        data = tuple(LaunchEstimate(i, "end", step * (i > 0), 4, shape) for i in (0, 9, 9, 0, 0, 9))
+        return compute_posterior(data, prior_weights(9, None), 0.02)
 
     prices = observed(Plan(n=9, costs=Costs(4, 3, 1.5)), ())
-    assert runs_for(state(1.0, 0.03), prices, 6) == 1
+    assert runs_for(posterior(1.0, 0.03), prices, 6) == 1
     dear = observed(Plan(n=9, costs=Costs(4, 60, 0.1)), ())
-    assert runs_for(state(0.06, 0.08), dear, 6) == 6
-    assert runs_for(state(0.06, 0.08), dear, 3) == 3
+    assert runs_for(posterior(0.06, 0.08), dear, 6) == 6
+    assert runs_for(posterior(0.06, 0.08), dear, 3) == 3

@@ -10,8 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.bisect.decision.decide import beliefs, next_action
-from perfbisect.bisect.decision.endpoints import WORTHWHILE
-from perfbisect.bisect.decision.model import Done, Lost, Measure, Measured, Note, Plan, Reason, Skipped
+from perfbisect.bisect.decision.endpoints import MAX_LAUNCHES_NEEDED
+from perfbisect.bisect.decision.model import (
+    Lost,
+    Measured,
+    NextLaunch,
+    Note,
+    Plan,
+    Reason,
+    SearchEnd,
+    Skipped,
+)
 from perfbisect.model.attempt import Costs
 from tests.bisect.worlds import Bench
 
@@ -64,7 +73,7 @@ def test_a_step_within_the_noise_is_too_small_and_says_what_it_takes():
     world = bench(step=0.06, sigma=0.05, tau=0.12, seed=4)
     end = world.play()
     assert (end.word, end.culprits) == ("too small", ())
-    assert end.launches_needed > WORTHWHILE
+    assert end.launches_needed > MAX_LAUNCHES_NEEDED
     assert [a.purpose for a in world.actions] == ["end"] * 20
     assert beliefs(world.plan, world.events).none > 0.15
 
@@ -76,8 +85,8 @@ def test_a_search_that_began_by_luck_is_given_up_where_the_rest_is_not_worth_it(
     assert next_action(world.plan, lucky).purpose == "search"
     end = world.play()
     assert (end.word, end.culprits) == ("too small", ())
-    assert len(world.events) >= WORTHWHILE
-    assert end.launches_needed > WORTHWHILE
+    assert len(world.events) >= MAX_LAUNCHES_NEEDED
+    assert end.launches_needed > MAX_LAUNCHES_NEEDED
 
 
 def test_ends_that_nearly_differ_are_left_to_the_search():
@@ -202,7 +211,7 @@ def test_an_end_that_flaps_is_told():
 )
 def test_a_plan_that_makes_no_sense(change, what):
     world = bench()
-    events = [world.answer(Measure(i, 2, "end", Reason("end round"))) for i in (0, 16)]
+    events = [world.answer(NextLaunch(i, 2, "end", Reason("end round"))) for i in (0, 16)]
     with pytest.raises(ValueError, match=what):
         next_action(replace(world.plan, **change), events if "prior" in change else [])
 
@@ -265,7 +274,7 @@ def test_an_a_b_that_fails_is_no_verdict():
     failures = 0
     for _ in range(200):
         action = next_action(world.plan, events)
-        if isinstance(action, Done):
+        if isinstance(action, SearchEnd):
             break
         if action.purpose == "confirm":
             events.append(Measured(action.index, "confirm", (100.0,) * action.runs, 0, 3, 1.5))
@@ -322,7 +331,7 @@ def test_the_same_events_give_the_same_answer(seed, step, n, cut, factor):
     mirrored = next_action(replace(world.plan, sign=-1), [changed(e, lambda v: 1 / v) for e in events])
     for other in (units, mirrored):
         assert isinstance(other, type(action))
-        if isinstance(action, Measure):
+        if isinstance(action, NextLaunch):
             assert (other.index, other.runs, other.purpose) == (action.index, action.runs, action.purpose)
         else:
             assert (other.outcome.word, other.outcome.culprits) == (

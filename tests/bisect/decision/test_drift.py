@@ -10,18 +10,18 @@ import pytest
 from scipy import stats as scipy_stats
 
 from perfbisect.bisect.decision.beliefs import prior_weights
-from perfbisect.bisect.decision.confirm import Expected, log_ratio
-from perfbisect.bisect.decision.drift import Kinds, ahead, fit, fitted, kernel
-from perfbisect.bisect.decision.noise import Launch
-from perfbisect.bisect.decision.posterior import posterior
+from perfbisect.bisect.decision.confirm import EffectPrior, log_ratio
+from perfbisect.bisect.decision.drift import DriftModels, fit, fitted, kernel, next_level
+from perfbisect.bisect.decision.noise import LaunchEstimate
+from perfbisect.bisect.decision.posterior import compute_posterior
 
-ONE = Kinds(np.array([0.01]), np.array([0.02]), np.array([100.0]), np.zeros(1))
+ONE = DriftModels(np.array([0.01]), np.array([0.02]), np.array([100.0]), np.zeros(1))
 MINUTES = np.array([0.0, 6.0, 14.0, 30.0, 80.0])
 AFTER = np.array([[0, 0], [1, 1], [0, 1], [1, 1], [0, 0]], float)
 VALUES = np.array([0.01, 0.12, 0.03, 0.09, -0.02])
 
 
-def parts():
+def open_ranges():
     shared = kernel(ONE, MINUTES, MINUTES)
     return shared, shared[0] + 1e-4 * np.eye(5), fit(VALUES, np.full((1, 5), 1e-4), AFTER, shared)
 
@@ -35,7 +35,7 @@ def integrated(delta, gap, cov):
 
 
 def test_the_likelihood_of_a_step_is_that_of_a_gaussian():
-    _, cov, got = parts()
+    _, cov, got = open_ranges()
     flat = integrated(0.0, 0, cov)
     for gap in (0, 1):
         for delta in (0.03, 0.1):
@@ -45,13 +45,13 @@ def test_the_likelihood_of_a_step_is_that_of_a_gaussian():
 
 
 def test_what_is_fitted_is_the_conditional_mean():
-    shared, cov, got = parts()
+    shared, cov, got = open_ranges()
     ones = np.ones(5)
     inverse = np.linalg.inv(cov)
     soon = np.array([90.0])
     between = kernel(ONE, soon, MINUTES)[:, 0]
     flat, slope, spread = fitted(got, VALUES, AFTER, np.full((1, 5), 1e-4))
-    now, now_slope, now_var = ahead(got, ONE, VALUES, AFTER, between)
+    now, now_slope, now_var = next_level(got, ONE, VALUES, AFTER, between)
     for delta in (0.0, 0.07):
         rest = VALUES - delta * AFTER[:, 1]
         level = ones @ inverse @ rest / (ones @ inverse @ ones)
@@ -70,7 +70,9 @@ def history(drift, seed=0, step=0.03, count=60, n=16):
     where = [(0, n, n, 0, 5, 8, 7, 10)[k % 8] for k in range(count)]
     path = drift * np.sin(np.arange(count) / 12.0 + seed)
     return tuple(
-        Launch(i, "search", step * (i >= 8) + path[k] + float(rng.normal(0, 0.008)), 1, (0.0,), at=6.0 * k)
+        LaunchEstimate(
+            i, "search", step * (i >= 8) + path[k] + float(rng.normal(0, 0.008)), 1, (0.0,), at=6.0 * k
+        )
         for k, i in enumerate(where)
     )
 
@@ -78,45 +80,46 @@ def history(drift, seed=0, step=0.03, count=60, n=16):
 def test_a_drift_is_seen_and_the_step_found_through_it():
     sure = 0
     for seed in range(8):
-        state = posterior(history(0.05, seed), prior_weights(16, None), 0.02)
-        assert state.drift > 0.01
-        assert np.argmax(state.p) == 8
-        assert state.p.sum() + state.none == pytest.approx(1)
-        steps = float(state.step @ state.step_weight / state.step_weight.sum())
+        posterior = compute_posterior(history(0.05, seed), prior_weights(16, None), 0.02)
+        assert posterior.drift > 0.01
+        assert np.argmax(posterior.p) == 8
+        assert posterior.p.sum() + posterior.none == pytest.approx(1)
+        steps = float(posterior.step @ posterior.step_weight / posterior.step_weight.sum())
         assert steps == pytest.approx(0.03, abs=0.01)
-        sure += state.p[8] > 0.95
+        sure += posterior.p[8] > 0.95
     assert sure >= 4
 
 
 def test_where_no_drift_is_shown_time_does_not_matter():
-    unseen = 0
+    unseen, rng = 0, np.random.default_rng(0)
     for seed in range(8):
         data = history(0.0, seed)
-        state = posterior(data, prior_weights(16, None), 0.02)
-        assert state.p[8] > 0.99
-        if not state.drift:
-            untimed = tuple(replace(x, imported=True) for x in data)
-            still = posterior(untimed, prior_weights(16, None), 0.02)
-            assert state.p == pytest.approx(still.p)
-            assert state.tau == still.tau
+        posterior = compute_posterior(data, prior_weights(16, None), 0.02)
+        assert posterior.p[8] > 0.99
+        if not posterior.drift:
+            hours = rng.permutation([x.at for x in data])
+            reordered = tuple(replace(x, at=float(at)) for x, at in zip(data, hours, strict=True))
+            still = compute_posterior(reordered, prior_weights(16, None), 0.02)
+            assert posterior.p == pytest.approx(still.p)
+            assert posterior.tau == still.tau
             unseen += 1
     assert unseen >= 6
 
 
 def test_units_and_the_hour_do_not_matter_under_drift():
     data = history(0.05, 1)
-    state = posterior(data, prior_weights(16, None), 0.02)
+    posterior = compute_posterior(data, prior_weights(16, None), 0.02)
     moved = tuple(replace(x, center=x.center + 7.5, at=x.at + 1000.0) for x in data)
-    other = posterior(moved, prior_weights(16, None), 0.02)
-    assert other.p == pytest.approx(state.p, abs=1e-6)
-    assert other.low[0] - 7.5 == pytest.approx(state.low[0], abs=1e-6)
+    other = compute_posterior(moved, prior_weights(16, None), 0.02)
+    assert other.p == pytest.approx(posterior.p, abs=1e-6)
+    assert other.low[0] - 7.5 == pytest.approx(posterior.low[0], abs=1e-6)
 
 
 def test_an_a_b_under_drift_compares_within_pairs():
-    look = Expected(np.array([0.05]), np.ones(1), np.array([0.01]), np.array([0.01]), np.ones(1), 0.03)
+    look = EffectPrior(np.array([0.05]), np.ones(1), np.array([0.01]), np.array([0.01]), np.ones(1), 0.03)
     away = (0.0, 0.3, -0.2)
-    parent = [Launch(3, "confirm", x, 1, (0.0,), at=12.0 * k) for k, x in enumerate(away)]
-    culprit = [Launch(4, "confirm", x + 0.05, 1, (0.0,), at=12.0 * k + 6) for k, x in enumerate(away)]
+    parent = [LaunchEstimate(3, "confirm", x, 1, (0.0,), at=12.0 * k) for k, x in enumerate(away)]
+    culprit = [LaunchEstimate(4, "confirm", x + 0.05, 1, (0.0,), at=12.0 * k + 6) for k, x in enumerate(away)]
     once = log_ratio(parent[:1], culprit[:1], look)
     assert log_ratio(parent, culprit, look) == pytest.approx(3 * once, rel=1e-3)
     assert log_ratio(parent, culprit, replace(look, drift=0.0)) < 2 * once

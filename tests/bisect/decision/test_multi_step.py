@@ -8,15 +8,24 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.bisect.decision.decide import next_action
-from perfbisect.bisect.decision.model import Done, Measure, Measured, Note, Pending, Plan, Skipped, Wait
-from tests.bisect.crews import Crew
+from perfbisect.bisect.decision.model import (
+    Measured,
+    NextLaunch,
+    Note,
+    Pending,
+    Plan,
+    SearchEnd,
+    Skipped,
+    Wait,
+)
+from tests.bisect.slot_simulation import SlotSimulation
 from tests.bisect.worlds import Bench
 
 STEP = math.log1p(0.15)
 
 
 def bench(steps, n=48, sigma=0.01, tau=0.008, seed=1, skip=frozenset(), **plan):
-    return Bench(Plan(n=n, every=True, **plan), steps, sigma, tau, seed, skip)
+    return Bench(Plan(n=n, all_steps=True, **plan), steps, sigma, tau, seed, skip)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +61,7 @@ def test_one_step_is_told_as_one_and_costs_little_more():
     end = world.play()
     assert [step.culprits for step in end.steps] == [(20,)]
     assert end.culprits == (20,)
-    alone = Bench(replace(world.plan, every=False), world.steps, world.sigma, world.tau, 1)
+    alone = Bench(replace(world.plan, all_steps=False), world.steps, world.sigma, world.tau, 1)
     alone.play()
     assert [a.index for a in world.actions[: len(alone.actions)]] == [a.index for a in alone.actions]
     assert len(world.actions) - len(alone.actions) <= 20
@@ -105,7 +114,7 @@ def test_the_same_events_give_the_same_answer():
 
 @pytest.mark.parametrize("speed", [0.0, 0.5])
 def test_several_slots_work_on_several_parts(speed):
-    world = Crew(bench({11: STEP, 30: STEP}), {"a": 0.0, "b": speed})
+    world = SlotSimulation(bench({11: STEP, 30: STEP}), {"a": 0.0, "b": speed})
     end = world.play()
     assert [step.culprits for step in end.steps] == [(11,), (30,)]
     for step in end.steps:
@@ -129,7 +138,7 @@ def test_launches_under_way_count_for_the_rounds_of_a_part():
     first = next_action(world.plan, slots, (), "a")
     assert first.why.kind == "another step"
     other = next_action(world.plan, slots, [Pending(first.index, 2, "search", "a")], "b")
-    assert isinstance(other, Measure)
+    assert isinstance(other, NextLaunch)
 
 
 def test_an_end_of_a_part_that_can_no_longer_be_served_closes_it():
@@ -150,7 +159,7 @@ def test_a_part_whose_noise_hides_everything_is_given_up():
     world = bench({6: 1.0}, n=6)
     wild = {0: (0.92, 1.04, 0.97), 5: (1.09, 0.95, 1.02)}
     events, count = world.events, {0: 0, 5: 0}
-    while not isinstance(action := next_action(world.plan, events), Done):
+    while not isinstance(action := next_action(world.plan, events), SearchEnd):
         event = world.answer(action)
         if action.index in wild:
             factor = wild[action.index][count[action.index] % 3]
@@ -181,7 +190,7 @@ def test_a_part_whose_a_b_fails_twice_is_given_up():
     """The search sees a step at 3; the launches of its A/B see none."""
     world = bench({6: 1.0, 3: 0.3}, n=6)
     events = []
-    while not isinstance(action := next_action(world.plan, events), Done):
+    while not isinstance(action := next_action(world.plan, events), SearchEnd):
         event = world.answer(action)
         if action.purpose == "confirm" and action.index <= 5:
             event = replace(event, values=(100.0,) * action.runs)

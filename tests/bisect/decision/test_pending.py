@@ -11,16 +11,16 @@ import pytest
 from perfbisect.bisect.decision.beliefs import prior_weights
 from perfbisect.bisect.decision.model import Measured
 from perfbisect.bisect.decision.noise import launches
-from perfbisect.bisect.decision.posterior import posterior
+from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.prices import observed
 from perfbisect.bisect.decision.probe import between, left_over, probe
 from tests.bisect.decision.test_prices import PLAN
 
 
-def state_of(n=12, step=0.2, noise=0.02):
+def range_posterior(n=12, step=0.2, noise=0.02):
     values = {0: (100.0, 100 * (1 + noise)), n: (100 * (1 + step), 100 * (1 + step + noise))}
     events = tuple(Measured(i, "end", values[i]) for i in (0, n, n, 0))
-    return posterior(launches(events, 1), prior_weights(n, None), 0.02)
+    return compute_posterior(launches(events, 1), prior_weights(n, None), 0.02)
 
 
 def bits(p_yes_given_world, worlds):
@@ -38,17 +38,19 @@ def bits(p_yes_given_world, worlds):
 @pytest.mark.parametrize("pending", [((6, 1),), ((6, 1), (3, 2)), ((4, 1), (6, 1), (6, 3))])
 @pytest.mark.parametrize("noise", [0.002, 0.05, 0.12])
 def test_the_share_is_that_of_every_answer_summed(pending, noise):
-    state = state_of(noise=noise)
-    n = len(state.p) - 1
-    worlds = [state.none, *state.p[1:]]
+    posterior = range_posterior(noise=noise)
+    n = len(posterior.p) - 1
+    worlds = [posterior.none, *posterior.p[1:]]
     size = float(
         np.interp(
-            0.5, (np.cumsum(state.step_weight) - state.step_weight / 2) / state.step_weight.sum(), state.step
+            0.5,
+            (np.cumsum(posterior.step_weight) - posterior.step_weight / 2) / posterior.step_weight.sum(),
+            posterior.step,
         )
     )
 
     def wrong(runs):
-        scale = math.sqrt(state.tau**2 + state.sigma**2 / runs)
+        scale = math.sqrt(posterior.tau**2 + posterior.sigma**2 / runs)
         return max(1e-6, 0.5 * math.erfc(size / scale / 2 / math.sqrt(2)))
 
     def says(index, runs):
@@ -56,7 +58,7 @@ def test_the_share_is_that_of_every_answer_summed(pending, noise):
         return [0.5, *(1 - e if culprit <= index else e for culprit in range(1, n + 1))]
 
     where = (1, 3, 5, 6, 9, n)
-    told = left_over(state, pending, where, 1)
+    told = left_over(posterior, pending, where, 1)
     for index, share in zip(where, told, strict=True):
         expected = 0.0
         for answers in itertools.product((True, False), repeat=len(pending)):
@@ -70,17 +72,17 @@ def test_the_share_is_that_of_every_answer_summed(pending, noise):
 
 
 def test_nothing_under_way_takes_nothing():
-    state = state_of()
-    assert left_over(state, (), (1, 2), 1).tolist() == [1.0, 1.0]
+    posterior = range_posterior()
+    assert left_over(posterior, (), (1, 2), 1).tolist() == [1.0, 1.0]
     prices = observed(PLAN, ())
-    assert probe(state, prices, frozenset(), 6) == probe(state, prices, frozenset(), 6, ())
-    assert probe(state, prices, frozenset(), 6).share == 1.0
+    assert probe(posterior, prices, frozenset(), 6) == probe(posterior, prices, frozenset(), 6, ())
+    assert probe(posterior, prices, frozenset(), 6).share == 1.0
 
 
 def test_medians_between_cuts():
-    state = state_of(n=32)
-    assert between(state, (), frozenset()) == (16,)
-    assert between(state, ((16, 1),), frozenset()) == (8, 24)
-    assert between(state, ((16, 1), (8, 1)), frozenset({4, 24})) == (3, 12, 23)
-    assert between(state, ((1, 1), (31, 1)), frozenset(range(2, 31))) == ()
-    assert between(state_of(n=1), (), frozenset()) == ()
+    posterior = range_posterior(n=32)
+    assert between(posterior, (), frozenset()) == (16,)
+    assert between(posterior, ((16, 1),), frozenset()) == (8, 24)
+    assert between(posterior, ((16, 1), (8, 1)), frozenset({4, 24})) == (3, 12, 23)
+    assert between(posterior, ((1, 1), (31, 1)), frozenset(range(2, 31))) == ()
+    assert between(range_posterior(n=1), (), frozenset()) == ()

@@ -1,4 +1,4 @@
-"""The posterior against an integration written from docs/method/bisection.md alone, and what must not change it."""
+"""The posterior against an integration written from docs/method alone, and what must not change it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from perfbisect.bisect.decision.beliefs import prior_weights
 from perfbisect.bisect.decision.model import Measured
-from perfbisect.bisect.decision.noise import Launch, launches
-from perfbisect.bisect.decision.posterior import posterior
+from perfbisect.bisect.decision.noise import LaunchEstimate, launches
+from perfbisect.bisect.decision.posterior import compute_posterior
 
 MIN_EFFECT = 0.02
 
@@ -79,10 +79,10 @@ CASES = {
 def test_agrees_with_brute_force(name):
     events = tuple(Measured(i, "search", tuple(float(v) for v in values)) for i, values in CASES[name])
     weights = prior_weights(3, (0, 1, 2, 1))
-    state = posterior(launches(events, 1), weights, MIN_EFFECT)
+    posterior = compute_posterior(launches(events, 1), weights, MIN_EFFECT)
     expected = brute_force(events, weights)
-    assert state.none == pytest.approx(expected[0], abs=0.01)
-    assert state.p[1:] == pytest.approx(expected[1:], abs=0.01)
+    assert posterior.none == pytest.approx(expected[0], abs=0.01)
+    assert posterior.p[1:] == pytest.approx(expected[1:], abs=0.01)
 
 
 def test_a_step_is_measured_whatever_its_size():
@@ -90,42 +90,42 @@ def test_a_step_is_measured_whatever_its_size():
         rng = np.random.default_rng(7)
         level = (0.0, 0.0, step, step)
         data = tuple(
-            Launch(i, "search", level[i] + float(rng.normal(0, noise)), 1, (0.0,))
+            LaunchEstimate(i, "search", level[i] + float(rng.normal(0, noise)), 1, (0.0,))
             for i in (0, 3, 3, 0, 1, 2, 1, 2)
         )
-        state = posterior(data, prior_weights(3, None), MIN_EFFECT)
-        mean = float(state.step @ state.step_weight / state.step_weight.sum())
+        posterior = compute_posterior(data, prior_weights(3, None), MIN_EFFECT)
+        mean = float(posterior.step @ posterior.step_weight / posterior.step_weight.sum())
         assert mean == pytest.approx(step, abs=3 * noise)
-        assert np.argmax(state.p) == 2
-        assert state.p[2] > 0.9
-        assert float(state.high[0][1] - state.low[0][1]) == pytest.approx(step, abs=3 * noise)
+        assert np.argmax(posterior.p) == 2
+        assert posterior.p[2] > 0.9
+        assert float(posterior.high[0][1] - posterior.low[0][1]) == pytest.approx(step, abs=3 * noise)
 
 
 def test_an_improvement_is_no_regression():
-    data = tuple(Launch(i, "end", -0.1 * (i > 0), 1, (0.0,)) for i in (0, 4, 4, 0, 0, 4, 4, 0))
-    assert posterior(data, prior_weights(4, None), MIN_EFFECT).none > 0.95
+    data = tuple(LaunchEstimate(i, "end", -0.1 * (i > 0), 1, (0.0,)) for i in (0, 4, 4, 0, 0, 4, 4, 0))
+    assert compute_posterior(data, prior_weights(4, None), MIN_EFFECT).none > 0.95
 
 
 def test_unmeasured_neighbours_share_by_prior():
-    data = tuple(Launch(i, "end", 0.2 * (i > 0), 1, (0.0,)) for i in (0, 4, 4, 0, 4, 0))
-    state = posterior(data, prior_weights(4, (0, 1, 2, 3, 4)), MIN_EFFECT)
+    data = tuple(LaunchEstimate(i, "end", 0.2 * (i > 0), 1, (0.0,)) for i in (0, 4, 4, 0, 4, 0))
+    posterior = compute_posterior(data, prior_weights(4, (0, 1, 2, 3, 4)), MIN_EFFECT)
     mixed = 0.9 * np.array([1, 2, 3, 4]) / 10 + 0.1 / 4
-    assert state.p[1:] == pytest.approx((1 - state.none) * mixed)
-    assert state.p[0] == 0
+    assert posterior.p[1:] == pytest.approx((1 - posterior.none) * mixed)
+    assert posterior.p[0] == 0
 
 
 def test_a_span_asks_about_its_own_positions():
     data = tuple(
-        Launch(i, "search", 0.1 * (i >= 2) + 0.3 * (i >= 5), 1, (0.0,)) for i in (0, 6, 3, 3, 0, 1, 2)
+        LaunchEstimate(i, "search", 0.1 * (i >= 2) + 0.3 * (i >= 5), 1, (0.0,)) for i in (0, 6, 3, 3, 0, 1, 2)
     )
-    state = posterior(data, prior_weights(6, None), MIN_EFFECT, span=(0, 3))
-    assert state.p[4:] == pytest.approx(0)
-    assert np.argmax(state.p) == 2
+    posterior = compute_posterior(data, prior_weights(6, None), MIN_EFFECT, span=(0, 3))
+    assert posterior.p[4:] == pytest.approx(0)
+    assert np.argmax(posterior.p) == 2
 
 
 def test_both_ends_are_needed():
     with pytest.raises(ValueError, match="must both have been measured"):
-        posterior((Launch(0, "end", 0.0, 1, (0.0,)),), prior_weights(3, None), MIN_EFFECT)
+        compute_posterior((LaunchEstimate(0, "end", 0.0, 1, (0.0,)),), prior_weights(3, None), MIN_EFFECT)
 
 
 @pytest.mark.parametrize("bad", [(1.0, 1.0), (0, 1, -1, 1), (0, 1, math.nan, 1)])
@@ -161,17 +161,17 @@ def histories(draw):
 def test_order_units_and_direction_do_not_matter(history, random, factor):
     n, events = history
     weights = prior_weights(n, None)
-    state = posterior(launches(tuple(events), 1), weights, MIN_EFFECT)
-    assert state.p.sum() + state.none == pytest.approx(1)
+    posterior = compute_posterior(launches(tuple(events), 1), weights, MIN_EFFECT)
+    assert posterior.p.sum() + posterior.none == pytest.approx(1)
     shuffled = list(events)
     random.shuffle(shuffled)
     flipped = [Measured(e.index, e.purpose, tuple(1 / v for v in e.values)) for e in events]
     scaled = [Measured(e.index, e.purpose, tuple(factor * v for v in e.values)) for e in events]
     for other, sign in ((shuffled, 1), (flipped, -1), (scaled, 1)):
-        same = posterior(launches(tuple(other), sign), weights, MIN_EFFECT)
-        assert same.p == pytest.approx(state.p, abs=1e-6)
-        assert same.none == pytest.approx(state.none, abs=1e-6)
-        assert (same.sigma, same.tau) == pytest.approx((state.sigma, state.tau), rel=1e-5)
+        same = compute_posterior(launches(tuple(other), sign), weights, MIN_EFFECT)
+        assert same.p == pytest.approx(posterior.p, abs=1e-6)
+        assert same.none == pytest.approx(posterior.none, abs=1e-6)
+        assert (same.sigma, same.tau) == pytest.approx((posterior.sigma, posterior.tau), rel=1e-5)
 
 
 @pytest.mark.parametrize("values", [(), (1.0, 0.0), (-1.0,), (math.nan,), (math.inf, 1.0)])

@@ -11,8 +11,8 @@ from scipy import stats as scipy_stats
 
 from perfbisect.bisect.decision.beliefs import prior_weights
 from perfbisect.bisect.decision.model import Plan
-from perfbisect.bisect.decision.noise import Launch
-from perfbisect.bisect.decision.posterior import posterior
+from perfbisect.bisect.decision.noise import LaunchEstimate
+from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.prices import observed
 from perfbisect.bisect.decision.probe import candidates, information, probe, testable
 from perfbisect.model.attempt import Costs
@@ -20,13 +20,14 @@ from perfbisect.model.attempt import Costs
 testable.__test__ = False
 
 
-def state(n=16, step=0.3, noise=0.004, extra=(), prior=None, rounds=4):
+def posterior(n=16, step=0.3, noise=0.004, extra=(), prior=None, rounds=4):
     rng = np.random.default_rng(3)
     where = [0, n, n, 0] * rounds + list(extra)
     data = tuple(
-        Launch(i, "search", step * (i >= n // 2) + float(rng.normal(0, noise)), 1, (0.0,)) for i in where
+        LaunchEstimate(i, "search", step * (i >= n // 2) + float(rng.normal(0, noise)), 1, (0.0,))
+        for i in where
     )
-    return posterior(data, prior_weights(n, prior), 0.02)
+    return compute_posterior(data, prior_weights(n, prior), 0.02)
 
 
 def entropy(q):
@@ -34,13 +35,13 @@ def entropy(q):
 
 
 def test_a_sharp_launch_tells_on_which_side_it_lies():
-    known = state()
+    known = posterior()
     bits = information(known, (4, 8, 12), 1e-6)
     assert bits == pytest.approx([entropy(4 / 16), 1.0, entropy(12 / 16)], abs=0.02)
 
 
 def test_a_blunt_launch_tells_the_mutual_information_of_two_gaussians():
-    known = state(rounds=30)
+    known = posterior(rounds=30)
     low, high = float(known.low[0][0]), float(known.high[0][0])
     variance = 0.2**2
     sd = math.sqrt(variance)
@@ -54,30 +55,30 @@ def test_a_blunt_launch_tells_the_mutual_information_of_two_gaussians():
 
 
 def test_without_noise_it_bisects():
-    known = state()
+    known = posterior()
     plan = Plan(n=16)
     assert probe(known, observed(plan, ()), frozenset(), 6).index == 8
 
 
 def test_a_prior_moves_the_probe_to_its_middle():
     weights = tuple(10.0 if i in (13, 14) else 0.01 for i in range(17))
-    known = state(prior=weights)
+    known = posterior(prior=weights)
     assert probe(known, observed(Plan(n=16), ()), frozenset(), 6).index == 13
 
 
 def test_builds_that_cost_much_are_avoided():
     plan = Plan(n=16, costs=Costs(build=200, launch=1, run=1), cached=frozenset({5}))
-    assert probe(state(), observed(plan, ()), frozenset(), 6).index == 5
+    assert probe(posterior(), observed(plan, ()), frozenset(), 6).index == 5
 
 
 def test_runs_are_added_where_they_are_cheap_and_needed():
     cheap = observed(Plan(n=16, costs=Costs(4, 30, 0.1)), ())
-    noisy = state(step=0.1, noise=0.03, rounds=8)
+    noisy = posterior(step=0.1, noise=0.03, rounds=8)
     spread = tuple(
-        Launch(i, "search", 0.1 * (i > 7), 4, (-0.06, -0.01, 0.02, 0.05))
+        LaunchEstimate(i, "search", 0.1 * (i > 7), 4, (-0.06, -0.01, 0.02, 0.05))
         for i in (0, 16, 16, 0, 0, 16, 16, 0)
     )
-    runs = posterior(spread, prior_weights(16, None), 0.02)
+    runs = compute_posterior(spread, prior_weights(16, None), 0.02)
     assert runs.sigma > 3 * runs.tau
     assert probe(runs, cheap, frozenset(), 6).runs == 6
     dear = observed(Plan(n=16, costs=Costs(0.1, 0.1, 30)), ())
@@ -86,7 +87,7 @@ def test_runs_are_added_where_they_are_cheap_and_needed():
 
 def test_skips_are_no_candidates_and_their_neighbours_doubtful():
     skips = frozenset(range(6, 11))
-    known = state()
+    known = posterior()
     assert not set(candidates(known, skips)) & skips
     assert probe(known, observed(Plan(n=16), ()), skips, 6).index in {4, 5, 11, 12}
     assert testable(5, frozenset(), skips, 2) < testable(2, frozenset(), skips, 2) < 1

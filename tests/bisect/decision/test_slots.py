@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.bisect.decision.model import Imported, Measured
-from perfbisect.bisect.decision.noise import launches, slot_shifts
+from perfbisect.bisect.decision.model import Measured
+from perfbisect.bisect.decision.noise import launches, slot_offsets
 
 
 def test_one_slot_has_no_shift():
-    shift, error = slot_shifts(["a"] * 3, [0, 9, 4], np.array([1.0, 2.0, 3.0]))
+    shift, error = slot_offsets(["a"] * 3, [0, 9, 4], np.array([1.0, 2.0, 3.0]))
     assert not shift.any() and not error.any()
 
 
@@ -30,7 +30,7 @@ def test_without_noise_the_shift_is_exact(slow, level, step, rounds):
     index = [0, 9, 9, 0] * rounds + [0, 4]
     levels = {0: level, 9: level + step, 4: level + 0.2}
     y = np.array([levels[i] + (slow if s == "b" else 0.0) for s, i in zip(slots, index, strict=True)])
-    shift, error = slot_shifts(slots, index, y)
+    shift, error = slot_offsets(slots, index, y)
     here = np.array([s == "b" for s in slots])
     assert not shift[~here].any() and not error[~here].any()
     # A shift is held back by its prior as if another launch or so had shown none.
@@ -45,7 +45,7 @@ def test_the_error_is_that_of_a_difference_of_means():
         slots = ["a", "a", "b", "b"] * 3
         index = [0, 9, 9, 0] * 3
         y = rng.normal(0, 0.02, 12) + np.array([0.7 if s == "b" else 0.0 for s in slots])
-        shift, error = slot_shifts(slots, index, y)
+        shift, error = slot_offsets(slots, index, y)
         off.append(shift[2] - 0.7)
         told.append(error[2])
     assert np.std(off) == pytest.approx(0.02 * math.sqrt(2 / 6), rel=0.2)
@@ -56,7 +56,7 @@ def test_a_slot_that_shares_no_position_cannot_be_compared():
     slots = ["a", "a", "b", "b", "c", "d", "d"]
     index = [0, 9, 9, 5, 5, 7, 8]
     y = np.array([0.0, 0.3, 0.4, 0.2, 0.6, 0.0, 0.0])
-    shift, error = slot_shifts(slots, index, y)
+    shift, error = slot_offsets(slots, index, y)
     assert np.isinf(error).tolist() == [False] * 5 + [True] * 2
     assert shift[4] > shift[3] > shift[0]
     assert shift[0] == pytest.approx(-0.1, abs=0.02)
@@ -67,26 +67,23 @@ def test_one_contaminated_launch_moves_a_shift_little():
     index = [0, 9, 9, 0] * 3
     y = np.random.default_rng(1).normal(0, 0.004, 12)
     y[2] += 0.3
-    shift, _ = slot_shifts(slots, index, y)
+    shift, _ = slot_offsets(slots, index, y)
     assert abs(shift[2]) < 0.01
 
 
-def test_launches_are_freed_of_their_slot_and_imported_ones_are_a_slot_of_their_own():
+def test_launches_are_freed_of_their_slot():
     def measured(index, value, slot):
         return Measured(index, "end", (value, value), slot=slot)
 
     events = (
         *(measured(i, v, "a") for i, v in ((0, 100.0), (9, 120.0), (9, 120.0), (0, 100.0))),
         *(measured(i, 2 * v, "b") for i, v in ((9, 120.0), (0, 100.0))),
-        Imported(0, (300.0, 300.0, 300.0)),
-        Imported(5, (360.0,)),
-        Imported(9, (360.0,)),
+        *(measured(i, 3 * v, "c") for i, v in ((0, 100.0), (5, 120.0), (9, 120.0))),
     )
     made = launches(events, 1)
-    assert [x.imported for x in made] == [False] * 6 + [True] * 3
     levels = {0: math.log(100), 9: math.log(120), 5: math.log(120)}
     for launch in made:
         assert launch.center == pytest.approx(levels[launch.index], abs=0.02)
-        assert (launch.doubt == 0) == (launch.slot == "a")
-    alone = launches((*events[:4], Imported(5, (360.0,))), 1)
-    assert math.isinf(alone[-1].doubt)
+        assert (launch.offset_se == 0) == (launch.slot == "a")
+    alone = launches((*events[:4], measured(5, 360.0, "c")), 1)
+    assert math.isinf(alone[-1].offset_se)

@@ -1,4 +1,4 @@
-"""Several slots on one bisection: who sees the ends, who waits, and what stays on one slot."""
+"""Several slots on one bisection: context sees the ends, context waits, and what stays on one slot."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.bisect.decision.decide import next_action
-from perfbisect.bisect.decision.model import Done, Measure, Measured, Pending, Plan, Reason, Skipped, Wait
-from tests.bisect.crews import Crew, minutes
+from perfbisect.bisect.decision.model import (
+    Measured,
+    NextLaunch,
+    Pending,
+    Plan,
+    Reason,
+    SearchEnd,
+    Skipped,
+    Wait,
+)
+from tests.bisect.slot_simulation import SlotSimulation, minutes
 from tests.bisect.worlds import Bench
 
 
@@ -19,8 +28,8 @@ def bench(step=0.3, at=21, n=40, sigma=0.01, tau=0.01, seed=1, **plan):
     return Bench(Plan(n=n, **plan), {at: step} if step else {}, sigma, tau, seed)
 
 
-def crew(count=2, speed=0.0, **world):
-    return Crew(bench(**world), {f"gpu{k}": k * speed for k in range(count)})
+def context(count=2, speed=0.0, **world):
+    return SlotSimulation(bench(**world), {f"gpu{k}": k * speed for k in range(count)})
 
 
 def searching(**world):
@@ -50,7 +59,7 @@ def test_one_slot_of_any_name_gets_the_answers_of_one_without(seed, step, n, nam
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_each_slot_sees_both_ends_first(count):
-    world = crew(count)
+    world = context(count)
     assert world.play().culprits == (21,)
     for slot in world.speed:
         made = [action for name, action in world.asked if name == slot]
@@ -99,9 +108,9 @@ def test_more_than_four_launches_at_once_wait():
     answers = []
     for slot in slots:
         answers.append(next_action(world.plan, events, pending, slot, slots))
-        if isinstance(answers[-1], Measure):
+        if isinstance(answers[-1], NextLaunch):
             pending.append(Pending(answers[-1].index, answers[-1].runs, "search", slot))
-    assert [type(answer) for answer in answers] == [Measure] * 4 + [Wait] * 2
+    assert [type(answer) for answer in answers] == [NextLaunch] * 4 + [Wait] * 2
     assert len({launch.index for launch in pending}) == 4
 
 
@@ -112,17 +121,17 @@ def test_the_minutes_under_way_count():
     pending = [Pending(100, 1, "search", "b")]
     cost = 4 + 3 + 1.5
     tight = replace(world.plan, budget=spent + 1.5 * cost)
-    assert isinstance(next_action(tight, events, (), "a"), Measure)
+    assert isinstance(next_action(tight, events, (), "a"), NextLaunch)
     assert isinstance(next_action(tight, events, pending, "a"), Wait)
     ample = replace(world.plan, budget=spent + 2.5 * cost + 9)
-    assert isinstance(next_action(ample, events, pending, "a"), Measure)
+    assert isinstance(next_action(ample, events, pending, "a"), NextLaunch)
     spare = replace(world.plan, budget=spent + 0.5)
     assert next_action(spare, events, (), "a").outcome.word == "out of budget"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_an_a_b_stays_on_one_slot(seed):
-    world = crew(3, seed=seed, speed=0.05)
+    world = context(3, seed=seed, speed=0.05)
     end = world.play()
     assert end.culprits == (21,)
     trial = [event for event in world.events if event.purpose == "confirm"]
@@ -138,14 +147,15 @@ def in_the_middle():
     world, events, _ = searching()
     events = both_ends(events, "a", "b")
     probes = [
-        world.answer(Measure(index, 3, "search", Reason("ends again"))) for index in (10, 20, 21, 30, 20, 21)
+        world.answer(NextLaunch(index, 3, "search", Reason("most informative")))
+        for index in (10, 20, 21, 30, 20, 21)
     ]
     probes = [replace(event, slot="b") for event in probes]
-    pair = [world.answer(Measure(index, 1, "confirm", Reason("pair"))) for index in (21, 20, 20)]
+    pair = [world.answer(NextLaunch(index, 1, "confirm", Reason("pair"))) for index in (21, 20, 20)]
     # Between the levels: it speaks for neither side.
     values = {20: (100.0,), 21: (100.0 * math.exp(0.15),)}
     pair = [replace(event, slot="a", values=values[event.index]) for event in pair]
-    late = replace(world.answer(Measure(33, 1, "search", Reason("ends again"))), slot="b")
+    late = replace(world.answer(NextLaunch(33, 1, "search", Reason("most informative"))), slot="b")
     return world.plan, [*events, *probes, pair[0], late, pair[1], pair[2]]
 
 
@@ -170,14 +180,14 @@ def test_a_skip_within_the_a_b_ends_it(slot):
 def test_an_a_b_whose_parent_another_slot_could_not_serve_is_given_up():
     plan, events = in_the_middle()
     events = [*events, Skipped(20, "search", 2.0, "b")]
-    assert isinstance(next_action(plan, events, (), "b", ("a", "b")), Measure)
+    assert isinstance(next_action(plan, events, (), "b", ("a", "b")), NextLaunch)
 
 
 def test_an_a_b_on_a_slot_that_is_no_more_begins_again():
     plan, events = in_the_middle()
     assert isinstance(next_action(plan, events, (), "b", ("a", "b")), Wait)
     for slots in (("b",), ()):
-        assert isinstance(next_action(plan, events, (), "b", slots), Measure)
+        assert isinstance(next_action(plan, events, (), "b", slots), NextLaunch)
     again = [*events, Measured(21, "confirm", (130.0,), 0, 3, 1.5, "b")]
     assert next_action(plan, again, (), "b", ("b",)).index == 20
 
@@ -186,7 +196,7 @@ def test_a_slot_that_joins_late_sees_both_ends():
     world, events, _ = searching()
     events = [
         *both_ends(events, "a"),
-        replace(world.answer(Measure(20, 1, "search", Reason("ends again"))), slot="a"),
+        replace(world.answer(NextLaunch(20, 1, "search", Reason("most informative"))), slot="a"),
     ]
     first = next_action(world.plan, events, (), "b")
     assert (first.index, first.purpose) == (0, "end")
@@ -204,7 +214,7 @@ def test_the_last_rounds_of_the_ends_are_waited_for():
     assert {event.purpose for event in events} == {"end"}
     pending = [Pending(40, 2, "end", "b"), Pending(0, 2, "end", "c")]
     assert isinstance(next_action(world.plan, events[:18], pending, "a"), Wait)
-    assert isinstance(next_action(world.plan, events, (), "a"), Done)
+    assert isinstance(next_action(world.plan, events, (), "a"), SearchEnd)
 
 
 def test_a_slot_that_is_not_free_or_not_there():
@@ -217,14 +227,14 @@ def test_a_slot_that_is_not_free_or_not_there():
 @pytest.mark.parametrize("speed", [0.0, -0.7])
 def test_slots_of_unlike_speed_name_nobody_wrongly(speed):
     for seed in range(5):
-        world = crew(2, speed=speed, step=0.1, sigma=0.02, tau=0.015, seed=seed)
+        world = context(2, speed=speed, step=0.1, sigma=0.02, tau=0.015, seed=seed)
         assert (world.play().word, world.play().culprits) == ("found", (21,))
-        none = crew(2, speed=speed, step=0.0, sigma=0.02, tau=0.015, seed=seed)
+        none = context(2, speed=speed, step=0.0, sigma=0.02, tau=0.015, seed=seed)
         assert none.play().word in ("not reproduced", "too small")
 
 
 def test_four_slots_are_sooner_and_dearer():
-    one, four = (crew(count, n=200, at=120, step=0.1, sigma=0.02, tau=0.01, seed=5) for count in (1, 4))
+    one, four = (context(count, n=200, at=120, step=0.1, sigma=0.02, tau=0.01, seed=5) for count in (1, 4))
     assert one.play().culprits == four.play().culprits == (120,)
     spent = [sum(minutes(event) for event in world.events) for world in (one, four)]
     assert spent[0] == pytest.approx(one.clock)

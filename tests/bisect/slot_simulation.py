@@ -8,12 +8,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from perfbisect.bisect.decision.decide import next_action
-from perfbisect.bisect.decision.model import Done, Event, Measure, Measured, Outcome, Pending, Skipped, Wait
+from perfbisect.bisect.decision.model import (
+    Event,
+    Measured,
+    NextLaunch,
+    Pending,
+    SearchEnd,
+    SearchOutcome,
+    Skipped,
+    Wait,
+)
 from tests.bisect.worlds import Bench
 
 
 @dataclass
-class Crew:
+class SlotSimulation:
     """``speed``: each slot's log shift. Launches take their minutes; answers come in the order in which they
     end."""
 
@@ -21,16 +30,16 @@ class Crew:
     speed: dict[str, float]
     clock: float = 0.0
     events: list[Event] = field(default_factory=list)
-    asked: list[tuple[str, Measure]] = field(default_factory=list)
+    asked: list[tuple[str, NextLaunch]] = field(default_factory=list)
     waits: int = 0
 
-    def play(self, most: int = 600) -> Outcome:
+    def play(self, most: int = 600) -> SearchOutcome:
         free, running = list(self.speed), []
         for _ in range(most):
             for slot in list(free):
                 pending = [Pending(a.index, a.runs, a.purpose, s) for _, _, s, a, _ in running]
                 action = next_action(self.bench.plan, self.events, pending, slot, tuple(self.speed))
-                if isinstance(action, Done):
+                if isinstance(action, SearchEnd):
                     return action.outcome
                 if isinstance(action, Wait):
                     self.waits += 1
@@ -45,7 +54,7 @@ class Crew:
             free.append(slot)
         raise AssertionError(f"not done after {most} events")
 
-    def answer(self, slot: str, action: Measure) -> Event:
+    def answer(self, slot: str, action: NextLaunch) -> Event:
         self.bench.events = self.events
         event = self.bench.answer(action)
         if isinstance(event, Skipped):

@@ -1,0 +1,413 @@
+"""``perfbisect cells``: list, show, check, compare, match and import cell files."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from perfbisect.cells.importers import read_specification
+from perfbisect.cells.importers.base import Source, Specification, read_file
+from perfbisect.cells.lint import Finding
+from perfbisect.cells.lint import lint as find_problems
+from perfbisect.cells.loading import CellFile, known_cells, list_cells, load_cell, load_cells, write_cell
+from perfbisect.cells.match import apart, nearest, sighting
+from perfbisect.changes.git import Repository
+from perfbisect.common.digests import canonical_json
+from perfbisect.common.text import line
+from perfbisect.environments.spec import pinned_client
+from perfbisect.errors import RevisionError, UsageError
+from perfbisect.jobs.documents import CellDocument, Document, cell_document
+from perfbisect.model.cell import Cell, apply_variant, difference
+from perfbisect.report.console import cell_lines, error_lines
+from perfbisect.setup.checkout import Checkout, facts_of
+
+_NEAREST_SHOWN = 3
+_LONGEST_MESSAGE = 400
+
+
+class CellFileDocument(Document):
+    """A cell file that can be named; ``shipped`` with perfbisect or the user's own."""
+
+    name: str
+    path: str
+    shipped: bool
+    cells: tuple[str, ...]
+    description: str
+    error: str
+
+
+class CellsDocument(Document):
+    """``perfbisect cells list``."""
+
+    schema_: Literal["perfbisect.cells/1"] = Field(default="perfbisect.cells/1", alias="schema")
+    cells: tuple[CellFileDocument, ...]
+
+
+def list_known() -> tuple[CellsDocument, list[str]]:
+    """List every cell file in ./cells and among the shipped ones."""
+    document = CellsDocument(cells=tuple(map(_describe, list_cells())))
+    rows = [(name, file.error or file.description) for file in document.cells for name in _names(file)]
+    width = max((len(name) for name, _ in rows), default=0)
+    return document, [f"{name:<{width}}  {line(text)}" for name, text in rows]
+
+
+def _describe(file: CellFile) -> CellFileDocument:
+    names: tuple[str, ...] = ()
+    description = message = ""
+    try:
+        cells = load_cells(file.path)
+        names, description = tuple(cell.name for cell in cells), cells[0].description
+    except UsageError as error:
+        message = f"{error.where or file.path}: {error.message}"
+    return CellFileDocument(
+        name=file.name,
+        path=str(file.path),
+        shipped=file.shipped,
+        cells=names,
+        description=description,
+        error=message,
+    )
+
+
+def _names(file: CellFileDocument) -> tuple[str, ...]:
+    return file.cells or (file.name,)
+
+
+class CellShowDocument(Document):
+    """``perfbisect cells show``."""
+
+    schema_: Literal["perfbisect.cell/1"] = Field(default="perfbisect.cell/1", alias="schema")
+    cells: tuple[CellDocument, ...]
+    workloads: tuple[dict[str, Any], ...]
+
+
+def show_cell(
+    name: str, variant: str | None, repository: Repository | None
+) -> tuple[CellShowDocument, list[str]]:
+    """Describe the cells of a file as they are shown before a measurement."""
+
+    def read_at(sha: str, path: str) -> str:
+        assert repository is not None
+        return repository.read(sha, path).decode("utf-8")
+
+    cells = load_cells(name, read_at=read_at if repository else None)
+    if variant:
+        cells = tuple(apply_variant(cell, variant) for cell in cells)
+    document = CellShowDocument(
+        cells=tuple(cell_document(cell, cell.metric) for cell in cells),
+        workloads=tuple(cell.workload() for cell in cells),
+    )
+    lines = [text for cell in document.cells for text in (*cell_lines(cell), "")]
+    return document, lines[:-1]
+
+
+class FileCheckDocument(Document):
+    """A cell file and its error, if it has one."""
+
+    file: str
+    cells: tuple[str, ...]
+    error: str | None
+    where: str | None
+
+
+class CellsValidateDocument(Document):
+    """``perfbisect cells validate``."""
+
+    schema_: Literal["perfbisect.cells-validate/1"] = Field(
+        default="perfbisect.cells-validate/1", alias="schema"
+    )
+    valid: bool
+    files: tuple[FileCheckDocument, ...]
+
+
+def validate_files(files: Sequence[str]) -> tuple[CellsValidateDocument, list[str]]:
+    """Load cell files and report the first error of each."""
+    checks: list[FileCheckDocument] = []
+    lines: list[str] = []
+    for file in files:
+        try:
+            names = tuple(cell.name for cell in load_cells(file))
+        except UsageError as error:
+            checks.append(FileCheckDocument(file=file, cells=(), error=error.message, where=error.where))
+            lines += error_lines(error.message, error.where or file, None)
+        else:
+            checks.append(FileCheckDocument(file=file, cells=names, error=None, where=None))
+            lines.append(f"{file}: {', '.join(names)}")
+    valid = all(check.error is None for check in checks)
+    return CellsValidateDocument(valid=valid, files=tuple(checks)), lines
+
+
+class DifferenceDocument(Document):
+    """A field in which two workloads differ."""
+
+    field: str
+    left: str
+    right: str
+
+
+class CellsDiffDocument(Document):
+    """``perfbisect cells diff``: comparable exactly where the digests are equal."""
+
+    schema_: Literal["perfbisect.cells-diff/1"] = Field(default="perfbisect.cells-diff/1", alias="schema")
+    left: str
+    right: str
+    comparable: bool
+    differences: tuple[DifferenceDocument, ...]
+
+
+def diff_cells(left_name: str, right_name: str) -> tuple[CellsDiffDocument, list[str]]:
+    """Compare the workloads of two cells field by field."""
+    left, right = load_cell(left_name), load_cell(right_name)
+    rows = tuple(DifferenceDocument(field=f, left=x, right=y) for f, x, y in difference(left, right))
+    document = CellsDiffDocument(left=left.name, right=right.name, comparable=not rows, differences=rows)
+    lines = [f"{row.field}: {line(row.left)} -> {line(row.right)}" for row in rows]
+    return document, lines or [f"the same workload: {left.digest}"]
+
+
+class CellMatchDocument(Document):
+    """A cell beside the reported workload: left is the report, right the cell."""
+
+    cell: str
+    digest: str
+    differences: tuple[DifferenceDocument, ...]
+
+
+class CellsMatchDocument(Document):
+    """``perfbisect cells match``: the nearest cells.
+
+    ``missing``: properties of a cell that the text does not state. ``apart``: fields that would distinguish
+    the cells that agree. ``warnings``: unreadable cell files, which are left out.
+    """
+
+    schema_: Literal["perfbisect.cells-match/1"] = Field(default="perfbisect.cells-match/1", alias="schema")
+    exact: bool
+    missing: tuple[str, ...]
+    apart: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    cells: tuple[CellMatchDocument, ...]
+
+
+def match_cells(text: str, among: Sequence[Path]) -> tuple[CellsMatchDocument, list[str]]:
+    """Find the known cells that agree with a reported command or result file name, or the nearest ones.
+
+    ``among``: cell files or folders to search besides the known ones.
+    """
+    reported = sighting(text)
+    files: list[Path] = []
+    for path in among:
+        files += sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+    known, warnings = known_cells(files)
+    others = [cell for path in dict.fromkeys(files) for cell in load_cells(path)]
+    matches = nearest(reported, [*known, *others])
+    exact = [match for match in matches if match.exact]
+    document = CellsMatchDocument(
+        exact=bool(exact),
+        missing=reported.missing,
+        apart=apart([match.cell for match in exact]),
+        warnings=warnings,
+        cells=tuple(
+            CellMatchDocument(
+                cell=match.cell.name,
+                digest=match.cell.digest,
+                differences=tuple(
+                    DifferenceDocument(field=field, left=_shown(left), right=_shown(right))
+                    for field, left, right in match.differing
+                ),
+            )
+            for match in exact or matches[:_NEAREST_SHOWN]
+        ),
+    )
+    return document, _match_lines(document)
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else canonical_json(value)
+
+
+def _match_lines(document: CellsMatchDocument) -> list[str]:
+    lines = []
+    for cell in document.cells:
+        count = len(cell.differences)
+        lines.append(f"{cell.cell}: {f'differs in {count}' if count else 'agrees with all that is said'}")
+        lines += [
+            f"  {row.field}: {line(row.left)} there, {line(row.right)} here" for row in cell.differences
+        ]
+    if document.exact and len(document.cells) > 1:
+        lines.append(f"{len(document.cells)} cells agree: what is said does not tell them apart")
+        lines.append(f"these would: {', '.join(document.apart)}")
+    if document.missing:
+        unique = "; no other known cell agrees" if document.exact and len(document.cells) == 1 else ""
+        lines.append(f"not said: {', '.join(document.missing)}{unique}")
+    return lines + _warning_lines(document.warnings)
+
+
+class CellLintDocument(Document):
+    """A cell and its problems."""
+
+    cell: str
+    findings: tuple[Finding, ...]
+
+
+class CellsLintDocument(Document):
+    """``perfbisect cells lint``.
+
+    ``client``: the pinned client, whose data sets and backends are not checked; empty where the commit's own
+    client loads the server. ``warnings``: unreadable cell files that were not named.
+    """
+
+    schema_: Literal["perfbisect.cells-lint/1"] = Field(default="perfbisect.cells-lint/1", alias="schema")
+    engine: str
+    at: str
+    client: str = ""
+    warnings: tuple[str, ...] = ()
+    cells: tuple[CellLintDocument, ...]
+
+    @property
+    def has_errors(self) -> bool:
+        return any(finding.level == "error" for cell in self.cells for finding in cell.findings)
+
+
+def lint_cells(
+    names: Sequence[str], repository: Repository, revision: str, *, env: str, client: str
+) -> tuple[CellsLintDocument, list[str]]:
+    """Check cells, by default all known ones, against an engine's sources at a commit."""
+    commit = repository.resolve(revision)
+    checkout = Checkout(repository, commit.id)
+    pinned = pinned_client(env, client)
+    named: Sequence[Cell] = [cell for name in names for cell in load_cells(name)]
+    cells, warnings = (named, ()) if names else known_cells()
+    document = CellsLintDocument(
+        engine=checkout.engine,
+        at=commit.id,
+        client=pinned,
+        warnings=warnings,
+        cells=tuple(_lint(cell, checkout, own_client=not pinned) for cell in cells),
+    )
+    lines = [
+        f"{cell.cell}: {finding.level}: {finding.field}: {line(finding.message, _LONGEST_MESSAGE)}"
+        for cell in document.cells
+        for finding in cell.findings
+    ]
+    lines += _warning_lines(warnings)
+    if pinned:
+        lines.append(f"data set and backend are not checked: {line(pinned)} is the client")
+    lines.append(f"{len(document.cells)} cells checked against {checkout.engine} at {commit.short}")
+    return document, lines
+
+
+def _lint(cell: Cell, checkout: Checkout, *, own_client: bool) -> CellLintDocument:
+    deploy = cell.deploy_yaml
+    path = deploy.path if deploy is not None and deploy.origin else None
+    facts = facts_of(checkout, path, cell.serve_args)
+    return CellLintDocument(cell=cell.name, findings=tuple(find_problems(cell, facts, own_client=own_client)))
+
+
+def _warning_lines(warnings: Sequence[str]) -> list[str]:
+    return [f"warning: {line(text, _LONGEST_MESSAGE)}" for text in warnings]
+
+
+class ImportedFileDocument(Document):
+    """A specification and the cell files made of it.
+
+    ``switched_off``: disabled workloads; ``left_out``: unsupported ones with the reason; ``to_bring``: files
+    the cells need.
+    """
+
+    spec: str
+    files: tuple[str, ...]
+    cells: int
+    switched_off: int
+    left_out: tuple[str, ...]
+    to_bring: tuple[str, ...]
+
+
+class CellsImportDocument(Document):
+    """``perfbisect cells import``."""
+
+    schema_: Literal["perfbisect.cells-import/1"] = Field(default="perfbisect.cells-import/1", alias="schema")
+    files: tuple[ImportedFileDocument, ...]
+    cells: int
+
+
+def import_specifications(
+    specs: Sequence[Path], output: Path, repository: Repository | None, revision: str | None
+) -> tuple[CellsImportDocument, list[str]]:
+    """Write a cell file for each workload of the specifications; existing files are replaced.
+
+    Raises:
+        UsageError: a specification cannot be read, or two make a file of one name.
+    """
+    if repository is not None and revision:
+        sources = [_source_at(repository, revision, spec) for spec in specs]
+    else:
+        sources = [read_file(spec) for spec in specs]
+    read = [(spec, read_specification(source)) for spec, source in zip(specs, sources, strict=True)]
+    _require_distinct_names(read)
+    output.mkdir(parents=True, exist_ok=True)
+    rows = tuple(_write_cells(spec, specification, output) for spec, specification in read)
+    document = CellsImportDocument(files=rows, cells=sum(row.cells for row in rows))
+    lines = []
+    for spec, row in zip(specs, rows, strict=True):
+        off = f", {row.switched_off} workloads switched off" if row.switched_off else ""
+        lines.append(f"{spec.name}: {row.cells} cells in {len(row.files)} files{off}")
+        lines += [f"  left out: {line(text)}" for text in row.left_out]
+        lines += [f"  to bring: {line(text)}" for text in row.to_bring]
+    return document, [*lines, f"{document.cells} cells in {output}"]
+
+
+def _write_cells(spec: Path, specification: Specification, output: Path) -> ImportedFileDocument:
+    paths = [write_cell(output, cell) for cell in specification.cells]
+    needs = dict.fromkeys(need for cell in specification.cells for need in cell.needs)
+    return ImportedFileDocument(
+        spec=str(spec),
+        files=tuple(map(str, paths)),
+        cells=sum(len(load_cells(path)) for path in paths),
+        switched_off=len(specification.off),
+        left_out=tuple(f"{workload.place}: {workload.why}" for workload in specification.left_out),
+        to_bring=tuple(
+            f"{output / need.path}: {need.origin}" for need in needs if not (output / need.path).exists()
+        ),
+    )
+
+
+def _source_at(repository: Repository, revision: str, spec: Path) -> Source:
+    """A specification at a commit.
+
+    Raises:
+        RevisionError: the commit or the file does not exist.
+        UsageError: the file is not text.
+    """
+    commit = repository.resolve(revision)
+    full = spec.absolute()
+    path = full.relative_to(repository.path) if full.is_relative_to(repository.path) else spec
+    folder = path.parent.as_posix()
+
+    def read_beside(name: str) -> str | None:
+        try:
+            return read(posixpath.normpath(posixpath.join(folder, name)))
+        except RevisionError:
+            return None
+
+    def read(name: str) -> str:
+        try:
+            return repository.read(commit.id, name).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{name} at {commit.short} cannot be read: {error}") from None
+
+    return Source(path, read(path.as_posix()), read_beside, commit)
+
+
+def _require_distinct_names(read: Sequence[tuple[Path, Specification]]) -> None:
+    first: dict[str, Path] = {}
+    for spec, specification in read:
+        for cell in specification.cells:
+            other = first.setdefault(cell.stem, spec)
+            if other != spec:
+                raise UsageError(
+                    f"{other} and {spec} both make {cell.stem}.yaml",
+                    next_step="import one after the other, each into a folder of its own",
+                )
