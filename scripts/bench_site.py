@@ -21,7 +21,7 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, sync_playwright
 
 from perfbisect.dashboard.build import Site, build
-from perfbisect.series.documents import SiteDocument
+from perfbisect.dashboard.site import SiteDocument
 from tests.dashboard.site_world import large
 
 LIMIT = 1_000_000

@@ -92,7 +92,7 @@ def test_it_is_named_by_its_revert(history: HistoryRepository) -> None:
     assert found.attributed is not None
     assert history.sha(REVERT)[:12] in found.attributed.words
     assert "quotes its title" in found.attributed.words
-    assert "2 servers that were hit run async_chunk, none of the 2 others does" in found.radius
+    assert "2 servers that were hit run async_chunk, none of the 2 others does" in found.blast_radius
 
 
 def test_not_by_its_words(history: HistoryRepository) -> None:

@@ -131,6 +131,7 @@ def test_run_reaches_no_bisection() -> None:
 def test_detection_reaches_no_environment_builder() -> None:
     builders = {name for name in modules() if name.startswith("perfbisect.environments.base")}
     assert reached("perfbisect.cli.run") & builders
+    assert reached("perfbisect.cli.reproduce") & builders
     assert reached("perfbisect.cli.track") & builders == set()
 
 

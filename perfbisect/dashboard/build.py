@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.bisect.html import embedded, html
 from perfbisect.dashboard.data import cell_payload, event_payload, events, overview, page_of, text
+from perfbisect.dashboard.site import SiteDocument
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.resources import dashboards_folder
-from perfbisect.series.documents import SiteDocument
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from perfbisect.common.moments import moment, stamp
-from perfbisect.jobs.documents import metric_document
-from perfbisect.model.metric import parse_metric
-from perfbisect.series.detection.levels import levels
-from perfbisect.series.documents import (
+from perfbisect.dashboard.site import (
     BoundaryDocument,
     LevelDocument,
     PointDocument,
@@ -20,9 +17,12 @@ from perfbisect.series.documents import (
     SiteCellDocument,
     SmallDocument,
 )
+from perfbisect.jobs.documents import metric_document
+from perfbisect.model.metric import parse_metric
+from perfbisect.series.detection.levels import levels
+from perfbisect.series.night_table import HEADLINES
 from perfbisect.series.points import Point, Workload, kind_of
 from perfbisect.series.series import CellSeries
-from perfbisect.series.trend import HEADLINES
 
 Key = tuple[str, str, int]
 
@@ -152,7 +152,7 @@ def _series(series: CellSeries, places: Mapping[Key, int], seen: Seen) -> Series
             for x in levels(series.values, cuts)
         ),
         small=tuple(one.model_copy(update={"at": at[one.at]}) for one in seen.small),
-        boundaries=tuple(BoundaryDocument(at=at[x.index], what=x.what, cut=cut) for x, cut in marks),
+        discontinuities=tuple(BoundaryDocument(at=at[x.index], what=x.what, cut=cut) for x, cut in marks),
         judged=seen.judged,
         note=seen.note,
     )

@@ -14,17 +14,17 @@ from statistics import median
 from typing import Any, Literal
 
 from perfbisect.common.text import line
-from perfbisect.jobs.documents import ReportDocument
-from perfbisect.series.alerts import Alert
-from perfbisect.series.documents import (
+from perfbisect.dashboard.site import (
     BisectionDocument,
     PointDocument,
     SeriesDocument,
     SeriesMetricDocument,
     SiteCellDocument,
     SiteDocument,
-    SuspectsDocument,
 )
+from perfbisect.jobs.documents import ReportDocument
+from perfbisect.series.alerts import Alert
+from perfbisect.series.suspects.report import SuspectsDocument
 
 Kind = Literal["wrong", "better", "other", "over", "acknowledged", "closed"]
 """Where an alert is listed.
@@ -149,7 +149,7 @@ def overview(
             "commits": address(document.commit_url),
             "span": span,
             "census": document.census,
-            "told": document.told,
+            "notes": document.notes,
             "measures": [measure.model_dump() for measure in measures],
             "cells": [_cell_in_short(cell, numbers, span, cell_files[cell.name]) for cell in document.cells],
             "events": [
@@ -193,7 +193,7 @@ def cell_payload(cell: SiteCellDocument) -> Payload:
                 "values": one.values,
                 "levels": [level.model_dump() for level in one.levels],
                 "small": [small.model_dump() for small in one.small],
-                "boundaries": [boundary.model_dump() for boundary in one.boundaries],
+                "discontinuities": [mark.model_dump() for mark in one.discontinuities],
                 "judged": one.judged,
                 "note": one.note,
             }

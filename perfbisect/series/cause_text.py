@@ -170,7 +170,7 @@ def rejection_sentence(rejection: Rejection) -> str:
         "starts the series": "the series begins with it: what was before is not known",
         "too small": f"below the {rejection.least * 100:g} % that are worth telling",
         "too doubtful": "too doubtful among so many series",
-        "told by the median": f"told by {rejection.metric} of that night",
+        "reported by the median": f"reported by {rejection.metric} of that night",
     }
     return sentences[rejection.kind]
 

@@ -79,7 +79,7 @@ class Finding:
         return float(self.series.sign * np.log1p(max(self.found.effect, -0.999999)))
 
 
-RejectionKind = Literal["starts the series", "too small", "too doubtful", "told by the median"]
+RejectionKind = Literal["starts the series", "too small", "too doubtful", "reported by the median"]
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def without_told(tails: Family, medians: Family) -> Family:
         if same is None:
             told.append(one)
         else:
-            listed.append((one, Rejection("told by the median", metric=same.series.metric)))
+            listed.append((one, Rejection("reported by the median", metric=same.series.metric)))
     return replace(tails, alerts=tuple(told), listed=tuple(sorted(listed, key=lambda x: _order(x[0]))))
 
 

@@ -62,7 +62,7 @@ def known_cells(store: SeriesStore, cells: Sequence[str]) -> tuple[str, ...]:
         if not exact:
             raise UsageError(
                 f"no cell {cell!r} among the {len(have)} in the store{hint(cell, have, 0.3)}",
-                next_step="perfbisect track trend, without a cell, lists them",
+                next_step="perfbisect track show, without a cell, lists them",
             )
         found += exact
     return tuple(dict.fromkeys(found))

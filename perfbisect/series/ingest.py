@@ -10,15 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import Any
+from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field
 
 from perfbisect.cells.importers.vllm_omni import WARMUPS
 from perfbisect.cells.match import SEVEN, Sighting, of_command, of_result_name
 from perfbisect.clients.eras import NIGHTLY
 from perfbisect.common.moments import moment, stamp
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.series.documents import FateDocument, TrackIngestDocument
+from perfbisect.jobs.documents import Document
+from perfbisect.report.document import Command, Items, Paragraph, Report, Verdict, code
 from perfbisect.series.points import Build, Place, Point, Rejection, Workload, admit, first_place, known
 from perfbisect.series.sources import Asked, Batch, Listed, Source, journals, kanban, published, source_of
 from perfbisect.series.sources.files import LARGEST
@@ -411,8 +414,34 @@ def _twin(file: int, places: dict[Place, tuple[int, str]] | None) -> str:
     return "" if number == file else path
 
 
+class FateDocument(Document):
+    """Rejected results of one kind, with an example."""
+
+    fate: str
+    count: int
+    reason: str
+    file: str
+
+
+class TrackIngestDocument(Document):
+    """JSON of ``track ingest``; ``points`` and ``rejected`` cover the builds with new files."""
+
+    schema_: Literal["perfbisect.track-ingest/2"] = Field(default="perfbisect.track-ingest/2", alias="schema")
+    store: str
+    builds: int
+    new: int
+    changed: int
+    unchanged: int
+    duplicates: int
+    points: int
+    rejected: tuple[FateDocument, ...]
+    cells: int
+    builds_not_of_main: int
+    builds_of_unknown_branch: int
+
+
 def ingest_document(store: SeriesStore, done: Ingested) -> TrackIngestDocument:
-    """What an ingest brought, and how the store stands now."""
+    """Summary of an ingest and of the store after it."""
     builds = store.builds()
     fates = tuple(
         FateDocument(fate=fate, count=count, reason=done.examples[fate].reason, file=done.examples[fate].raw)
@@ -424,13 +453,41 @@ def ingest_document(store: SeriesStore, done: Ingested) -> TrackIngestDocument:
         new=done.files["new"],
         changed=done.files["changed"],
         unchanged=done.files["unchanged"],
-        elsewhere=done.files["elsewhere"],
+        duplicates=done.files["duplicate"],
         points=done.points,
         rejected=fates,
         cells=len(store.cells()),
         builds_not_of_main=sum(build.of_main is False for build in builds),
         builds_of_unknown_branch=sum(build.of_main is None for build in builds),
     )
+
+
+def ingest_report(document: TrackIngestDocument) -> Report:
+    """Report of ``track ingest``."""
+    counts = {
+        "new": document.new,
+        "changed": document.changed,
+        "known from elsewhere": document.duplicates,
+        "unchanged": document.unchanged,
+    }
+    files = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    notes = [
+        f"no point, {group.count} {group.fate}: {group.reason} ({group.file})" for group in document.rejected
+    ]
+    if document.builds_not_of_main:
+        notes.append(f"{document.builds_not_of_main} builds are not of main")
+    if document.builds_of_unknown_branch:
+        notes.append(
+            f"{document.builds_of_unknown_branch} builds do not say their branch: not known to be of main"
+        )
+    summary = [Paragraph(f"{document.builds} builds, {sum(counts.values())} files: {files or 'none'}")]
+    if document.points or document.rejected:
+        stored = f"{document.points} points; the store has {document.cells} cells ("
+        summary.append(Paragraph((stored, code(document.store), ")")))
+    following = "perfbisect track detect" if document.cells else "perfbisect track ingest PATH"
+    rejected = [Items(tuple(notes))] if notes else []
+    verdict = Verdict(f"{document.points} new points")
+    return Report("Ingest", verdict, (*summary, *rejected, Command(following)))
 
 
 def zone_of(name: str) -> tzinfo:

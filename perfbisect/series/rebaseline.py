@@ -8,11 +8,15 @@ from math import fsum, sqrt
 from statistics import stdev
 from typing import Literal
 
+from pydantic import Field
+
+from perfbisect.common.numbers import number, percent
 from perfbisect.errors import UsageError
+from perfbisect.jobs.documents import Document
 from perfbisect.model.metric import parse_metric
+from perfbisect.report.document import Column, Report, Table, Verdict
 from perfbisect.series.alerts import Alert, beside_worse, recovery
 from perfbisect.series.detect import SeriesAnalysis
-from perfbisect.series.documents import BaselineDocument, TrackRebaselineDocument
 from perfbisect.series.findings import Finding
 from perfbisect.series.gather import points_of
 from perfbisect.series.points import Point
@@ -142,6 +146,35 @@ USUAL = (
 """What a cell without a baseline would have one of, as its specification names it."""
 
 
+class BaselineDocument(Document):
+    """A proposed baseline in the specification's names and units, from the mean of ``n`` nights.
+
+    ``left_out``: measured nights of another level or workload.
+    """
+
+    cell: str
+    name: str
+    old: float | None
+    mean: float | None
+    new: float | None
+    change: float | None
+    n: int
+    status: str
+    why: str
+    left_out: tuple[str, ...] = ()
+
+
+class TrackRebaselineDocument(Document):
+    """``perfbisect track rebaseline``: means from ``first`` to ``last``, both included."""
+
+    schema_: Literal["perfbisect.track-rebaseline/1"] = Field(
+        default="perfbisect.track-rebaseline/1", alias="schema"
+    )
+    first: str
+    last: str
+    rows: tuple[BaselineDocument, ...]
+
+
 def rebaseline(
     store: SeriesStore, seen: SeriesAnalysis, cells: Sequence[str] = (), *, until: str = ""
 ) -> TrackRebaselineDocument:
@@ -209,3 +242,31 @@ def _baselines(point: Point) -> dict[str, float]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def rebaseline_report(document: TrackRebaselineDocument) -> Report:
+    """Report of ``track rebaseline``: the table of a rebaseline pull request."""
+    numeric = ("old", "mean", "new", "change", "n")
+    names = ("cell", "metric", *numeric, "status")
+    rows = tuple(
+        (
+            row.cell,
+            row.name,
+            number(row.old, 6),
+            number(row.mean, 6),
+            number(row.new, 6),
+            "-" if row.change is None else percent(row.change),
+            str(row.n),
+            _status_text(row),
+        )
+        for row in document.rows
+    )
+    table = Table(tuple(Column(name, numeric=name in numeric) for name in names), rows)
+    return Report("Baselines", Verdict(f"Means of {document.first} to {document.last}"), (table,))
+
+
+def _status_text(row: BaselineDocument) -> str:
+    notes = [row.why] if row.why else []
+    if row.left_out:
+        notes.append(f"without {', '.join(night[5:] for night in row.left_out)}")
+    return f"{row.status} ({'; '.join(notes)})" if notes else row.status

@@ -157,7 +157,7 @@ _LARGE = 256 * 1024
 _BUILD = tuple(field.name for field in fields(Build))
 _COLUMNS = ", ".join(f'b."{name}"' for name in _BUILD)
 
-Kept = Literal["new", "changed", "unchanged", "elsewhere"]
+Kept = Literal["new", "changed", "unchanged", "duplicate"]
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class SeriesStore:
     ) -> Kept:
         """Writes down a file of a build; its text is ``text``, and ``document`` what JSON it is, or None.
 
-        ``elsewhere``: the same content under the same name of the build was read from another place.
+        ``duplicate``: the same content under the same name of the build was read from another place.
 
         :raises UsageError: the build has this name twice with different content, in two places.
         """
@@ -433,7 +433,7 @@ class SeriesStore:
                 (json.dumps(now, sort_keys=True), zone or kept_zone, file),
             )
             self._db.execute("UPDATE builds SET unsorted = 1 WHERE id = ?", (build,))
-        return "unchanged" if here else "elsewhere"
+        return "unchanged" if here else "duplicate"
 
     def _place(self, place: str, size: int, version: str, file: int) -> None:
         self._db.execute("INSERT OR REPLACE INTO places VALUES (?, ?, ?, ?)", (place, size, version, file))

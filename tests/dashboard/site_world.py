@@ -6,12 +6,9 @@ from datetime import datetime, timedelta, timezone
 
 import numpy as np
 
-from perfbisect.jobs.documents import ReportDocument
-from perfbisect.series.alerts import Alert, AlertPlace
-from perfbisect.series.documents import (
+from perfbisect.dashboard.site import (
     BisectionDocument,
     BoundaryDocument,
-    FactorDocument,
     LevelDocument,
     PointDocument,
     SeriesDocument,
@@ -19,9 +16,10 @@ from perfbisect.series.documents import (
     SiteCellDocument,
     SiteDocument,
     SmallDocument,
-    SuspectDocument,
-    SuspectsDocument,
 )
+from perfbisect.jobs.documents import ReportDocument
+from perfbisect.series.alerts import Alert, AlertPlace
+from perfbisect.series.suspects.report import FactorDocument, SuspectDocument, SuspectsDocument
 
 HARM = (
     "</script><script>window.harmed=1</script><img src=x onerror=window.harmed=2>'\"&\\ {{7*7}} \u202eb\u2028"
@@ -159,8 +157,8 @@ def suspects(
     return SuspectsDocument(
         alert=of.id,
         suspects=tuple(ranked),
-        elsewhere=0.05,
-        radius="async_chunk: true",
+        p_outside_window=0.05,
+        blast_radius="async_chunk: true",
         bisect=f"perfbisect bisect {of.cell!r} --good {sha(890)[:12]} --bad {sha(912)[:12]}",
     )
 
@@ -180,7 +178,7 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
     quiet = quiet.model_copy(
         update={
             "series": (
-                quiet.series[0].model_copy(update={"small": (little,), "boundaries": marks}),
+                quiet.series[0].model_copy(update={"small": (little,), "discontinuities": marks}),
                 *quiet.series[1:],
             ),
         }
@@ -233,7 +231,7 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
         bisections=bisected,
         commit_url="https://forge.example/commit/{sha}",
         census=(("judged", 24), ("too short", 3)),
-        told=("three nights of April are missing",),
+        notes=("three nights of April are missing",),
     )
 
 

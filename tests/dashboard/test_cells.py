@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfbisect.dashboard.cells import Seen, cell_document, family_of, load_of
-from perfbisect.series.documents import SmallDocument
+from perfbisect.dashboard.site import SmallDocument
 from perfbisect.series.points import Build, Point, Workload
 from perfbisect.series.series import CellSeries, gather, nightly
 from perfbisect.serving.eras import Era
@@ -62,7 +62,7 @@ def test_levels_end_at_cuts_and_at_boundaries() -> None:
     ttft = next(one for one in made.series if one.metric.name == "ttft")
     # The era begins with the third night; the cut is at the fifth.
     assert [(x.first, x.last, x.value) for x in ttft.levels] == [(0, 1, 101.5), (2, 3, 103.5), (4, 5, 105.5)]
-    assert [(x.at, x.what, x.cut) for x in ttft.boundaries] == [
+    assert [(x.at, x.what, x.cut) for x in ttft.discontinuities] == [
         (2, "tokens are counted otherwise (aaa)", True),
         (3, "1 requests warm up, 0 before", False),
     ]

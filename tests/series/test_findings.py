@@ -112,7 +112,7 @@ def test_a_mean_that_its_median_tells_is_not_told_twice() -> None:
     assert len(tails.alerts) == 1
     left = without_told(tails, medians)
     assert left.alerts == ()
-    assert [why for _, why in left.listed] == [Rejection("told by the median", metric="e2el")]
+    assert [why for _, why in left.listed] == [Rejection("reported by the median", metric="e2el")]
     assert without_told(tails, Family((), (), medians.census)) == tails
 
 

@@ -100,7 +100,7 @@ def test_the_same_build_in_another_checkout(store: SeriesStore, tmp_path: Path) 
     here = tmp_path / "x.json"
     here.write_text("{}")
     keep(store, place=str(here))
-    assert keep(store, place="/moved/x.json") == "elsewhere"
+    assert keep(store, place="/moved/x.json") == "duplicate"
     with pytest.raises(UsageError, match="twice, with different content") as caught:
         keep(store, text='{"a": 2}', place="/moved/x.json")
     assert str(here) in caught.value.message
@@ -130,7 +130,7 @@ def test_another_source_fills_in_what_was_not_known(store: SeriesStore) -> None:
     keep(store)
     sort_all(store)
     told = Build("buildkite", "org/pipe", "6433", commit="c" * 40, branch="main")
-    assert keep(store, told, facts={"host": "node-1"}, place="https://there/x") == "elsewhere"
+    assert keep(store, told, facts={"host": "node-1"}, place="https://there/x") == "duplicate"
     (build,) = store.builds()
     assert (build.source, build.commit, build.branch) == ("kanban", "c" * 40, "main")
     assert sort_all(store) == ["6433"]

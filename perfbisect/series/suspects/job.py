@@ -18,10 +18,10 @@ from perfbisect.series.finding_causes import hit
 from perfbisect.series.findings import Finding
 from perfbisect.series.gather import began, line_of, window_between
 from perfbisect.series.points import Point
-from perfbisect.series.render import effect_words
+from perfbisect.series.report import size_text
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.ranking import rank
-from perfbisect.series.suspects.render import TrackSuspectsDocument, suspects_document
+from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_document
 from perfbisect.series.suspects.table import Table
 from perfbisect.series.suspects.window import After, Asked, Line, Onset, Spot, asked, spot
 
@@ -210,6 +210,6 @@ def note_of(ranked: Ranked, cell: str) -> str:
 
 def _what(ranked: Ranked) -> str:
     alert = ranked.alert
-    since = f"{effect_words(alert)}, {alert.shape}, begun on the night of {alert.first[:10]}"
+    since = f"{size_text(alert.effect)}, {alert.shape}, begun on the night of {alert.first[:10]}"
     now = "" if alert.now == "still there" else f", {alert.now}"
     return f"{alert.metric} of {alert.cell} {since}{now} ({alert.event})"

@@ -3,8 +3,8 @@
 Every commit starts alike. Each factor is a likelihood ratio against a commit of which nothing is known, and
 comes with its words: the night that the series points to, what kind of files it touches, how large it is,
 whether the cells that were hit are those that run them, whether it moves what the engine is built on, and
-what became of it later. One more candidate, ``elsewhere``, stands for everything that is no commit of the
-window. No factor is 0: nothing is excluded for good. What a title says of itself counts nothing.
+what became of it later. One more candidate, ``outside_window``, stands for everything that is no commit
+of the window. No factor is 0: nothing is excluded for good. What a title says of itself counts nothing.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def starts(cells: Iterable[Ran]) -> tuple[Start, ...]:
     )
 
 
-def radius(votes: Sequence[Start]) -> str:
+def blast_radius(votes: Sequence[Start]) -> str:
     """What every server that was hit runs and no other does, in words; empty where there is nothing."""
     hit, spared = [v for v in votes if v.hit], [v for v in votes if not v.hit]
     if not hit or not spared:
@@ -263,7 +263,7 @@ SHOWN = 0.99
 def rank(question: Question, table: Table) -> Ranking:
     """The commits of a window by how likely each is behind the alert.
 
-    The probabilities of all suspects and ``elsewhere`` add up to 1, but that none is told above 0.99.
+    The probabilities of all suspects and ``p_outside_window`` add up to 1; each is capped at 0.99.
     """
     votes = starts(question.cells)
     nights = _nights(question, table)
@@ -287,8 +287,9 @@ def rank(question: Question, table: Table) -> Ranking:
         ]
         judged.append((commit, tuple(factor for factor in found if factor is not None)))
     odds = [_product(factors) for _, factors in judged]
-    elsewhere = table.weights.elsewhere * table.causes.get(question.cause, {}).get("elsewhere", 1.0)
-    whole = sum(odds) + elsewhere
+    causes = table.causes.get(question.cause, {})
+    outside = table.weights.outside_window * causes.get("outside_window", 1.0)
+    whole = sum(odds) + outside
     newest_first = sorted(range(len(judged)), key=lambda i: (-odds[i], -i))
     suspects = tuple(
         Suspect(
@@ -301,8 +302,8 @@ def rank(question: Question, table: Table) -> Ranking:
     first = odds[newest_first[0]] / whole
     return Ranking(
         suspects=suspects,
-        elsewhere=min(SHOWN, elsewhere / whole),
-        radius=radius(votes),
+        p_outside_window=min(SHOWN, outside / whole),
+        blast_radius=blast_radius(votes),
         attributed=_attributed(suspects[0], first, question, table),
     )
 

@@ -92,13 +92,13 @@ class Weights(BaseModel):
     """What each piece of evidence multiplies the odds of a commit by.
 
     ``hit``, ``leak``: how often a server that runs the changed code is hit, and one that does not; ``votes``:
-    as how many independent servers all of them count at most. ``elsewhere``: that it is none of the commits,
-    against one commit of which nothing is known. ``size``: up to so many lines -> factor, ascending.
+    as how many independent servers all of them count at most. ``outside_window``: that it is none of the
+    commits, against one commit of which nothing is known. ``size``: up to so many lines -> factor, ascending.
     """
 
     model_config = _STRICT
 
-    elsewhere: float = _FACTOR
+    outside_window: float = _FACTOR
     outside: float = _FACTOR
     hit: float = _SHARE
     leak: float = _SHARE
@@ -124,7 +124,7 @@ class Weights(BaseModel):
 class Table(BaseModel):
     """All of it. A file is of the last part, and of the last kind, that covers it.
 
-    ``causes``: of each cause of an alert, by what it multiplies kinds, and ``elsewhere``.
+    ``causes``: of each cause of an alert, by what it multiplies kinds, and ``outside_window``.
     """
 
     model_config = _STRICT

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfbisect.series.documents import (
+from perfbisect.dashboard.site import (
     BoundaryDocument,
     LevelDocument,
     PointDocument,
@@ -42,7 +42,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "a change is at one of its points",
     ),
     "a boundary beyond": (
-        given(series=one(boundaries=(BoundaryDocument(at=-1, what=""),))),
+        given(series=one(discontinuities=(BoundaryDocument(at=-1, what=""),))),
         "a change is at one of its points",
     ),
     "no headline": (given(headline="e2el"), "'e2el' is one of its metrics"),
@@ -92,4 +92,4 @@ def test_a_value_is_a_number(value: float) -> None:
 def test_a_document_is_its_json() -> None:
     made = site()
     assert SiteDocument.model_validate_json(made.text()) == made
-    assert '"schema": "perfbisect.site/1"' in made.text()[:60]
+    assert '"schema": "perfbisect.site/2"' in made.text()[:60]
