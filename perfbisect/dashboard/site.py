@@ -50,7 +50,7 @@ class LevelDocument(Document):
     spread: Real | None = None
 
 
-class BoundaryDocument(Document):
+class MarkDocument(Document):
     """Something else changed at point ``at`` (index).
 
     ``cut``: the workload or the instrument is another one from there on, and nothing is compared across it;
@@ -88,7 +88,7 @@ class SeriesDocument(Document):
     values: tuple[Real | None, ...]
     levels: tuple[LevelDocument, ...] = ()
     small: tuple[SmallDocument, ...] = ()
-    discontinuities: tuple[BoundaryDocument, ...] = ()
+    discontinuities: tuple[MarkDocument, ...] = ()
     judged: bool = True
     note: str = ""
 

@@ -11,15 +11,22 @@ from pydantic import Field
 
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, LongDocument
-from perfbisect.series.alerts import Alert, AlertRecord, State, alerts_of, begun
-from perfbisect.series.cause_text import alert_evidence, rejection_sentence
-from perfbisect.series.detection.fdr import FDR, Census
-from perfbisect.series.detection.joint import Event
+from perfbisect.series.alerts import Alert, AlertRecord, State, begun, match_alerts
+from perfbisect.series.cause_text import alert_evidence, suppression_sentence
+from perfbisect.series.detection.fdr import FDR, Coverage
+from perfbisect.series.detection.joint import JointEvent
 from perfbisect.series.detection.model import Shape
-from perfbisect.series.finding_causes import Cells, causes_of
-from perfbisect.series.findings import Family, Finding, Rejection, RejectionKind, judge, without_told
-from perfbisect.series.gather import by_lineage, eras_of
-from perfbisect.series.points import Beginning, beginnings
+from perfbisect.series.finding_causes import SeriesIndex, infer_causes
+from perfbisect.series.findings import (
+    Finding,
+    JudgedFamily,
+    Suppression,
+    SuppressionReason,
+    drop_duplicate_tails,
+    select_alerts,
+)
+from perfbisect.series.gather import eras_of, series_points
+from perfbisect.series.points import MachineSeriesStart, machine_series_starts
 from perfbisect.series.series import CellSeries, day_number, gather, night_of, nightly
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import Table
@@ -35,7 +42,7 @@ class SuppressedChange(Document):
     effect: float
     interval: tuple[float, float]
     p: float
-    kind: RejectionKind
+    kind: SuppressionReason
     why: str
 
 
@@ -53,7 +60,7 @@ class JointChange(Document):
     against: tuple[str, ...]
 
 
-class Discontinuity(Document):
+class DiscontinuityDocument(Document):
     """A night across which ``series`` many series are not compared."""
 
     night: str
@@ -118,7 +125,7 @@ class TrackDetectDocument(LongDocument):
     alerts: tuple[Alert, ...]
     listed: tuple[SuppressedChange, ...]
     joint_changes: tuple[JointChange, ...]
-    discontinuities: tuple[Discontinuity, ...]
+    discontinuities: tuple[DiscontinuityDocument, ...]
     vanished: tuple[VanishedAlert, ...]
     census: CoverageDocument
 
@@ -142,8 +149,8 @@ class SeriesAnalysis:
     ``away``: builds that are not of main and were left out."""
 
     series: tuple[CellSeries, ...]
-    cells: Cells
-    families: tuple[Family, Family]
+    cells: SeriesIndex
+    families: tuple[JudgedFamily, JudgedFamily]
     alerts: tuple[Alert, ...]
     findings: Mapping[str, Finding]
     known: tuple[AlertRecord, ...]
@@ -155,10 +162,10 @@ class SeriesAnalysis:
         return night_of(max(one.nights[-1] for one in self.series))
 
     @property
-    def begun(self) -> tuple[Beginning, ...]:
+    def begun(self) -> tuple[MachineSeriesStart, ...]:
         """Where another kind of machine began to measure a cell."""
         points = {id(point): point for one in self.series for point in one.points}
-        return tuple(beginnings(points.values()))
+        return tuple(machine_series_starts(points.values()))
 
     def alerts_since(self, night: str) -> tuple[Alert, ...]:
         """The alerts that began on that night or later; all where it is empty."""
@@ -174,13 +181,17 @@ def look(store: SeriesStore, table: Table, fdr: float = FDR) -> SeriesAnalysis:
     if not 0 < fdr < 1:
         raise UsageError(f"--fdr {fdr:g} is no share of false alarms: a number between 0 and 1")
     series, away = series_of_main(store)
-    cells = Cells(series, table.traits_of)
-    medians = judge([one for one in series if one.part == "typical"], fdr)
-    tails = without_told(judge([one for one in series if one.part != "typical"], fdr), medians)
+    cells = SeriesIndex(series, table.traits_of)
+    medians = select_alerts([one for one in series if one.part == "typical"], fdr)
+    tails = drop_duplicate_tails(
+        select_alerts([one for one in series if one.part != "typical"], fdr), medians
+    )
     findings = (*medians.alerts, *tails.alerts)
     known = store.alerts.all()
     until = max(one.nights[-1] for one in series)
-    alerts = alerts_of(findings, causes_of(findings, cells), known, until=until, describe=alert_evidence)
+    alerts = match_alerts(
+        findings, infer_causes(findings, cells), known, until=until, describe=alert_evidence
+    )
     of = {alert.id: finding for alert, finding in zip(alerts, findings, strict=True)}
     ordered = sorted(alerts, key=lambda alert: (-of[alert.id].first, alert.cell, alert.metric))
     return SeriesAnalysis(series, cells, (medians, tails), tuple(ordered), of, known, away)
@@ -201,7 +212,7 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
         )
     away = {point.build.key for point in points if point.build.of_main is False}
     found: list[CellSeries] = []
-    for name, own in by_lineage(mine):
+    for name, own in series_points(mine):
         found += map(nightly, gather(own, eras_of, cell=name))
     return tuple(found), len(away)
 
@@ -277,7 +288,7 @@ def _vanished(analysis: SeriesAnalysis) -> tuple[VanishedAlert, ...]:
     return tuple(sorted(gone, key=lambda one: (not one.new, one.id)))
 
 
-def _listed(finding: Finding, rejection: Rejection) -> SuppressedChange:
+def _listed(finding: Finding, rejection: Suppression) -> SuppressedChange:
     return SuppressedChange(
         cell=finding.series.cell,
         metric=finding.series.metric,
@@ -287,11 +298,11 @@ def _listed(finding: Finding, rejection: Rejection) -> SuppressedChange:
         interval=(finding.found.low, finding.found.high),
         p=finding.found.p,
         kind=rejection.kind,
-        why=rejection_sentence(rejection),
+        why=suppression_sentence(rejection),
     )
 
 
-def _shared(event: Event) -> JointChange:
+def _shared(event: JointEvent) -> JointChange:
     return JointChange(
         after=night_of(event.window[0]),
         by=night_of(event.window[1]),
@@ -302,21 +313,21 @@ def _shared(event: Event) -> JointChange:
     )
 
 
-def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[Discontinuity, ...]:
+def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[DiscontinuityDocument, ...]:
     found: dict[tuple[int, str, str], list[str]] = {}
     for one in series:
         for mark in one.boundaries:
             if one.nights[mark.index] >= first:
                 found.setdefault((one.nights[mark.index], mark.kind, mark.what), []).append(one.cell)
     return tuple(
-        Discontinuity(
+        DiscontinuityDocument(
             night=night_of(night), kind=kind, what=what, series=len(cells), cells=tuple(dict.fromkeys(cells))
         )
         for (night, kind, what), cells in sorted(found.items())
     )
 
 
-def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[Discontinuity]:
+def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[DiscontinuityDocument]:
     """Nights from which on another kind of machine measures."""
     counts = Counter(one.cell for one in analysis.series)
     found: dict[tuple[str, str], list[str]] = {}
@@ -325,17 +336,17 @@ def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[Discontinuity]:
             found.setdefault((one.first.night, one.what), []).append(one.lineage)
     for (night, what), names in found.items():
         count = sum(counts[name] for name in names)
-        yield Discontinuity(night=night, kind="machine", what=what, series=count, cells=tuple(names))
+        yield DiscontinuityDocument(night=night, kind="machine", what=what, series=count, cells=tuple(names))
 
 
-def _family(name: str, family: Family) -> FamilyCoverage:
+def _family(name: str, family: JudgedFamily) -> FamilyCoverage:
     alarmed = len({f"{one.series.cell} {one.series.metric}" for one in family.alerts})
     return FamilyCoverage.model_validate(
         {"name": name, "judged": len(family.census.judged), "alarmed": alarmed, "cut": family.census.cut}
     )
 
 
-def _rows(census: Census) -> Iterator[SeriesCoverage]:
+def _rows(census: Coverage) -> Iterator[SeriesCoverage]:
     for entry in census.judged:
         yield SeriesCoverage(
             series=entry.key, nights=entry.nights, p=entry.p, smallest=entry.smallest, changes=entry.breaks

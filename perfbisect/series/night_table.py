@@ -13,7 +13,13 @@ from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import Metric, parse_metric, row
 from perfbisect.report.document import Column, Paragraph, Report, Section, Table, Verdict
 from perfbisect.series.gather import eras_of, points_of
-from perfbisect.series.points import Beginning, Point, Rejection, beginnings, cell_of
+from perfbisect.series.points import (
+    MachineSeriesStart,
+    Point,
+    RejectedResult,
+    cell_of_series,
+    machine_series_starts,
+)
 from perfbisect.series.series import CellSeries, gather
 from perfbisect.series.store import SeriesStore
 
@@ -102,8 +108,8 @@ def show_nights(
             f"{who} reports {metric}; reported: {', '.join(_reported(by_cell))}",
             next_step="perfbisect track show CELL --metric M",
         )
-    whole = store.points(sorted(set(map(cell_of, by_cell))))
-    began = {one.lineage: one for one in beginnings(whole)}
+    whole = store.points(sorted(set(map(cell_of_series, by_cell))))
+    began = {one.lineage: one for one in machine_series_starts(whole)}
     unknown = {p.build.key for s in chosen for p in s.points if p.build.of_main is None}
     if not cells:
         lines = tuple(_line(series, marks(series), began.get(series.cell)) for series in chosen)
@@ -135,7 +141,7 @@ def _reported(by_cell: Mapping[str, Sequence[Point]]) -> list[str]:
     return sorted({one.metric for points in by_cell.values() for one in gather(points, eras_of)})
 
 
-def _line(series: CellSeries, marks: Mapping[int, str], began: Beginning | None) -> CellSummary:
+def _line(series: CellSeries, marks: Mapping[int, str], began: MachineSeriesStart | None) -> CellSummary:
     last = len(series.values) - 1
     return CellSummary(
         cell=series.cell,
@@ -153,9 +159,9 @@ def _line(series: CellSeries, marks: Mapping[int, str], began: Beginning | None)
 def _table(
     series: CellSeries,
     points: Sequence[Point],
-    gone: Sequence[Rejection],
+    gone: Sequence[RejectedResult],
     marks: Mapping[int, str],
-    began: Beginning | None,
+    began: MachineSeriesStart | None,
 ) -> NightTable:
     place = {id(point): i for i, point in enumerate(series.points)}
     rows: list[NightRow] = []
@@ -194,7 +200,7 @@ def _row(point: Point, value: float | None, before: float | None, marks: tuple[s
 
 
 def _marks(
-    series: CellSeries, index: int, marks: Mapping[int, str], began: Beginning | None
+    series: CellSeries, index: int, marks: Mapping[int, str], began: MachineSeriesStart | None
 ) -> tuple[str, ...]:
     found = [marks[index]] if index in marks else []
     if began is not None and series.points[index] == began.first:

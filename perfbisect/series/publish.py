@@ -21,11 +21,11 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.sources.files import text_of
-from perfbisect.series.sources.journals import Told, measured, run_in
+from perfbisect.series.sources.journals import RecordedRun, measured, run_in
 from perfbisect.series.sources.kanban import RAW
 from perfbisect.series.sources.published import (
     BLOCK,
-    Origin,
+    RunOrigin,
     began,
     file_name,
     origin_of,
@@ -103,7 +103,7 @@ def publish_report(document: TrackPublishDocument) -> Report:
     return Report("Publish", verdict, tuple(map(Paragraph, lines)))
 
 
-def _publish_job(folder: Path, job: Job, recorded: Told, result: _Result) -> None:
+def _publish_job(folder: Path, job: Job, recorded: RecordedRun, result: _Result) -> None:
     place = folder.expanduser() / "data" / RAW / job.id / RESULTS
     try:
         cell = Cell.model_validate_json(json.dumps(recorded.cell))
@@ -136,7 +136,7 @@ def _publish_job(folder: Path, job: Job, recorded: Told, result: _Result) -> Non
             result.removed.append(str(path))
 
 
-def _content(job: Job, told: Told, cell: Cell, attempt: Attempt, run: int) -> object:
+def _content(job: Job, told: RecordedRun, cell: Cell, attempt: Attempt, run: int) -> object:
     origin = origin_of_run(job.id, told.build.fixed, cell, attempt, run)
     raw = _raw(job, attempt, run)
     return result_of_run(cell, attempt, origin, commit=told.build.commit, raw=raw)
@@ -169,7 +169,7 @@ def _there(place: Path, job: str) -> Iterator[tuple[_Key, Path]]:
             yield (origin.launch, origin.run), path
 
 
-def _origin(path: Path) -> Origin | None:
+def _origin(path: Path) -> RunOrigin | None:
     try:
         document = json.loads(text_of(path))
         record = document[0] if isinstance(document, list) and document else document

@@ -8,8 +8,8 @@ import numpy as np
 
 from perfbisect.dashboard.site import (
     BisectionDocument,
-    BoundaryDocument,
     LevelDocument,
+    MarkDocument,
     PointDocument,
     SeriesDocument,
     SeriesMetricDocument,
@@ -171,8 +171,8 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
     fast, drifting = cell(1, nights, moved=0.85, at=step), cell(2, nights, moved=1.12, at=nights // 2)
     odd, older, quiet = cell(4, nights), cell(5, nights), cell(6, nights)
     marks = (
-        BoundaryDocument(at=nights // 3, what="warm-ups 0 -> 2"),
-        BoundaryDocument(at=nights // 2, what="longer prompts", cut=False),
+        MarkDocument(at=nights // 3, what="warm-ups 0 -> 2"),
+        MarkDocument(at=nights // 2, what="longer prompts", cut=False),
     )
     little = SmallDocument(at=step, effect=0.02, interval=(0.01, 0.03), why="under 5 %")
     quiet = quiet.model_copy(

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from perfbisect.dashboard.site import (
-    BoundaryDocument,
     LevelDocument,
+    MarkDocument,
     PointDocument,
     SiteCellDocument,
     SiteDocument,
@@ -42,7 +42,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "a change is at one of its points",
     ),
     "a boundary beyond": (
-        given(series=one(discontinuities=(BoundaryDocument(at=-1, what=""),))),
+        given(series=one(discontinuities=(MarkDocument(at=-1, what=""),))),
         "a change is at one of its points",
     ),
     "no headline": (given(headline="e2el"), "'e2el' is one of its metrics"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfbisect.model.commit_details import Commit, Later, Phase, Place, Question, Ran, Ranking, Touched
-from perfbisect.series.suspects.ranking import rank
+from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.table import Table
 
 TABLE = Table.model_validate(
@@ -71,7 +71,7 @@ def question(*commits: Commit, **more: Any) -> Question:
 
 
 def ranked(*commits: Commit, **more: Any) -> Ranking:
-    return rank(question(*commits, **more), TABLE)
+    return rank_suspects(question(*commits, **more), TABLE)
 
 
 def p_of(ranking: Ranking, letter: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.series.points import Build, Point, Rejection, Workload
+from perfbisect.series.points import Build, Point, RejectedResult, Workload
 from perfbisect.series.store import SeriesStore
 
 BUILD = Build("kanban", "org/pipe", "6433")
@@ -58,7 +58,9 @@ def point(**changed: Any) -> Point:
 
 def test_points_come_back_as_they_were(store: SeriesStore) -> None:
     rated = point(workload=Workload("omni", "mm", None, 0.5, 40, only_text=True), night="2026-04-11")
-    rejected = Rejection(BUILD, "failed", "3 of 40 requests failed", "/there/y.json", 1, "omni", "2026-04-12")
+    rejected = RejectedResult(
+        BUILD, "failed", "3 of 40 requests failed", "/there/y.json", 1, "omni", "2026-04-12"
+    )
     with store.transaction():
         number = store.keep_build(BUILD)
         store.sorted_build(number, [point(), rated], [rejected])

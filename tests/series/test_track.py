@@ -15,7 +15,7 @@ import pytest
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.series.detect import look
 from perfbisect.series.gather import window_between
-from perfbisect.series.ingest import Ingested, ingest, ingest_document, zone_of
+from perfbisect.series.ingest import IngestResult, ingest, ingest_document, zone_of
 from perfbisect.series.night_table import nights_report, show_nights
 from perfbisect.series.rebaseline import rebaseline
 from perfbisect.series.sources import Asked
@@ -39,7 +39,7 @@ def kanban(tmp_path: Path) -> Path:
     return tmp_path / "kanban"
 
 
-def bring(store: SeriesStore, *paths: Path, **asked: Any) -> Ingested:
+def bring(store: SeriesStore, *paths: Path, **asked: Any) -> IngestResult:
     return ingest(store, [str(path) for path in paths], Asked(**asked))
 
 
