@@ -30,7 +30,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from perfbisect.series.detection.fdr import detect_all  # noqa: E402
-from perfbisect.series.detection.model import ALPHA, Break, Series, detect  # noqa: E402
+from perfbisect.series.detection.model import ALPHA, ChangePoint, SeriesValues, detect  # noqa: E402
 from perfbisect.series.detection.noise import scale_of  # noqa: E402
 from scripts.informed import informed  # noqa: E402
 
@@ -49,12 +49,12 @@ NEAR = 8
 """Nights within which a change that is told is about a change that was planted."""
 
 
-def _series(values: Sequence[float], key: str = "series") -> Series:
+def _series(values: Sequence[float], key: str = "series") -> SeriesValues:
     nights = tuple(range(len(values)))
-    return Series(key, tuple(float(v) for v in values), nights, min_effect=SMALLEST)
+    return SeriesValues(key, tuple(float(v) for v in values), nights, min_effect=SMALLEST)
 
 
-def _steps(values: Sequence[float]) -> list[Break]:
+def _steps(values: Sequence[float]) -> list[ChangePoint]:
     series = _series(values)
     if series.refusal:
         return []

@@ -12,13 +12,13 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.changes.git import Repository
+from perfbisect.report.terminal import report_lines
 from perfbisect.series.alerts import Alert
-from perfbisect.series.detect import SeriesAnalysis, detect, detect_document, look
-from perfbisect.series.documents import TrackDetectDocument
+from perfbisect.series.detect import SeriesAnalysis, TrackDetectDocument, detect, detect_document, look
 from perfbisect.series.ingest import ingest
+from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.render import detect_lines
-from perfbisect.series.report import report
+from perfbisect.series.report import detect_report
 from perfbisect.series.sources import Asked
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import Ranked, ranked, the_alert
@@ -99,8 +99,8 @@ def test_no_cause_is_read_from_a_sentence(store: SeriesStore, told: TrackDetectD
     assert [(one.cell, one.metric, one.kind) for one in again.listed] == [
         (one.cell, one.metric, one.kind) for one in told.listed
     ]
-    assert len(list(detect_lines(again))) == len(
-        list(detect_lines(told.model_copy(update={"alerts": again.alerts})))
+    assert len(list(report_lines(detect_report(again)))) == len(
+        list(report_lines(detect_report(told.model_copy(update={"alerts": again.alerts}))))
     )
 
 
@@ -148,7 +148,7 @@ def test_a_cold_request_that_is_sent_first_now_is_the_instruments(told: TrackDet
 
 
 def test_input_tokens_that_are_counted_otherwise_are_no_change(told: TrackDetectDocument) -> None:
-    (mark,) = told.boundaries
+    (mark,) = told.discontinuities
     assert (mark.night, mark.kind) == ("2026-04-08", "instrument")
     assert not [a for a in told.alerts if a.metric in ("input_tokens", "total_token_throughput")]
 
@@ -200,7 +200,9 @@ def test_a_baseline_is_of_one_level_and_one_workload(store: SeriesStore, seen: S
 
 
 def test_the_report_s_words_follow_the_cause(seen: SeriesAnalysis) -> None:
-    rows = {(f"{row.test}/{row.config}", row.metric): row for row in report(seen, fdr=0.05).rows}
+    rows = {
+        (f"{row.test}/{row.config}", row.metric): row for row in build_nightly_report(seen, fdr=0.05).rows
+    }
     assert not [row for row in rows.values() if row.status == "regressed: an issue"], "it was mended"
     itl = rows["qwen3_omni/random@c4-n16", "itl"]
     assert (itl.cause, itl.status) == ("unknown", "worse, cause unknown"), "20.8 % for three days"
@@ -215,17 +217,16 @@ def first_of(found: Ranked) -> str:
 
 
 def test_a_reader_sees_it_first(told: TrackDetectDocument) -> None:
-    lines = list(detect_lines(told))
+    lines = list(report_lines(detect_report(told)))
     heads = [line for line in lines if line.endswith("-product)")]
     assert len(heads) == 1 and heads[0].startswith("2026-04-12  product, transient")
-    place = lines.index(heads[0])
-    assert place == 0
-    assert "every server that moved runs async_chunk" in lines[1]
-    assert lines[-1].startswith("next: perfbisect track suspects 20260412-")
+    assert lines.index(heads[0]) == 2, "after the verdict"
+    assert "every server that moved runs async_chunk" in lines[3]
+    assert lines[-1].startswith("  next: perfbisect track suspects 20260412-")
 
 
 def test_nothing_is_told_twice(store: SeriesStore, told: TrackDetectDocument) -> None:
     again = detect(store, TABLE, now="2026-04-16T00:00:00Z")
     assert {a.id for a in again.alerts} == {a.id for a in told.alerts}
     assert all(a.new for a in told.alerts) and not any(a.new for a in again.alerts)
-    assert next(iter(detect_lines(again))).startswith("nothing new")
+    assert detect_report(again).verdict.text == "no new alerts"

@@ -20,8 +20,8 @@ import yaml
 from perfbisect.changes.details import commits_between
 from perfbisect.changes.git import Repository
 from perfbisect.model.commit_details import Commit, Later, Place, Question, Ran, Ranking, Touched
-from perfbisect.series.causes import Break, Neighbour, cause_of, night_of
-from perfbisect.series.suspects.ranking import answers, rank, read
+from perfbisect.series.causes import ChangeContext, Neighbour, covariates_of, infer_cause
+from perfbisect.series.suspects.ranking import answers, rank_suspects, read
 from perfbisect.series.suspects.table import SHIPPED, Table, load_suspect_table
 from tests.history_repo import HistoryRepository, history_repository
 from tests.shared import data
@@ -86,17 +86,17 @@ def test_the_window_holds_it_and_few_others(history: HistoryRepository) -> None:
 
 
 def test_it_is_named_by_its_revert(history: HistoryRepository) -> None:
-    found = rank(question(history), TABLE)
+    found = rank_suspects(question(history), TABLE)
     assert order(found)[0] == history.sha(CULPRIT)
     assert found.suspects[0].p >= 0.95
     assert found.attributed is not None
     assert history.sha(REVERT)[:12] in found.attributed.words
     assert "quotes its title" in found.attributed.words
-    assert "2 servers that were hit run async_chunk, none of the 2 others does" in found.radius
+    assert "2 servers that were hit run async_chunk, none of the 2 others does" in found.blast_radius
 
 
 def test_not_by_its_words(history: HistoryRepository) -> None:
-    found = rank(question(history, blank=True), TABLE)
+    found = rank_suspects(question(history, blank=True), TABLE)
     assert {s.commit.subject for s in found.suspects} == {""}
     assert order(found)[0] == history.sha(CULPRIT)
     assert found.suspects[0].p >= 0.95
@@ -104,7 +104,7 @@ def test_not_by_its_words(history: HistoryRepository) -> None:
 
 
 def test_without_the_revert_the_cells_alone_put_it_first(history: HistoryRepository) -> None:
-    found = rank(question(history, blank=True, reverted=False), TABLE)
+    found = rank_suspects(question(history, blank=True, reverted=False), TABLE)
     assert order(found)[0] == history.sha(CULPRIT)
     assert found.attributed is None
     assert found.suspects[0].p > 2 * found.suspects[1].p
@@ -112,14 +112,14 @@ def test_without_the_revert_the_cells_alone_put_it_first(history: HistoryReposit
 
 def test_without_cells_to_tell_apart_the_revert_is_enough(history: HistoryRepository) -> None:
     asked = question(history, blank=True)
-    assert order(rank(replace(asked, cells=()), TABLE))[0] == history.sha(CULPRIT)
+    assert order(rank_suspects(replace(asked, cells=()), TABLE))[0] == history.sha(CULPRIT)
 
 
 def test_the_other_cells_name_other_commits(history: HistoryRepository) -> None:
     """Had only the pictures become slow, what touches the diffusion engine would be looked at first."""
     asked = question(history, blank=True, reverted=False)
     cells = tuple(replace(cell, hit="image" in cell.cell) for cell in asked.cells)
-    found = rank(replace(asked, cells=cells), TABLE)
+    found = rank_suspects(replace(asked, cells=cells), TABLE)
     first = found.suspects[0].commit
     assert any(file.path.startswith("vllm_omni/diffusion/") for file in first.files)
     assert order(found).index(history.sha(CULPRIT)) > 1
@@ -131,7 +131,7 @@ def test_a_table_that_knows_nothing_of_chunks_puts_it_first_too(history: History
     parts = [part for part in table["parts"] if "async_chunk" not in part.get("of", [])]
     assert len(parts) == len(table["parts"]) - 2
     ignorant = Table.model_validate(table | {"parts": parts})
-    named, alone = (rank(question(history, blank=True, reverted=r), ignorant) for r in (True, False))
+    named, alone = (rank_suspects(question(history, blank=True, reverted=r), ignorant) for r in (True, False))
     assert order(named)[0] == order(alone)[0] == history.sha(CULPRIT)
     assert named.attributed is not None
 
@@ -142,7 +142,7 @@ def test_the_weights_may_be_twice_or_half_of_what_they_are(history: HistoryRepos
     asked = question(history, blank=True), question(history, blank=True, reverted=False)
     for _ in range(20):
         table = doubtful(draw)
-        named, alone = (rank(one, table) for one in asked)
+        named, alone = (rank_suspects(one, table) for one in asked)
         assert order(named)[0] == order(alone)[0] == history.sha(CULPRIT)
         assert named.suspects[0].p >= 0.95
 
@@ -213,7 +213,7 @@ def nights() -> dict[tuple[str, str], dict[str, dict[str, float]]]:
     return found
 
 
-def breaks() -> dict[tuple[str, str], Break]:
+def breaks() -> dict[tuple[str, str], ChangeContext]:
     """Of every cell the move of its real-time factor from 04-11 to 04-12, as one of a single night."""
     series = nights()
     around = tuple(neighbour(*key, days) for key, days in series.items())
@@ -221,7 +221,7 @@ def breaks() -> dict[tuple[str, str], Break]:
     for key, days in series.items():
         own = neighbour(*key, days)
         covariates = [
-            night_of(
+            covariates_of(
                 {
                     "input_tokens": numbers["total_input_tokens"],
                     "output_tokens": numbers["total_output_tokens"],
@@ -232,7 +232,7 @@ def breaks() -> dict[tuple[str, str], Break]:
             )
             for _, numbers in sorted(days.items())
         ]
-        found[key] = Break(
+        found[key] = ChangeContext(
             metric="audio_rtf",
             shift=own.shift,
             noise=own.noise,
@@ -257,7 +257,7 @@ def test_one_night_of_it_is_a_products_and_no_bad_night() -> None:
     broken = {key for key in found if key[0] in ("test_qwen3_omni_chunk", "test_qwen3_tts")}
     assert len(found) == 18 and len(broken) == 10
     for key in broken:
-        cause = cause_of(found[key])
+        cause = infer_cause(found[key])
         assert cause.word == "product", (key, cause)
         assert "async_chunk" in cause.evidence[0].names
 
@@ -266,4 +266,4 @@ def test_of_the_other_cells_nothing_is_a_products() -> None:
     others = [one for key, one in breaks().items() if key[0] == "test_qwen3_omni"]
     assert len(others) == 8
     assert all(abs(one.shift) < 0.25 for one in others)
-    assert not {cause_of(one).word for one in others} & {"product", "instrument"}
+    assert not {infer_cause(one).word for one in others} & {"product", "instrument"}

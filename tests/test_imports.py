@@ -131,7 +131,8 @@ def test_run_reaches_no_bisection() -> None:
 def test_detection_reaches_no_environment_builder() -> None:
     builders = {name for name in modules() if name.startswith("perfbisect.environments.builders")}
     assert reached("perfbisect.cli.run") & builders
-    assert reached("perfbisect.series.detect", "perfbisect.series.store") & builders == set()
+    assert reached("perfbisect.cli.reproduce") & builders
+    assert reached("perfbisect.cli.track") & builders == set()
 
 
 def test_the_engine_knows_no_kind_of_job() -> None:

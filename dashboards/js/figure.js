@@ -82,7 +82,7 @@ perfbisect.figure = (() => {
         font: { color: colour, size: 12, weight: strong ? 700 : 400 },
       });
     });
-    for (const boundary of loaded.series.boundaries) {
+    for (const boundary of loaded.series.discontinuities) {
       const x = time[boundary.at];
       shapes.push({
         type: "line", x0: x, x1: x, y0: 0, y1: boundary.cut ? 1 : 0.3, yref: "paper",

@@ -157,7 +157,7 @@ perfbisect.overview = (() => {
       filters(state.params),
       events(state.params, found),
       cells(state.params, found),
-      site.told.length ? el("ul", { class: "small" }, site.told.map((text) => el("li", {}, text))) : null,
+      site.notes.length ? el("ul", { class: "small" }, site.notes.map((text) => el("li", {}, text))) : null,
       site.census.length ? el("section", {}, el("h2", {}, "What was judged"),
         table(["", panels.n("series")], site.census.map(([text, count]) =>
           el("tr", {}, el("td", {}, text), el("td", { class: "n" }, count))), { class: "narrow" })) : "");

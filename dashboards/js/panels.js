@@ -34,11 +34,11 @@ perfbisect.panels = (() => {
     return [
       ranking.attributed && ranking.suspects.length ? el("p", {}, el("b", {}, "Attributed by revert"), " to ",
         series.commit(ranking.suspects[0].sha), ": ", ranking.attributed) : null,
-      ranking.radius ? el("p", {}, "What the cells that were hit have and the others have not: ", ranking.radius) : null,
+      ranking.blast_radius ? el("p", {}, "What the cells that were hit have and the others have not: ", ranking.blast_radius) : null,
       ranking.note ? el("p", { class: "soft" }, ranking.note) : null,
       ranking.suspects.length ? ranked(ranking.suspects.slice(0, MOST)) : null,
       rest.length ? el("details", {}, el("summary", {}, words.many(rest.length, "further commit")), ranked(rest)) : null,
-      ranking.suspects.length ? el("p", { class: "soft small" }, `None of them: ${words.probability(ranking.elsewhere)}.`) : null,
+      ranking.suspects.length ? el("p", { class: "soft small" }, `None of them: ${words.probability(ranking.p_outside_window)}.`) : null,
       ranking.bisect ? [el("p", { class: "small soft" }, "Settles it by measuring:"), command(ranking.bisect)] : null,
     ];
   };

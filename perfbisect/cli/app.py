@@ -26,6 +26,7 @@ from perfbisect.cli.groups import Verbs
 from perfbisect.cli.init import init
 from perfbisect.cli.jobs import report, resume, status, stop
 from perfbisect.cli.nightly import nightly
+from perfbisect.cli.reproduce import reproduce
 from perfbisect.cli.run import run as run_verb
 from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
@@ -197,6 +198,7 @@ for command in (
     doctor,
 ):
     app.add_command(command)
+track.add_command(reproduce)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -38,17 +38,15 @@ from perfbisect.jobs.documents import (
     RunDocument,
 )
 from perfbisect.nightly.documents import NightlyDocument, NightlyInitDocument
-from perfbisect.series.documents import (
-    TrackDetectDocument,
-    TrackExportDocument,
-    TrackIngestDocument,
-    TrackPublishDocument,
-    TrackRebaselineDocument,
-    TrackReportDocument,
-    TrackStateDocument,
-    TrackTrendDocument,
-)
-from perfbisect.series.suspects.render import TrackSuspectsDocument
+from perfbisect.series.alert_store import TrackStateDocument
+from perfbisect.series.detect import TrackDetectDocument
+from perfbisect.series.export import TrackExportDocument
+from perfbisect.series.ingest import TrackIngestDocument
+from perfbisect.series.night_table import TrackShowDocument
+from perfbisect.series.nightly_report import TrackReportDocument
+from perfbisect.series.publish import TrackPublishDocument
+from perfbisect.series.rebaseline import TrackRebaselineDocument
+from perfbisect.series.suspects.report import TrackSuspectsDocument
 
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "init": (InitDocument,),
@@ -75,12 +73,12 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "doctor": (DoctorDocument,),
     "nightly": (NightlyDocument, NightlyInitDocument),
     "track ingest": (TrackIngestDocument,),
-    "track trend": (TrackTrendDocument,),
+    "track show": (TrackShowDocument,),
     "track rebaseline": (TrackRebaselineDocument,),
     "track detect": (TrackDetectDocument,),
     "track suspects": (TrackSuspectsDocument,),
     "track report": (TrackReportDocument,),
-    "track repro": (CompareDocument, ComparePlanDocument, DetachedDocument),
+    "track reproduce": (CompareDocument, ComparePlanDocument, DetachedDocument),
     "track ack": (TrackStateDocument,),
     "track close": (TrackStateDocument,),
     "track reopen": (TrackStateDocument,),

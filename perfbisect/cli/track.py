@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
-from perfbisect.commands.invocation import Measuring
-from perfbisect.commands.options import Minutes
 
 if TYPE_CHECKING:
+    from perfbisect.series.alerts import State
     from perfbisect.series.export import Form
 
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--since", type=click.DateTime(["%Y-%m-%d"]), metavar="DAY", help="Leave older nights.")
 @options.state
 @options.as_json
-def trend(
+def show(
     cells: tuple[str, ...], metric: str | None, since: datetime | None, state: Path | None, as_json: bool
 ) -> int:
     """The nights of each CELL: date, build, value, change against the night before, and what marks them.
@@ -34,20 +32,20 @@ def trend(
 
     \b
     Examples:
-      perfbisect track trend
-      perfbisect track trend qwen3_tts/random@c4-n40 --metric audio_rtf
+      perfbisect track show
+      perfbisect track show qwen3_tts/random@c4-n40 --metric audio_rtf
     """
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
-    from perfbisect.series.alert_state import marks
-    from perfbisect.series.render import trend_lines
+    from perfbisect.report.terminal import report_lines
+    from perfbisect.series.alert_store import alert_marks
+    from perfbisect.series.night_table import nights_report, show_nights
     from perfbisect.series.store import SeriesStore
-    from perfbisect.series.trend import trend as track_trend_table
 
     with SeriesStore.of(place(state=state).state) as store:
         first = f"{since:%Y-%m-%d}" if since else ""
-        document = track_trend_table(store, cells, metric=metric or "", since=first, marks=marks(store))
-    emit(document, trend_lines(document), as_json=as_json)
+        document = show_nights(store, cells, metric=metric or "", since=first, marks=alert_marks(store))
+    emit(document, report_lines(nights_report(document)), as_json=as_json)
     return 0
 
 
@@ -91,10 +89,12 @@ def suspects(
     """
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
+    from perfbisect.report.markdown import report_markdown
+    from perfbisect.report.terminal import report_lines
     from perfbisect.series.detect import look
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.job import cell_of_ours, ranked, the_alert, track_suspects
-    from perfbisect.series.suspects.render import suspects_lines, suspects_markdown
+    from perfbisect.series.suspects.report import suspects_report
     from perfbisect.series.suspects.table import load_suspect_table
 
     here, table = place(repo=repo, state=state), load_suspect_table()
@@ -109,88 +109,10 @@ def suspects(
         cell=cell or cell_of_ours(found.finding),
         weights=here.state / "track" / "suspects" / f"{found.alert.id}.yaml",
     )
-    lines = [suspects_markdown(document)] if markdown else suspects_lines(document)
+    shown = suspects_report(document)
+    lines = [report_markdown(shown)] if markdown else report_lines(shown)
     emit(document, lines, as_json=as_json)
     return 0
-
-
-@click.command(short_help="Does this machine show an alert's step at all?")
-@click.argument("alert")
-@click.option("--cell", metavar="CELL", help="Cell of ours to measure.  [default: the one that agrees]")
-@click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
-@click.option("--budget", type=Minutes(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
-@click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
-@FDR
-@options.measuring
-def repro(
-    alert: str,
-    cell: str | None,
-    blocks: int,
-    budget: float | None,
-    seed: int,
-    dry_run: bool,
-    fdr: float,
-    measuring: Measuring,
-) -> int:
-    """Compare the ends of ALERT's window on this machine, before anything is bisected.
-
-    A is the last commit that the night before may have run, B the last that the first slow night may have
-    run. A nightly's machine may show what this one does not: then a bisection here finds nothing.
-
-    \b
-    Examples:
-      perfbisect track repro 20260412-3f1a --repo vllm-omni --cell my_cell.yaml --dry-run
-      perfbisect track repro 20260412-product --repo vllm-omni --cell qwen3_tts --machine cuda
-
-    Exit code: 3 it is there (a regression), 0 it is not, 4 inconclusive.
-    """
-    from perfbisect.commands import wiring
-    from perfbisect.commands.compare_request import TypedContest, contest, planned_all
-    from perfbisect.commands.comparisons import settle
-    from perfbisect.commands.detach import leave
-    from perfbisect.commands.output import UNDONE, emit, teller
-    from perfbisect.commands.session import hand_out
-    from perfbisect.commands.workspace import place_of
-    from perfbisect.common.text import line
-    from perfbisect.compare.kinds import compare_kind_exit_code
-    from perfbisect.compare.render import compare_lines, plan_lines
-    from perfbisect.errors import UsageError
-    from perfbisect.series.detect import look
-    from perfbisect.series.store import SeriesStore
-    from perfbisect.series.suspects.job import cell_of_ours, ranked, the_alert
-    from perfbisect.series.suspects.table import load_suspect_table
-
-    if measuring.detach and not dry_run:
-        return leave(measuring)
-    here, table = place_of(measuring), load_suspect_table()
-    repository = here.needed_repository()
-    with SeriesStore.of(here.state) as store:
-        seen = look(store, table, fdr)
-        found = ranked(store, seen, the_alert(store, seen, alert), repository, table)
-    ours = found.alert
-    chosen = cell or cell_of_ours(found.finding) or here.setting("cell", None)
-    if not chosen:
-        raise UsageError(
-            f"no cell of ours is known to be {ours.cell}",
-            next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
-        )
-    if measuring.as_in is not None:
-        wiring.refuse_another(wiring.the_cell(here, chosen, None), measuring.as_in)
-    judged = replace(measuring, metric=measuring.metric or ours.metric)
-    typed = TypedContest(chosen, found.good, found.bad, None, blocks, budget, seed, judged, dry=dry_run)
-    asked = contest(here, typed)
-    direction = "worse" if ours.worse else "better"
-    told = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
-    if dry_run:
-        shown = planned_all([asked])
-        told_first = (line(told, 400), "", *plan_lines(shown), UNDONE)
-        emit(shown, told_first, as_json=measuring.as_json, full=measuring.full)
-        return 0
-    teller(measuring)(line(told, 400))
-    job = wiring.new_job(here)
-    document = settle(here, asked, measuring, job)
-    return hand_out(document, compare_lines(document), compare_kind_exit_code(document), measuring, job)
 
 
 @click.command(short_help="The nightly report, in the nightlies' own table.")
@@ -218,17 +140,19 @@ def report(form: str, fdr: float, state: Path | None, full: bool, as_json: bool)
     """
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
+    from perfbisect.report.html import report_html
+    from perfbisect.report.markdown import report_markdown
     from perfbisect.series.detect import look
-    from perfbisect.series.render import nightly_html, nightly_markdown
-    from perfbisect.series.report import report as nightly
+    from perfbisect.series.nightly_report import build_nightly_report, nightly_report
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.table import load_suspect_table
 
     with SeriesStore.of(place(state=state).state) as store:
-        document = nightly(look(store, load_suspect_table(), fdr), fdr=fdr)
-    shown = nightly_html if form == "html" else nightly_markdown
+        document = build_nightly_report(look(store, load_suspect_table(), fdr), fdr=fdr)
+    render = report_html if form == "html" else report_markdown
+    text = render(nightly_report(document)).rstrip("\n")
     written = form == "json"
-    emit(document, [shown(document).rstrip("\n")], as_json=as_json or written, full=full or written)
+    emit(document, [text], as_json=as_json or written, full=full or written)
     return 0
 
 
@@ -252,7 +176,7 @@ def rebaseline(
 
     A mean that is worse by more than 7 % does not become the baseline. Left out are the nights of a
     transient, of a regression that was not accepted (closed), and those before the newest change of
-    workload, instrument or level. A CELL may be the beginning of names, as in track trend.
+    workload, instrument or level. A CELL may be the beginning of names, as in track show.
 
     \b
     Example:
@@ -260,16 +184,17 @@ def rebaseline(
     """
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
+    from perfbisect.report.terminal import report_lines
     from perfbisect.series.detect import look
-    from perfbisect.series.rebaseline import rebaseline as proposals
-    from perfbisect.series.render import rebaseline_lines
+    from perfbisect.series.rebaseline import rebaseline as propose_baselines
+    from perfbisect.series.rebaseline import rebaseline_report
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.table import load_suspect_table
 
     with SeriesStore.of(place(state=state).state) as store:
         last = f"{until:%Y-%m-%d}" if until else ""
-        document = proposals(store, look(store, load_suspect_table()), cells, until=last)
-    emit(document, rebaseline_lines(document), as_json=as_json)
+        document = propose_baselines(store, look(store, load_suspect_table()), cells, until=last)
+    emit(document, report_lines(rebaseline_report(document)), as_json=as_json)
     return 0
 
 
@@ -316,9 +241,9 @@ def ingest(
 
     from perfbisect.commands.output import emit, say
     from perfbisect.commands.workspace import place
-    from perfbisect.series.ingest import ingest as bring_in
-    from perfbisect.series.ingest import ingest_document, zone_of
-    from perfbisect.series.render import ingest_lines
+    from perfbisect.report.terminal import report_lines
+    from perfbisect.series.ingest import ingest as ingest_places
+    from perfbisect.series.ingest import ingest_document, ingest_report, zone_of
     from perfbisect.series.sources import Asked
     from perfbisect.series.store import SeriesStore
     from perfbisect.system.clock import now
@@ -336,8 +261,8 @@ def ingest(
         say=say,
     )
     with SeriesStore.of(place(state=state).state) as store:
-        document = ingest_document(store, bring_in(store, places, asked, source=source))
-    emit(document, ingest_lines(document), as_json=as_json)
+        document = ingest_document(store, ingest_places(store, places, asked, source=source))
+    emit(document, report_lines(ingest_report(document)), as_json=as_json)
     return 0
 
 
@@ -384,8 +309,14 @@ def export(
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
     from perfbisect.errors import UsageError
-    from perfbisect.series.documents import TrackExportDocument
-    from perfbisect.series.export import export_files, series_for_export, table
+    from perfbisect.report.terminal import report_lines
+    from perfbisect.series.export import (
+        TrackExportDocument,
+        export_files,
+        export_report,
+        series_for_export,
+        table,
+    )
     from perfbisect.series.store import SeriesStore
 
     if out is None and (as_json or form != "csv"):
@@ -405,8 +336,7 @@ def export(
         points=sum(len(points) for _, points in series),
         cells=len({points[0].cell for _, points in series}),
     )
-    lines = [f"{path}: {name}" for name, path in document.files.items()]
-    emit(document, [*lines, f"{document.points} points of {document.cells} cells were read"], as_json=as_json)
+    emit(document, report_lines(export_report(document)), as_json=as_json)
     return 0
 
 
@@ -429,30 +359,15 @@ def publish(folder: Path, jobs: tuple[str, ...], state: Path | None, as_json: bo
     """
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
-    from perfbisect.series.documents import TrackPublishDocument
-    from perfbisect.series.publish import publish as write
+    from perfbisect.report.terminal import report_lines
+    from perfbisect.series.publish import publish as publish_results
+    from perfbisect.series.publish import publish_report
 
     here = place(state=state)
     chosen = [here.jobs.find(name) for name in jobs] if jobs else here.jobs.all()
-    done = write(folder, chosen)
-    document = TrackPublishDocument(
-        folder=str(folder),
-        launches=done.launches,
-        written=tuple(map(str, done.written)),
-        unchanged=done.unchanged,
-        removed=tuple(map(str, done.removed)),
-        left_out=done.left_out,
-    )
-    lines = [
-        f"{folder}: {done.launches} launches; {len(done.written)} files written, {done.unchanged} were there",
-        *([f"  {len(done.removed)} removed: their launches turned out to be void"] if done.removed else []),
-        *(f"  left out: {why}" for why in done.left_out),
-    ]
-    emit(document, lines, as_json=as_json)
+    document = publish_results(folder, chosen)
+    emit(document, report_lines(publish_report(document)), as_json=as_json)
     return 0
-
-
-Mark = Literal["open", "acknowledged", "closed"]
 
 
 @click.command(short_help="Change points, drifts, transients, instrument changes.")
@@ -489,43 +404,45 @@ def detect(
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
     from perfbisect.common.durations import stamp
-    from perfbisect.series.detect import detect as judge
-    from perfbisect.series.render import detect_lines
+    from perfbisect.report.terminal import report_lines
+    from perfbisect.series.detect import detect as detect_changes
+    from perfbisect.series.report import detect_report
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.table import load_suspect_table
     from perfbisect.system.clock import now
 
     day = f"{since:%Y-%m-%d}" if since else ""
     with SeriesStore.of(place(state=state).state) as store:
-        document = judge(store, load_suspect_table(), now=stamp(now()), since=day, fdr=fdr)
-    emit(document, detect_lines(document, everything=everything), as_json=as_json, full=full)
+        document = detect_changes(store, load_suspect_table(), now=stamp(now()), since=day, fdr=fdr)
+    lines = report_lines(detect_report(document, everything=everything))
+    emit(document, lines, as_json=as_json, full=full)
     return 0
 
 
-def _verb(name: str, mark: Mark, short: str, told: str) -> click.Command:
-    @click.command(name, short_help=short, help=told)
+def _state_verb(name: str, mark: State, short: str, description: str) -> click.Command:
+    @click.command(name, short_help=short, help=description)
     @click.argument("alert")
     @click.option(
-        "--why", required=True, metavar="TEXT", help="Kept with the alert: who, which issue, what for."
+        "--reason", required=True, metavar="TEXT", help="Kept with the alert: who, which issue, what for."
     )
     @options.state
     @options.as_json
-    def verb(alert: str, why: str, state: Path | None, as_json: bool) -> int:
-        return _mark(alert, mark, why, state, as_json)
+    def verb(alert: str, reason: str, state: Path | None, as_json: bool) -> int:
+        return _set_state(alert, mark, reason, state, as_json)
 
     return verb
 
 
-def _mark(alert: str, mark: Mark, why: str, state: Path | None, as_json: bool) -> int:
+def _set_state(alert: str, mark: State, reason: str, state: Path | None, as_json: bool) -> int:
     from perfbisect.commands.output import emit
     from perfbisect.commands.workspace import place
-    from perfbisect.series.alert_state import mark as said
-    from perfbisect.series.render import state_lines
+    from perfbisect.report.terminal import report_lines
+    from perfbisect.series.alert_store import set_state, state_report
     from perfbisect.series.store import SeriesStore
 
     with SeriesStore.of(place(state=state).state) as store:
-        document = said(store, alert, mark, why)
-    emit(document, state_lines(document), as_json=as_json)
+        document = set_state(store, alert, mark, reason)
+    emit(document, report_lines(state_report(document)), as_json=as_json)
     return 0
 
 
@@ -533,28 +450,28 @@ _EXAMPLE = """
 
 \b
 Example:
-  perfbisect track {name} 20260412-3f1a --why "{why}"
+  perfbisect track {name} 20260412-3f1a --reason "{reason}"
 """
 
-ack = _verb(
+ack = _state_verb(
     "ack",
     "acknowledged",
     "Somebody knows of an alert.",
     "ALERT, or all alerts of an event, is known: somebody looks at it, and it is not told again."
-    + _EXAMPLE.format(name="ack", why="issue 2711"),
+    + _EXAMPLE.format(name="ack", reason="issue 2711"),
 )
-close = _verb(
+close = _state_verb(
     "close",
     "closed",
     "An alert is fixed or accepted.",
     "ALERT, or all alerts of an event, is fixed, or accepted as it is. A later change of the series is an "
-    "alert of its own." + _EXAMPLE.format(name="close", why="fixed by #2716"),
+    "alert of its own." + _EXAMPLE.format(name="close", reason="fixed by #2716"),
 )
-reopen = _verb(
+reopen = _state_verb(
     "reopen",
     "open",
     "An alert is not settled after all.",
-    "ALERT, or all alerts of an event, is open again." + _EXAMPLE.format(name="reopen", why="still slow"),
+    "ALERT, or all alerts of an event, is open again." + _EXAMPLE.format(name="reopen", reason="still slow"),
 )
 
 
@@ -569,7 +486,7 @@ def track() -> None:
 
 
 for verb in (
-    *(ingest, trend, detect, suspects, report, repro, ack, close, reopen, rebaseline),
+    *(ingest, show, detect, suspects, report, ack, close, reopen, rebaseline),
     *(export, publish),
 ):
     track.add_command(verb)

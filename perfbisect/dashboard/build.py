@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.bisect.html import embedded, html
 from perfbisect.dashboard.data import cell_payload, event_payload, events, overview, page_of, text
+from perfbisect.dashboard.site import SiteDocument
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.resources import dashboards_folder
-from perfbisect.series.documents import SiteDocument
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -50,7 +50,7 @@ _SCRIPTS = (
 
 
 @dataclass(frozen=True)
-class Site:
+class WrittenSite:
     """What was written. ``first_page``: bytes that are read before anything is opened; ``plotly``: bytes of
     the plotting script, read with the first figure; ``all``: bytes of everything."""
 
@@ -61,7 +61,7 @@ class Site:
     all: int
 
 
-def build(document: SiteDocument, out: Path) -> Site:
+def build(document: SiteDocument, out: Path) -> WrittenSite:
     """Writes the site into a folder, over an older one; other files there are left alone.
 
     :raises UsageError: the folder cannot be one, may not be written, or holds a page that is not ours.
@@ -89,7 +89,7 @@ class _Writer:
         self._out = out
         self._sizes: dict[str, int] = {}
 
-    def write(self, document: SiteDocument) -> Site:
+    def write(self, document: SiteDocument) -> WrittenSite:
         # The index comes last, and what it does not name goes after it: a page that is open stays whole.
         plotly = self._plotly()
         first = self._assets()
@@ -104,7 +104,9 @@ class _Writer:
         for path in (self._out / "data").iterdir():
             if _OURS.fullmatch(path.name) and path.name not in kept:
                 path.unlink()
-        return Site(self._out / "index.html", len(self._sizes), first, plotly, sum(self._sizes.values()))
+        return WrittenSite(
+            self._out / "index.html", len(self._sizes), first, plotly, sum(self._sizes.values())
+        )
 
     def _data(self, what: str, payload: Mapping[str, Any]) -> str:
         """The name of the file that holds it, in ``data/``."""

@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from perfbisect.common.durations import moment, stamp
-from perfbisect.jobs.documents import metric_document
-from perfbisect.model.metric import parse_metric
-from perfbisect.series.detection.levels import levels
-from perfbisect.series.documents import (
-    BoundaryDocument,
+from perfbisect.dashboard.site import (
     LevelDocument,
+    MarkDocument,
     PointDocument,
     Scalar,
     SeriesDocument,
@@ -20,15 +17,18 @@ from perfbisect.series.documents import (
     SiteCellDocument,
     SmallDocument,
 )
-from perfbisect.series.points import Point, Workload, kind_of
+from perfbisect.jobs.documents import metric_document
+from perfbisect.model.metric import parse_metric
+from perfbisect.series.detection.levels import levels
+from perfbisect.series.night_table import HEADLINES
+from perfbisect.series.points import Point, Workload, machine_of
 from perfbisect.series.series import CellSeries
-from perfbisect.series.trend import HEADLINES
 
 Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeriesFindings:
     """What a detection says of one series; every index counts the points of that series.
 
     ``cuts``: the first points of new levels; the series' own boundaries need not be among them. ``small``:
@@ -43,7 +43,7 @@ class Seen:
 
 def cell_document(
     series: Sequence[CellSeries],
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, SeriesFindings],
     subjects: Mapping[str, str] | None = None,
 ) -> SiteCellDocument:
     """One cell with all its series (of :func:`gather`, or each made :func:`nightly`).
@@ -64,12 +64,14 @@ def cell_document(
         family=family_of(last),
         model=last.workload.model,
         load=load_of(last.workload),
-        machine=next((kind for _, point in reversed(points) if (kind := kind_of(point))), ""),
+        machine=next((kind for _, point in reversed(points) if (kind := machine_of(point))), ""),
         headline=_headline(series),
         digest=last.workload.digest,
         rows=_rows(last.workload),
         points=tuple(_point(point, subjects or {}) for _, point in points),
-        series=tuple(_series(one, places, seen.get(one.metric, Seen(judged=False))) for one in series),
+        series=tuple(
+            _series(one, places, seen.get(one.metric, SeriesFindings(judged=False))) for one in series
+        ),
     )
 
 
@@ -133,7 +135,7 @@ def _scalar(value: object) -> Scalar:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-def _series(series: CellSeries, places: Mapping[Key, int], seen: Seen) -> SeriesDocument:
+def _series(series: CellSeries, places: Mapping[Key, int], seen: SeriesFindings) -> SeriesDocument:
     at = [places[_key(point)] for point in series.points]
     values: list[float | None] = [None] * len(places)
     for place, value in zip(at, series.values, strict=True):
@@ -152,7 +154,7 @@ def _series(series: CellSeries, places: Mapping[Key, int], seen: Seen) -> Series
             for x in levels(series.values, cuts)
         ),
         small=tuple(one.model_copy(update={"at": at[one.at]}) for one in seen.small),
-        boundaries=tuple(BoundaryDocument(at=at[x.index], what=x.what, cut=cut) for x, cut in marks),
+        discontinuities=tuple(MarkDocument(at=at[x.index], what=x.what, cut=cut) for x, cut in marks),
         judged=seen.judged,
         note=seen.note,
     )

@@ -9,24 +9,23 @@ from itertools import groupby
 from perfbisect.changes.git import Repository
 from perfbisect.dashboard import cells
 from perfbisect.dashboard.cells import cell_document
-from perfbisect.errors import RevisionError
-from perfbisect.jobs.documents import ReportDocument
-from perfbisect.jobs.folders import Job
-from perfbisect.series.alerts import Alert, leading_alert
-from perfbisect.series.cause_text import rejection_sentence
-from perfbisect.series.detect import SeriesAnalysis
-from perfbisect.series.documents import (
+from perfbisect.dashboard.site import (
     BisectionDocument,
     SiteCellDocument,
     SiteDocument,
     SmallDocument,
-    SuspectsDocument,
 )
-from perfbisect.series.findings import Family, Finding, Rejection
+from perfbisect.errors import RevisionError
+from perfbisect.jobs.documents import ReportDocument
+from perfbisect.jobs.folders import Job
+from perfbisect.series.alerts import Alert, leading_alert
+from perfbisect.series.cause_text import suppression_sentence
+from perfbisect.series.detect import SeriesAnalysis
+from perfbisect.series.findings import Finding, JudgedFamily, Suppression
 from perfbisect.series.series import CellSeries
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import Ranked, cell_of_ours, command_of, note_of, ranked
-from perfbisect.series.suspects.render import suspects_document
+from perfbisect.series.suspects.report import SuspectsDocument, suspects_document
 from perfbisect.series.suspects.table import Table
 
 TOP = 20
@@ -53,7 +52,7 @@ def site(
     cells whose window it searched.
     """
     rankings, failed = _rankings(store, seen, repository, table)
-    told = [] if repository else ["No repository was given: there are no suspects."]
+    notes = [] if repository else ["No repository was given: there are no suspects."]
     return SiteDocument(
         title=title,
         made=made,
@@ -63,7 +62,7 @@ def site(
         bisections=tuple(_bisection(one, rankings, seen.alerts) for one in reports),
         commit_url=commit_url,
         census=_census(seen),
-        told=(*told, *_unknown(seen)),
+        notes=(*notes, *_unknown(seen)),
     )
 
 
@@ -100,10 +99,10 @@ def _seen(
     found: Mapping[tuple[str, str], list[Finding]],
     small: Mapping[tuple[str, str], list[SmallDocument]],
     notes: Mapping[str, tuple[bool, str]],
-) -> cells.Seen:
+) -> cells.SeriesFindings:
     cuts = {cut for finding in found.get(series.key, ()) for cut in _cuts(finding)}
     judged, note = notes.get(f"{series.cell} {series.metric}", (False, "not judged"))
-    return cells.Seen(
+    return cells.SeriesFindings(
         cuts=tuple(sorted(cuts)), small=tuple(small.get(series.key, ())), judged=judged, note=note
     )
 
@@ -114,16 +113,16 @@ def _cuts(finding: Finding) -> Iterable[int]:
         yield finding.until
 
 
-def _small(finding: Finding, rejection: Rejection) -> SmallDocument:
+def _small(finding: Finding, rejection: Suppression) -> SmallDocument:
     return SmallDocument(
         at=finding.index,
         effect=finding.found.effect,
         interval=(finding.found.low, finding.found.high),
-        why=rejection_sentence(rejection),
+        why=suppression_sentence(rejection),
     )
 
 
-def _notes(families: Sequence[Family]) -> dict[str, tuple[bool, str]]:
+def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:
     """By series whether it was judged, and what to say of that; of several stretches the last one's."""
     notes: dict[str, tuple[bool, str]] = {}
     for family in families:

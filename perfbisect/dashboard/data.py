@@ -14,39 +14,39 @@ from statistics import median
 from typing import Any, Literal
 
 from perfbisect.common.text import line
-from perfbisect.jobs.documents import ReportDocument
-from perfbisect.series.alerts import Alert
-from perfbisect.series.documents import (
+from perfbisect.dashboard.site import (
     BisectionDocument,
     PointDocument,
     SeriesDocument,
     SeriesMetricDocument,
     SiteCellDocument,
     SiteDocument,
-    SuspectsDocument,
 )
+from perfbisect.jobs.documents import ReportDocument
+from perfbisect.series.alerts import Alert
+from perfbisect.series.suspects.report import SuspectsDocument
 
-Kind = Literal["wrong", "better", "other", "over", "acknowledged", "closed"]
+EventKind = Literal["wrong", "better", "other", "over", "acknowledged", "closed"]
 """Where an alert is listed.
 
 ``wrong``: slower now, by the product or for a reason that is not known. ``better``: the same for the better.
 ``other``: an instrument, a workload or a night moved. ``over``: the series is back where it was.
 """
 
-KINDS: tuple[Kind, ...] = ("wrong", "better", "other", "over", "acknowledged", "closed")
+KINDS: tuple[EventKind, ...] = ("wrong", "better", "other", "over", "acknowledged", "closed")
 
 
 @dataclass(frozen=True)
-class Event:
+class SiteEvent:
     """Alerts of one cause: first those of their cells' headlines, the weightiest of either first."""
 
     id: str
-    kind: Kind
+    kind: EventKind
     weight: float
     alerts: tuple[Alert, ...]
 
 
-def kind(alert: Alert) -> Kind:
+def kind(alert: Alert) -> EventKind:
     """Where it is listed."""
     if alert.state != "open":
         return alert.state
@@ -75,7 +75,7 @@ def metrics(document: SiteDocument) -> Mapping[tuple[str, str], SeriesMetricDocu
     return {(cell.name, one.metric.name): one.metric for cell in document.cells for one in cell.series}
 
 
-def events(document: SiteDocument) -> tuple[Event, ...]:
+def events(document: SiteDocument) -> tuple[SiteEvent, ...]:
     """All events, in the order in which they are read."""
     table = metrics(document)
     groups: dict[str, list[Alert]] = {}
@@ -92,7 +92,7 @@ def events(document: SiteDocument) -> tuple[Event, ...]:
     for name, alerts in groups.items():
         ordered = tuple(sorted(alerts, key=placed))
         own = table[ordered[0].cell, ordered[0].metric]
-        found.append(Event(name, kind(ordered[0]), weight(ordered[0], own), ordered))
+        found.append(SiteEvent(name, kind(ordered[0]), weight(ordered[0], own), ordered))
     return tuple(sorted(found, key=lambda event: (KINDS.index(event.kind), -event.weight, event.id)))
 
 
@@ -149,7 +149,7 @@ def overview(
             "commits": address(document.commit_url),
             "span": span,
             "census": document.census,
-            "told": document.told,
+            "notes": document.notes,
             "measures": [measure.model_dump() for measure in measures],
             "cells": [_cell_in_short(cell, numbers, span, cell_files[cell.name]) for cell in document.cells],
             "events": [
@@ -193,7 +193,7 @@ def cell_payload(cell: SiteCellDocument) -> Payload:
                 "values": one.values,
                 "levels": [level.model_dump() for level in one.levels],
                 "small": [small.model_dump() for small in one.small],
-                "boundaries": [boundary.model_dump() for boundary in one.boundaries],
+                "discontinuities": [mark.model_dump() for mark in one.discontinuities],
                 "judged": one.judged,
                 "note": one.note,
             }
@@ -203,7 +203,7 @@ def cell_payload(cell: SiteCellDocument) -> Payload:
     return {name: harmless(part) for name, part in made.items()}
 
 
-def event_payload(event: Event, document: SiteDocument) -> Payload:
+def event_payload(event: SiteEvent, document: SiteDocument) -> Payload:
     """The alerts of one cause whole, with their suspects; equal rankings stand there once. An alert that has
     none shows that of another one of its cause, ``ranked`` by name: whoever follows an event is told."""
     rankings = {ranking.alert: ranking for ranking in document.suspects}

@@ -140,12 +140,12 @@ class Suspect:
 class Ranking:
     """Suspects, the likeliest first; of equal ones the newest.
 
-    ``elsewhere``: the probability that none of them is it: another repository, the machine, a window too
-    narrow. ``radius``: what the cells that were hit have and the others have not, in words. ``attributed``:
+    ``p_outside_window``: the probability that none of them is the cause: another repository, the machine, a
+    window too narrow. ``blast_radius``: what only the affected cells have, in words. ``attributed``:
     by which commit's revert the series recovered, where one suspect holds nearly everything.
     """
 
     suspects: tuple[Suspect, ...]
-    elsewhere: float
-    radius: str
+    p_outside_window: float
+    blast_radius: str
     attributed: Factor | None = None

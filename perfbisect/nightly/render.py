@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.common.numbers import minutes, percent, probability, with_unit
 from perfbisect.common.text import code, line
 from perfbisect.nightly.documents import NightAlertDocument, NightBisectionDocument, NightlyDocument
 from perfbisect.nightly.model import AlertChange, NightCell
+from perfbisect.report.markdown import text_markdown
 from perfbisect.report.markdown_text import prose, table
-from perfbisect.series.render import RULE, columns, house_table, size_words
+from perfbisect.series.nightly_report import RULE, issue_table
+from perfbisect.series.report import size_text
 
 
 def nightly_lines(document: NightlyDocument) -> Iterator[str]:
@@ -27,6 +29,13 @@ def nightly_lines(document: NightlyDocument) -> Iterator[str]:
         yield from _found(document)
     if document.next:
         yield f"next: {line(document.next, 400)}"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with aligned columns."""
+    shown = [[line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
 
 
 def _head(document: NightlyDocument) -> Iterator[str]:
@@ -173,7 +182,7 @@ def alert_words(event: NightEvent) -> str:
         "recovered" if alert.recovered else "", "no finding by the rules" if by_rule else "",
     ]  # fmt: skip
     return (
-        f"{state}: {size_words(alert.effect)} of {code(alert.metric)} in {code(alert.cell)}, {how}; "
+        f"{state}: {size_text(alert.effect)} of {code(alert.metric)} in {code(alert.cell)}, {how}; "
         f"{'; '.join(filter(None, marks))} ({code(alert.event)})"
     )
 
@@ -239,13 +248,19 @@ def night_markdown(document: NightlyDocument) -> str:
         "\n".join(f"- {prose(note)}" for note in document.told),
         _findings(document),
         _searches(document),
-        "### At another level than before\n\n" + house_table(document.rows) if document.rows else "",
+        "### At another level than before\n\n" + _issues(document) if document.rows else "",
         RULE if document.rows else "",
         _cells(document),
         _failed(document),
         f"Next: {code(document.next)}" if document.next else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _issues(document: NightlyDocument) -> str:
+    issues = issue_table(document.rows)
+    head = tuple(column.title for column in issues.columns)
+    return table(head, (tuple(text_markdown(cell) for cell in row) for row in issues.rows))
 
 
 def cut(text: str, most: int, *, size: type[str] | type[bytes] = str) -> str:

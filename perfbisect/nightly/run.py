@@ -31,7 +31,7 @@ from perfbisect.nightly.plan import NightPlan, night_plan_of, setting_name
 from perfbisect.nightly.state import CellFailure, NightState, StepRecord, Tally, spent, state_of, tallies
 from perfbisect.nightly.steps import reading_steps
 from perfbisect.series.detect import SeriesAnalysis, look
-from perfbisect.series.report import report
+from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_whole
 
@@ -222,7 +222,7 @@ class _NightRun:
             cells, since = {one.name for one in self.plan.wanted}, self.journal.events[0].time[:10]
             findings = NightFindings(
                 alerts=alerts,
-                rows=report(seen, fdr=rules.fdr).rows,
+                rows=build_nightly_report(seen, fdr=rules.fdr).rows,
                 notes=tuple(machines(seen, cells, since)),
                 unjudged=unjudged(seen, cells),
             )

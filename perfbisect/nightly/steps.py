@@ -19,11 +19,12 @@ from perfbisect.nightly.folders import NightFolder
 from perfbisect.nightly.model import Night
 from perfbisect.nightly.notify import json_message
 from perfbisect.nightly.render import LARGEST, cut, night_markdown
+from perfbisect.report.html import report_html
+from perfbisect.report.markdown import report_markdown
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.export import export_files, series_for_export
+from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 from perfbisect.series.publish import publish
-from perfbisect.series.render import nightly_html, nightly_markdown
-from perfbisect.series.report import report
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_whole
 
@@ -35,12 +36,12 @@ def reading_steps(
     rules = scene.file.nightly
 
     def reported(night: Night) -> Done:
-        document = report(seen, fdr=rules.alerts.fdr)
+        document = build_nightly_report(seen, fdr=rules.alerts.fdr)
         into = scene.file.path(rules.report) or folder.path
         files = {
             "night": (into / "night.md", night_markdown(night_document(night))),
-            "report": (into / "nightly.md", nightly_markdown(document)),
-            "page": (into / "nightly.html", nightly_html(document)),
+            "report": (into / "nightly.md", report_markdown(nightly_report(document))),
+            "page": (into / "nightly.html", report_html(nightly_report(document))),
         }
         for path, text in files.values():
             write_whole(path, text)

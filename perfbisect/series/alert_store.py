@@ -1,15 +1,23 @@
-"""The table of reported alerts, with what people and nightlies said of them."""
+"""Reported alerts in the store, and their state as people and nightlies set it."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from perfbisect.errors import UsageError
+from perfbisect.jobs.documents import Document
+from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.alerts import Alert, AlertRecord, State
+from perfbisect.series.report import size_text
+from perfbisect.series.series import CellSeries
+
+if TYPE_CHECKING:
+    from perfbisect.series.store import SeriesStore
 
 _ALERT = TypeAdapter(Alert)
 _COLUMNS = "id, begun_after, begun_by, state, why, by_rule, seen, alert"
@@ -81,3 +89,72 @@ class AlertTable:
         self._db.execute(
             "UPDATE alerts SET state = ?, why = ?, by_rule = ? WHERE id = ?", (state, why, by_rule, name)
         )
+
+
+class TrackStateDocument(Document):
+    """JSON of ``track ack``, ``close`` and ``reopen``; of an event, that of its first alert.
+
+    ``alerts``: how many were changed.
+    """
+
+    schema_: Literal["perfbisect.track-state/1"] = Field(default="perfbisect.track-state/1", alias="schema")
+    id: str
+    cell: str
+    metric: str
+    state: State
+    before: State
+    why: str
+    alerts: int = 1
+
+
+def set_state(store: SeriesStore, name: str, state: State, reason: str) -> TrackStateDocument:
+    """Sets the state of an alert, or of all alerts of an event.
+
+    :raises UsageError: there is no such alert, or no reason is given.
+    """
+    if not reason.strip():
+        raise UsageError("--reason is empty", next_step='such as --reason "issue 2711"')
+    among = store.alerts.of_name(name)
+    with store.transaction():
+        for record in among:
+            store.alerts.mark(record.alert.id, state, reason.strip())
+    first = among[0].alert
+    return TrackStateDocument(
+        id=first.id if len(among) == 1 else name,
+        cell=first.cell,
+        metric=first.metric,
+        state=state,
+        before=first.state,
+        why=reason.strip(),
+        alerts=len(among),
+    )
+
+
+def alert_marks(store: SeriesStore) -> Callable[[CellSeries], Mapping[int, str]]:
+    """Marks of the nights at which alerts began, for the table of nights."""
+    by_series: dict[tuple[str, str], list[Alert]] = {}
+    for record in store.alerts.all():
+        by_series.setdefault((record.alert.cell, record.alert.metric), []).append(record.alert)
+
+    def of(series: CellSeries) -> dict[int, str]:
+        found = {alert.first: alert for alert in by_series.get(series.key, [])}
+        return {
+            place: _mark_text(found[point.began])
+            for place, point in enumerate(series.points)
+            if point.began in found
+        }
+
+    return of
+
+
+def _mark_text(alert: Alert) -> str:
+    state = "" if alert.state == "open" else f", {alert.state}"
+    return f"{size_text(alert.effect)} {alert.shape}, {alert.cause}{state} ({alert.id})"
+
+
+def state_report(document: TrackStateDocument) -> Report:
+    """Report of ``track ack``, ``close`` and ``reopen``."""
+    more = f" and {document.alerts - 1} more" if document.alerts > 1 else ""
+    alert = f"{document.id} {document.cell} {document.metric}{more}"
+    change = Paragraph(f"{alert}: {document.state}, was {document.before}")
+    return Report("Alert state", Verdict(document.state), (change,))

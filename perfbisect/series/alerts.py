@@ -236,7 +236,7 @@ def weight(alert: Alert) -> tuple[bool, bool, int, float]:
     return alert.state == "open", alert.worse, -rank, alert.size
 
 
-def alerts_of(
+def match_alerts(
     findings: Sequence[Finding],
     causes: Sequence[Cause],
     known: Iterable[AlertRecord] = (),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from perfbisect.series.causes import Cause, Evidence, EvidenceKind
-from perfbisect.series.findings import Finding, Rejection, RejectionKind
+from perfbisect.series.findings import Finding, Suppression, SuppressionReason
 from perfbisect.series.series import night_of
 
 _KEYS_SHOWN = 3
@@ -164,13 +164,13 @@ _SENTENCES: Mapping[EvidenceKind, Callable[[Evidence], str]] = {
 }
 
 
-def rejection_sentence(rejection: Rejection) -> str:
+def suppression_sentence(rejection: Suppression) -> str:
     """Why a change is no alert."""
-    sentences: Mapping[RejectionKind, str] = {
+    sentences: Mapping[SuppressionReason, str] = {
         "starts the series": "the series begins with it: what was before is not known",
         "too small": f"below the {rejection.least * 100:g} % that are worth telling",
         "too doubtful": "too doubtful among so many series",
-        "told by the median": f"told by {rejection.metric} of that night",
+        "reported by the median": f"reported by {rejection.metric} of that night",
     }
     return sentences[rejection.kind]
 

@@ -28,7 +28,7 @@ COUNTS = ("prompts", "completed", "input_tokens", "output_tokens", "audio_durati
 
 
 @dataclass(frozen=True)
-class Night:
+class NightCovariates:
     """The covariates of a cell on one night; what is not known is left out.
 
     ``labels``: how it was measured, of :data:`LABELS`; ``keys`` among them is a digest, where the names
@@ -43,10 +43,10 @@ class Night:
     outside: float | None = None
 
 
-def night_of(covariates: Mapping[str, Any]) -> Night:
+def covariates_of(covariates: Mapping[str, Any]) -> NightCovariates:
     """The covariates of a reported point (:data:`perfbisect.series.points.COVARIATES`) that are read here."""
     known = {name: value for name, value in covariates.items() if value is not None}
-    return Night(
+    return NightCovariates(
         labels={name: str(known[name]) for name in LABELS if name in known},
         counts={name: float(known[name]) for name in COUNTS if name in known},
         outside=known.get("outside"),
@@ -76,7 +76,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Break:
+class ChangeContext:
     """A break of a series.
 
     ``metric``: its name without statistic; ``statistic``: ``median``, ``mean``, ``p99``. ``shift``: log of
@@ -91,8 +91,8 @@ class Break:
     shift: float
     noise: float
     shape: Shape
-    before: tuple[Night, ...]
-    after: tuple[Night, ...]
+    before: tuple[NightCovariates, ...]
+    after: tuple[NightCovariates, ...]
     statistic: str = "median"
     median: float | None = None
     neighbours: tuple[Neighbour, ...] = ()
@@ -198,7 +198,7 @@ class CountMove:
 
 
 def labels_moved(
-    before: Sequence[Night], after: Sequence[Night], names: Iterable[str]
+    before: Sequence[NightCovariates], after: Sequence[NightCovariates], names: Iterable[str]
 ) -> tuple[Evidence, ...]:
     """Labels that had one value on the nights before and another on those after, where they are known."""
     found = []
@@ -211,7 +211,9 @@ def labels_moved(
     return tuple(found)
 
 
-def counts_moved(before: Sequence[Night], after: Sequence[Night]) -> tuple[CountMove, ...]:
+def counts_moved(
+    before: Sequence[NightCovariates], after: Sequence[NightCovariates]
+) -> tuple[CountMove, ...]:
     """Counts whose median moved beyond what they do from one night before the break to the next, largest
     first."""
     names = dict.fromkeys(name for night in (*before, *after) for name in night.counts)
@@ -226,7 +228,7 @@ def counts_moved(before: Sequence[Night], after: Sequence[Night]) -> tuple[Count
     return tuple(sorted(found, key=lambda move: -abs(move.shift)))
 
 
-def _logs(nights: Sequence[Night], name: str) -> list[float]:
+def _logs(nights: Sequence[NightCovariates], name: str) -> list[float]:
     return [math.log(night.counts[name]) for night in nights if night.counts.get(name, 0) > 0]
 
 
@@ -237,7 +239,7 @@ def _spread(logs: Sequence[float]) -> float:
     return _MAD * median(steps) / math.sqrt(2) if steps else 0.0
 
 
-def key_changes(before: Sequence[Night], after: Sequence[Night]) -> tuple[Evidence, ...]:
+def key_changes(before: Sequence[NightCovariates], after: Sequence[NightCovariates]) -> tuple[Evidence, ...]:
     """Numbers that the client reported on the nights of one side and on none of the other."""
     left = [night.keys for night in before[-NEAR:] if night.keys]
     right = [night.keys for night in after[:NEAR] if night.keys]
@@ -275,7 +277,7 @@ _FAR = 8.0
 """standard deviations, from which on a single night may be a product's."""
 
 
-def cause_of(found: Break) -> Cause:
+def infer_cause(found: ChangeContext) -> Cause:
     """What is behind a break."""
     moves = counts_moved(found.before, found.after)
     for judged in (_instrument(found, moves), _tail(found), _workload(found, moves)):
@@ -286,7 +288,7 @@ def cause_of(found: Break) -> Cause:
     return Cause(product.word, (*product.evidence, *partly))
 
 
-def _instrument(found: Break, moves: tuple[CountMove, ...]) -> Cause | None:
+def _instrument(found: ChangeContext, moves: tuple[CountMove, ...]) -> Cause | None:
     evidence = list(labels_moved(found.before, found.after, INSTRUMENT))
     evidence += _counted_otherwise(found, moves)
     evidence += [
@@ -299,7 +301,7 @@ def _instrument(found: Break, moves: tuple[CountMove, ...]) -> Cause | None:
     return Cause("instrument", (*evidence, Evidence("definition changed")))
 
 
-def _counted_otherwise(found: Break, moves: tuple[CountMove, ...]) -> list[Evidence]:
+def _counted_otherwise(found: ChangeContext, moves: tuple[CountMove, ...]) -> list[Evidence]:
     """Input tokens that moved with the metric while the runs took as long: another count of one load."""
     moved = {move.name: move for move in moves}
     tokens = moved.get("input_tokens")
@@ -315,7 +317,7 @@ def _of_count(kind: EvidenceKind, move: CountMove, shift: float = 0.0) -> Eviden
     return Evidence(kind, name=move.name, before=move.before, after=move.after, shift=shift)
 
 
-def _tail(found: Break) -> Cause | None:
+def _tail(found: ChangeContext) -> Cause | None:
     """A mean or tail that moved without its median: a few requests, such as the first ones of a server."""
     if found.statistic == "median" or found.median is None:
         return None
@@ -335,7 +337,7 @@ def _tail(found: Break) -> Cause | None:
     return Cause("unknown", (moved, Evidence("warm-up or pause")))
 
 
-def _warmed(found: Break) -> Evidence | None:
+def _warmed(found: ChangeContext) -> Evidence | None:
     """That the client does something before the run since, which takes as long as the slow requests did: as
     if these were sent and not counted. None where nothing says so."""
     before = [night.outside for night in found.before[-NEAR:] if night.outside is not None]
@@ -348,19 +350,19 @@ def _warmed(found: Break) -> Evidence | None:
     return Evidence("warm-up added", before=median(before), after=median(after), saved_s=found.saved)
 
 
-def _workload(found: Break, moves: tuple[CountMove, ...]) -> Cause | None:
+def _workload(found: ChangeContext, moves: tuple[CountMove, ...]) -> Cause | None:
     evidence = list(labels_moved(found.before, found.after, WORKLOAD))
     evidence += [_of_count("count explains", move) for move in moves if _explains(move, found)]
     return Cause("workload", tuple(evidence)) if evidence else None
 
 
-def _explains(move: CountMove, found: Break) -> bool:
+def _explains(move: CountMove, found: ChangeContext) -> bool:
     if move.name == "duration" or (found.metric in _GROWS and move.shift * found.shift < 0):
         return False
     return abs(found.shift) <= _ENOUGH * abs(move.shift)
 
 
-def _partly(found: Break, moves: tuple[CountMove, ...]) -> tuple[Evidence, ...]:
+def _partly(found: ChangeContext, moves: tuple[CountMove, ...]) -> tuple[Evidence, ...]:
     """What moved besides and does not explain it."""
     counts = [_of_count("count falls short", move, found.shift) for move in moves if move.name != "duration"]
     return (*counts, *key_changes(found.before, found.after))
@@ -376,7 +378,7 @@ class _Start:
         return frozenset().union(*(cell.traits for cell in self.cells))
 
 
-def _starts(found: Break) -> tuple[_Start, ...]:
+def _starts(found: ChangeContext) -> tuple[_Start, ...]:
     """One vote each: moved where any of its cells moved the way the break did."""
     groups: dict[str, list[Neighbour]] = {}
     for neighbour in found.neighbours:
@@ -388,7 +390,7 @@ def _starts(found: Break) -> tuple[_Start, ...]:
     return tuple(starts)
 
 
-def _cells(found: Break) -> Cause:
+def _cells(found: ChangeContext) -> Cause:
     """By who else moved, and for how long."""
     starts, nights = _starts(found), len(found.after)
     hit, spared = [s for s in starts if s.moved], [s for s in starts if not s.moved]
@@ -403,7 +405,7 @@ def _cells(found: Break) -> Cause:
     return _one_night(found, hit, spared)
 
 
-def _common(found: Break, hit: list[_Start], spared: list[_Start], *, lasting: bool) -> Cause:
+def _common(found: ChangeContext, hit: list[_Start], spared: list[_Start], *, lasting: bool) -> Cause:
     """Nearly everything moved together."""
     controls = [n for n in found.neighbours if n.control]
     moved = [n for n in controls if n.moved and n.shift * found.shift > 0]
@@ -424,7 +426,7 @@ def _common(found: Break, hit: list[_Start], spared: list[_Start], *, lasting: b
     return Cause("unknown", (together, Evidence("one night so far")))
 
 
-def _one_night(found: Break, hit: list[_Start], spared: list[_Start]) -> Cause:
+def _one_night(found: ChangeContext, hit: list[_Start], spared: list[_Start]) -> Cause:
     """Some cells, one night: a product's only where size and cells both say so."""
     shared = _difference(hit, spared)
     size = Evidence("size", shift=found.shift, deviations=abs(found.shift) / max(found.noise, 1e-9))

@@ -1,33 +1,145 @@
-"""``perfbisect track detect``: what changed in the series of a store, told once."""
+"""``track detect``: judges the series of a store and reports each change once."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from perfbisect.errors import UsageError
-from perfbisect.series.alerts import Alert, AlertRecord, alerts_of, begun
-from perfbisect.series.cause_text import alert_evidence, rejection_sentence
-from perfbisect.series.detection.fdr import FDR, Census
-from perfbisect.series.detection.joint import Event
-from perfbisect.series.documents import (
-    CensusDocument,
-    ElsewhereDocument,
-    FamilyDocument,
-    GoneDocument,
-    ListedDocument,
-    SeriesCensusDocument,
-    TogetherDocument,
-    TrackDetectDocument,
+from perfbisect.jobs.documents import Document, LongDocument
+from perfbisect.series.alerts import Alert, AlertRecord, State, begun, match_alerts
+from perfbisect.series.cause_text import alert_evidence, suppression_sentence
+from perfbisect.series.detection.fdr import FDR, Coverage
+from perfbisect.series.detection.joint import JointEvent
+from perfbisect.series.detection.model import Shape
+from perfbisect.series.finding_causes import SeriesIndex, infer_causes
+from perfbisect.series.findings import (
+    Finding,
+    JudgedFamily,
+    Suppression,
+    SuppressionReason,
+    drop_duplicate_tails,
+    select_alerts,
 )
-from perfbisect.series.finding_causes import Cells, causes_of
-from perfbisect.series.findings import Family, Finding, Rejection, judge, without_told
-from perfbisect.series.gather import by_lineage, eras_of
-from perfbisect.series.points import Beginning, beginnings
+from perfbisect.series.gather import eras_of, series_points
+from perfbisect.series.points import MachineSeriesStart, machine_series_starts
 from perfbisect.series.series import CellSeries, day_number, gather, night_of, nightly
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import Table
+
+
+class SuppressedChange(Document):
+    """A change that is not reported: the ``kind`` of reason, and ``why`` as a sentence."""
+
+    cell: str
+    metric: str
+    first: str
+    shape: Shape
+    effect: float
+    interval: tuple[float, float]
+    p: float
+    kind: SuppressionReason
+    why: str
+
+
+class JointChange(Document):
+    """A change between two nights for which no series is evidence enough by itself.
+
+    ``servers`` support it, ``against`` contradict it; ``p``: bound on its probability without a change.
+    """
+
+    after: str
+    by: str
+    p: float
+    series: tuple[str, ...]
+    servers: tuple[str, ...]
+    against: tuple[str, ...]
+
+
+class DiscontinuityDocument(Document):
+    """A night across which ``series`` many series are not compared."""
+
+    night: str
+    kind: str
+    what: str
+    series: int
+    cells: tuple[str, ...]
+
+
+class SeriesCoverage(Document):
+    """A series, or a segment of one. ``smallest``: the step detected with a power of 0.8, a ratio;
+    ``why``: the reason it was not judged."""
+
+    series: str
+    nights: int
+    p: float | None = None
+    smallest: float | None = None
+    changes: int = 0
+    why: str = ""
+
+
+class FamilyCoverage(Document):
+    """Series whose false discovery rate is controlled together; ``cut``: the largest significant p."""
+
+    name: Literal["medians and single numbers", "means and percentiles"]
+    judged: int
+    alarmed: int
+    cut: float
+
+
+class CoverageDocument(Document):
+    """Which series were judged, and why others were not."""
+
+    families: tuple[FamilyCoverage, ...]
+    series: tuple[SeriesCoverage, ...]
+    not_judged: dict[str, int]
+    builds_not_of_main: int
+
+
+class VanishedAlert(Document):
+    """A reported alert that is not found any more.
+
+    ``seen``: when it was found last; ``new``: that was in the last run.
+    """
+
+    id: str
+    cell: str
+    metric: str
+    state: State
+    seen: str
+    new: bool = False
+
+
+class TrackDetectDocument(LongDocument):
+    """JSON of ``track detect``: changes since the night ``since`` (empty: all) up to ``until``."""
+
+    shown: ClassVar[Mapping[str, int]] = {"alerts": 12, "listed": 5, "vanished": 12, "discontinuities": 12}
+    schema_: Literal["perfbisect.track-detect/2"] = Field(default="perfbisect.track-detect/2", alias="schema")
+    fdr: float
+    since: str
+    until: str
+    alerts: tuple[Alert, ...]
+    listed: tuple[SuppressedChange, ...]
+    joint_changes: tuple[JointChange, ...]
+    discontinuities: tuple[DiscontinuityDocument, ...]
+    vanished: tuple[VanishedAlert, ...]
+    census: CoverageDocument
+
+    def brief(self) -> TrackDetectDocument:
+        """New alerts first, then open ones; no coverage of single series."""
+        alerts = sorted(self.alerts, key=lambda alert: alert.first, reverse=True)
+        alerts.sort(key=lambda alert: (not (alert.new or alert.is_news), alert.state != "open"))
+        brief = self.model_copy(update={"alerts": tuple(alerts)})
+        brief = LongDocument.brief(brief)
+        if not self.census.series:
+            return brief
+        left = {**brief.left_out, "census.series": len(self.census.series)}
+        census = self.census.model_copy(update={"series": ()})
+        return brief.model_copy(update={"census": census, "left_out": left})
 
 
 @dataclass(frozen=True)
@@ -37,8 +149,8 @@ class SeriesAnalysis:
     ``away``: builds that are not of main and were left out."""
 
     series: tuple[CellSeries, ...]
-    cells: Cells
-    families: tuple[Family, Family]
+    cells: SeriesIndex
+    families: tuple[JudgedFamily, JudgedFamily]
     alerts: tuple[Alert, ...]
     findings: Mapping[str, Finding]
     known: tuple[AlertRecord, ...]
@@ -50,10 +162,10 @@ class SeriesAnalysis:
         return night_of(max(one.nights[-1] for one in self.series))
 
     @property
-    def begun(self) -> tuple[Beginning, ...]:
+    def begun(self) -> tuple[MachineSeriesStart, ...]:
         """Where another kind of machine began to measure a cell."""
         points = {id(point): point for one in self.series for point in one.points}
-        return tuple(beginnings(points.values()))
+        return tuple(machine_series_starts(points.values()))
 
     def alerts_since(self, night: str) -> tuple[Alert, ...]:
         """The alerts that began on that night or later; all where it is empty."""
@@ -69,13 +181,17 @@ def look(store: SeriesStore, table: Table, fdr: float = FDR) -> SeriesAnalysis:
     if not 0 < fdr < 1:
         raise UsageError(f"--fdr {fdr:g} is no share of false alarms: a number between 0 and 1")
     series, away = series_of_main(store)
-    cells = Cells(series, table.traits_of)
-    medians = judge([one for one in series if one.part == "typical"], fdr)
-    tails = without_told(judge([one for one in series if one.part != "typical"], fdr), medians)
+    cells = SeriesIndex(series, table.traits_of)
+    medians = select_alerts([one for one in series if one.part == "typical"], fdr)
+    tails = drop_duplicate_tails(
+        select_alerts([one for one in series if one.part != "typical"], fdr), medians
+    )
     findings = (*medians.alerts, *tails.alerts)
     known = store.alerts.all()
     until = max(one.nights[-1] for one in series)
-    alerts = alerts_of(findings, causes_of(findings, cells), known, until=until, describe=alert_evidence)
+    alerts = match_alerts(
+        findings, infer_causes(findings, cells), known, until=until, describe=alert_evidence
+    )
     of = {alert.id: finding for alert, finding in zip(alerts, findings, strict=True)}
     ordered = sorted(alerts, key=lambda alert: (-of[alert.id].first, alert.cell, alert.metric))
     return SeriesAnalysis(series, cells, (medians, tails), tuple(ordered), of, known, away)
@@ -96,7 +212,7 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
         )
     away = {point.build.key for point in points if point.build.of_main is False}
     found: list[CellSeries] = []
-    for name, own in by_lineage(mine):
+    for name, own in series_points(mine):
         found += map(nightly, gather(own, eras_of, cell=name))
     return tuple(found), len(away)
 
@@ -133,15 +249,15 @@ def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> Trac
         until=analysis.until,
         alerts=analysis.alerts_since(since),
         listed=tuple(_listed(finding, rejection) for finding, rejection in listed),
-        together=tuple(_shared(event) for family in analysis.families for event in family.shared),
-        boundaries=tuple(
+        joint_changes=tuple(_shared(event) for family in analysis.families for event in family.shared),
+        discontinuities=tuple(
             sorted(
                 (*_boundaries(analysis.series, first), *_machines(analysis, first)),
                 key=lambda one: one.night,
             )
         ),
-        gone=_gone(analysis),
-        census=CensusDocument(
+        vanished=_vanished(analysis),
+        census=CoverageDocument(
             families=(
                 _family("medians and single numbers", medians),
                 _family("means and percentiles", tails),
@@ -153,12 +269,12 @@ def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> Trac
     )
 
 
-def _gone(analysis: SeriesAnalysis) -> tuple[GoneDocument, ...]:
+def _vanished(analysis: SeriesAnalysis) -> tuple[VanishedAlert, ...]:
     """What was reported and is not found any more; first what was found the last time."""
     found = {alert.id for alert in analysis.alerts}
     last = max((record.seen for record in analysis.known), default="")
     gone = [
-        GoneDocument(
+        VanishedAlert(
             id=record.alert.id,
             cell=record.alert.cell,
             metric=record.alert.metric,
@@ -172,8 +288,8 @@ def _gone(analysis: SeriesAnalysis) -> tuple[GoneDocument, ...]:
     return tuple(sorted(gone, key=lambda one: (not one.new, one.id)))
 
 
-def _listed(finding: Finding, rejection: Rejection) -> ListedDocument:
-    return ListedDocument(
+def _listed(finding: Finding, rejection: Suppression) -> SuppressedChange:
+    return SuppressedChange(
         cell=finding.series.cell,
         metric=finding.series.metric,
         first=night_of(finding.first),
@@ -182,12 +298,12 @@ def _listed(finding: Finding, rejection: Rejection) -> ListedDocument:
         interval=(finding.found.low, finding.found.high),
         p=finding.found.p,
         kind=rejection.kind,
-        why=rejection_sentence(rejection),
+        why=suppression_sentence(rejection),
     )
 
 
-def _shared(event: Event) -> TogetherDocument:
-    return TogetherDocument(
+def _shared(event: JointEvent) -> JointChange:
+    return JointChange(
         after=night_of(event.window[0]),
         by=night_of(event.window[1]),
         p=min(1.0, event.p),
@@ -197,21 +313,21 @@ def _shared(event: Event) -> TogetherDocument:
     )
 
 
-def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[ElsewhereDocument, ...]:
+def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[DiscontinuityDocument, ...]:
     found: dict[tuple[int, str, str], list[str]] = {}
     for one in series:
         for mark in one.boundaries:
             if one.nights[mark.index] >= first:
                 found.setdefault((one.nights[mark.index], mark.kind, mark.what), []).append(one.cell)
     return tuple(
-        ElsewhereDocument(
+        DiscontinuityDocument(
             night=night_of(night), kind=kind, what=what, series=len(cells), cells=tuple(dict.fromkeys(cells))
         )
         for (night, kind, what), cells in sorted(found.items())
     )
 
 
-def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[ElsewhereDocument]:
+def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[DiscontinuityDocument]:
     """Nights from which on another kind of machine measures."""
     counts = Counter(one.cell for one in analysis.series)
     found: dict[tuple[str, str], list[str]] = {}
@@ -220,20 +336,20 @@ def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[ElsewhereDocumen
             found.setdefault((one.first.night, one.what), []).append(one.lineage)
     for (night, what), names in found.items():
         count = sum(counts[name] for name in names)
-        yield ElsewhereDocument(night=night, kind="machine", what=what, series=count, cells=tuple(names))
+        yield DiscontinuityDocument(night=night, kind="machine", what=what, series=count, cells=tuple(names))
 
 
-def _family(name: str, family: Family) -> FamilyDocument:
+def _family(name: str, family: JudgedFamily) -> FamilyCoverage:
     alarmed = len({f"{one.series.cell} {one.series.metric}" for one in family.alerts})
-    return FamilyDocument.model_validate(
+    return FamilyCoverage.model_validate(
         {"name": name, "judged": len(family.census.judged), "alarmed": alarmed, "cut": family.census.cut}
     )
 
 
-def _rows(census: Census) -> Iterator[SeriesCensusDocument]:
+def _rows(census: Coverage) -> Iterator[SeriesCoverage]:
     for entry in census.judged:
-        yield SeriesCensusDocument(
+        yield SeriesCoverage(
             series=entry.key, nights=entry.nights, p=entry.p, smallest=entry.smallest, changes=entry.breaks
         )
     for one in census.refused:
-        yield SeriesCensusDocument(series=one.key, nights=one.nights, why=one.reason)
+        yield SeriesCoverage(series=one.key, nights=one.nights, why=one.reason)

@@ -12,9 +12,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from pydantic import Field
+
 from perfbisect.common.text import line
 from perfbisect.errors import UsageError
+from perfbisect.jobs.documents import Document
 from perfbisect.model.metric import MetricRef, parse_metric
+from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.gather import points_of
 from perfbisect.series.points import Point
 from perfbisect.series.store import SeriesStore
@@ -155,7 +159,7 @@ def series_for_export(
     if not kept:
         raise UsageError(f"no point since {since}" if since else "no point of the main branch")
     if ref and not any(ref == parse_metric(name) for _, points in kept for p in points for name in _known(p)):
-        raise UsageError(f"no point reports {metric}", next_step="perfbisect track trend CELL")
+        raise UsageError(f"no point reports {metric}", next_step="perfbisect track show CELL")
     return kept
 
 
@@ -201,3 +205,20 @@ def _known(point: Point) -> list[str]:
             continue
         found.append(name)
     return found
+
+
+class TrackExportDocument(Document):
+    """JSON of ``track export``: the written files by kind; ``points``: how many were read."""
+
+    schema_: Literal["perfbisect.track-export/1"] = Field(default="perfbisect.track-export/1", alias="schema")
+    format: str
+    files: dict[str, str]
+    points: int
+    cells: int
+
+
+def export_report(document: TrackExportDocument) -> Report:
+    """Report of ``track export`` into files."""
+    lines = [f"{path}: {kind}" for kind, path in document.files.items()]
+    lines.append(f"{document.points} points of {document.cells} cells were read")
+    return Report("Export", Verdict(f"{len(document.files)} files"), tuple(map(Paragraph, lines)))

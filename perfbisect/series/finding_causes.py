@@ -7,7 +7,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from statistics import median
 
 from perfbisect.model.metric import STAGE
-from perfbisect.series.causes import NEAR, Break, Cause, Evidence, Neighbour, Night, cause_of, night_of
+from perfbisect.series.causes import (
+    NEAR,
+    Cause,
+    ChangeContext,
+    Evidence,
+    Neighbour,
+    NightCovariates,
+    covariates_of,
+    infer_cause,
+)
 from perfbisect.series.detection.evidence import INNER
 from perfbisect.series.findings import Finding
 from perfbisect.series.points import Workload
@@ -47,7 +56,7 @@ _SAME = {"itl": "tpot"}
 """Metrics of one thing that count it otherwise: chunks and tokens of one stream."""
 
 
-class Cells:
+class SeriesIndex:
     """The series of all cells, found by cell and metric."""
 
     def __init__(self, series: Sequence[CellSeries], traits: Traits) -> None:
@@ -125,13 +134,13 @@ def _control(load: Workload) -> bool:
     return load.concurrency == 1 or (load.concurrency is None and load.rate <= _LOW)
 
 
-def causes_of(findings: Sequence[Finding], cells: Cells) -> tuple[Cause, ...]:
+def infer_causes(findings: Sequence[Finding], cells: SeriesIndex) -> tuple[Cause, ...]:
     """The cause of each, with the evidence for it."""
     first = [_other_work(f, _corrected(f, _cause(f, cells), cells), cells) for f in findings]
     return tuple(_inherited(f, cause, findings, first) for f, cause in zip(findings, first, strict=True))
 
 
-def _cause(finding: Finding, cells: Cells) -> Cause:
+def _cause(finding: Finding, cells: SeriesIndex) -> Cause:
     series, (name, _, statistic) = finding.series, finding.series.metric.partition(":")
     beside = cells.beside(finding)
     own = shift(series, finding)
@@ -143,7 +152,7 @@ def _cause(finding: Finding, cells: Cells) -> Cause:
         shape = "step"
     passing = shape == "transient"
     counted = _counted(finding, cells.get(series.cell, "input_tokens"))
-    found = Break(
+    found = ChangeContext(
         metric=name,
         shift=finding.shift,
         noise=own[1] if own else _spread(finding),
@@ -156,7 +165,7 @@ def _cause(finding: Finding, cells: Cells) -> Cause:
         over=finding.until is not None,
         saved=_saved(finding) if statistic else None,
     )
-    return cause_of(found)
+    return infer_cause(found)
 
 
 def _saved(finding: Finding) -> float | None:
@@ -177,7 +186,9 @@ def _spread(finding: Finding) -> float:
     return max(_FLOOR, _MAD * median(abs(x - median(logs)) for x in logs)) if logs else _FLOOR
 
 
-def _nights(series: CellSeries, places: Sequence[int], counted: tuple[int, int]) -> tuple[Night, ...]:
+def _nights(
+    series: CellSeries, places: Sequence[int], counted: tuple[int, int]
+) -> tuple[NightCovariates, ...]:
     """The covariates of these nights, but for those that say nothing there.
 
     These are input tokens of nights that count them otherwise (those not in ``counted``, of which the second
@@ -189,7 +200,7 @@ def _nights(series: CellSeries, places: Sequence[int], counted: tuple[int, int])
         alike = counted[0] <= series.nights[place] < counted[1]
         mute = {*(() if alike else ("input_tokens",)), *(("duration",) if paced else ())}
         known = {k: v for k, v in series.covariates[place].items() if k not in mute}
-        found.append(night_of(known))
+        found.append(covariates_of(known))
     return tuple(found)
 
 
@@ -202,7 +213,7 @@ def _counted(finding: Finding, tokens: CellSeries | None) -> tuple[int, int]:
     )
 
 
-def _corrected(finding: Finding, cause: Cause, cells: Cells) -> Cause:
+def _corrected(finding: Finding, cause: Cause, cells: SeriesIndex) -> Cause:
     """What a product's needs besides: a median, and other metrics of the same requests that agree."""
     if cause.word != "product":
         return cause
@@ -224,13 +235,13 @@ def _corrected(finding: Finding, cause: Cause, cells: Cells) -> Cause:
     return cause
 
 
-def hit(one: Neighbour, finding: Finding) -> bool:
+def is_affected(one: Neighbour, finding: Finding) -> bool:
     """Whether a neighbour moved as a change did: beyond its own nights, that way, by a size to compare."""
     own = finding.shift
     return one.moved and one.shift * own > 0 and abs(one.shift) >= _SHARE * min(abs(own), math.log(2))
 
 
-def _other_work(finding: Finding, own: Cause, cells: Cells) -> Cause:
+def _other_work(finding: Finding, own: Cause, cells: SeriesIndex) -> Cause:
     """Of a change on a night on which the requests of the same data set to the same model changed, that: one
     specification makes them for several cells, and not every server counts what a picture becomes."""
     if own.word not in ("product", "unknown"):

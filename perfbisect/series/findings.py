@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 
 from perfbisect.model.metric import PER_UNIT
-from perfbisect.series.detection.fdr import Census, adjusted_p, detect_all
-from perfbisect.series.detection.joint import Event
-from perfbisect.series.detection.model import Break, Series
+from perfbisect.series.detection.fdr import Coverage, adjusted_p, detect_all
+from perfbisect.series.detection.joint import JointEvent
+from perfbisect.series.detection.model import ChangePoint, SeriesValues
 from perfbisect.series.series import CellSeries
 
 
@@ -31,7 +31,7 @@ class Finding:
     """
 
     series: CellSeries
-    found: Break
+    found: ChangePoint
     index: int
     until: int | None
     places: tuple[int, ...]
@@ -79,32 +79,32 @@ class Finding:
         return float(self.series.sign * np.log1p(max(self.found.effect, -0.999999)))
 
 
-RejectionKind = Literal["starts the series", "too small", "too doubtful", "told by the median"]
+SuppressionReason = Literal["starts the series", "too small", "too doubtful", "reported by the median"]
 
 
 @dataclass(frozen=True)
-class Rejection:
+class Suppression:
     """Why a change is no alert. ``least``: the smallest effect worth telling, where it is smaller;
     ``metric``: the median that tells the same change."""
 
-    kind: RejectionKind
+    kind: SuppressionReason
     least: float = 0.0
     metric: str = ""
 
 
 @dataclass(frozen=True)
-class Family:
+class JudgedFamily:
     """What was found in series that are judged together.
 
     ``alerts`` are told at the rate of false alarms, ``listed`` are too small or too doubtful, with why.
     """
 
     alerts: tuple[Finding, ...]
-    listed: tuple[tuple[Finding, Rejection], ...]
-    census: Census
+    listed: tuple[tuple[Finding, Suppression], ...]
+    census: Coverage
     left: tuple[tuple[str, str], ...] = ()
     """Series that are not judged at all, and why."""
-    shared: tuple[Event, ...] = ()
+    shared: tuple[JointEvent, ...] = ()
     """Nights at which the series together speak of a change that no alert tells."""
 
 
@@ -119,7 +119,7 @@ def not_judged(series: CellSeries, beside: Iterable[str]) -> str:
     return ""
 
 
-def judge(series: Sequence[CellSeries], fdr: float) -> Family:
+def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
     """The changes of these series, each of one value a night; stretches between boundaries by themselves.
 
     :raises ValueError: a rate outside (0, 1).
@@ -136,7 +136,7 @@ def judge(series: Sequence[CellSeries], fdr: float) -> Family:
     q = {entry.key: float(rate) for entry, rate in zip(entries, adjusted, strict=True)}
     ends = _ends((*seen.alerts, *seen.listed))
     alerts: list[Finding] = []
-    doubtful: list[tuple[Finding, Rejection]] = []
+    doubtful: list[tuple[Finding, Suppression]] = []
     for found in (*seen.alerts, *seen.listed):
         finding = _finding(found, *stretches[found.key], ends, q[found.key])
         rejection = _rejection(finding, alarmed=found.p <= seen.census.cut)
@@ -145,7 +145,7 @@ def judge(series: Sequence[CellSeries], fdr: float) -> Family:
         else:
             doubtful.append((finding, rejection))
     told, still = _joined(alerts, doubtful, seen.census, seen.events)
-    return Family(
+    return JudgedFamily(
         _ordered(told),
         tuple(sorted(still, key=lambda one: _order(one[0]))),
         seen.census,
@@ -154,13 +154,13 @@ def judge(series: Sequence[CellSeries], fdr: float) -> Family:
     )
 
 
-def _rejection(finding: Finding, *, alarmed: bool) -> Rejection | None:
+def _rejection(finding: Finding, *, alarmed: bool) -> Suppression | None:
     """Why a change is listed and no alert; None where it is one."""
     if finding.found.shape == "transient" and finding.index == finding.begin:
-        return Rejection("starts the series")
+        return Suppression("starts the series")
     if not finding.found.telling:
-        return Rejection("too small", least=finding.series.min_effect)
-    return None if alarmed else Rejection("too doubtful")
+        return Suppression("too small", least=finding.series.min_effect)
+    return None if alarmed else Suppression("too doubtful")
 
 
 def _stretches(series: CellSeries) -> Iterator[tuple[str, slice]]:
@@ -168,14 +168,14 @@ def _stretches(series: CellSeries) -> Iterator[tuple[str, slice]]:
         yield f"{series.cell} {series.metric}" + (f" #{number + 1}" if number else ""), part
 
 
-def _series(key: str, series: CellSeries, part: slice) -> Series:
-    return Series(
+def _series(key: str, series: CellSeries, part: slice) -> SeriesValues:
+    return SeriesValues(
         key, series.values[part], series.nights[part], series.sign, series.min_effect, series.group,
         series.row.absolute,
     )  # fmt: skip
 
 
-def _ends(breaks: Iterable[Break]) -> dict[str, list[int]]:
+def _ends(breaks: Iterable[ChangePoint]) -> dict[str, list[int]]:
     """By series, the indices at which its level changes for good."""
     found: dict[str, list[int]] = {}
     for one in breaks:
@@ -184,7 +184,9 @@ def _ends(breaks: Iterable[Break]) -> dict[str, list[int]]:
     return {key: sorted(indices) for key, indices in found.items()}
 
 
-def _finding(found: Break, series: CellSeries, part: slice, ends: dict[str, list[int]], q: float) -> Finding:
+def _finding(
+    found: ChangePoint, series: CellSeries, part: slice, ends: dict[str, list[int]], q: float
+) -> Finding:
     levels = ends.get(found.key, [])
     start, stop = part.start, part.stop
     return Finding(
@@ -201,17 +203,17 @@ def _finding(found: Break, series: CellSeries, part: slice, ends: dict[str, list
 
 def _joined(
     alerts: Sequence[Finding],
-    doubtful: Sequence[tuple[Finding, Rejection]],
-    census: Census,
-    shared: Sequence[Event],
-) -> tuple[list[Finding], list[tuple[Finding, Rejection]]]:
+    doubtful: Sequence[tuple[Finding, Suppression]],
+    census: Coverage,
+    shared: Sequence[JointEvent],
+) -> tuple[list[Finding], list[tuple[Finding, Suppression]]]:
     """Doubtful changes on a night at which the servers together speak of one are told.
 
     A change's p is for any night of its series. Where other servers name the night, it is that of this very
     night, as many times as nights are named; it has to be what the rate allows to one series more.
     """
     told: list[Finding] = list(alerts)
-    still: list[tuple[Finding, Rejection]] = []
+    still: list[tuple[Finding, Suppression]] = []
     most = census.cut + census.fdr / max(1, len(census.judged))
     for finding, rejection in doubtful:
         votes = {vote for event in shared if _of(event, finding) for vote in event.votes}
@@ -224,17 +226,17 @@ def _joined(
     return told, still
 
 
-def _of(event: Event, finding: Finding) -> bool:
+def _of(event: JointEvent, finding: Finding) -> bool:
     """Whether a change is one of those that make an event."""
     return finding.found.key in event.members and any(_within(event, night) for night in finding.nights)
 
 
-def _within(event: Event, night: int) -> bool:
+def _within(event: JointEvent, night: int) -> bool:
     before, last = event.window
     return before < night <= last
 
 
-def _untold(events: Sequence[Event], told: Sequence[Finding]) -> tuple[Event, ...]:
+def _untold(events: Sequence[JointEvent], told: Sequence[Finding]) -> tuple[JointEvent, ...]:
     """Events at whose nights nothing is told."""
     nights = frozenset().union(*(one.nights for one in told))
     return tuple(event for event in events if not any(_within(event, night) for night in nights))
@@ -248,7 +250,7 @@ def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=_order))
 
 
-def without_told(tails: Family, medians: Family) -> Family:
+def drop_duplicate_tails(tails: JudgedFamily, medians: JudgedFamily) -> JudgedFamily:
     """Means and percentiles that moved by themselves: what a median of the same cell tells of the same night
     is not told twice."""
     told: list[Finding] = []
@@ -260,7 +262,7 @@ def without_told(tails: Family, medians: Family) -> Family:
         if same is None:
             told.append(one)
         else:
-            listed.append((one, Rejection("told by the median", metric=same.series.metric)))
+            listed.append((one, Suppression("reported by the median", metric=same.series.metric)))
     return replace(tails, alerts=tuple(told), listed=tuple(sorted(listed, key=lambda x: _order(x[0]))))
 
 

@@ -10,19 +10,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import Any
+from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field
 
 from perfbisect.cells.importers.vllm_omni import WARMUPS
 from perfbisect.cells.match import SEVEN, Sighting, of_command, of_result_name
 from perfbisect.clients.eras import NIGHTLY
 from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.series.documents import FateDocument, TrackIngestDocument
-from perfbisect.series.points import Build, Place, Point, Rejection, Workload, admit, first_place, known
-from perfbisect.series.sources import Asked, Batch, Listed, Source, journals, kanban, published, source_of
+from perfbisect.jobs.documents import Document
+from perfbisect.report.document import Command, Items, Paragraph, Report, Verdict, code
+from perfbisect.series.points import (
+    Build,
+    FileLocation,
+    Point,
+    RejectedResult,
+    Workload,
+    admit_results,
+    known,
+    preferred_location,
+)
+from perfbisect.series.sources import (
+    Asked,
+    ResultSource,
+    SourceBuild,
+    SourceFile,
+    journals,
+    kanban,
+    published,
+    source_of,
+)
 from perfbisect.series.sources.files import LARGEST
-from perfbisect.series.sources.results import Reading, Refused, readings
+from perfbisect.series.sources.results import ParsedResult, UnusableResult, readings
 from perfbisect.series.store import SeriesStore
 
 _PLAIN = "%Y%m%d-%H%M%S"
@@ -35,7 +56,7 @@ _LENGTHS = (("in", "random-input-len"), ("out", "random-output-len"))
 
 
 @dataclass(frozen=True)
-class File:
+class StoredFile:
     """A file as it is kept: ``twin`` is where the same content counts, empty where it counts here."""
 
     name: str
@@ -52,18 +73,18 @@ class NoZoneError(ValueError):
 
 
 def sort_build(
-    build: Build, files: Sequence[File], latest: datetime | None = None
-) -> tuple[tuple[Point, ...], tuple[Rejection, ...]]:
+    build: Build, files: Sequence[StoredFile], latest: datetime | None = None
+) -> tuple[tuple[Point, ...], tuple[RejectedResult, ...]]:
     """Everything of one build, each in its place. What began after ``latest`` was measured by a clock that is
     wrong, and is no point: one such night would be the last of all for years."""
     points: list[Point] = []
-    rejected: list[Rejection] = []
-    parts: list[published.Part] = []
+    rejected: list[RejectedResult] = []
+    parts: list[published.PublishedPart] = []
     for file in files:
         for found in _results(build, file):
-            if isinstance(found, Rejection):
+            if isinstance(found, RejectedResult):
                 rejected.append(found)
-            elif isinstance(found, published.Part):
+            elif isinstance(found, published.PublishedPart):
                 if file.twin:
                     rejected.append(found.rejected(build, "twin", f"the same file as {file.twin}"))
                 else:
@@ -71,19 +92,21 @@ def sort_build(
             elif file.twin:
                 reason = f"the same file as {file.twin}"
                 rejected.append(
-                    Rejection(build, "twin", reason, file.place, found.record, found.cell, found.began[:10])
+                    RejectedResult(
+                        build, "twin", reason, file.place, found.record, found.cell, found.began[:10]
+                    )
                 )
             elif latest is not None and moment(found.began) > latest:
                 reason = f"says {found.began}, which is not yet: the clock was wrong"
-                rejected.append(Rejection(build, "broken", reason, file.place, found.record, found.cell))
+                rejected.append(RejectedResult(build, "broken", reason, file.place, found.record, found.cell))
             else:
                 points.append(found)
     for launch in published.launches(build, parts, {point.start for point in points}):
-        if isinstance(launch, Rejection):
+        if isinstance(launch, RejectedResult):
             rejected.append(launch)
         else:
             points.append(launch)
-    admitted, more = admit(points)
+    admitted, more = admit_results(points)
     night = min((point.began for point in points), default="")[:10]
     return admitted, tuple(replace(r, night=night or r.night or build.fixed[:10]) for r in (*rejected, *more))
 
@@ -99,7 +122,7 @@ def read_document(text: str) -> object:
 def check_zone(document: object, zone: tzinfo | None) -> None:
     """:raises NoZoneError: a result's time says no zone, and none is given."""
     for found in readings(document):
-        told = found.ended or found.began if isinstance(found, Reading) else ""
+        told = found.ended or found.began if isinstance(found, ParsedResult) else ""
         if told:
             when(told, zone)
 
@@ -124,36 +147,36 @@ def when(text: str, zone: tzinfo | None) -> datetime:
     return found.replace(tzinfo=zone)
 
 
-def _results(build: Build, file: File) -> Iterator[Point | Rejection | published.Part]:
+def _results(build: Build, file: StoredFile) -> Iterator[Point | RejectedResult | published.PublishedPart]:
     try:
         document = read_document(file.text)
     except ValueError as error:
         cut = len(file.text.encode("utf-8", "replace")) >= LARGEST
         why = f"is larger than {LARGEST >> 20} MB" if cut else f"is no JSON: {error}"
-        yield Rejection(build, "broken", why, file.place)
+        yield RejectedResult(build, "broken", why, file.place)
         return
     if isinstance(document, dict) and str(document.get("schema", "")).startswith("perfbisect.attempts/"):
         yield from journals.points_of(build, document, file.place)
         return
     if isinstance(document, dict) and isinstance(document.get("results"), list) and "date" in document:
-        yield Rejection(
+        yield RejectedResult(
             build, "older", "a day's summary: no cells, requests or lengths stand behind it", file.place
         )
         return
     for record, found in enumerate(readings(document)):
         try:
-            if isinstance(found, Refused):
+            if isinstance(found, UnusableResult):
                 yield _rejection(build, found, file, record, document)
             elif found.published is not None:
                 moment(found.published.origin.began)
-                yield published.Part(found.published, file.place, record)
+                yield published.PublishedPart(found.published, file.place, record)
             else:
                 yield _point(build, file, found, record)
         except (ValueError, ArithmeticError) as error:
-            yield Rejection(build, "broken", str(error), file.place, record)
+            yield RejectedResult(build, "broken", str(error), file.place, record)
 
 
-def _point(build: Build, file: File, found: Reading, record: int) -> Point:
+def _point(build: Build, file: StoredFile, found: ParsedResult, record: int) -> Point:
     """:raises ValueError: no time, or one that is none; the name is of another run than the result."""
     name = file.name.rsplit("/", 1)[-1]
     sight, commands = _sight(name), _commands(file.beside)
@@ -188,7 +211,9 @@ def _outside(started: datetime, began: datetime) -> float | None:
     return round(seconds, 1) if seconds > 0 else None
 
 
-def _rejection(build: Build, found: Refused, file: File, record: int, document: object) -> Rejection:
+def _rejection(
+    build: Build, found: UnusableResult, file: StoredFile, record: int, document: object
+) -> RejectedResult:
     """With the cell and the night that the result or the file's name says; else they are empty."""
     told = document[record] if isinstance(document, list) and document else document
     cell, night = published.cell_and_night(told)
@@ -197,7 +222,7 @@ def _rejection(build: Build, found: Refused, file: File, record: int, document: 
         night = stamp(when(sight.time, file.zone or timezone.utc))[:10]
     if not cell and sight.fields:
         cell = _named(sight)
-    return Rejection(build, found.fate, found.reason, file.place, record, cell=cell, night=night)
+    return RejectedResult(build, found.fate, found.reason, file.place, record, cell=cell, night=night)
 
 
 def _named(sight: Sighting) -> str:
@@ -219,7 +244,7 @@ def _lengths(arguments: Mapping[str, object]) -> str:
     return "-".join(f"{short}{arguments[name]}" for short, name in _LENGTHS if name in arguments)
 
 
-def _workload(sight: Sighting, commands: Mapping[str, Any], found: Reading) -> Workload:
+def _workload(sight: Sighting, commands: Mapping[str, Any], found: ParsedResult) -> Workload:
     arguments = {**commands.get("arguments", {}), **sight.arguments}
     dataset = sight.fields.get("dataset_name") or commands.get("dataset") or ""
     return Workload(
@@ -245,7 +270,7 @@ def _sight(name: str) -> Sighting:
         return Sighting(name, {}, SEVEN, _TAIL.sub("", stem) or stem)
 
 
-def _same(sight: Sighting, found: Reading) -> None:
+def _same(sight: Sighting, found: ParsedResult) -> None:
     """:raises ValueError: the name says another load than the result."""
     told: dict[str, object] = {
         "num_prompts": found.prompts,
@@ -287,7 +312,7 @@ _AHEAD = timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class Ingested:
+class IngestResult:
     """What an ingest brought: files by what became of them, and of the builds that were sorted again their
     points and what was no point, by its fate, with one of each."""
 
@@ -295,15 +320,15 @@ class Ingested:
     files: Counter[str] = field(default_factory=Counter)
     points: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
-    examples: Mapping[str, Rejection] = field(default_factory=dict)
+    examples: Mapping[str, RejectedResult] = field(default_factory=dict)
 
-    def with_files(self, told: Counter[str], builds: int) -> Ingested:
+    def with_files(self, told: Counter[str], builds: int) -> IngestResult:
         return replace(self, builds=self.builds + builds, files=self.files + told)
 
 
 def ingest(
     store: SeriesStore, arguments: Sequence[str], asked: Asked, *, source: str | None = None
-) -> Ingested:
+) -> IngestResult:
     """Brings in what is new at each path or address, and sorts the builds that it changes.
 
     A path is brought in whole or not at all; of a service what came before a failure is kept.
@@ -312,13 +337,15 @@ def ingest(
         there twice.
     :raises MachineError: a folder, a service or the store fails.
     """
-    done = Ingested()
+    done = IngestResult()
     for argument in arguments:
         done = _one(store, source_of(argument, source), argument, asked, done)
     return _sorted(store, done, asked.now + _AHEAD if asked.now else None)
 
 
-def _one(store: SeriesStore, source: Source, argument: str, asked: Asked, done: Ingested) -> Ingested:
+def _one(
+    store: SeriesStore, source: ResultSource, argument: str, asked: Asked, done: IngestResult
+) -> IngestResult:
     limited = replace(asked, finished=store.whole_builds())
     known = store.known()
     with nullcontext() if source.remote else store.transaction():
@@ -329,18 +356,18 @@ def _one(store: SeriesStore, source: Source, argument: str, asked: Asked, done: 
     return done
 
 
-def _read(batch: Batch, known: dict[str, tuple[int, str]]) -> dict[str, tuple[str, str]]:
+def _read(batch: SourceBuild, known: dict[str, tuple[int, str]]) -> dict[str, tuple[str, str]]:
     """What is fetched is fetched before the store is held."""
     return {file.place: file.read() for file in batch.files if known.get(file.place) != _seen(file, batch)}
 
 
-def _seen(file: Listed, batch: Batch) -> tuple[int, str]:
+def _seen(file: SourceFile, batch: SourceBuild) -> tuple[int, str]:
     return file.size, f"{file.version} {_zone_name(batch.zone)}"
 
 
 def _keep(
     store: SeriesStore,
-    batch: Batch,
+    batch: SourceBuild,
     known: dict[str, tuple[int, str]],
     read: dict[str, tuple[str, str]] | None,
 ) -> Counter[str]:
@@ -381,14 +408,14 @@ def _document(text: str) -> object:
         return None
 
 
-def _sorted(store: SeriesStore, done: Ingested, latest: datetime | None) -> Ingested:
+def _sorted(store: SeriesStore, done: IngestResult, latest: datetime | None) -> IngestResult:
     """Makes the points of every build of which something is new, also by an ingest that was cut short."""
-    points, rejected, examples = 0, Counter[str](), dict[str, Rejection]()
+    points, rejected, examples = 0, Counter[str](), dict[str, RejectedResult]()
     with store.transaction():
         for number, build in store.unsorted():
             same = store.same(number)
             files = [
-                File(
+                StoredFile(
                     row.name, row.place, row.text, row.beside,
                     zone_of(row.zone) if row.zone else None, row.facts, _twin(row.id, same.get(row.id)),
                 )
@@ -403,16 +430,42 @@ def _sorted(store: SeriesStore, done: Ingested, latest: datetime | None) -> Inge
     return replace(done, points=points, rejected=rejected, examples=examples)
 
 
-def _twin(file: int, places: dict[Place, tuple[int, str]] | None) -> str:
+def _twin(file: int, places: dict[FileLocation, tuple[int, str]] | None) -> str:
     """Where the same content counts, if not here."""
     if places is None:
         return ""
-    number, path = places[first_place(places)]
+    number, path = places[preferred_location(places)]
     return "" if number == file else path
 
 
-def ingest_document(store: SeriesStore, done: Ingested) -> TrackIngestDocument:
-    """What an ingest brought, and how the store stands now."""
+class FateDocument(Document):
+    """Rejected results of one kind, with an example."""
+
+    fate: str
+    count: int
+    reason: str
+    file: str
+
+
+class TrackIngestDocument(Document):
+    """JSON of ``track ingest``; ``points`` and ``rejected`` cover the builds with new files."""
+
+    schema_: Literal["perfbisect.track-ingest/2"] = Field(default="perfbisect.track-ingest/2", alias="schema")
+    store: str
+    builds: int
+    new: int
+    changed: int
+    unchanged: int
+    duplicates: int
+    points: int
+    rejected: tuple[FateDocument, ...]
+    cells: int
+    builds_not_of_main: int
+    builds_of_unknown_branch: int
+
+
+def ingest_document(store: SeriesStore, done: IngestResult) -> TrackIngestDocument:
+    """Summary of an ingest and of the store after it."""
     builds = store.builds()
     fates = tuple(
         FateDocument(fate=fate, count=count, reason=done.examples[fate].reason, file=done.examples[fate].raw)
@@ -424,13 +477,41 @@ def ingest_document(store: SeriesStore, done: Ingested) -> TrackIngestDocument:
         new=done.files["new"],
         changed=done.files["changed"],
         unchanged=done.files["unchanged"],
-        elsewhere=done.files["elsewhere"],
+        duplicates=done.files["duplicate"],
         points=done.points,
         rejected=fates,
         cells=len(store.cells()),
         builds_not_of_main=sum(build.of_main is False for build in builds),
         builds_of_unknown_branch=sum(build.of_main is None for build in builds),
     )
+
+
+def ingest_report(document: TrackIngestDocument) -> Report:
+    """Report of ``track ingest``."""
+    counts = {
+        "new": document.new,
+        "changed": document.changed,
+        "known from elsewhere": document.duplicates,
+        "unchanged": document.unchanged,
+    }
+    files = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    notes = [
+        f"no point, {group.count} {group.fate}: {group.reason} ({group.file})" for group in document.rejected
+    ]
+    if document.builds_not_of_main:
+        notes.append(f"{document.builds_not_of_main} builds are not of main")
+    if document.builds_of_unknown_branch:
+        notes.append(
+            f"{document.builds_of_unknown_branch} builds do not say their branch: not known to be of main"
+        )
+    summary = [Paragraph(f"{document.builds} builds, {sum(counts.values())} files: {files or 'none'}")]
+    if document.points or document.rejected:
+        stored = f"{document.points} points; the store has {document.cells} cells ("
+        summary.append(Paragraph((stored, code(document.store), ")")))
+    following = "perfbisect track detect" if document.cells else "perfbisect track ingest PATH"
+    rejected = [Items(tuple(notes))] if notes else []
+    verdict = Verdict(f"{document.points} new points")
+    return Report("Ingest", verdict, (*summary, *rejected, Command(following)))
 
 
 def zone_of(name: str) -> tzinfo:

@@ -17,7 +17,7 @@ from perfbisect.common.durations import moment
 MAIN = ("main", "master")
 """Names of the branch whose builds are nightlies of the product."""
 
-Fate = Literal[
+RejectionReason = Literal[
     "broken", "other", "template", "failed", "silent", "repeated", "ambiguous", "twin", "unmeasured", "older"
 ]
 """Why a result is no point.
@@ -124,11 +124,11 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Rejection:
+class RejectedResult:
     """A result that is no point, and why. ``raw`` is the file, ``record`` its place in it."""
 
     build: Build
-    fate: Fate
+    fate: RejectionReason
     reason: str
     raw: str
     record: int = 0
@@ -185,15 +185,15 @@ def lineages(points: Sequence[Point]) -> Iterator[tuple[str, tuple[Point, ...]]]
     ordered = sorted(points, key=_place)
     if not ordered:
         return
-    kinds = dict.fromkeys(filter(None, map(kind_of, ordered)))
+    kinds = dict.fromkeys(filter(None, map(machine_of, ordered)))
     first = next(iter(kinds), "")
     for kind in kinds or {"": None}:
-        own = tuple(point for point in ordered if (kind_of(point) or first) == kind)
+        own = tuple(point for point in ordered if (machine_of(point) or first) == kind)
         yield (own[0].cell if kind == first else f"{own[0].cell}{ON}{kind}"), own
 
 
 @dataclass(frozen=True)
-class Beginning:
+class MachineSeriesStart:
     """A lineage begins beside the cell's first: ``first`` is measured on a kind of machine that had measured
     none of its points, ``before`` is the last one that says its kind."""
 
@@ -204,20 +204,20 @@ class Beginning:
     @property
     def what(self) -> str:
         """What the two kinds do not share: ``driver 550.54 -> driver 560.28``."""
-        before, after = (kind_of(point).split(", ") for point in (self.before, self.first))
+        before, after = (machine_of(point).split(", ") for point in (self.before, self.first))
         gone, come = [x for x in before if x not in after], [x for x in after if x not in before]
         return f"{', '.join(gone or before)} -> {', '.join(come or after)}"
 
 
-def beginnings(points: Iterable[Point]) -> Iterator[Beginning]:
+def machine_series_starts(points: Iterable[Point]) -> Iterator[MachineSeriesStart]:
     """Where another kind of machine began to measure a cell: an update of the driver makes one too."""
     for _, group in groupby(sorted(points, key=_place), key=lambda point: point.cell):
         known: set[str] = set()
         last: Point | None = None
-        for point in filter(kind_of, group):
-            kind = kind_of(point)
+        for point in filter(machine_of, group):
+            kind = machine_of(point)
             if last is not None and kind not in known:
-                yield Beginning(f"{point.cell}{ON}{kind}", point, last)
+                yield MachineSeriesStart(f"{point.cell}{ON}{kind}", point, last)
             known.add(kind)
             last = point
 
@@ -226,12 +226,12 @@ def _place(point: Point) -> tuple[str, str, str, int]:
     return point.cell, point.began, point.raw, point.record
 
 
-def kind_of(point: Point) -> str:
+def machine_of(point: Point) -> str:
     """The kind of machine as the source calls it; empty where it does not say."""
     return str(point.covariates.get("hardware") or "")
 
 
-def cell_of(lineage: str) -> str:
+def cell_of_series(lineage: str) -> str:
     """The cell of a lineage's name."""
     return lineage.partition(ON)[0]
 
@@ -241,7 +241,7 @@ _UNLIKE = 2.0
 
 
 @dataclass(frozen=True)
-class Place:
+class FileLocation:
     """A file with one content: its ``name`` in ``build``. ``numbered``: a pipeline counts the build."""
 
     build: str
@@ -249,12 +249,12 @@ class Place:
     numbered: bool
 
 
-def first_place(places: Iterable[Place]) -> Place:
+def preferred_location(places: Iterable[FileLocation]) -> FileLocation:
     """Which of the places of one content counts: in a numbered build before elsewhere, else by name."""
     return min(places, key=lambda place: (not place.numbered, place.build, place.name))
 
 
-def admit(points: Sequence[Point]) -> tuple[tuple[Point, ...], tuple[Rejection, ...]]:
+def admit_results(points: Sequence[Point]) -> tuple[tuple[Point, ...], tuple[RejectedResult, ...]]:
     """The results of one build -> its points with their night and server start, and what is none.
 
     Several results of one cell: the last of like ones counts, since a step that is run again replaces the
@@ -265,7 +265,7 @@ def admit(points: Sequence[Point]) -> tuple[tuple[Point, ...], tuple[Rejection, 
     for point in sorted(points, key=lambda p: (p.began, p.raw, p.record)):
         by_cell.setdefault(point.cell, []).append(replace(point, night=night, start=_start(point)))
     admitted: list[Point] = []
-    rejected: list[Rejection] = []
+    rejected: list[RejectedResult] = []
     for cell, found in by_cell.items():
         *earlier, last = found
         if earlier and last.build.source != "journal":
@@ -306,5 +306,5 @@ def _two(a: Point, b: Point) -> str:
     return f"two workloads under one name, {a.raw} and {b.raw}: {what}"
 
 
-def _rejection(point: Point, fate: Fate, reason: str) -> Rejection:
-    return Rejection(point.build, fate, reason, point.raw, point.record, point.cell, point.night)
+def _rejection(point: Point, fate: RejectionReason, reason: str) -> RejectedResult:
+    return RejectedResult(point.build, fate, reason, point.raw, point.record, point.cell, point.night)

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from perfbisect.errors import ClientError, MachineError
+from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
+from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.sources.files import text_of
-from perfbisect.series.sources.journals import Told, measured, run_in
+from perfbisect.series.sources.journals import RecordedRun, measured, run_in
 from perfbisect.series.sources.kanban import RAW
 from perfbisect.series.sources.published import (
     BLOCK,
-    Origin,
+    RunOrigin,
     began,
     file_name,
     origin_of,
@@ -39,77 +41,102 @@ _Key = tuple[str, int]
 """A launch's id and the number of its run."""
 
 
-@dataclass(frozen=True)
-class Published:
-    """``launches`` of the jobs that stand in the folder now. ``left_out``: those that do not, and why;
-    ``removed``: files of launches that turned out to be void."""
+class TrackPublishDocument(Document):
+    """JSON of ``track publish``.
 
+    ``launches``: how many are in the folder now; ``left_out``: those that are not, and why; ``removed``:
+    files of launches that were discarded later.
+    """
+
+    schema_: Literal["perfbisect.track-publish/1"] = Field(
+        default="perfbisect.track-publish/1", alias="schema"
+    )
+    folder: str
     launches: int = 0
+    written: tuple[str, ...] = ()
     unchanged: int = 0
-    written: tuple[Path, ...] = ()
-    removed: tuple[Path, ...] = ()
+    removed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
 
-def publish(folder: Path, jobs: Iterable[Job]) -> Published:
-    """Writes what is new of these jobs below ``folder``; jobs of other verbs are passed over.
+@dataclass
+class _Result:
+    """What is done so far."""
+
+    launches: int = 0
+    unchanged: int = 0
+    written: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
+    """Writes new results of these jobs below ``folder``; jobs of other verbs are passed over.
 
     A file that is there stays as it is; each is written whole or not at all. Safe to do again.
 
     :raises LocatedError: a journal that was changed. :raises MachineError: the folder cannot be written.
     """
-    done = Published()
+    result = _Result()
     for job in jobs:
-        told = run_in(job.journal)
-        if told is not None:
-            done = _with(done, _one(folder, job, told))
-    return done
-
-
-def _with(a: Published, b: Published) -> Published:
-    return Published(
-        a.launches + b.launches,
-        a.unchanged + b.unchanged,
-        a.written + b.written,
-        a.removed + b.removed,
-        a.left_out + b.left_out,
+        recorded = run_in(job.journal)
+        if recorded is not None:
+            _publish_job(folder, job, recorded, result)
+    return TrackPublishDocument(
+        folder=str(folder),
+        launches=result.launches,
+        written=tuple(result.written),
+        unchanged=result.unchanged,
+        removed=tuple(result.removed),
+        left_out=tuple(result.left_out),
     )
 
 
-def _one(folder: Path, job: Job, told: Told) -> Published:
+def publish_report(document: TrackPublishDocument) -> Report:
+    """Report of ``track publish``."""
+    files = f"{len(document.written)} files written, {document.unchanged} were there"
+    lines = [f"{document.folder}: {document.launches} launches; {files}"]
+    if document.removed:
+        lines.append(f"{len(document.removed)} removed: their launches were discarded")
+    lines += [f"left out: {why}" for why in document.left_out]
+    verdict = Verdict(f"{len(document.written)} files written")
+    return Report("Publish", verdict, tuple(map(Paragraph, lines)))
+
+
+def _publish_job(folder: Path, job: Job, recorded: RecordedRun, result: _Result) -> None:
     place = folder.expanduser() / "data" / RAW / job.id / RESULTS
     try:
-        cell = Cell.model_validate_json(json.dumps(told.cell))
+        cell = Cell.model_validate_json(json.dumps(recorded.cell))
     except ValidationError as error:
-        return Published(left_out=(f"{job.id}: its cell cannot be read: {error.errors()[0]['msg']}",))
-    there = dict(_there(place, job.id))
-    written: list[Path] = []
-    left_out: list[str] = []
+        result.left_out.append(f"{job.id}: its cell cannot be read: {error.errors()[0]['msg']}")
+        return
+    present = dict(_there(place, job.id))
     kept: set[_Key] = set()
-    launches = 0
-    for attempt in measured(told):
-        wanted = {(attempt.id, run + 1): run for run in range(len(attempt.runs))}
+    for attempt in measured(recorded):
+        runs = {(attempt.id, run + 1): run for run in range(len(attempt.runs))}
         try:
             new = [
-                (run, _content(job, told, cell, attempt, run))
-                for key, run in wanted.items()
-                if key not in there
+                (run, _content(job, recorded, cell, attempt, run))
+                for key, run in runs.items()
+                if key not in present
             ]
         except (ClientError, ValueError) as error:
-            left_out.append(f"{attempt.id}: {error}")
+            result.left_out.append(f"{attempt.id}: {error}")
             continue
-        launches += 1
-        kept |= wanted.keys() & there.keys()
+        result.launches += 1
+        kept |= runs.keys() & present.keys()
         for run, content in new:
-            written.append(_free(place, cell, attempt, run))
-            write_whole(written[-1], json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
-    removed = tuple(path for key, path in there.items() if key not in kept)
-    for path in removed:
-        _remove(path)
-    return Published(launches, len(kept), tuple(written), removed, tuple(left_out))
+            path = _free(place, cell, attempt, run)
+            write_whole(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
+            result.written.append(str(path))
+    result.unchanged += len(kept)
+    for key, path in present.items():
+        if key not in kept:
+            _remove(path)
+            result.removed.append(str(path))
 
 
-def _content(job: Job, told: Told, cell: Cell, attempt: Attempt, run: int) -> object:
+def _content(job: Job, told: RecordedRun, cell: Cell, attempt: Attempt, run: int) -> object:
     origin = origin_of_run(job.id, told.build.fixed, cell, attempt, run)
     raw = _raw(job, attempt, run)
     return result_of_run(cell, attempt, origin, commit=told.build.commit, raw=raw)
@@ -142,7 +169,7 @@ def _there(place: Path, job: str) -> Iterator[tuple[_Key, Path]]:
             yield (origin.launch, origin.run), path
 
 
-def _origin(path: Path) -> Origin | None:
+def _origin(path: Path) -> RunOrigin | None:
     try:
         document = json.loads(text_of(path))
         record = document[0] if isinstance(document, list) and document else document

@@ -8,11 +8,15 @@ from math import fsum, sqrt
 from statistics import stdev
 from typing import Literal
 
+from pydantic import Field
+
+from perfbisect.common.numbers import number, percent
 from perfbisect.errors import UsageError
+from perfbisect.jobs.documents import Document
 from perfbisect.model.metric import parse_metric
+from perfbisect.report.document import Column, Report, Table, Verdict
 from perfbisect.series.alerts import Alert, beside_worse, recovery
 from perfbisect.series.detect import SeriesAnalysis
-from perfbisect.series.documents import BaselineDocument, TrackRebaselineDocument
 from perfbisect.series.findings import Finding
 from perfbisect.series.gather import points_of
 from perfbisect.series.points import Point
@@ -79,7 +83,7 @@ _BREAKS = ("workload", "warmups", "server")
 
 
 @dataclass(frozen=True)
-class Nights:
+class BaselineNights:
     """``values``: one a night. ``left_out``: the other nights (days since 1970-01-01) of the last seven.
 
     ``skip``: why there is no baseline at all.
@@ -92,7 +96,7 @@ class Nights:
 
 def choose_nights(
     series: CellSeries, changes: Sequence[Change], *, last: int, breaks: Iterable[int] = ()
-) -> Nights:
+) -> BaselineNights:
     """The nights of one level among the seven that end with ``last``.
 
     ``series`` has one value a night; ``changes`` are those of its cell; ``breaks``: nights from which on it
@@ -125,7 +129,7 @@ def choose_nights(
     start = max((night for night in starts if night <= last), default=0)
     asked = {n: v for n, v in zip(series.nights, series.values, strict=True) if last - DAYS < n <= last}
     kept = {n: v for n, v in asked.items() if n >= start and n not in bad}
-    return Nights(tuple(kept.values()), tuple(n for n in asked if n not in kept), skip)
+    return BaselineNights(tuple(kept.values()), tuple(n for n in asked if n not in kept), skip)
 
 
 USUAL = (
@@ -140,6 +144,35 @@ USUAL = (
     "peak_memory_mb_mean",
 )
 """What a cell without a baseline would have one of, as its specification names it."""
+
+
+class BaselineRow(Document):
+    """A proposed baseline in the specification's names and units, from the mean of ``n`` nights.
+
+    ``left_out``: measured nights of another level or workload.
+    """
+
+    cell: str
+    name: str
+    old: float | None
+    mean: float | None
+    new: float | None
+    change: float | None
+    n: int
+    status: str
+    why: str
+    left_out: tuple[str, ...] = ()
+
+
+class TrackRebaselineDocument(Document):
+    """``perfbisect track rebaseline``: means from ``first`` to ``last``, both included."""
+
+    schema_: Literal["perfbisect.track-rebaseline/1"] = Field(
+        default="perfbisect.track-rebaseline/1", alias="schema"
+    )
+    first: str
+    last: str
+    rows: tuple[BaselineRow, ...]
 
 
 def rebaseline(
@@ -164,7 +197,7 @@ def rebaseline(
     return TrackRebaselineDocument(first=night_of(day_number(last) - DAYS + 1), last=last, rows=rows)
 
 
-def _rows(of: Sequence[CellSeries], seen: SeriesAnalysis, last: int) -> Iterator[BaselineDocument]:
+def _rows(of: Sequence[CellSeries], seen: SeriesAnalysis, last: int) -> Iterator[BaselineRow]:
     """Those of one cell, by its series."""
     cell, load = of[0].cell, of[0].points[-1].workload
     points = [point for one in of for point in one.points if day_number(point.night) <= last]
@@ -181,11 +214,11 @@ def _rows(of: Sequence[CellSeries], seen: SeriesAnalysis, last: int) -> Iterator
         series = reported.get(str(parse_metric(metric))) if metric else None
         if series is None and not old:
             continue
-        nights = choose_nights(series, changes, last=last, breaks=breaks) if series else Nights()
+        nights = choose_nights(series, changes, last=last, breaks=breaks) if series else BaselineNights()
         values = [value / factor for value in nights.values]
         sign, smallest = (series.sign, series.min_effect) if series else (1, 0.0)
         proposal = propose(old.get(name), values, sign=sign, smallest=smallest, skip=nights.skip)
-        yield BaselineDocument(
+        yield BaselineRow(
             cell=cell, name=name, old=old.get(name), mean=proposal.mean, new=proposal.new,
             change=proposal.change, n=len(values), status=proposal.status, why=proposal.why,
             left_out=tuple(map(night_of, nights.left_out)),
@@ -209,3 +242,31 @@ def _baselines(point: Point) -> dict[str, float]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def rebaseline_report(document: TrackRebaselineDocument) -> Report:
+    """Report of ``track rebaseline``: the table of a rebaseline pull request."""
+    numeric = ("old", "mean", "new", "change", "n")
+    names = ("cell", "metric", *numeric, "status")
+    rows = tuple(
+        (
+            row.cell,
+            row.name,
+            number(row.old, 6),
+            number(row.mean, 6),
+            number(row.new, 6),
+            "-" if row.change is None else percent(row.change),
+            str(row.n),
+            _status_text(row),
+        )
+        for row in document.rows
+    )
+    table = Table(tuple(Column(name, numeric=name in numeric) for name in names), rows)
+    return Report("Baselines", Verdict(f"Means of {document.first} to {document.last}"), (table,))
+
+
+def _status_text(row: BaselineRow) -> str:
+    notes = [row.why] if row.why else []
+    if row.left_out:
+        notes.append(f"without {', '.join(night[5:] for night in row.left_out)}")
+    return f"{row.status} ({'; '.join(notes)})" if notes else row.status

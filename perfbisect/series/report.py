@@ -1,135 +1,186 @@
-"""``perfbisect track report``: the nightly report, in the table in which the nightlies are reported."""
+"""Report of ``track detect``: new events in full, known ones in short, and what was judged."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import median
-from typing import Literal, get_args
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
 
-from perfbisect.series.alerts import Alert, ReportRow, beside_worse
-from perfbisect.series.detect import SeriesAnalysis, detect_document
-from perfbisect.series.documents import TrackReportDocument
-from perfbisect.series.render import size_words
-from perfbisect.series.series import CellSeries
+from perfbisect.common.numbers import number, percent
+from perfbisect.report.document import Block, Column, Command, Items, Report, Section, Table, Verdict
+from perfbisect.series.alerts import Alert, leading_alert, weight
 
-BAR = 0.10
-"""Size from which on a change is an issue ..."""
+if TYPE_CHECKING:
+    from perfbisect.series.detect import SuppressedChange, TrackDetectDocument
 
-DAYS = 3
-"""... if it lasted for so many days: the nightlies' own rule."""
-
-_LEVEL = 7
-_LATEST = 3
+_SUPPRESSED_SHOWN = 10
+_EVIDENCE_SHOWN = 3
 
 
-def report(seen: SeriesAnalysis, *, fdr: float) -> TrackReportDocument:
-    """The nightly report of the last night: what is slow or fast now and was not before. Writes nothing."""
-    newest = max(
-        (point for one in seen.series for point in one.points), key=lambda point: (point.began, point.raw)
+def detect_report(document: TrackDetectDocument, *, everything: bool = False) -> Report:
+    """Report of ``track detect``; ``everything``: known events in full, too."""
+    groups = group_by_event(document.alerts)
+    full = [group for group in groups if everything or any(alert.is_news for alert in group[1])]
+    known = _vanished_lines(document, everything)
+    if not everything:
+        known = [*_known_lines(group for group in groups if group not in full), *known]
+    sections = [
+        *(_event_section(event, alerts) for event, alerts in full),
+        *_list_section("Known before", known),
+        *_list_section("Joint changes", _joint_lines(document)),
+        *_list_section("Suppressed changes", _suppressed_lines(document.listed)),
+        *_list_section("Discontinuities", _discontinuity_lines(document)),
+        Section("Coverage", (Items(tuple(coverage_lines(document))),)),
+    ]
+    first = next((a for a in document.alerts if a.state == "open" and a.cause == "product"), None)
+    if first is not None:
+        alert = leading_alert(document.alerts, first.event)
+        sections.append(Section("Next", (Command(f"perfbisect track suspects {alert.id} --repo PATH"),)))
+    count = sum(alert.is_news for alert in document.alerts)
+    verdict = Verdict(f"{count} new alert{'s' * (count != 1)}" if count else "no new alerts")
+    return Report(f"Series up to {document.until}", verdict, (), tuple(sections))
+
+
+def group_by_event(alerts: Sequence[Alert]) -> list[tuple[str, list[Alert]]]:
+    """Alerts by event: those of the product first, the newest of either first."""
+    ordered = sorted(alerts, key=lambda alert: alert.event, reverse=True)
+    ordered.sort(key=lambda alert: (alert.cause != "product", -int(alert.event[:8])))
+    return [(event, list(group)) for event, group in groupby(ordered, key=lambda alert: alert.event)]
+
+
+def size_text(effect: float) -> str:
+    """``+12.3 %``, or ``x 24`` where it is more than threefold."""
+    return f"x {number(1 + effect, 3)}" if effect > 2 else percent(effect)
+
+
+def summarize_event(event: str, alerts: Sequence[Alert]) -> str:
+    """An event in a line: its leading alert, how many cells, and its state."""
+    first = leading_alert(alerts, event)
+    cells = len({alert.cell for alert in alerts})
+    change = f"{first.first[:10]}: {first.cause}, {first.shape}, {size_text(first.effect)} of {first.metric}"
+    others = f" in {first.cell}" + (f" and {cells - 1} other cells" if cells > 1 else "")
+    recovered = sum(alert.recovered for alert in alerts)
+    back = ""
+    if recovered:
+        back = (
+            ", recovered" if recovered == len(alerts) else f", {recovered} of {len(alerts)} alerts recovered"
+        )
+    state = f", {first.state}: {first.why}" if first.state != "open" else ""
+    return change + others + back + state
+
+
+def coverage_lines(document: TrackDetectDocument) -> list[str]:
+    """Which series were judged, what they can show, and why others were not judged."""
+    coverage = document.census
+    texts = [
+        f"{family.judged} series of {family.name} judged, {family.alarmed} alarmed: at most "
+        f"{document.fdr * 100:g} % of those by chance"
+        for family in coverage.families
+    ]
+    judged = [series for series in coverage.series if series.smallest is not None]
+    if judged:
+        middle = len(judged) // 2
+        step = sorted(series.smallest or 0.0 for series in judged)[middle]
+        nights = sorted(series.nights for series in judged)[middle]
+        texts.append(
+            f"steps that would be detected: in half of the series {percent(step, signed=False)} or less; "
+            f"half of them have {nights} nights or fewer"
+        )
+    refused = {**coverage.not_judged, **Counter(series.why for series in coverage.series if series.why)}
+    texts += [f"not judged: {count} {why}" for why, count in refused.items()]
+    if coverage.builds_not_of_main:
+        texts.append(f"{coverage.builds_not_of_main} builds are not of main and were left out")
+    return texts
+
+
+def _list_section(title: str, texts: Sequence[str]) -> Iterator[Section]:
+    if texts:
+        yield Section(title, (Items(tuple(texts)),))
+
+
+def _event_section(event: str, alerts: Sequence[Alert]) -> Section:
+    first = leading_alert(alerts, event)
+    by_size = sorted(alerts, key=lambda alert: alert.size, reverse=True)
+    shapes = "/".join(dict.fromkeys(alert.shape for alert in by_size))
+    cells = groupby(sorted(alerts, key=lambda alert: alert.cell), key=lambda alert: alert.cell)
+    rows = tuple(_cell_row(list(group)) for _, group in cells)
+    columns = (
+        *(Column("alert"), Column("cell"), Column("metric"), Column("change", numeric=True)),
+        *(Column("95 % CI"), Column("nights", numeric=True), Column("")),
     )
-    rows = [ranked for alert in seen.alerts for ranked in _row(alert, seen)]
-    alarmed = {(alert.cell, alert.metric) for alert in seen.alerts}
-    judged = sum(len(family.census.judged) for family in seen.families)
-    return TrackReportDocument(
-        night=seen.until,
-        build=newest.build.name,
-        commit=newest.build.commit,
-        engine=str(newest.covariates.get("engine") or ""),
-        rows=tuple(ranked.row for ranked in sorted(rows, key=_order)),
-        quiet=max(0, judged - len(alarmed)),
-        detect=detect_document(seen, since="", fdr=fdr),
+    title = (
+        f"{first.first[:10]}  {first.cause}, {shapes}: {len(alerts)} alerts of {len(rows)} cells  ({event})"
     )
+    blocks: tuple[Block, ...] = (Items(first.evidence[:_EVIDENCE_SHOWN]), Table(columns, rows))
+    return Section(title, blocks)
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    """A row, and its place among those of other kinds."""
-
-    rank: int
-    row: ReportRow
-
-
-def _row(alert: Alert, seen: SeriesAnalysis) -> Iterator[_Ranked]:
-    """A row for a change that is still there; nothing for one that is over, closed, or a bad night's."""
-    finding = seen.findings[alert.id]
-    series = finding.series
-    if alert.state == "closed" or alert.recovered or finding.is_over or alert.cause == "night":
-        return
-    load = series.points[-1].workload
-    settled = len(finding.after) >= _LATEST
-    latest = median(series.values[-_LATEST:]) if settled else series.values[-1]
-    baseline = median([series.values[i] for i in finding.before[-_LEVEL:]])
-    days = series.nights[-1] - finding.first + 1
-    kind = _kind(alert)
-    row = ReportRow(
-        alert=alert.id,
-        source=series.points[-1].build.pipeline,
-        model=load.model,
-        hardware=str(series.points[-1].covariates.get("hardware") or ""),
-        type=_type(series),
-        config=series.cell.partition("/")[2] or series.cell.partition("@")[2],
-        test=load.test,
-        metric=series.metric,
-        unit=series.row.unit,
-        latest=latest,
-        baseline=baseline,
-        change=latest / baseline - 1,
-        status=_status(kind, alert, latest / baseline - 1, days, _beside(alert, seen)),
-        days=days,
-        cause=alert.cause,
-    )
-    yield _Ranked(_KINDS.index(kind), row)
+def _cell_row(alerts: Sequence[Alert]) -> tuple[str, ...]:
+    """The weightiest alert of a cell."""
+    alert = max(alerts, key=weight)
+    more = f"and {len(alerts) - 1} more metrics" if len(alerts) > 1 else ""
+    status = "" if alert.now == "still there" else alert.now
+    marks = ("" if alert.worse else "better", status, _state_text(alert), more)
+    low, high = alert.interval
+    interval = f"{percent(low)} to {percent(high)}"
+    if alert.effect > 2:
+        interval = f"x {number(1 + low, 3)} to {number(1 + high, 3)}"
+    numbers = (size_text(alert.effect), interval, str(alert.nights))
+    return (alert.id, alert.cell, alert.metric, *numbers, ", ".join(filter(None, marks)))
 
 
-def _type(series: CellSeries) -> str:
-    return {"typical": "median or total", "mean": "mean", "tail": "tail"}[series.part]
-
-
-def _beside(alert: Alert, seen: SeriesAnalysis) -> str:
-    """Of what became better: the regression of the same cell and event that it is a side of, in words."""
-    worse = beside_worse(alert, seen.alerts)
-    if worse is None:
+def _state_text(alert: Alert) -> str:
+    if alert.state != "open":
+        return f"{alert.state}: {alert.why}" if alert.why else alert.state
+    if alert.new:
         return ""
-    return f" beside a regression ({worse.metric} {size_words(worse.effect)})"
+    return f"reported as {alert.was}" if alert.was else "reported before"
 
 
-_Kind = Literal["regressed", "known", "worse", "improved", "better", "few slower", "few faster", "redefined"]
-"""What a row says, in the order in which rows are read."""
-
-_KINDS: tuple[_Kind, ...] = get_args(_Kind)
-
-
-def _kind(alert: Alert) -> _Kind:
-    worse, cause = alert.worse, alert.cause
-    if cause in ("instrument", "workload"):
-        return "redefined"
-    if alert.part != "typical":
-        return "few slower" if worse else "few faster"
-    if worse and alert.state == "acknowledged":
-        return "known"
-    if cause == "unknown":
-        return "worse" if worse else "better"
-    return "regressed" if worse else "improved"
+def _known_lines(groups: Iterator[tuple[str, list[Alert]]]) -> Iterator[str]:
+    over = 0
+    for event, alerts in groups:
+        if all((alert.recovered and not alert.came_back) or alert.state == "closed" for alert in alerts):
+            over += 1
+            continue
+        states = Counter(alert.state for alert in alerts)
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        back = sum(alert.came_back for alert in alerts)
+        yield f"{event}: {counts}" + (f"; {back} recovered since" if back else "")
+    if over:
+        yield f"over or closed: {over} event{'s' * (over > 1)} (--all)"
 
 
-def _status(kind: _Kind, alert: Alert, change: float, days: int, beside: str) -> str:
-    since = f", {alert.now}" if alert.now in ("not measured since", "other requests since") else ""
-    issue = not since and abs(change) > BAR and days >= DAYS
-    sentences: dict[_Kind, str] = {
-        "redefined": f"{alert.cause} changed",
-        "few slower": "a few requests slower",
-        "few faster": "a few requests faster",
-        "known": "known",
-        "worse": f"worse{beside}, cause unknown{since}",
-        "better": f"better{beside}, cause unknown{since}",
-        "improved": f"improved{beside}{since}",
-        "regressed": "regressed: an issue" if issue else f"regressed{since}",
-    }
-    return sentences[kind]
+def _vanished_lines(document: TrackDetectDocument, everything: bool) -> list[str]:
+    shown = [alert for alert in document.vanished if alert.new or everything]
+    texts = [
+        f"not found any more: {alert.id} {alert.cell} {alert.metric}, found last on {alert.seen[:10]}"
+        for alert in shown
+    ]
+    older = len(document.vanished) - len(shown)
+    return [*texts, f"not found any more since earlier runs: {older} (--all)"] if older else texts
 
 
-def _order(ranked: _Ranked) -> tuple[int, float, str]:
-    row = ranked.row
-    return ranked.rank, -abs(math.log(row.latest / row.baseline)), row.alert
+def _joint_lines(document: TrackDetectDocument) -> list[str]:
+    return [
+        f"after {change.after}, by {change.by}: {len(change.series)} series of {len(change.servers)} servers "
+        f"moved together, none significantly by itself (p {change.p:.1g}): {', '.join(change.series[:3])}"
+        for change in document.joint_changes
+    ]
+
+
+def _suppressed_lines(changes: Sequence[SuppressedChange]) -> list[str]:
+    shown = sorted((c for c in changes if c.kind != "reported by the median"), key=lambda c: c.first)
+    texts = [
+        f"{c.first}  {c.cell} {c.metric} {percent(c.effect)}: {c.why}" for c in shown[-_SUPPRESSED_SHOWN:]
+    ]
+    left = len(shown) - len(texts)
+    return [*texts, f"and {left} earlier ones (--json)"] if left else texts
+
+
+def _discontinuity_lines(document: TrackDetectDocument) -> list[str]:
+    return [
+        f"{mark.night}  {mark.kind} changed, {mark.series} series begin anew: {mark.what}"
+        for mark in document.discontinuities
+    ]

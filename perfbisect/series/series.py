@@ -18,7 +18,7 @@ from perfbisect.serving.eras import Era
 Part = Literal["typical", "mean", "tail"]
 """Of a metric of requests: its median, its mean, a percentile. A metric that is one number is typical."""
 
-BoundaryKind = Literal["digest", "model", "server", "instrument", "workload", "keys", "warmups"]
+DiscontinuityKind = Literal["digest", "model", "server", "instrument", "workload", "keys", "warmups"]
 
 _SAME_TOKENS = 0.02
 """By how much, relatively, the mean prompt of one workload differs between nights at least."""
@@ -28,11 +28,11 @@ _UNUSUAL = 5.0
 
 
 @dataclass(frozen=True)
-class Boundary:
+class Discontinuity:
     """Something changed between ``index`` - 1 and ``index``. ``what``: in words."""
 
     index: int
-    kind: BoundaryKind
+    kind: DiscontinuityKind
     what: str
 
 
@@ -57,8 +57,8 @@ class CellSeries:
     nights: tuple[int, ...]
     starts: tuple[str, ...]
     points: tuple[Point, ...]
-    boundaries: tuple[Boundary, ...]
-    hints: tuple[Boundary, ...]
+    boundaries: tuple[Discontinuity, ...]
+    hints: tuple[Discontinuity, ...]
     lacking: int
 
     @property
@@ -150,7 +150,7 @@ def nightly(series: CellSeries) -> CellSeries:
         return series
     kept = [places[night] for night in sorted(places)]
 
-    def moved(marks: tuple[Boundary, ...]) -> tuple[Boundary, ...]:
+    def moved(marks: tuple[Discontinuity, ...]) -> tuple[Discontinuity, ...]:
         at = {place: index for index, found in enumerate(kept) for place in found}
         return tuple(
             dict.fromkeys(replace(m, index=at[m.index]) for m in marks if at[m.index] != at[m.index - 1])
@@ -204,13 +204,13 @@ def part_of(statistic: str) -> Part:
 
 def _boundaries(
     points: Sequence[Point], metric: str, eras: Callable[[Point], Sequence[Era]]
-) -> tuple[Boundary, ...]:
-    found: list[Boundary] = []
+) -> tuple[Discontinuity, ...]:
+    found: list[Discontinuity] = []
     for index in range(1, len(points)):
         before, after = points[index - 1], points[index]
-        found += [Boundary(index, kind, what) for kind, what in _breaks(before, after)]
+        found += [Discontinuity(index, kind, what) for kind, what in _breaks(before, after)]
         touched = [era for era in _begun(before, after, eras) if era.touched(metric)]
-        found += [Boundary(index, "instrument", f"{era.what} ({era.change})") for era in touched]
+        found += [Discontinuity(index, "instrument", f"{era.what} ({era.change})") for era in touched]
     return tuple(found)
 
 
@@ -219,23 +219,25 @@ def _begun(before: Point, after: Point, eras: Callable[[Point], Sequence[Era]]) 
     return [era for era in eras(after) if era.reached(_fixed(after)) and not era.reached(_fixed(before))]
 
 
-def _hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> tuple[Boundary, ...]:
+def _hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> tuple[Discontinuity, ...]:
     found = list(_prompts(points, eras))
     for index in range(1, len(points)):
         a, b = points[index - 1].covariates, points[index].covariates
         if a.get("keys") != b.get("keys"):
-            found.append(Boundary(index, "keys", "the result has other names in it"))
+            found.append(Discontinuity(index, "keys", "the result has other names in it"))
         warm, warmer = a.get("warmups"), b.get("warmups")
         if warm is not None and warmer is not None and warm != warmer:
-            found.append(Boundary(index, "warmups", f"{warmer} requests warm up, {warm} before"))
+            found.append(Discontinuity(index, "warmups", f"{warmer} requests warm up, {warm} before"))
         was, now = a.get("suite"), b.get("suite")
         if was is not None and now is not None and was != now:
             told = "of its own" if now == ALONE else "that other cells share"
-            found.append(Boundary(index, "server", f"since then it is measured on another server, {told}"))
+            found.append(
+                Discontinuity(index, "server", f"since then it is measured on another server, {told}")
+            )
     return tuple(sorted(found, key=lambda hint: (hint.index, hint.kind)))
 
 
-def _prompts(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> Iterable[Boundary]:
+def _prompts(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> Iterable[Discontinuity]:
     """Where the prompts got longer or shorter by more than they do from night to night.
 
     Where an era changed how tokens are counted, both sides are looked at by themselves.
@@ -254,7 +256,7 @@ def _prompts(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) ->
         usual = _UNUSUAL * median(sizes.values()) if sizes else 0.0
         for index, (left, right) in stretch.items():
             if sizes[index] > max(_SAME_TOKENS, usual):
-                yield Boundary(index, "workload", f"prompts have {right:.5g} tokens, {left:.5g} before")
+                yield Discontinuity(index, "workload", f"prompts have {right:.5g} tokens, {left:.5g} before")
 
 
 def _fixed(point: Point) -> str:
@@ -262,7 +264,7 @@ def _fixed(point: Point) -> str:
     return point.build.fixed or point.began
 
 
-def _breaks(before: Point, after: Point) -> Iterable[tuple[BoundaryKind, str]]:
+def _breaks(before: Point, after: Point) -> Iterable[tuple[DiscontinuityKind, str]]:
     a, b = before.workload, after.workload
     if a.digest and b.digest and a.digest != b.digest:
         yield "digest", f"the cell's digest is {b.digest[:12]}, was {a.digest[:12]}"

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.alert_store import AlertTable
-from perfbisect.series.points import Build, Place, Point, Rejection, Workload
+from perfbisect.series.points import Build, FileLocation, Point, RejectedResult, Workload
 
 FILE = "series.sqlite"
 VERSION = 3
@@ -157,11 +157,11 @@ _LARGE = 256 * 1024
 _BUILD = tuple(field.name for field in fields(Build))
 _COLUMNS = ", ".join(f'b."{name}"' for name in _BUILD)
 
-Kept = Literal["new", "changed", "unchanged", "elsewhere"]
+Kept = Literal["new", "changed", "unchanged", "duplicate"]
 
 
 @dataclass(frozen=True)
-class Row:
+class FileRow:
     """A file as it is kept. ``zone``: a name, empty where its times say theirs."""
 
     id: int
@@ -273,7 +273,7 @@ class SeriesStore:
     ) -> Kept:
         """Writes down a file of a build; its text is ``text``, and ``document`` what JSON it is, or None.
 
-        ``elsewhere``: the same content under the same name of the build was read from another place.
+        ``duplicate``: the same content under the same name of the build was read from another place.
 
         :raises UsageError: the build has this name twice with different content, in two places.
         """
@@ -320,15 +320,17 @@ class SeriesStore:
         rows = self._db.execute(f"SELECT b.id, {_COLUMNS} FROM builds b WHERE unsorted ORDER BY b.id")
         return [(row[0], Build(*row[1:])) for row in rows]
 
-    def files(self, build: int) -> list[Row]:
+    def files(self, build: int) -> list[FileRow]:
         """The files of a build, by name."""
         rows = self._db.execute(
             "SELECT id, name, place, zone, content, beside, facts FROM files WHERE build = ? ORDER BY name",
             (build,),
         )
-        return [Row(r[0], r[1], r[2], r[3], _unpacked(r[4]), _unpacked(r[5]), json.loads(r[6])) for r in rows]
+        return [
+            FileRow(r[0], r[1], r[2], r[3], _unpacked(r[4]), _unpacked(r[5]), json.loads(r[6])) for r in rows
+        ]
 
-    def same(self, build: int) -> dict[int, dict[Place, tuple[int, str]]]:
+    def same(self, build: int) -> dict[int, dict[FileLocation, tuple[int, str]]]:
         """For each file of a build whose content lies elsewhere too: all its places, with the number and the
         path or address of the file there."""
         rows = self._db.execute(
@@ -336,13 +338,13 @@ class SeriesStore:
             " JOIN files g ON g.digest = f.digest JOIN builds b ON b.id = g.build WHERE f.build = ?",
             (build,),
         )
-        found: dict[int, dict[Place, tuple[int, str]]] = {}
+        found: dict[int, dict[FileLocation, tuple[int, str]]] = {}
         for file, other, key, name, path, source, number in rows:
-            place = Place(key, name, numbered=source in ("kanban", "buildkite") and number.isdigit())
+            place = FileLocation(key, name, numbered=source in ("kanban", "buildkite") and number.isdigit())
             found.setdefault(file, {})[place] = (other, path)
         return {file: places for file, places in found.items() if len(places) > 1}
 
-    def sorted_build(self, build: int, points: Iterable[Point], rejected: Iterable[Rejection]) -> None:
+    def sorted_build(self, build: int, points: Iterable[Point], rejected: Iterable[RejectedResult]) -> None:
         """Replaces what was made of a build."""
         self._db.execute("DELETE FROM points WHERE build = ?", (build,))
         self._db.execute("DELETE FROM rejections WHERE build = ?", (build,))
@@ -391,7 +393,7 @@ class SeriesStore:
             )
         return tuple(found)
 
-    def rejections(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[Rejection, ...]:
+    def rejections(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[RejectedResult, ...]:
         """What is no point, by night and file."""
         rows = self._db.execute(
             f"SELECT p.fate, p.reason, p.raw, p.record, p.cell, p.night, {_COLUMNS} FROM rejections p"
@@ -399,7 +401,7 @@ class SeriesStore:
             " ORDER BY p.night, p.raw, p.record",
             (since, *cells),
         )
-        return tuple(Rejection(Build(*row[6:]), *row[:6]) for row in rows)
+        return tuple(RejectedResult(Build(*row[6:]), *row[:6]) for row in rows)
 
     def builds(self) -> tuple[Build, ...]:
         """Every build, in the order in which they were first seen."""
@@ -433,7 +435,7 @@ class SeriesStore:
                 (json.dumps(now, sort_keys=True), zone or kept_zone, file),
             )
             self._db.execute("UPDATE builds SET unsorted = 1 WHERE id = ?", (build,))
-        return "unchanged" if here else "elsewhere"
+        return "unchanged" if here else "duplicate"
 
     def _place(self, place: str, size: int, version: str, file: int) -> None:
         self._db.execute("INSERT OR REPLACE INTO places VALUES (?, ?, ?, ?)", (place, size, version, file))

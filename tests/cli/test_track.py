@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.app import run
+from perfbisect.cli.schema import VERBS, document_name
 from perfbisect.series.store import FILE
 from tests.series.made import name_of, nights, result, served, write
 
@@ -35,27 +36,29 @@ def test_from_the_kanban_to_the_table(home: Path, capsys: pytest.CaptureFixture[
     told = capsys.readouterr().out
     assert "3 builds, 3 files: 3 new" in told
     assert "3 builds do not say their branch: not known to be of main" in told
-    assert typed("trend", CELL) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{CELL}: audio_ttfp in ms, lower is better"
+    assert typed("show", CELL) == 0
+    lines = shown = capsys.readouterr().out.splitlines()
+    assert f"{CELL}: audio_ttfp in ms, lower is better" in lines
+    lines = lines[lines.index(f"{CELL}: audio_ttfp in ms, lower is better") :]
     assert lines[1].split() == ["date", "(UTC)", "build", "commit", "value", "change"]
     assert lines[3].split() == ["2026-04-02", "19:00", "101?", "-", "660.0", "+10.0", "%"]
     assert lines[4].endswith("-10.0 %  1 night missing before")
-    assert lines[-1] == "?: 3 builds do not say their branch: not known to be of main"
-    assert typed("trend") == 0
+    assert shown[1] == "  ?: 3 builds do not say their branch: not known to be of main"
+    assert typed("show") == 0
     assert CELL in capsys.readouterr().out
     assert typed("rebaseline", "omni") == 0
-    assert "Means of 2026-03-29 to 2026-04-04" in capsys.readouterr().out
+    assert "MEANS OF 2026-03-29 TO 2026-04-04" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", ["ingest kanban", f"trend {CELL}", "trend", "rebaseline"])
+@pytest.mark.parametrize("verb", ["ingest kanban", f"show {CELL}", "show", "rebaseline"])
 def test_json_has_its_schema(home: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     nights(home / "kanban", [600.0, 660.0])
     typed("ingest", "kanban")
     capsys.readouterr()
     assert typed(*verb.split(), "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == f"perfbisect.track-{verb.split()[0]}/1"
+    (model,) = VERBS[f"track {verb.split()[0]}"]
+    assert document["schema"] == document_name(model)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +72,10 @@ def test_json_has_its_schema(home: Path, capsys: pytest.CaptureFixture[str], ver
         (("ingest", "https://buildkite.com/vllm/vllm-omni"), "BUILDKITE_TOKEN is not set"),
         (("ingest", "https://example.org/x"), "holds nothing that can be ingested"),
         (("ingest",), "Missing argument"),
-        (("trend", "nosuch"), "no cell 'nosuch'"),
-        (("trend", "--metric", "speed"), "unknown metric"),
-        (("trend", CELL, "--metric", "tpot"), "reports tpot; reported: "),
-        (("trend", "--since", "soon"), "does not match the format"),
+        (("show", "nosuch"), "no cell 'nosuch'"),
+        (("show", "--metric", "speed"), "unknown metric"),
+        (("show", CELL, "--metric", "tpot"), "reports tpot; reported: "),
+        (("show", "--since", "soon"), "does not match the format"),
         (("rebaseline", "nosuch"), "no cell 'nosuch'"),
     ],
 )
@@ -88,7 +91,7 @@ def test_bad_input(
     told = capsys.readouterr()
     assert message in told.err
     assert told.out == ""
-    assert typed("trend", CELL) == 0, "nothing is lost"
+    assert typed("show", CELL) == 0, "nothing is lost"
 
 
 def test_a_store_of_another_version_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,14 +100,14 @@ def test_a_store_of_another_version_is_refused(home: Path, capsys: pytest.Captur
     with closing(sqlite3.connect(home / "state" / "track" / FILE)) as connection:
         connection.execute("PRAGMA user_version = 99")
     capsys.readouterr()
-    assert typed("trend") == 2
+    assert typed("show") == 2
     assert "written by another perfbisect: version 99" in capsys.readouterr().err
 
 
 def test_names_cannot_act_on_a_terminal(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result(home / "kanban", "1", name_of(test="\x1b[31m<b>"), served())
     assert typed("ingest", "kanban") == 0
-    assert typed("trend") == 0
+    assert typed("show") == 0
     told = capsys.readouterr().out
     assert "\x1b" not in told
     assert "\\x1b[31m<b>/random@c4-n40" in told

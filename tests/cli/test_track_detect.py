@@ -71,19 +71,19 @@ def test_nothing_is_told_twice(made: Nightlies, capsys: pytest.CaptureFixture[st
     capsys.readouterr()
     assert typed("track", "detect") == 0
     first = capsys.readouterr().out
-    assert first.startswith("2026-01-15  product, step: ")
+    assert "\n2026-01-15  product, step: " in first
     assert typed("track", "detect") == 0
     again = capsys.readouterr().out
-    assert again.startswith("nothing new up to the night of 2026-01-20\ntold before: 20260115-product, ")
-    assert typed("track", "ack", "20260115-product", "--why", "issue 7") == 0
+    assert again.startswith("NO NEW ALERTS\n\nKnown before\n  - 20260115-product: ")
+    assert typed("track", "ack", "20260115-product", "--reason", "issue 7") == 0
     ingest(made.all)
     later = document(capsys, "track", "detect")["alerts"]
     assert isinstance(later, list)
     known = [a for a in later if a["state"] == "acknowledged"]
     assert known and all(a["why"] == "issue 7" and not a["new"] for a in known)
     name = known[0]["id"]
-    assert document(capsys, "track", "close", name, "--why", "fixed")["before"] == "acknowledged"
-    assert document(capsys, "track", "reopen", name, "--why", "not fixed")["before"] == "closed"
+    assert document(capsys, "track", "close", name, "--reason", "fixed")["before"] == "acknowledged"
+    assert document(capsys, "track", "reopen", name, "--reason", "not fixed")["before"] == "closed"
 
 
 def test_what_is_older_is_not_told_and_new_later(made: Nightlies, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +119,7 @@ def test_the_ends_are_compared_here(made: Nightlies, capsys: pytest.CaptureFixtu
     ingest(made.all)
     capsys.readouterr()
     repo = str(made.repo)
-    assert typed("track", "repro", "20260115-product", "--repo", repo, "--dry-run") == 2
+    assert typed("track", "reproduce", "20260115-product", "--repo", repo, "--dry-run") == 2
     assert "no cell of ours is known to be omni_chunk/random@c4-n40" in capsys.readouterr().err
 
 
@@ -130,9 +130,9 @@ def test_the_ends_are_compared_here(made: Nightlies, capsys: pytest.CaptureFixtu
         (("track", "detect", "--fdr", "2"), "no share of false alarms"),
         (("track", "detect", "--since", "soon"), "does not match the format"),
         (("track", "suspects", "nosuch"), "no alert 'nosuch' was told"),
-        (("track", "close", "x", "--why", "y"), "no alert 'x' was told"),
-        (("track", "close", "x"), "Missing option '--why'"),
-        (("track", "ack", "x", "--why", " "), "--why says nothing"),
+        (("track", "close", "x", "--reason", "y"), "no alert 'x' was told"),
+        (("track", "close", "x"), "Missing option '--reason'"),
+        (("track", "ack", "x", "--reason", " "), "--reason is empty"),
         (("track", "report"), "the store has no points"),
         (("dashboard", "build"), "Missing option '-o'"),
         (("dashboard", "build", "-o", "site", "--commit-url", "http://x"), "no address of a commit"),

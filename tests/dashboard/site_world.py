@@ -6,22 +6,20 @@ from datetime import datetime, timedelta, timezone
 
 import numpy as np
 
-from perfbisect.jobs.documents import ReportDocument
-from perfbisect.series.alerts import Alert, AlertPlace
-from perfbisect.series.documents import (
+from perfbisect.dashboard.site import (
     BisectionDocument,
-    BoundaryDocument,
-    FactorDocument,
     LevelDocument,
+    MarkDocument,
     PointDocument,
     SeriesDocument,
     SeriesMetricDocument,
     SiteCellDocument,
     SiteDocument,
     SmallDocument,
-    SuspectDocument,
-    SuspectsDocument,
 )
+from perfbisect.jobs.documents import ReportDocument
+from perfbisect.series.alerts import Alert, AlertPlace
+from perfbisect.series.suspects.report import FactorDocument, SuspectDocument, SuspectsDocument
 
 HARM = (
     "</script><script>window.harmed=1</script><img src=x onerror=window.harmed=2>'\"&\\ {{7*7}} \u202eb\u2028"
@@ -159,8 +157,8 @@ def suspects(
     return SuspectsDocument(
         alert=of.id,
         suspects=tuple(ranked),
-        elsewhere=0.05,
-        radius="async_chunk: true",
+        p_outside_window=0.05,
+        blast_radius="async_chunk: true",
         bisect=f"perfbisect bisect {of.cell!r} --good {sha(890)[:12]} --bad {sha(912)[:12]}",
     )
 
@@ -173,14 +171,14 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
     fast, drifting = cell(1, nights, moved=0.85, at=step), cell(2, nights, moved=1.12, at=nights // 2)
     odd, older, quiet = cell(4, nights), cell(5, nights), cell(6, nights)
     marks = (
-        BoundaryDocument(at=nights // 3, what="warm-ups 0 -> 2"),
-        BoundaryDocument(at=nights // 2, what="longer prompts", cut=False),
+        MarkDocument(at=nights // 3, what="warm-ups 0 -> 2"),
+        MarkDocument(at=nights // 2, what="longer prompts", cut=False),
     )
     little = SmallDocument(at=step, effect=0.02, interval=(0.01, 0.03), why="under 5 %")
     quiet = quiet.model_copy(
         update={
             "series": (
-                quiet.series[0].model_copy(update={"small": (little,), "boundaries": marks}),
+                quiet.series[0].model_copy(update={"small": (little,), "discontinuities": marks}),
                 *quiet.series[1:],
             ),
         }
@@ -233,7 +231,7 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
         bisections=bisected,
         commit_url="https://forge.example/commit/{sha}",
         census=(("judged", 24), ("too short", 3)),
-        told=("three nights of April are missing",),
+        notes=("three nights of April are missing",),
     )
 
 

@@ -16,10 +16,10 @@ import pytest
 from perfbisect.dashboard import build as made
 from perfbisect.dashboard.build import build
 from perfbisect.dashboard.data import cell_payload, curve, event_payload, events, harmless, overview, page_of
+from perfbisect.dashboard.site import BisectionDocument
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.documents import ReportDocument
 from perfbisect.resources import dashboards_folder
-from perfbisect.series.documents import BisectionDocument
 from tests.dashboard.site_world import HARM, METRICS, TTFT, cell, large, series, site
 
 DASHBOARDS = dashboards_folder()

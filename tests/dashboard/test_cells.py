@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfbisect.dashboard.cells import Seen, cell_document, family_of, load_of
-from perfbisect.series.documents import SmallDocument
+from perfbisect.dashboard.cells import SeriesFindings, cell_document, family_of, load_of
+from perfbisect.dashboard.site import SmallDocument
 from perfbisect.series.points import Build, Point, Workload
 from perfbisect.series.series import CellSeries, gather, nightly
 from perfbisect.serving.eras import Era
@@ -58,11 +58,11 @@ def test_subjects_come_by_commit() -> None:
 
 
 def test_levels_end_at_cuts_and_at_boundaries() -> None:
-    made = cell_document(series(POINTS), {"ttft": Seen(cuts=(4,))})
+    made = cell_document(series(POINTS), {"ttft": SeriesFindings(cuts=(4,))})
     ttft = next(one for one in made.series if one.metric.name == "ttft")
     # The era begins with the third night; the cut is at the fifth.
     assert [(x.first, x.last, x.value) for x in ttft.levels] == [(0, 1, 101.5), (2, 3, 103.5), (4, 5, 105.5)]
-    assert [(x.at, x.what, x.cut) for x in ttft.boundaries] == [
+    assert [(x.at, x.what, x.cut) for x in ttft.discontinuities] == [
         (2, "tokens are counted otherwise (aaa)", True),
         (3, "1 requests warm up, 0 before", False),
     ]
@@ -71,7 +71,7 @@ def test_levels_end_at_cuts_and_at_boundaries() -> None:
 
 def test_marks_of_a_metric_that_half_the_points_lack_stand_at_their_points() -> None:
     small = SmallDocument(at=1, effect=0.01, interval=(0.0, 0.02), why="too small")
-    made = cell_document(series(POINTS), {"e2el": Seen(cuts=(2,), small=(small,), note="3 nights")})
+    made = cell_document(series(POINTS), {"e2el": SeriesFindings(cuts=(2,), small=(small,), note="3 nights")})
     e2el = next(one for one in made.series if one.metric.name == "e2el")
     assert [(x.first, x.last) for x in e2el.levels] == [(0, 2), (4, 4)]
     assert e2el.small[0].at == 2

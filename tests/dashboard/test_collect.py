@@ -10,9 +10,9 @@ import pytest
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.git import Repository
 from perfbisect.dashboard.collect import bisections, site
+from perfbisect.dashboard.site import SiteDocument
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.series.detect import SeriesAnalysis, look
-from perfbisect.series.documents import SiteDocument
 from perfbisect.series.ingest import ingest, zone_of
 from perfbisect.series.sources import Asked
 from perfbisect.series.store import SeriesStore
@@ -57,7 +57,7 @@ def test_every_cell_and_alert_with_its_levels(store: SeriesStore, seen: SeriesAn
     assert series["audio_ttfp"].judged and "would be seen in four of five cases" in series["audio_ttfp"].note
     assert not series["output_tokens"].judged
     assert {alert.cell for alert in document.alerts} == {cell.name}
-    assert document.suspects == () and "No repository was given" in document.told[0]
+    assert document.suspects == () and "No repository was given" in document.notes[0]
     assert dict(document.census)["medians and single numbers that were judged"] > 10
 
 
@@ -69,7 +69,7 @@ def test_with_a_repository_one_ranking_an_event(
     assert ranking.suspects[0].sha == nightlies.culprit
     assert ranking.alert in {alert.id for alert in document.alerts}
     assert f"bisect CELL --repo PATH --good {nightlies.good} --bad {nightlies.bad}" in ranking.bisect
-    assert document.told[:1] != ("No repository was given: there are no suspects.",)
+    assert document.notes[:1] != ("No repository was given: there are no suspects.",)
 
 
 def test_a_bisection_of_the_window_stands_beside_its_event(

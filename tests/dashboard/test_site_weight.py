@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.dashboard.data import Kind, events, kind, weight
+from perfbisect.dashboard.data import EventKind, events, kind, weight
 from tests.dashboard.site_world import ACCEPTED, HARM, TTFT, alert, cell, site
 
 CELL = cell(0, 30)
@@ -27,7 +27,7 @@ CELL = cell(0, 30)
         ({"state": "closed"}, "closed"),
     ],
 )
-def test_the_list_of_an_alert(more: dict[str, object], expected: Kind) -> None:
+def test_the_list_of_an_alert(more: dict[str, object], expected: EventKind) -> None:
     found = replace(alert(CELL, "ttft", 9, 0.1), **more)  # type: ignore[arg-type]
     assert kind(found) == expected
 

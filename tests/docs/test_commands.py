@@ -44,7 +44,7 @@ $ perfbisect bisect c --good a --bad b \\
 X=1 .venv/bin/perfbisect track ack|close ALERT > out.md
 perfbisect status ... --json && perfbisect doctor
 demo: perfbisect is not typed here
-perfbisect track trend [CELL...]
+perfbisect track show [CELL...]
 ```
 """
 
@@ -56,7 +56,7 @@ def test_what_is_found_in_a_text() -> None:
         (7, "perfbisect track ack ALERT", False, False),
         (7, "perfbisect track close ALERT", False, False),
         (8, "perfbisect status --json", True, True),
-        (10, "perfbisect track trend CELL", True, False),
+        (10, "perfbisect track show CELL", True, False),
         (1, "perfbisect bisect --direction improvement", False, False),
         (2, "make demo-fast SEED=2", False, False),
     ]

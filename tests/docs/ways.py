@@ -43,10 +43,10 @@ WAYS: dict[str, str] = {
     "track publish": "of jobs: tests/sources publish them and read them back",
     "track rebaseline": TYPED,
     "track reopen": TYPED,
-    "track repro": "wants a cell that is the nightly's: tests/cli/test_track_repro.py has one",
+    "track reproduce": "wants a cell that is the nightly's: tests/cli/test_track_reproduce.py has one",
     "track report": TYPED,
     "track suspects": TYPED,
-    "track trend": TYPED,
+    "track show": TYPED,
     "skill install": TYPED,
     "verify": DRY,
 }

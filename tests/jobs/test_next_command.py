@@ -46,11 +46,11 @@ def test_what_was_not_given_is_not_told() -> None:
 def test_a_cell_is_told_as_it_was_typed() -> None:
     typed = {
         "perfbisect compare mine/chat.yaml --a x --b y": "mine/chat.yaml",
-        "perfbisect track repro 20260101-product --cell mine/chat.yaml --json": "mine/chat.yaml",
+        "perfbisect track reproduce 20260101-product --cell mine/chat.yaml --json": "mine/chat.yaml",
         "perfbisect compare --a x --b y mine/chat.yaml": "chat",
         "perfbisect verify claim.yaml": "chat",
         "perfbisect nightly nightly.yaml": "chat",
-        "perfbisect track repro 20260101-product --cell": "chat",
+        "perfbisect track reproduce 20260101-product --cell": "chat",
     }
     for line, cell in typed.items():
         assert shlex.split(following(setting(line), "bisect", CELL, "tpot"))[2] == cell

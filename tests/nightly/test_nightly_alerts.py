@@ -14,7 +14,7 @@ from perfbisect.nightly.documents import NightlyDocument
 from perfbisect.nightly.plan import night_plan_of
 from perfbisect.nightly.render import NOTHING, UNJUDGED, night_markdown, nightly_lines, summary
 from perfbisect.nightly.state import state_of
-from perfbisect.series.alert_state import mark
+from perfbisect.series.alert_store import set_state
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import PowerCut
 from tests.nightly.nights import CONFIG, EACH, Place, make_place, make_repository
@@ -213,7 +213,7 @@ def test_a_rule_that_nobody_can_read_closes_and_reopens(
     assert {alert.change for alert in again.alerts} == {"reopened"}
     with SeriesStore.of(place.folder / "state") as store:
         for record in store.alerts.all():
-            mark(store, record.alert.id, "closed", "by rule: ours")
+            set_state(store, record.alert.id, "closed", "by rule: ours")
     assert place.night(SHOWN + 2).alerts == (), "a person closed them"
 
 
@@ -266,7 +266,7 @@ def test_people_have_the_last_word(place: Place) -> None:
     nights(place, 0, SHOWN)
     with SeriesStore.of(place.folder / "state") as store:
         for one in store.alerts.all():
-            mark(store, one.alert.id, "closed", "we want it so")
+            set_state(store, one.alert.id, "closed", "we want it so")
     later = place.night(SHOWN + 1)
     assert later.alerts == ()
     with SeriesStore.of(place.folder / "state") as store:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from perfbisect.model.commit_details import Commit, Later, Phase, Place, Question, Ran, Ranking, Touched
-from perfbisect.series.suspects.ranking import rank
+from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.table import Table
 
 TABLE = Table.model_validate(
     {
         "weights": {
-            "elsewhere": 0.5,
+            "outside_window": 0.5,
             "outside": 0.02,
             "hit": 0.8,
             "leak": 0.1,
@@ -37,7 +37,7 @@ TABLE = Table.model_validate(
             {"part": "pictures", "of": ["image"], "sure": 0.9, "paths": ["src/image/**"]},
             {"part": "a model", "sure": 0.9, "paths": ["src/models/{model}/**", "deploy/{model}.yaml"]},
         ],
-        "causes": {"instrument": {"benchmark": 100, "code": 0.2}, "night": {"elsewhere": 50}},
+        "causes": {"instrument": {"benchmark": 100, "code": 0.2}, "night": {"outside_window": 50}},
         "cells": [
             {"cells": ["*_stream*"], "traits": ["stream", "speech"]},
             {"cells": ["*speech*"], "traits": ["speech"]},
@@ -71,7 +71,7 @@ def question(*commits: Commit, **more: Any) -> Question:
 
 
 def ranked(*commits: Commit, **more: Any) -> Ranking:
-    return rank(question(*commits, **more), TABLE)
+    return rank_suspects(question(*commits, **more), TABLE)
 
 
 def p_of(ranking: Ranking, letter: str) -> float:

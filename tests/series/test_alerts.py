@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.series.alerts import Alert, AlertRecord, alerts_of, begun, recovery
+from perfbisect.series.alerts import Alert, AlertRecord, begun, match_alerts, recovery
 from perfbisect.series.causes import Cause, Evidence
-from perfbisect.series.findings import Finding, judge
+from perfbisect.series.findings import Finding, select_alerts
 from tests.series.made_series import FIRST, cell, noise, step
 from tests.series.test_findings import QUIET
 
@@ -22,13 +22,13 @@ def found(
     nights: int = 40, at: int = 20, factor: float = 1.3, until: int | None = None, **more: object
 ) -> Finding:
     (series,) = cell({"e2el:median": step(noise(1, nights), at, factor, until)}, **more)  # type: ignore[arg-type]
-    return judge([series, *QUIET], 0.05).alerts[0]
+    return select_alerts([series, *QUIET], 0.05).alerts[0]
 
 
 def told(
     *findings: Finding, known: tuple[AlertRecord, ...] = (), cause: Cause = PRODUCT
 ) -> tuple[Alert, ...]:
-    return alerts_of(findings, [cause] * len(findings), known)
+    return match_alerts(findings, [cause] * len(findings), known)
 
 
 def record(alert: Alert, finding: Finding) -> AlertRecord:
@@ -97,7 +97,7 @@ def test_the_way_back() -> None:
 
 def test_what_is_known_of_it_now() -> None:
     def now(finding: Finding, until: int = FIRST + 39) -> str:
-        (alert,) = alerts_of([finding], [PRODUCT], until=until)
+        (alert,) = match_alerts([finding], [PRODUCT], until=until)
         return alert.now
 
     there = found(at=20, factor=1.3)
@@ -113,7 +113,7 @@ def test_what_is_known_of_it_now() -> None:
 
 def test_events_are_a_night_and_a_cause() -> None:
     here, also, later = found(test="a"), found(test="b"), found(test="c", at=30)
-    alerts = alerts_of([here, also, later, here], [PRODUCT, PRODUCT, PRODUCT, NIGHT])
+    alerts = match_alerts([here, also, later, here], [PRODUCT, PRODUCT, PRODUCT, NIGHT])
     assert [a.event for a in alerts] == [
         "20241024-product", "20241024-product", "20241103-product", "20241024-night",
     ]  # fmt: skip

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.model.commit_details import CauseWord
-from perfbisect.series.alerts import alerts_of
+from perfbisect.series.alerts import match_alerts
 from perfbisect.series.causes import Cause, Evidence
-from perfbisect.series.findings import judge
-from perfbisect.series.rebaseline import Change, Nights, choose_nights
+from perfbisect.series.findings import select_alerts
+from perfbisect.series.rebaseline import BaselineNights, Change, choose_nights
 from perfbisect.series.series import CellSeries
 from tests.series.made_series import FIRST, cell, noise, step
 from tests.series.test_findings import QUIET
@@ -23,25 +23,27 @@ def found(
 ) -> tuple[CellSeries, Change]:
     """Forty nights with one change, its alert and its finding."""
     (series,) = cell({f"{name}:median": step(noise(1, 40), at, factor, until)})
-    finding = judge([series, *QUIET], 0.05).alerts[0]
-    return series, (alerts_of([finding], [Cause(word, (Evidence("lasting"),))])[0], finding)
+    finding = select_alerts([series, *QUIET], 0.05).alerts[0]
+    return series, (match_alerts([finding], [Cause(word, (Evidence("lasting"),))])[0], finding)
 
 
 def closed(change: Change) -> Change:
     return replace(change[0], state="closed"), change[1]
 
 
-def week(series: CellSeries, *changes: Change, last: int = LAST, breaks: tuple[int, ...] = ()) -> Nights:
+def week(
+    series: CellSeries, *changes: Change, last: int = LAST, breaks: tuple[int, ...] = ()
+) -> BaselineNights:
     return choose_nights(series, changes, last=last, breaks=breaks)
 
 
-def left(made: Nights) -> list[int]:
+def left(made: BaselineNights) -> list[int]:
     return [night - FIRST for night in made.left_out]
 
 
 def test_where_nothing_changed_it_is_all_nights() -> None:
     series, alert = found(10, 1.3)
-    assert week(series) == Nights(series.values[-7:], ())
+    assert week(series) == BaselineNights(series.values[-7:], ())
     assert week(series, alert, last=FIRST + 9).values == series.values[3:10], "it began later"
 
 

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import UsageError
-from perfbisect.series.alert_state import mark, marks
+from perfbisect.report.document import Items, Report
+from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import report_lines
+from perfbisect.series.alert_store import alert_marks, set_state
 from perfbisect.series.detect import detect, look, series_of_main
+from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.render import detect_lines, nightly_markdown
-from perfbisect.series.report import report
+from perfbisect.series.report import detect_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.series.made_series import cell, noise, step
@@ -68,16 +71,16 @@ def test_what_an_open_alert_tells_becomes_no_baseline(store: SeriesStore) -> Non
     (alert,) = detect(store, TABLE, now="t").alerts
     assert (row.status, row.new, row.why) == ("skipped", 200, f"alert {alert.id} is open")
     (series,) = look(store, TABLE).series
-    assert marks(store)(series) == {20: f"+{alert.effect * 100:.1f} % step, product ({alert.id})"}
-    mark(store, alert.id, "closed", "accepted")
-    assert "closed" in marks(store)(series)[20]
+    assert alert_marks(store)(series) == {20: f"+{alert.effect * 100:.1f} % step, product ({alert.id})"}
+    set_state(store, alert.id, "closed", "accepted")
+    assert "closed" in alert_marks(store)(series)[20]
     (row,) = rebaseline(store, look(store, TABLE)).rows
     assert (row.status, row.n, row.left_out) == ("better", 7, ())
 
 
 def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> None:
     keep(store, *points(at=20, factor=1.3), *points("better", at=20, factor=0.7), *points("quiet"))
-    document = report(look(store, TABLE), fdr=0.05)
+    document = build_nightly_report(look(store, TABLE), fdr=0.05)
     assert [(row.test, row.status, row.days) for row in document.rows] == [
         ("omni", "regressed: an issue", 20), ("better", "improved", 20),
     ]  # fmt: skip
@@ -86,10 +89,10 @@ def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> No
     assert worse.change == pytest.approx(0.3, abs=0.02) and better.change == pytest.approx(-0.3, abs=0.02)
     assert worse.baseline == pytest.approx(100, rel=0.02)
     detect(store, TABLE, now="t")
-    mark(store, worse.alert, "acknowledged", "issue 7")
-    assert report(look(store, TABLE), fdr=0.05).rows[0].status == "known"
-    mark(store, worse.alert, "closed", "accepted")
-    assert [row.test for row in report(look(store, TABLE), fdr=0.05).rows] == ["better"]
+    set_state(store, worse.alert, "acknowledged", "issue 7")
+    assert build_nightly_report(look(store, TABLE), fdr=0.05).rows[0].status == "known"
+    set_state(store, worse.alert, "closed", "accepted")
+    assert [row.test for row in build_nightly_report(look(store, TABLE), fdr=0.05).rows] == ["better"]
 
 
 def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStore) -> None:
@@ -97,14 +100,14 @@ def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStor
     asked = [{"input_tokens": 100.0 if night < 30 else 300.0} for night in range(40)]
     slow = [replace(p, covariates=more) for p, more in zip(points(at=20, factor=1.3), asked, strict=True)]
     keep(store, *slow)
-    (row,) = report(look(store, TABLE), fdr=0.05).rows
+    (row,) = build_nightly_report(look(store, TABLE), fdr=0.05).rows
     assert row.status == "regressed, other requests since"
 
 
 def test_a_change_of_unknown_cause_is_no_issue(store: SeriesStore) -> None:
     """Three slow nights of one server: the next tell whether it stays."""
     keep(store, *points("a", at=37, factor=1.3), *points("b"), *points("c"))
-    (row,) = report(look(store, TABLE), fdr=0.05).rows
+    (row,) = build_nightly_report(look(store, TABLE), fdr=0.05).rows
     assert (row.cause, row.days, row.status) == ("unknown", 3, "worse, cause unknown")
     assert row.change > 0.25
 
@@ -115,14 +118,14 @@ def test_what_became_better_beside_a_regression_says_so(store: SeriesStore) -> N
     (first, *_) = cell(both, test="omni")
     keep(store, *first.points, *points("b"), *points("c"))
     seen = look(store, TABLE)
-    rows = {row.metric: row.status for row in report(seen, fdr=0.05).rows}
+    rows = {row.metric: row.status for row in build_nightly_report(seen, fdr=0.05).rows}
     assert rows["e2el"] == "regressed, not measured since"
     assert rows["ttft"].startswith("improved beside a regression (e2el +49.")
     assert rows["ttft"].endswith(" %), not measured since")
     told = detect(store, TABLE, now="t").alerts
     assert {one.now for one in told} == {"not measured since"}
-    lines = detect_lines(detect(store, TABLE, now="t"), everything=True)
-    assert any(text.endswith("not measured since, told before, and 1 more metrics") for text in lines)
+    lines = report_lines(detect_report(detect(store, TABLE, now="t"), everything=True))
+    assert any(text.endswith("not measured since, reported before, and 1 more metrics") for text in lines)
 
 
 def test_what_is_not_found_any_more_is_told_once(store: SeriesStore) -> None:
@@ -130,27 +133,32 @@ def test_what_is_not_found_any_more_is_told_once(store: SeriesStore) -> None:
     detect(store, TABLE, now="2026-05-01T00:00:00Z")
     keep(store, *points("other"))
     told = detect(store, TABLE, now="2026-05-02T00:00:00Z")
-    (gone,) = told.gone
+    (gone,) = told.vanished
     assert gone.new and gone.cell.startswith("other/")
     words = "found last on 2026-05-01"
-    assert [line for line in detect_lines(told) if line.endswith(words)]
+    assert listed(detect_report(told), words)
     again = detect(store, TABLE, now="2026-05-03T00:00:00Z")
-    assert [one.new for one in again.gone] == [False]
-    lines = list(detect_lines(again))
-    assert "not found any more, and told before: 1 (--all)" in lines
-    assert not [line for line in lines if line.endswith(words)]
-    assert [line for line in detect_lines(again, everything=True) if line.endswith(words)]
+    assert [one.new for one in again.vanished] == [False]
+    assert listed(detect_report(again), "since earlier runs: 1 (--all)")
+    assert not listed(detect_report(again), words)
+    assert listed(detect_report(again, everything=True), words)
+
+
+def listed(report: Report, ending: str) -> list[object]:
+    """Items of a report that end so."""
+    items = [b.items for section in report.sections for b in section.blocks if isinstance(b, Items)]
+    return [item for part in items for item in part if str(item).endswith(ending)]
 
 
 def test_a_closed_event_is_not_reported_again(store: SeriesStore) -> None:
     keep(store, *points(at=20, factor=1.3), *points("better", at=30, factor=0.7))
     (fixed,) = [a for a in detect(store, TABLE, now="t").alerts if a.cell.startswith("better")]
     known = next(a for a in detect(store, TABLE, now="t").alerts if a.id != fixed.id)
-    mark(store, fixed.id, "closed", "accepted")
-    assert mark(store, known.event, "acknowledged", "issue 7").alerts == 1
-    text = nightly_markdown(report(look(store, TABLE), fdr=0.05))
-    assert fixed.event not in text and "Closed and not told again: 1 events." in text
-    assert ", acknowledged: issue 7**" in text
+    set_state(store, fixed.id, "closed", "accepted")
+    assert set_state(store, known.event, "acknowledged", "issue 7").alerts == 1
+    text = report_markdown(nightly_report(build_nightly_report(look(store, TABLE), fdr=0.05)))
+    assert fixed.event not in text and "Closed events: 1." in text
+    assert ", acknowledged: issue 7 (" in text
 
 
 def test_what_becomes_a_products_is_told_again_and_what_came_back_is_said(store: SeriesStore) -> None:
@@ -162,15 +170,15 @@ def test_what_becomes_a_products_is_told_again_and_what_came_back_is_said(store:
         keep(store, *(replace(p, build=replace(p.build, branch="main")) for p in series.points[:until]))
         told = detect(store, TABLE, now=f"2026-05-{until:02d}T00:00:00Z")
         (slow,) = [one for one in told.alerts if one.effect > 0]
-        lines = list(detect_lines(told))
-        causes.append((slow.was, slow.cause, slow.came_back, lines[0].startswith("2024-10-24")))
+        report = detect_report(told)
+        causes.append((slow.was, slow.cause, slow.came_back, report.sections[0].title[:10] == "2024-10-24"))
     assert causes == [
         ("", "unknown", False, True),
         ("unknown", "product", False, True),
         ("", "product", False, False),
         ("", "product", True, False),
     ]
-    assert f"told before: {slow.event}, 1 open; 1 recovered since" in lines
-    again = list(detect_lines(detect(store, TABLE, now="2026-05-29T00:00:00Z")))
-    assert "told before, and over or closed: 1 event (--all)" in again
-    assert not [line for line in again if slow.event in line]
+    assert listed(report, f"{slow.event}: 1 open; 1 recovered since")
+    again = detect_report(detect(store, TABLE, now="2026-05-29T00:00:00Z"))
+    assert listed(again, "over or closed: 1 event (--all)")
+    assert not [line for line in report_lines(again) if slow.event in line]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perfbisect.series.causes import Cause, Evidence
-from perfbisect.series.finding_causes import Cells, causes_of, hit
-from perfbisect.series.findings import Finding, judge
+from perfbisect.series.finding_causes import SeriesIndex, infer_causes, is_affected
+from perfbisect.series.findings import Finding, select_alerts
 from perfbisect.series.series import CellSeries
 from tests.series.made_series import cell, noise, step
 from tests.unreadable import make_unreadable
@@ -39,8 +39,8 @@ def quiet(tests: Sequence[str] = ("a", "b", "c", "d")) -> list[CellSeries]:
 
 
 def told(series: Sequence[CellSeries], of: str = "") -> tuple[Finding, Cause]:
-    found = judge(series, 0.05).alerts
-    causes = causes_of(found, Cells(series, traits))
+    found = select_alerts(series, 0.05).alerts
+    causes = infer_causes(found, SeriesIndex(series, traits))
     return next((f, c) for f, c in zip(found, causes, strict=True) if f.series.cell.startswith(of))
 
 
@@ -78,8 +78,8 @@ def test_one_night_of_those_that_run_one_thing_is_a_products() -> None:
     assert cause.word == "product"
     first = cause.evidence[0]
     assert (first.kind, first.names, first.count) == ("shared trait", ("chunk",), 4)
-    cells = Cells([*hit_by, *quiet()], traits)
-    assert {one.cell.partition("/")[0]: hit(one, finding) for one in cells.beside(finding)} == {
+    cells = SeriesIndex([*hit_by, *quiet()], traits)
+    assert {one.cell.partition("/")[0]: is_affected(one, finding) for one in cells.beside(finding)} == {
         "chunk": True, "tts": True, "a": False, "b": False, "c": False, "d": False,
     }  # fmt: skip
 
@@ -89,8 +89,8 @@ def test_what_says_nothing_by_itself_goes_with_its_server() -> None:
     column = step(noise(3, NIGHTS), 15, 0.3, 16)
     both = cell({"e2el:median": step(noise(1, NIGHTS), 15, 3, 16), "ttft:median": column}, test="chunk")
     series = [*both, *e2el("tts", 2, at=15, factor=2, until=16), *quiet()]
-    found = judge(series, 0.05).alerts
-    causes = causes_of(found, Cells(series, traits))
+    found = select_alerts(series, 0.05).alerts
+    causes = infer_causes(found, SeriesIndex(series, traits))
     words = {
         f.series.metric: c for f, c in zip(found, causes, strict=True) if f.series.cell.startswith("chunk")
     }
@@ -110,9 +110,9 @@ def test_a_few_nights_are_enough_where_those_that_run_one_thing_moved() -> None:
 def test_a_mean_by_itself_is_never_a_products() -> None:
     values = noise(1, NIGHTS)
     series = cell({"e2el:median": values, "e2el:mean": step(values, 15, 1.4)}, test="a")
-    cells = Cells([*series, *quiet(("b", "c"))], traits)
-    found = judge([s for s in series if s.part == "mean"], 0.05).alerts
-    (cause,) = causes_of(found, cells)
+    cells = SeriesIndex([*series, *quiet(("b", "c"))], traits)
+    found = select_alerts([s for s in series if s.part == "mean"], 0.05).alerts
+    (cause,) = infer_causes(found, cells)
     assert cause.word == "unknown" and cause.evidence[0].kind == "few requests moved"
 
 
@@ -123,8 +123,8 @@ def test_a_cold_request_that_left_the_mean_for_the_client_s_own_time_is_the_inst
         {"e2el:median": typical, "e2el:mean": [2000.0 * v / 100 for v in step(typical, NIGHTS - 1, 0.5)]},
         test="a", covariates=[{"completed": 40, "outside": x} for x in [*[10.0] * (NIGHTS - 1), 110.0]],
     )  # fmt: skip
-    found = judge([s for s in series if s.part == "mean"], 0.05).alerts
-    (cause,) = causes_of(found, Cells([*series, *quiet(("b", "c"))], traits))
+    found = select_alerts([s for s in series if s.part == "mean"], 0.05).alerts
+    (cause,) = infer_causes(found, SeriesIndex([*series, *quiet(("b", "c"))], traits))
     assert cause.word == "instrument"
     warm = cause.evidence[1]
     assert (warm.kind, warm.before, warm.after) == ("warm-up added", 10.0, 110.0)
@@ -144,8 +144,8 @@ def test_chunks_that_are_grouped_otherwise_are_no_slower_tokens() -> None:
 def test_a_level_that_single_nights_had_before_is_one_of_two_machines() -> None:
     values = step(step(noise(1, NIGHTS), 10, 1.3, 11), NIGHTS - 6, 1.3)
     series = [*cell({"e2el:median": values}, test="a"), *quiet(("b", "c"))]
-    found = judge(series, 0.05).alerts
-    words = [c for f, c in zip(found, causes_of(found, Cells(series, traits)), strict=True)
+    found = select_alerts(series, 0.05).alerts
+    words = [c for f, c in zip(found, infer_causes(found, SeriesIndex(series, traits)), strict=True)
              if f.found.shape == "step"]  # fmt: skip
     assert [c.word for c in words] == ["unknown"]
     assert words[0].evidence[0].kind == "level seen before"
@@ -177,4 +177,4 @@ def test_a_cell_that_was_not_measured_on_both_sides_has_no_say() -> None:
     late = cell({"e2el:median": [None] * 14 + noise(5, NIGHTS - 14)}, test="late")
     series = [*e2el("a", 1, at=15, factor=1.3), *late]
     finding, _ = told(series)
-    assert [n.cell for n in Cells(series, traits).beside(finding)] == ["a/random@c4-n40"]
+    assert [n.cell for n in SeriesIndex(series, traits).beside(finding)] == ["a/random@c4-n40"]

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.series.alerts import alerts_of
-from perfbisect.series.finding_causes import Cells, causes_of
-from perfbisect.series.findings import Family, Rejection, judge, without_told
+from perfbisect.series.alerts import match_alerts
+from perfbisect.series.finding_causes import SeriesIndex, infer_causes
+from perfbisect.series.findings import JudgedFamily, Suppression, drop_duplicate_tails, select_alerts
 from perfbisect.series.series import CellSeries
 from tests.series.made_series import FIRST, cell, noise, step
 
 QUIET = [one for seed in range(4) for one in cell({"e2el:median": noise(seed + 50, 40)}, test=f"quiet{seed}")]
 
 
-def family(*series: CellSeries, fdr: float = 0.05) -> Family:
-    return judge([*series, *QUIET], fdr)
+def family(*series: CellSeries, fdr: float = 0.05) -> JudgedFamily:
+    return select_alerts([*series, *QUIET], fdr)
 
 
 def test_a_step_with_the_nights_on_its_sides() -> None:
@@ -59,21 +59,21 @@ def test_what_is_below_the_smallest_worth_telling_is_listed() -> None:
     (series,) = cell({"ttft:median": step(noise(4, 60, spread=0.004), 30, 1.03)})
     found = family(series)
     assert found.alerts == ()
-    assert [why for _, why in found.listed] == [Rejection("too small", least=0.05)]
+    assert [why for _, why in found.listed] == [Suppression("too small", least=0.05)]
 
 
 def test_a_series_that_begins_with_a_transient_knows_nothing_before_it() -> None:
     (series,) = cell({"peak_memory_mb:median": step(noise(5, 30, spread=0.0001), 0, 1.08, 2)})
     found = family(series)
     assert found.alerts == ()
-    assert [why for _, why in found.listed] == [Rejection("starts the series")]
+    assert [why for _, why in found.listed] == [Suppression("starts the series")]
 
 
 def test_guards_and_what_follows_from_others_are_not_judged() -> None:
     series = cell(
         {"output_tokens": [100.0] * 30, "e2el_per_token": noise(6, 30), "e2el:median": noise(7, 30)}
     )
-    found = judge(series, 0.05)
+    found = select_alerts(series, 0.05)
     assert {name.split()[1] for name, _ in found.left} == {"output_tokens", "e2el_per_token"}
     assert len(found.census.judged) == 1
 
@@ -88,9 +88,9 @@ def test_a_doubtful_change_is_told_on_a_night_that_other_servers_name() -> None:
             {"e2el:median": step(noise(20 + n, 14), 12, 3.0, 13)}, test=f"loud{n % 2}", concurrency=n + 1
         )
     ]
-    alone = judge([*own, *_many(14)], 0.05)
+    alone = select_alerts([*own, *_many(14)], 0.05)
     assert (own[0].cell, "too doubtful") in {(f.series.cell, why.kind) for f, why in alone.listed}
-    beside = judge([*own, *loud, *_many(14)], 0.05)
+    beside = select_alerts([*own, *loud, *_many(14)], 0.05)
     told = {f.series.cell: f.joined for f in beside.alerts}
     assert told.pop(own[0].cell) == ("p/loud0", "p/loud1")
     assert set(told) == {one.cell for one in loud} and set(told.values()) == {()}
@@ -107,28 +107,28 @@ def _many(nights: int) -> list[CellSeries]:
 def test_a_mean_that_its_median_tells_is_not_told_twice() -> None:
     typical, mean = noise(9, 40), noise(10, 40)
     series = cell({"e2el:median": step(typical, 20, 1.3), "e2el:mean": step(mean, 20, 1.3)})
-    medians = judge([s for s in series if s.part == "typical"] + QUIET, 0.05)
-    tails = judge([s for s in series if s.part != "typical"], 0.05)
+    medians = select_alerts([s for s in series if s.part == "typical"] + QUIET, 0.05)
+    tails = select_alerts([s for s in series if s.part != "typical"], 0.05)
     assert len(tails.alerts) == 1
-    left = without_told(tails, medians)
+    left = drop_duplicate_tails(tails, medians)
     assert left.alerts == ()
-    assert [why for _, why in left.listed] == [Rejection("told by the median", metric="e2el")]
-    assert without_told(tails, Family((), (), medians.census)) == tails
+    assert [why for _, why in left.listed] == [Suppression("reported by the median", metric="e2el")]
+    assert drop_duplicate_tails(tails, JudgedFamily((), (), medians.census)) == tails
 
 
 def test_quiet_series_say_nothing() -> None:
-    assert judge(QUIET, 0.01).alerts == ()
-    assert "too doubtful" not in {why.kind for _, why in judge(QUIET, 0.001).listed}
+    assert select_alerts(QUIET, 0.01).alerts == ()
+    assert "too doubtful" not in {why.kind for _, why in select_alerts(QUIET, 0.001).listed}
 
 
-def together(factor: float) -> Family:
+def together(factor: float) -> JudgedFamily:
     """Eight servers that are slower from one night on, at a noise of four per cent."""
     series = [
         one
         for n in range(8)
         for one in cell({"e2el:median": step(noise(70 + n, 24, spread=0.04), 12, factor)}, test=f"s{n}")
     ]
-    return judge(series, 0.01)
+    return select_alerts(series, 0.01)
 
 
 def test_small_steps_of_many_servers_on_one_night_are_told_together() -> None:
@@ -163,9 +163,9 @@ def test_whatever_the_nights_are_every_change_has_nights_on_both_sides(
     ]
     if not series:
         return
-    found = judge(series, 0.2)
-    causes = causes_of(found.alerts, Cells(series, lambda _: frozenset()))
-    assert len(alerts_of(found.alerts, causes)) == len(found.alerts)
+    found = select_alerts(series, 0.2)
+    causes = infer_causes(found.alerts, SeriesIndex(series, lambda _: frozenset()))
+    assert len(match_alerts(found.alerts, causes)) == len(found.alerts)
     for one in found.alerts:
         assert 0 <= one.before[0] <= one.before[-1] < one.index <= one.after[-1] < len(one.series.values)
         assert one.places[0] > 0

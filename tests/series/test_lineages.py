@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.series.points import Point, beginnings, cell_of, lineages
+from perfbisect.series.points import Point, cell_of_series, lineages, machine_series_starts
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.series.made_series import cell, noise
 
@@ -33,7 +33,7 @@ def test_the_first_kind_keeps_the_name_and_what_does_not_say() -> None:
     assert list(found) == [name, f"{name} on A100"]
     assert found[name] == (points[0], points[1], points[3])
     assert found[f"{name} on A100"] == (points[2], points[4])
-    assert {cell_of(one) for one in found} == {name}
+    assert {cell_of_series(one) for one in found} == {name}
 
 
 OLD = "NVIDIA H200 x 1, driver 550.54"
@@ -49,15 +49,15 @@ OLD = "NVIDIA H200 x 1, driver 550.54"
 )
 def test_where_another_kind_begins_is_told_with_what_is_not_shared(kind: str, what: str) -> None:
     points = made("", OLD, "", kind, OLD, kind)
-    (one,) = beginnings(points[::-1])
+    (one,) = machine_series_starts(points[::-1])
     assert (one.first, one.before, one.what) == (points[3], points[1], what)
     assert one.lineage == list(dict(lineages(points)))[1]
 
 
 def test_one_kind_begins_nothing() -> None:
-    assert list(beginnings(made("", "H100", "", "H100"))) == []
+    assert list(machine_series_starts(made("", "H100", "", "H100"))) == []
     (other,) = (replace(one, workload=replace(one.workload, test="another")) for one in made("A100"))
-    assert list(beginnings([*made("H100"), other])) == [], "each cell has a machine of its own"
+    assert list(machine_series_starts([*made("H100"), other])) == [], "each cell has a machine of its own"
 
 
 def test_a_lineage_runs_what_its_cell_runs() -> None:

@@ -21,7 +21,7 @@ from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.series.ingest import ingest
 from perfbisect.series.points import Point
-from perfbisect.series.publish import Published, publish
+from perfbisect.series.publish import TrackPublishDocument, publish
 from perfbisect.series.sources import Asked
 from perfbisect.series.sources.kanban import RAW
 from perfbisect.series.store import SeriesStore
@@ -146,21 +146,23 @@ def test_again_without_change_writes_nothing(one_night: tuple[Path, Job]) -> Non
     first = publish(home / "kanban", [job])
     before = files(home / "kanban")
     assert (first.launches, len(first.written), first.unchanged) == (2, 4, 0)
-    assert sorted(first.written) == sorted(before)
+    assert sorted(first.written) == sorted(map(str, before))
     folder = home / "kanban" / "data" / RAW / "a" / "tests/dfx/perf/results"
     assert {path.parent for path in before} == {folder}
-    assert publish(home / "kanban", [job]) == Published(launches=2, unchanged=4)
+    assert publish(home / "kanban", [job]) == TrackPublishDocument(
+        folder=str(home / "kanban"), launches=2, unchanged=4
+    )
     assert files(home / "kanban") == before
     assert [path for path in (home / "kanban").rglob("*") if path.name.startswith(".")] == []
 
 
 def test_a_cut_off_publication_goes_on(one_night: tuple[Path, Job]) -> None:
     home, job = one_night
-    lost = publish(home / "kanban", [job]).written[1]
+    lost = Path(publish(home / "kanban", [job]).written[1])
     lost.unlink()
     assert len(points(home / "half", home / "kanban")) == 1
     assert fates(home / "half") == {"unmeasured": "text_cpu@c2"}, "half of a launch is none"
-    assert publish(home / "kanban", [job]).written == (lost,)
+    assert publish(home / "kanban", [job]).written == (str(lost),)
     assert len(points(home / "half", home / "kanban")) == 2
 
 

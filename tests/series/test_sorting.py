@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfbisect.series import ingest
-from perfbisect.series.ingest import File, NoZoneError, check_zone, sort_build, when
-from perfbisect.series.points import Build, Point, Rejection
+from perfbisect.series.ingest import NoZoneError, StoredFile, check_zone, sort_build, when
+from perfbisect.series.points import Build, Point, RejectedResult
 from perfbisect.series.sources.kanban import PIPELINE
 from tests.series.made import drawn, name_of, served, template, text_only
 
@@ -23,9 +23,9 @@ SOON, LATER = "20260412-190000", "20990412-190000"
 
 def sort(
     *files: tuple[str, object], build: Build = BUILD, **told: Any
-) -> tuple[list[Point], list[Rejection]]:
+) -> tuple[list[Point], list[RejectedResult]]:
     made = [
-        File(
+        StoredFile(
             name=f"tests/{name}",
             place=f"/there/{place}/{name}",
             text=document if isinstance(document, str) else json.dumps(document),
@@ -44,7 +44,7 @@ def one(name: str, document: object, **told: Any) -> Point:
     return points[0]
 
 
-def gone(name: str, document: object) -> Rejection:
+def gone(name: str, document: object) -> RejectedResult:
     points, rejected = sort((name, document))
     assert points == []
     assert len(rejected) == 1
@@ -53,7 +53,9 @@ def gone(name: str, document: object) -> Rejection:
 
 def test_a_clock_that_is_years_ahead_measured_nothing() -> None:
     """Such a night would be the last of all, and every other series one that is not measured any more."""
-    files = [File("a", f"/{at}", json.dumps(served(date=at)), zone=timezone.utc) for at in (SOON, LATER)]
+    files = [
+        StoredFile("a", f"/{at}", json.dumps(served(date=at)), zone=timezone.utc) for at in (SOON, LATER)
+    ]
     points, (wrong,) = sort_build(BUILD, files, datetime(2026, 4, 13, tzinfo=timezone.utc))
     assert [point.raw for point in points] == [f"/{SOON}"]
     assert (wrong.fate, wrong.raw) == ("broken", f"/{LATER}")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.series.points import Build, Point, Rejection, Workload
+from perfbisect.series.points import Build, Point, RejectedResult, Workload
 from perfbisect.series.store import SeriesStore
 
 BUILD = Build("kanban", "org/pipe", "6433")
@@ -58,7 +58,9 @@ def point(**changed: Any) -> Point:
 
 def test_points_come_back_as_they_were(store: SeriesStore) -> None:
     rated = point(workload=Workload("omni", "mm", None, 0.5, 40, only_text=True), night="2026-04-11")
-    rejected = Rejection(BUILD, "failed", "3 of 40 requests failed", "/there/y.json", 1, "omni", "2026-04-12")
+    rejected = RejectedResult(
+        BUILD, "failed", "3 of 40 requests failed", "/there/y.json", 1, "omni", "2026-04-12"
+    )
     with store.transaction():
         number = store.keep_build(BUILD)
         store.sorted_build(number, [point(), rated], [rejected])
@@ -100,7 +102,7 @@ def test_the_same_build_in_another_checkout(store: SeriesStore, tmp_path: Path) 
     here = tmp_path / "x.json"
     here.write_text("{}")
     keep(store, place=str(here))
-    assert keep(store, place="/moved/x.json") == "elsewhere"
+    assert keep(store, place="/moved/x.json") == "duplicate"
     with pytest.raises(UsageError, match="twice, with different content") as caught:
         keep(store, text='{"a": 2}', place="/moved/x.json")
     assert str(here) in caught.value.message
@@ -130,7 +132,7 @@ def test_another_source_fills_in_what_was_not_known(store: SeriesStore) -> None:
     keep(store)
     sort_all(store)
     told = Build("buildkite", "org/pipe", "6433", commit="c" * 40, branch="main")
-    assert keep(store, told, facts={"host": "node-1"}, place="https://there/x") == "elsewhere"
+    assert keep(store, told, facts={"host": "node-1"}, place="https://there/x") == "duplicate"
     (build,) = store.builds()
     assert (build.source, build.commit, build.branch) == ("kanban", "c" * 40, "main")
     assert sort_all(store) == ["6433"]

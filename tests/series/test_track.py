@@ -15,13 +15,12 @@ import pytest
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.series.detect import look
 from perfbisect.series.gather import window_between
-from perfbisect.series.ingest import Ingested, ingest, ingest_document, zone_of
+from perfbisect.series.ingest import IngestResult, ingest, ingest_document, zone_of
+from perfbisect.series.night_table import nights_report, show_nights
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.render import trend_lines
 from perfbisect.series.sources import Asked
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
-from perfbisect.series.trend import trend
 from tests.series.made import drawn, name_of, nights, result, series_of, served, template, text_only, write
 from tests.series.suspects.test_window import line
 
@@ -40,7 +39,7 @@ def kanban(tmp_path: Path) -> Path:
     return tmp_path / "kanban"
 
 
-def bring(store: SeriesStore, *paths: Path, **asked: Any) -> Ingested:
+def bring(store: SeriesStore, *paths: Path, **asked: Any) -> IngestResult:
     return ingest(store, [str(path) for path in paths], Asked(**asked))
 
 
@@ -61,7 +60,7 @@ def test_a_copy_of_the_checkout_adds_nothing(store: SeriesStore, kanban: Path, t
     nights(kanban, [600.0, 610.0])
     bring(store, kanban)
     shutil.copytree(kanban, tmp_path / "copy")
-    assert bring(store, tmp_path / "copy").files == {"elsewhere": 2}
+    assert bring(store, tmp_path / "copy").files == {"duplicate": 2}
     assert len(store.points()) == 2
 
 
@@ -199,7 +198,7 @@ def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
     nights(kanban, [600.0, 660.0, None, 594.0])
     result(kanban, "102", name_of(at="20260403-190000"), served(completed=0, failed=40))
     bring(store, kanban)
-    (table,) = trend(store, [CELL]).tables
+    (table,) = show_nights(store, [CELL]).tables
     assert (table.cell, table.metric.name) == (CELL, "audio_ttfp")
     rows = [(r.night, r.build, r.value, r.marks) for r in table.rows]
     assert rows == [
@@ -209,9 +208,9 @@ def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
         ("2026-04-04", "103", 594.0, ("1 night missing before",)),
     ]
     assert [r.change for r in table.rows] == pytest.approx([None, 0.1, None, -0.1])
-    marked = trend(store, [CELL], marks=lambda s: {s.values.index(660.0): "worse by 10 %"})
+    marked = show_nights(store, [CELL], marks=lambda s: {s.values.index(660.0): "worse by 10 %"})
     assert marked.tables[0].rows[1].marks == ("worse by 10 %",)
-    assert trend(store, [CELL], since="2026-04-02").tables[0].rows[0].build == "101"
+    assert show_nights(store, [CELL], since="2026-04-02").tables[0].rows[0].build == "101"
 
 
 def test_a_cell_may_be_the_beginning_of_names(store: SeriesStore, kanban: Path) -> None:
@@ -222,7 +221,7 @@ def test_a_cell_may_be_the_beginning_of_names(store: SeriesStore, kanban: Path) 
     bring(store, kanban)
 
     def shown(*cells: str) -> list[str]:
-        return [table.cell for table in trend(store, cells).tables]
+        return [table.cell for table in show_nights(store, cells).tables]
 
     four, forty = "omni/random@c4-n40", "omni/random@c40-n40"
     for beginning in ("omni", "omni/", "omni/random", "omni/random@"):
@@ -238,10 +237,13 @@ def test_a_cell_may_be_the_beginning_of_names(store: SeriesStore, kanban: Path) 
 def test_what_is_asked_is_neither_better_nor_worse(store: SeriesStore, kanban: Path) -> None:
     nights(kanban, [600.0, 660.0])
     bring(store, kanban)
-    asked = trend(store, [CELL], metric="input_tokens")
+    asked = show_nights(store, [CELL], metric="input_tokens")
     assert asked.tables[0].neutral
-    assert next(trend_lines(asked)) == f"{CELL}: input_tokens in tokens/req, neither more nor less is better"
-    assert not trend(store, [CELL]).tables[0].neutral
+    assert (
+        nights_report(asked).sections[0].title
+        == f"{CELL}: input_tokens in tokens/req, neither more nor less is better"
+    )
+    assert not show_nights(store, [CELL]).tables[0].neutral
 
 
 def test_a_metric_that_half_the_points_lack(store: SeriesStore, kanban: Path) -> None:
@@ -250,21 +252,21 @@ def test_a_metric_that_half_the_points_lack(store: SeriesStore, kanban: Path) ->
         at = f"2026040{3 + place}-190000"
         result(kanban, build, name_of(at=at), served(date=at, median_audio_rtf=None))
     bring(store, kanban)
-    (table,) = trend(store, [CELL], metric="audio_rtf").tables
+    (table,) = show_nights(store, [CELL], metric="audio_rtf").tables
     assert [r.value for r in table.rows] == [0.25, 0.25, None, None]
     assert table.lacking == 2
     assert table.rows[2].marks == ("does not report audio_rtf",)
     with pytest.raises(UsageError, match=r"no point of omni.* reports tpot; reported: audio_duration"):
-        trend(store, [CELL], metric="tpot")
+        show_nights(store, [CELL], metric="tpot")
     with pytest.raises(UsageError, match="unknown metric 'ttftt'; nearest: ttft"):
-        trend(store, [], metric="ttftt")
+        show_nights(store, [], metric="ttftt")
 
 
 def test_without_a_cell_a_line_for_each(store: SeriesStore, kanban: Path) -> None:
     nights(kanban, [600.0, 660.0])
     result(kanban, "9", "benchmark_results_test_image_20260412-191748.json", [drawn()])
     bring(store, kanban)
-    document = trend(store, [])
+    document = show_nights(store, [])
     assert document.tables == ()
     assert [(c.cell, c.metric, c.nights, c.value) for c in document.cells] == [
         ("image_one/512x512_steps20@c1-n10", "latency", 1, 2.5),
@@ -272,12 +274,12 @@ def test_without_a_cell_a_line_for_each(store: SeriesStore, kanban: Path) -> Non
     ]
     assert document.unknown_branch == 3
     with pytest.raises(UsageError, match="no point since 2027"):
-        trend(store, [], since="2027-01-01")
+        show_nights(store, [], since="2027-01-01")
 
 
 def test_an_empty_store_says_what_comes_next(store: SeriesStore) -> None:
     with pytest.raises(UsageError, match="no points") as caught:
-        trend(store, [])
+        show_nights(store, [])
     assert caught.value.next_step == "perfbisect track ingest PATH"
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from perfbisect.dashboard.collect import site
 from perfbisect.errors import UsageError
+from perfbisect.report.terminal import report_lines
 from perfbisect.series.detect import detect, look
+from perfbisect.series.night_table import show_nights
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.render import detect_lines
+from perfbisect.series.report import detect_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
-from perfbisect.series.trend import trend
 from tests.series.made import series_of
 from tests.series.test_detect import keep, points
 
@@ -63,11 +64,11 @@ def test_a_series_of_one_machine_can_be_named(store: SeriesStore) -> None:
     keep(store, *on("H100", points(n=9)), *on("A100", points(n=7)))
     assert {one.cell for one in series_of(store, [OTHER])} == {OTHER}
     assert {one.cell for one in series_of(store, [CELL])} == {CELL, OTHER}
-    (table,) = trend(store, [OTHER]).tables
+    (table,) = show_nights(store, [OTHER]).tables
     assert (table.cell, len(table.rows)) == (OTHER, 7)
-    assert {line.cell for line in trend(store, []).cells} == {CELL, OTHER}
+    assert {line.cell for line in show_nights(store, []).cells} == {CELL, OTHER}
     with pytest.raises(UsageError, match=r"no series of '.* on B200'; there are: .*, .* on A100"):
-        trend(store, [f"{CELL} on B200"])
+        show_nights(store, [f"{CELL} on B200"])
 
 
 def test_an_update_of_the_driver_is_told_where_its_series_begin(store: SeriesStore) -> None:
@@ -75,7 +76,7 @@ def test_an_update_of_the_driver_is_told_where_its_series_begin(store: SeriesSto
     old, new = "H200 x 1, driver 550", "H200 x 1, driver 560"
     keep(store, *on(old, points(n=20)[:10]), *on(new, points(n=20)[10:]))
     first = points(n=20)[10].night
-    (mark,) = detect(store, TABLE, now="t").boundaries
+    (mark,) = detect(store, TABLE, now="t").discontinuities
     assert (mark.night, mark.kind, mark.what) == (first, "machine", "driver 550 -> driver 560")
     assert (mark.cells, mark.series) == (
         (f"{CELL} on {new}",),
@@ -85,16 +86,16 @@ def test_an_update_of_the_driver_is_told_where_its_series_begin(store: SeriesSto
     for since in ("", points(n=20)[5].night):
         marked = {
             (t.cell, row.night)
-            for t in trend(store, [CELL], since=since).tables
+            for t in show_nights(store, [CELL], since=since).tables
             for row in t.rows
             if told in row.marks
         }
         assert marked == {(f"{CELL} on {new}", first)}
     later = points(n=20)[15].night
-    assert not any(row.marks for t in trend(store, [CELL], since=later).tables for row in t.rows)
-    assert detect(store, TABLE, now="t", since=later).boundaries == ()
-    lines = detect_lines(detect(store, TABLE, now="t"))
-    assert f"  {first}  machine changed, {mark.series} series begin anew: {mark.what}" in list(lines)
+    assert not any(row.marks for t in show_nights(store, [CELL], since=later).tables for row in t.rows)
+    assert detect(store, TABLE, now="t", since=later).discontinuities == ()
+    lines = report_lines(detect_report(detect(store, TABLE, now="t")))
+    assert f"  - {first}  machine changed, {mark.series} series begin anew: {mark.what}" in list(lines)
 
 
 def test_a_baseline_is_of_one_machine(store: SeriesStore) -> None:

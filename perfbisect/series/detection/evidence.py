@@ -31,7 +31,7 @@ _UNEQUAL = 0.2
 
 
 @dataclass(frozen=True)
-class Weighed:
+class ChangeEvidence:
     """What a stretch says of one change in it."""
 
     places: NDArray[np.intp]
@@ -119,12 +119,12 @@ class Likelihoods:
     same: Array
     """... and without any, with its prior weight over that of a change [F]."""
 
-    def weighed(self, noise: Array) -> Weighed:
+    def weighed(self, noise: Array) -> ChangeEvidence:
         """The evidence where ``noise`` is the log weight of each family [F], up to a constant."""
         if not len(self.places):
-            return Weighed(self.places, np.empty(0))
+            return ChangeEvidence(self.places, np.empty(0))
         logs = log_sum(noise[:, None] + self.changed, axis=0)
-        return Weighed(self.places, logs - float(log_sum(noise + self.same)))
+        return ChangeEvidence(self.places, logs - float(log_sum(noise + self.same)))
 
 
 def likelihoods(t: Tables, start: int, end: int) -> Likelihoods:
@@ -167,7 +167,9 @@ def level(t: Tables, start: int, end: int) -> Array:
         return np.array([np.log(each[family.kinds].sum() / t.spreads) for family in t.families]) + top
 
 
-def size(t: Tables, start: int, end: int, weighed: Weighed, noise: Array) -> tuple[float, float, float]:
+def size(
+    t: Tables, start: int, end: int, weighed: ChangeEvidence, noise: Array
+) -> tuple[float, float, float]:
     """The step between nights ``start`` and ``end``, wherever it lies: median and 95 % interval, in logs.
     ``noise``: the log weight of each family [F], up to a constant."""
     places = weighed.likely(_MOST)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.series.detection.joint import Event, events
-from perfbisect.series.detection.model import Break, Judged, Series, judge
+from perfbisect.series.detection.joint import JointEvent, find_joint_events
+from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, judge_series
 from perfbisect.stats.robust import Array
 
 FDR = 0.05
@@ -16,7 +16,7 @@ FDR = 0.05
 
 
 @dataclass(frozen=True)
-class Entry:
+class CoverageEntry:
     """A series that was judged."""
 
     key: str
@@ -30,7 +30,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedSeries:
     """A series that was not judged, and why."""
 
     key: str
@@ -39,11 +39,11 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Census:
+class Coverage:
     """What was judged and what was not: the denominator of every rate."""
 
-    judged: tuple[Entry, ...]
-    refused: tuple[Refused, ...]
+    judged: tuple[CoverageEntry, ...]
+    refused: tuple[RefusedSeries, ...]
     fdr: float
     cut: float
     """The largest p at which a change may be alarmed, :func:`threshold`; 0 where none is."""
@@ -53,16 +53,16 @@ class Census:
 class Detection:
     """The changes of many series."""
 
-    alerts: tuple[Break, ...]
+    alerts: tuple[ChangePoint, ...]
     """Told at the false discovery rate, and at least the smallest effect worth telling."""
-    listed: tuple[Break, ...]
+    listed: tuple[ChangePoint, ...]
     """Seen at a p of at most the rate, and too small to tell or too many to be sure among so many series."""
-    events: tuple[Event, ...]
+    events: tuple[JointEvent, ...]
     """Nights at which the series together speak of a change."""
-    census: Census
+    census: Coverage
 
 
-def detect_all(series: Sequence[Series], fdr: float = FDR) -> Detection:
+def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
     """Judge every series, and hold the expected share of false ones among those alarmed at ``fdr``.
 
     One hypothesis a series, "nothing changed in it", by Benjamini and Hochberg (1995) over all that were
@@ -77,19 +77,19 @@ def detect_all(series: Sequence[Series], fdr: float = FDR) -> Detection:
     if len(set(keys)) != len(keys):
         twice = sorted({key for key in keys if keys.count(key) > 1})
         raise ValueError(f"series of one key: {', '.join(twice)}")
-    refused = tuple(Refused(s.key, len(s.values), s.refusal) for s in series if s.refusal)
+    refused = tuple(RefusedSeries(s.key, len(s.values), s.refusal) for s in series if s.refusal)
     able = [s for s in series if not s.refusal]
-    seen = [judge(s, fdr) for s in able]
+    seen = [judge_series(s, fdr) for s in able]
     cut = threshold([j.p for j in seen], fdr)
     found = [b for j in seen for b in j.breaks]
     alerts = tuple(b for b in found if b.p <= cut and b.telling)
     listed = tuple(b for b in found if not (b.p <= cut and b.telling))
     entries = tuple(_entry(s, j) for s, j in zip(able, seen, strict=True))
-    return Detection(alerts, listed, events(able, seen, fdr), Census(entries, refused, fdr, cut))
+    return Detection(alerts, listed, find_joint_events(able, seen, fdr), Coverage(entries, refused, fdr, cut))
 
 
-def _entry(series: Series, judged: Judged) -> Entry:
-    return Entry(series.key, len(series.values), judged.p, judged.smallest, len(judged.breaks))
+def _entry(series: SeriesValues, judged: JudgedSeries) -> CoverageEntry:
+    return CoverageEntry(series.key, len(series.values), judged.p, judged.smallest, len(judged.breaks))
 
 
 def adjusted_p(p: Sequence[float]) -> Array:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.series.detection.evidence import INNER
-from perfbisect.series.detection.model import Judged, Series
+from perfbisect.series.detection.model import JudgedSeries, SeriesValues
 from perfbisect.stats.robust import Array, log_sum
 
 RATE = 0.01
@@ -38,7 +38,7 @@ _MOST = 20.0
 
 
 @dataclass(frozen=True)
-class Event:
+class JointEvent:
     """A change that several series share."""
 
     window: tuple[int, int]
@@ -53,7 +53,9 @@ class Event:
     """... and against it. The others' nights do not tell."""
 
 
-def events(series: Sequence[Series], judged: Sequence[Judged], rate: float = RATE) -> tuple[Event, ...]:
+def find_joint_events(
+    series: Sequence[SeriesValues], judged: Sequence[JudgedSeries], rate: float = RATE
+) -> tuple[JointEvent, ...]:
     """The nights at which at least two series changed together, in order of time."""
     nights = np.array(sorted({night for one in series for night in one.nights}))[1:]
     if len(nights) < 2 or len(series) < 2:
@@ -76,7 +78,7 @@ def events(series: Sequence[Series], judged: Sequence[Judged], rate: float = RAT
         members = tuple(s.key for s, e in zip(series, strongest, strict=True) if e > _SPEAKS)
         if len(members) > 1:
             out.append(
-                Event(
+                JointEvent(
                     window=(_before(series, int(nights[at[0]])), int(nights[at[-1]])),
                     p=math.exp(-total),
                     members=members,
@@ -97,7 +99,7 @@ def _around(joint: Array, free: NDArray[np.bool_], peak: int) -> NDArray[np.intp
     return np.arange(low, high + 1)
 
 
-def _spread(series: Series, judged: Judged, nights: NDArray[np.intp]) -> Array:
+def _spread(series: SeriesValues, judged: JudgedSeries, nights: NDArray[np.intp]) -> Array:
     """log evidence of one series for a change before each of ``nights``; 0 where it has no say. A night that
     the series lacks is part of the change before its next one."""
     at = np.searchsorted(np.array(series.nights), nights)
@@ -122,5 +124,5 @@ def _likely(joint: Array, at: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.sort(at[order[:count]])
 
 
-def _before(series: Sequence[Series], night: int) -> int:
+def _before(series: Sequence[SeriesValues], night: int) -> int:
     return max(n for one in series for n in one.nights if n < night)

@@ -15,7 +15,7 @@ _GAUSSIAN = 1.4826
 
 
 @dataclass(frozen=True)
-class Level:
+class SeriesLevel:
     """A stretch from point ``first`` to point ``last`` (both included).
 
     ``value`` is the median. ``low`` to ``high`` holds the median of all such nights, whatever their
@@ -32,7 +32,7 @@ class Level:
     spread: float | None
 
 
-def levels(values: Sequence[float], cuts: Iterable[int]) -> tuple[Level, ...]:
+def levels(values: Sequence[float], cuts: Iterable[int]) -> tuple[SeriesLevel, ...]:
     """The levels of a series; ``cuts`` are the first points of new ones (indices).
 
     :raises ValueError: a cut is at none of its points.
@@ -43,13 +43,13 @@ def levels(values: Sequence[float], cuts: Iterable[int]) -> tuple[Level, ...]:
     return tuple(_level(values, first, end) for first, end in pairwise(edges))
 
 
-def _level(values: Sequence[float], first: int, end: int) -> Level:
+def _level(values: Sequence[float], first: int, end: int) -> SeriesLevel:
     ordered = sorted(values[first:end])
     middle = median(ordered)
     out = outermost(len(ordered))
     apart = _GAUSSIAN * median(abs(value - middle) for value in ordered)
     known = len(ordered) > 1 and middle != 0
-    return Level(
+    return SeriesLevel(
         first, end - 1, middle, ordered[out], ordered[-1 - out], apart / abs(middle) if known else None
     )
 

@@ -53,7 +53,7 @@ change reach E is counted in docs/method/detection.md."""
 
 
 @dataclass(frozen=True)
-class Series:
+class SeriesValues:
     """The values of one metric of one cell, one a night, oldest first.
 
     :param values: in the metric's unit; positive, or shares where ``absolute``.
@@ -102,7 +102,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Break:
+class ChangePoint:
     """One change in one series."""
 
     key: str
@@ -131,10 +131,10 @@ class Break:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedSeries:
     """A series with all that its own nights say of it."""
 
-    breaks: tuple[Break, ...]
+    breaks: tuple[ChangePoint, ...]
     p: float
     """The smallest p of anything in it, told or not."""
     smallest: float
@@ -161,16 +161,16 @@ def needed(alpha: float) -> float:
     return math.log(SAFETY / alpha)
 
 
-def detect(series: Series, alpha: float = ALPHA) -> tuple[Break, ...]:
+def detect(series: SeriesValues, alpha: float = ALPHA) -> tuple[ChangePoint, ...]:
     """The changes of one series that are told at the rate ``alpha``, ascending; those below the smallest
     effect worth telling are among them and say so.
 
     :raises ValueError: the series cannot be judged; :attr:`Series.refusal` says why.
     """
-    return judge(series, alpha).breaks
+    return judge_series(series, alpha).breaks
 
 
-def judge(series: Series, alpha: float = ALPHA) -> Judged:
+def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
     """The changes of one series that are told at the rate ``alpha``, and what it says besides.
 
     :raises ValueError: the series cannot be judged.
@@ -186,10 +186,10 @@ def judge(series: Series, alpha: float = ALPHA) -> Judged:
     evidence = seen.evidence.copy()
     for x in passing:
         evidence[x.begin] = max(evidence[x.begin], e_value(x.p / len(values)))
-    return Judged(tuple(breaks), p, smallest(series, seen.scale, alpha), evidence)
+    return JudgedSeries(tuple(breaks), p, smallest(series, seen.scale, alpha), evidence)
 
 
-def smallest(series: Series, scale: float, alpha: float = ALPHA) -> float:
+def smallest(series: SeriesValues, scale: float, alpha: float = ALPHA) -> float:
     """The smallest step in the middle of a series that is told in four of five cases at the rate ``alpha``,
     where a night's noise has that ``scale`` (in logs), is Gaussian and forgets.
 
@@ -209,11 +209,11 @@ def smallest(series: Series, scale: float, alpha: float = ALPHA) -> float:
     return step if series.absolute else math.expm1(step)
 
 
-def _lasting(series: Series, values: Array, seen: Survey) -> list[Break]:
+def _lasting(series: SeriesValues, values: Array, seen: Survey) -> list[ChangePoint]:
     """Steps, the drifts that runs of steps in one direction were, and the transients that were undone."""
     steps = [size(f.t, f.start, f.end, f.weighed, f.noise) for f in seen.found]
     calmed = calm(values, seen.scale)
-    out: list[Break] = []
+    out: list[ChangePoint] = []
     i = 0
     while i < len(steps):
         if _undone(series, seen.found[i : i + 2], steps[i : i + 2]):
@@ -238,7 +238,9 @@ def _lasting(series: Series, values: Array, seen: Survey) -> list[Break]:
     return out
 
 
-def _undone(series: Series, found: Sequence[Found], steps: Sequence[tuple[float, float, float]]) -> bool:
+def _undone(
+    series: SeriesValues, found: Sequence[Found], steps: Sequence[tuple[float, float, float]]
+) -> bool:
     """Whether the second of two changes took back, soon, as much as the first may have been."""
     if len(found) < 2:
         return False
@@ -248,8 +250,8 @@ def _undone(series: Series, found: Sequence[Found], steps: Sequence[tuple[float,
 
 
 def _step(
-    series: Series, step: float, low: float, high: float, f: Found, undone: Found | None = None
-) -> Break:
+    series: SeriesValues, step: float, low: float, high: float, f: Found, undone: Found | None = None
+) -> ChangePoint:
     """A change that lasts, or the transient that ended with its undoing."""
     places = tuple(int(k) + f.offset for k in f.weighed.likely(SET))
     best = max(f.log_evidence, undone.log_evidence) if undone else f.log_evidence
@@ -259,21 +261,21 @@ def _step(
     return _break(series, f.index, until, places, shape, (step, low, high), *p)
 
 
-def _drift(series: Series, slope: Ramp, start: int, p: float) -> Break:
+def _drift(series: SeriesValues, slope: Ramp, start: int, p: float) -> ChangePoint:
     begin, end = start + slope.begin, start + slope.end
     size = (slope.step, slope.step - _WIDE * slope.error, slope.step + _WIDE * slope.error)
     until = end if end < len(series.values) - 1 else None
     return _break(series, begin, until, tuple(range(begin, end + 1)), "drift", size, p, p)
 
 
-def _passing(series: Series, x: Transient) -> Break:
+def _passing(series: SeriesValues, x: Transient) -> ChangePoint:
     until = x.end if x.end < len(series.values) else None
     size = (x.step, x.step - _WIDE * x.error, x.step + _WIDE * x.error)
     return _break(series, x.begin, until, (x.begin,), "transient", size, x.p, x.p / len(series.values))
 
 
 def _break(
-    series: Series,
+    series: SeriesValues,
     index: int,
     until: int | None,
     places: tuple[int, ...],
@@ -281,10 +283,10 @@ def _break(
     size: tuple[float, float, float],
     p: float,
     local: float,
-) -> Break:
+) -> ChangePoint:
     nights = series.nights
     effect, *ends = (series.scale.effect(x) for x in size)
-    return Break(
+    return ChangePoint(
         key=series.key,
         index=index,
         until=until,

@@ -62,7 +62,7 @@ out."""
 
 
 @dataclass(frozen=True)
-class Family:
+class NoiseFamily:
     """Kinds of noise that differ in scale alone, with their prior weight where the level changes and where it
     does not."""
 
@@ -72,7 +72,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Kinds:
+class NoiseKinds:
     """The kinds of noise: memory, share far out and scale factor [kind], family (kinds that differ in scale
     alone) and the family's prior weights [family], where the level changes and where it does not."""
 
@@ -85,15 +85,15 @@ class Kinds:
     spreads: int
     """Number of scales that are weighed; some may be left out."""
 
-    def of(self, chosen: NDArray[np.intp]) -> Kinds:
+    def of(self, chosen: NDArray[np.intp]) -> NoiseKinds:
         """Some of them."""
         parts = self.memory[chosen], self.far[chosen], self.spread[chosen], self.family[chosen]
-        return Kinds(*parts, self.weight, self.unchanged, self.spreads)
+        return NoiseKinds(*parts, self.weight, self.unchanged, self.spreads)
 
     @property
-    def families(self) -> tuple[Family, ...]:
+    def families(self) -> tuple[NoiseFamily, ...]:
         return tuple(
-            Family(np.flatnonzero(self.family == f), float(self.weight[f]), float(self.unchanged[f]))
+            NoiseFamily(np.flatnonzero(self.family == f), float(self.weight[f]), float(self.unchanged[f]))
             for f in np.unique(self.family)
         )
 
@@ -104,7 +104,7 @@ def kinds(
     unchanged: tuple[float, ...] = MEMORY_UNCHANGED,
     far: tuple[float, ...] = FAR,
     spread: tuple[float, ...] = SPREAD,
-) -> Kinds:
+) -> NoiseKinds:
     """All combinations."""
     rows = [
         (rho, share, s, i * len(far) + j)
@@ -114,7 +114,7 @@ def kinds(
     ]
     rho, share, s, family = (np.array(column) for column in zip(*rows, strict=True))
     changed, same = (np.repeat(np.array(w) / len(far), len(far)) for w in (prior, unchanged))
-    return Kinds(rho, share, s, family.astype(np.intp), changed, same, len(spread))
+    return NoiseKinds(rho, share, s, family.astype(np.intp), changed, same, len(spread))
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Tables:
     """Signed logs [n]."""
     scale: float
     """Scale of a night, from first differences."""
-    families: tuple[Family, ...]
+    families: tuple[NoiseFamily, ...]
     """The families [F] of the kinds [R]."""
     spreads: int
     """Number of scales that were weighed."""
@@ -156,7 +156,7 @@ def scale_of(values: Array) -> float:
     return max(robust, FLOOR) if robust > 0 else max(float(np.mean(apart)) / 1.1284, FLOOR)
 
 
-def likely(rests: tuple[Array, ...], scale: float, which: Kinds) -> Kinds:
+def likely(rests: tuple[Array, ...], scale: float, which: NoiseKinds) -> NoiseKinds:
     """Those kinds of noise that are not ruled out by what is left of the nights [n] once levels are taken
     out, in any of several ways; a scale also where a third of the nights speaks for it."""
     kept = np.zeros(len(which.memory), bool)
@@ -207,7 +207,7 @@ def _below(step: Array, scale: float) -> Array:
     return np.asarray(0.5 + np.sign(step) * half)
 
 
-def tables(values: Array, which: Kinds, fineness: float = FINE) -> Tables:
+def tables(values: Array, which: NoiseKinds, fineness: float = FINE) -> Tables:
     """The tables of a series of signed logs; ``fineness``: scales of a night between two levels."""
     n = len(values)
     scale = scale_of(values)

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from perfbisect.series.detection.evidence import INNER, LAST, Likelihoods, Weighed, level, likelihoods
+from perfbisect.series.detection.evidence import INNER, LAST, ChangeEvidence, Likelihoods, level, likelihoods
 from perfbisect.series.detection.noise import FINE, Tables, kinds, likely, scale_of, smooth, tables
 from perfbisect.stats.robust import Array, log_sum
 
@@ -65,7 +65,7 @@ class Found:
     start: int
     end: int
     place: int
-    weighed: Weighed
+    weighed: ChangeEvidence
     log_evidence: float
     """For a change in the whole series, under the prior of :func:`place_prior`."""
     noise: Array
@@ -156,7 +156,7 @@ class _Search:
     seen: dict[tuple[int, int], Likelihoods] = field(default_factory=dict)
     levels: dict[tuple[int, int], Array] = field(default_factory=dict)
 
-    def weighed(self, start: int, end: int, noise: Array) -> Weighed:
+    def weighed(self, start: int, end: int, noise: Array) -> ChangeEvidence:
         if (start, end) not in self.seen:
             self.seen[start, end] = likelihoods(self.t, start, end)
         return self.seen[start, end].weighed(noise)

@@ -16,7 +16,7 @@ from perfbisect.series.points import Build
 
 
 @dataclass(frozen=True)
-class Listed:
+class SourceFile:
     """A file that was found and not yet read.
 
     ``name`` is its path inside the build, ``place`` where it is (a full path or an address). ``size`` and
@@ -34,14 +34,14 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SourceBuild:
     """The files of one build. ``zone``: of times that say none; None: such a time is refused.
 
     ``logs``: job -> the end of its log. ``whole``: the build has ended and everything of it is listed.
     """
 
     build: Build
-    files: tuple[Listed, ...]
+    files: tuple[SourceFile, ...]
     zone: tzinfo | None = None
     logs: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
@@ -67,7 +67,7 @@ class Asked:
     wait: Callable[[float], None] = time.sleep
 
 
-class Source(Protocol):
+class ResultSource(Protocol):
     """One kind of place. A module that satisfies this and a line in ``SOURCES`` are a new source."""
 
     name: str
@@ -80,7 +80,7 @@ class Source(Protocol):
         """True if this is such a place."""
         ...
 
-    def batches(self, argument: str, asked: Asked) -> Iterator[Batch]:
+    def batches(self, argument: str, asked: Asked) -> Iterator[SourceBuild]:
         """The builds, oldest first where that is known.
 
         :raises UsageError: the place is not what this source takes, or holds nothing.
@@ -89,7 +89,7 @@ class Source(Protocol):
         ...
 
 
-def _sources() -> dict[str, Source]:
+def _sources() -> dict[str, ResultSource]:
     from perfbisect.series.sources import buildkite, folder, journals, kanban
 
     return {
@@ -100,11 +100,11 @@ def _sources() -> dict[str, Source]:
     }
 
 
-SOURCES: dict[str, Source] = _sources()
+SOURCES: dict[str, ResultSource] = _sources()
 """In the order in which a place is offered to them."""
 
 
-def source_of(argument: str, named: str | None = None) -> Source:
+def source_of(argument: str, named: str | None = None) -> ResultSource:
     """The source that takes a path or address; ``named``: the one that it must be.
 
     :raises UsageError: there is no such place, or none takes it: what each would have taken.

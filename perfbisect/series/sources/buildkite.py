@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.points import Build
-from perfbisect.series.sources import Asked, Batch, Listed
+from perfbisect.series.sources import Asked, SourceBuild, SourceFile
 from perfbisect.system.http import MissingResourceError, RestClient
 
 TOKENS = ("BUILDKITE_TOKEN", "BUILDKITE_API_TOKEN")
@@ -37,7 +37,7 @@ _NIGHTLY = re.compile(r"nightly", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Target:
+class PipelineAddress:
     """A pipeline, or one build of it. ``api``: where its REST API is."""
 
     api: str
@@ -61,7 +61,7 @@ class Buildkite:
         """True for an address of Buildkite's pages or of its API."""
         return target(argument) is not None
 
-    def batches(self, argument: str, asked: Asked) -> Iterator[Batch]:
+    def batches(self, argument: str, asked: Asked) -> Iterator[SourceBuild]:
         """A batch for every nightly build, oldest first; builds that had ended when they were read are left.
 
         :raises UsageError: no token, one that is refused, an address with nothing behind it.
@@ -88,20 +88,20 @@ class Buildkite:
             ) from error
 
 
-def target(argument: str) -> Target | None:
+def target(argument: str) -> PipelineAddress | None:
     """What an address leads to; None if it is none of Buildkite's."""
     parts = urlsplit(argument)
     if parts.scheme not in ("http", "https"):
         return None
     if match := _REST.match(parts.path):
         base = f"{parts.scheme}://{parts.netloc}{match['base']}"
-        return Target(base, match["org"], match["pipe"], match["build"] or "")
+        return PipelineAddress(base, match["org"], match["pipe"], match["build"] or "")
     if parts.hostname in ("buildkite.com", "www.buildkite.com") and (match := _WEB.match(parts.path)):
-        return Target(API, match["org"], match["pipe"], match["build"] or "")
+        return PipelineAddress(API, match["org"], match["pipe"], match["build"] or "")
     return None
 
 
-def _builds(rest: RestClient, found: Target, asked: Asked) -> Iterator[Mapping[str, Any]]:
+def _builds(rest: RestClient, found: PipelineAddress, asked: Asked) -> Iterator[Mapping[str, Any]]:
     if found.build:
         yield rest.json(f"{found.url}/builds/{found.build}")
         return
@@ -122,7 +122,7 @@ def _is_nightly(told: Mapping[str, Any]) -> bool:
     return told.get("source") == "schedule" or bool(_NIGHTLY.search(str(told.get("message") or "")))
 
 
-def _build(found: Target, told: Mapping[str, Any]) -> Build:
+def _build(found: PipelineAddress, told: Mapping[str, Any]) -> Build:
     created = str(told.get("created_at") or "")
     commit = str(told.get("commit") or "")
     return Build(
@@ -138,7 +138,9 @@ def _build(found: Target, told: Mapping[str, Any]) -> Build:
     )
 
 
-def _batch(rest: RestClient, found: Target, told: Mapping[str, Any], build: Build, asked: Asked) -> Batch:
+def _batch(
+    rest: RestClient, found: PipelineAddress, told: Mapping[str, Any], build: Build, asked: Asked
+) -> SourceBuild:
     jobs = {str(job["id"]): job for job in told.get("jobs") or () if isinstance(job, Mapping) and "id" in job}
     artifacts = [
         item
@@ -161,7 +163,7 @@ def _batch(rest: RestClient, found: Target, told: Mapping[str, Any], build: Buil
             with contextlib.suppress(MissingResourceError):  # It was removed: the results count without it.
                 log = rest.json(f"{found.url}/builds/{build.name}/jobs/{quote(identity)}/log")
                 logs[_name(jobs[identity])] = str(log.get("content") or "")[-_LOG:]
-    return Batch(
+    return SourceBuild(
         build,
         files,
         asked.zone or timezone.utc,
@@ -170,7 +172,7 @@ def _batch(rest: RestClient, found: Target, told: Mapping[str, Any], build: Buil
     )
 
 
-def _file(rest: RestClient, path: str, item: Mapping[str, Any], job: Mapping[str, Any]) -> Listed:
+def _file(rest: RestClient, path: str, item: Mapping[str, Any], job: Mapping[str, Any]) -> SourceFile:
     address = str(item["download_url"])
     agent = job.get("agent") or {}
 
@@ -181,7 +183,7 @@ def _file(rest: RestClient, path: str, item: Mapping[str, Any], job: Mapping[str
             rest.say(f"Buildkite: {path} was removed, and is left out")
             return "", ""
 
-    return Listed(
+    return SourceFile(
         name=path,
         place=address,
         size=int(item.get("file_size") or 0),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perfbisect.errors import MachineError
-from perfbisect.series.sources import Listed
+from perfbisect.series.sources import SourceFile
 
 COMMANDS = ".commands"
 """Beside its results vLLM's nightly writes the commands that made them, under this suffix."""
@@ -36,7 +36,7 @@ def below(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
             yield entry.name, entry
 
 
-def listed(name: str, entry: os.DirEntry[str]) -> Listed:
+def listed(name: str, entry: os.DirEntry[str]) -> SourceFile:
     """A file and the commands beside it, if there are any; a change of either is one."""
     path, seen = Path(entry.path), entry.stat()
     beside = path.with_suffix(COMMANDS)
@@ -51,7 +51,7 @@ def listed(name: str, entry: os.DirEntry[str]) -> Listed:
     def read() -> tuple[str, str]:
         return text_of(path), text_of(beside) if has else ""
 
-    return Listed(name, str(path), size, str(changed), read)
+    return SourceFile(name, str(path), size, str(changed), read)
 
 
 def text_of(path: Path) -> str:

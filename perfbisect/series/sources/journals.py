@@ -21,8 +21,8 @@ from perfbisect.jobs.journal import read
 from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import parse_metric
-from perfbisect.series.points import ALONE, Build, Point, Rejection, Workload, known
-from perfbisect.series.sources import Asked, Batch, Listed
+from perfbisect.series.points import ALONE, Build, Point, RejectedResult, Workload, known
+from perfbisect.series.sources import Asked, SourceBuild, SourceFile
 
 PIPELINE = "perfbisect"
 
@@ -38,7 +38,7 @@ class Journals:
         """True for a state folder, its ``jobs`` and a job."""
         return "://" not in argument and any(True for _ in _journals(Path(argument).expanduser()))
 
-    def batches(self, argument: str, asked: Asked) -> Iterator[Batch]:
+    def batches(self, argument: str, asked: Asked) -> Iterator[SourceBuild]:
         """A batch for every ``run``.
 
         :raises UsageError: no run among the jobs.
@@ -52,7 +52,9 @@ class Journals:
                 continue
             found = True
             texts = partial(_texts, json.dumps(told.document))
-            yield Batch(told.build, (Listed(JOURNAL, str(path), seen.st_size, str(seen.st_mtime_ns), texts),))
+            yield SourceBuild(
+                told.build, (SourceFile(JOURNAL, str(path), seen.st_size, str(seen.st_mtime_ns), texts),)
+            )
         if not found:
             raise UsageError(
                 f"no job of `perfbisect run` in {root}: others measure old commits and are no nights",
@@ -77,7 +79,7 @@ def _journals(root: Path) -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Told:
+class RecordedRun:
     """What the journal of a ``run`` tells: its build, its cell as data, and the document of its attempts."""
 
     build: Build
@@ -85,7 +87,7 @@ class Told:
     document: Mapping[str, Any]
 
 
-def run_in(path: Path) -> Told | None:
+def run_in(path: Path) -> RecordedRun | None:
     """What a journal tells; None: it is of no ``run``. :raises LocatedError: it was changed."""
     events = read(path).events
     plan = next((event for event in reversed(events) if event.kind == "plan"), None)
@@ -102,10 +104,10 @@ def run_in(path: Path) -> Told | None:
         "attempts": [event.data["attempt"] for event in events if event.kind in ("finished", "failed")],
     }
     build = Build("journal", PIPELINE, path.parent.name, commit=commit, fixed=plan.time)
-    return Told(build, cell, document)
+    return RecordedRun(build, cell, document)
 
 
-def measured(told: Told) -> Iterator[Attempt]:
+def measured(told: RecordedRun) -> Iterator[Attempt]:
     """The launches that were measured and stand, whether or not they lost requests."""
     for record in told.document["attempts"]:
         try:
@@ -116,21 +118,23 @@ def measured(told: Told) -> Iterator[Attempt]:
             yield attempt
 
 
-def points_of(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | Rejection]:
+def points_of(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | RejectedResult]:
     """The attempts of a job's document: points, and those that failed or were void."""
     voided = document["voided"]
     for record, told in enumerate(document["attempts"]):
         try:
             attempt = from_dict(told)
         except ValueError as error:
-            yield Rejection(build, "broken", str(error), raw, record, str(document["cell"]))
+            yield RejectedResult(build, "broken", str(error), raw, record, str(document["cell"]))
             continue
         reason = voided.get(attempt.id) or (attempt.failure.reason if attempt.failure else "")
         lost = _lost(attempt, document.get("prompts"))
         if reason or not attempt.runs:
-            yield Rejection(build, "unmeasured", reason or "no run ended", raw, record, str(document["cell"]))
+            yield RejectedResult(
+                build, "unmeasured", reason or "no run ended", raw, record, str(document["cell"])
+            )
         elif lost:
-            yield Rejection(build, "failed", lost, raw, record, str(document["cell"]))
+            yield RejectedResult(build, "failed", lost, raw, record, str(document["cell"]))
         else:
             place = attempt.folder or raw
             yield point_of(build, str(document["cell"]), str(document["model"]), attempt, place, record)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from perfbisect.errors import UsageError
 from perfbisect.series.points import Build
-from perfbisect.series.sources import Asked, Batch, Listed
+from perfbisect.series.sources import Asked, SourceBuild, SourceFile
 from perfbisect.series.sources.files import below, listed, text_of
 from perfbisect.series.sources.published import build_in
 
@@ -45,7 +45,7 @@ class Kanban:
         """True for the checkout, its ``data`` or its raw folder."""
         return "://" not in argument and any(True for _ in _roots(Path(argument).expanduser()))
 
-    def batches(self, argument: str, asked: Asked) -> Iterator[Batch]:
+    def batches(self, argument: str, asked: Asked) -> Iterator[SourceBuild]:
         """A batch for every numbered build, then one for every day of the older layout.
 
         :raises UsageError: no results in it.
@@ -59,7 +59,7 @@ class Kanban:
                 if asked.since and (_night(files) if numbered else build.name) < asked.since:
                     continue
                 found = True
-                yield Batch(build, files, zone)
+                yield SourceBuild(build, files, zone)
         if not found:
             since = f" since {asked.since}" if asked.since else ""
             raise UsageError(f"{root} has the folders of a kanban and no results in them{since}")
@@ -80,7 +80,7 @@ def _roots(path: Path) -> Iterator[tuple[Path, bool]]:
             return
 
 
-def _builds(raw: Path) -> Iterator[tuple[Build, tuple[Listed, ...]]]:
+def _builds(raw: Path) -> Iterator[tuple[Build, tuple[SourceFile, ...]]]:
     numbers = sorted((entry for entry in raw.iterdir() if entry.is_dir()), key=_number)
     for folder in numbers:
         files = _results(below(folder))
@@ -88,7 +88,7 @@ def _builds(raw: Path) -> Iterator[tuple[Build, tuple[Listed, ...]]]:
             yield _ours(files[0]) or Build("kanban", PIPELINE, folder.name), files
 
 
-def _ours(file: Listed) -> Build | None:
+def _ours(file: SourceFile) -> Build | None:
     """The build of a folder that we published: its first result says it."""
     try:
         return build_in(json.loads(text_of(Path(file.place))))
@@ -100,9 +100,9 @@ def _number(folder: Path) -> tuple[int, str]:
     return (int(folder.name) if folder.name.isdigit() else 0, folder.name)
 
 
-def _days(results: Path) -> Iterator[tuple[Build, tuple[Listed, ...]]]:
+def _days(results: Path) -> Iterator[tuple[Build, tuple[SourceFile, ...]]]:
     """A file without a build is of the day on which it began; a day's own summary is told as what it is."""
-    days: dict[str, list[Listed]] = {}
+    days: dict[str, list[SourceFile]] = {}
     for name, entry in below(results):
         match = _DAY.search(name)
         day = "-".join(match.groups()) if match else Path(name).stem
@@ -111,11 +111,11 @@ def _days(results: Path) -> Iterator[tuple[Build, tuple[Listed, ...]]]:
         yield Build("kanban", _NO_BUILD, day), tuple(files)
 
 
-def _results(found: Iterator[tuple[str, os.DirEntry[str]]]) -> tuple[Listed, ...]:
+def _results(found: Iterator[tuple[str, os.DirEntry[str]]]) -> tuple[SourceFile, ...]:
     return tuple(listed(name, entry) for name, entry in found if _RESULT.match(entry.name))
 
 
-def _night(files: tuple[Listed, ...]) -> str:
+def _night(files: tuple[SourceFile, ...]) -> str:
     days = ["-".join(match.groups()) for file in files if (match := _DAY.search(file.name))]
     return min(days, default="9999")
 

@@ -23,7 +23,7 @@ from perfbisect.errors import ClientError
 from perfbisect.model.attempt import Attempt, Provenance, RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import METRICS, PER_UNIT, STAGE
-from perfbisect.series.points import Build, Fate, Point, Rejection
+from perfbisect.series.points import Build, Point, RejectedResult, RejectionReason
 from perfbisect.series.sources.journals import PIPELINE, point_of
 
 BLOCK = "perfbisect"
@@ -41,7 +41,7 @@ _FOLLOW = frozenset({*PER_UNIT, "input_tokens", "output_tokens", "images", "imag
 """Values that follow from others in a result, and stand in it under no name of their own."""
 
 
-class Origin(BaseModel):
+class RunOrigin(BaseModel):
     """Whose run a file is: what the client's own names cannot say.
 
     ``launch`` is the id of the attempt, ``run`` its place among its ``runs``, from 1. ``start`` names the
@@ -78,17 +78,17 @@ class Origin(BaseModel):
 class PublishedRun:
     """A run that was read back. ``commit`` is empty where what was measured is no commit."""
 
-    origin: Origin
+    origin: RunOrigin
     commit: str
     engine: str
     run: RunResult
 
 
-def origin_of_run(job: str, planned: str, cell: Cell, attempt: Attempt, place: int) -> Origin:
+def origin_of_run(job: str, planned: str, cell: Cell, attempt: Attempt, place: int) -> RunOrigin:
     """Whose run the one at ``place`` of an attempt is."""
     provenance, run = attempt.provenance, attempt.runs[place]
     shared = provenance.facts.get("launch") or {}
-    return Origin(
+    return RunOrigin(
         job=job,
         planned=planned,
         cell=cell.name,
@@ -111,7 +111,7 @@ def origin_of_run(job: str, planned: str, cell: Cell, attempt: Attempt, place: i
 
 
 def result_of_run(
-    cell: Cell, attempt: Attempt, origin: Origin, *, commit: str, raw: Mapping[str, Any]
+    cell: Cell, attempt: Attempt, origin: RunOrigin, *, commit: str, raw: Mapping[str, Any]
 ) -> dict[str, Any] | list[dict[str, Any]]:
     """The content of a run's file. ``raw`` is the client's own result, empty where it is not kept any more.
 
@@ -195,10 +195,10 @@ def published_run(record: Mapping[str, Any], values: Mapping[str, float]) -> Pub
     return PublishedRun(origin, str(record.get("commit") or ""), str(record.get("engine_version") or ""), run)
 
 
-def origin_of(record: Mapping[str, Any]) -> Origin:
+def origin_of(record: Mapping[str, Any]) -> RunOrigin:
     """:raises ClientError: it cannot be read: a later perfbisect's, or it was changed."""
     try:
-        return Origin.model_validate(record[BLOCK])
+        return RunOrigin.model_validate(record[BLOCK])
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -327,7 +327,7 @@ SOURCE = "journal"
 
 
 @dataclass(frozen=True)
-class Part:
+class PublishedPart:
     """A run that was read from a file of a build."""
 
     published: PublishedRun
@@ -335,13 +335,13 @@ class Part:
     record: int
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> RunOrigin:
         return self.published.origin
 
-    def rejected(self, build: Build, fate: Fate, reason: str) -> Rejection:
+    def rejected(self, build: Build, fate: RejectionReason, reason: str) -> RejectedResult:
         """As no point. :raises ValueError: its launch began at no time."""
         night = stamp(moment(self.origin.began))[:10]
-        return Rejection(build, fate, reason, self.place, self.record, self.origin.cell, night)
+        return RejectedResult(build, fate, reason, self.place, self.record, self.origin.cell, night)
 
 
 def build_in(document: object) -> Build | None:
@@ -356,12 +356,14 @@ def build_in(document: object) -> Build | None:
     return Build(SOURCE, PIPELINE, origin.job, commit=str(record.get("commit") or ""), fixed=origin.planned)
 
 
-def launches(build: Build, parts: Sequence[Part], told: Collection[str] = ()) -> Iterator[Point | Rejection]:
+def launches(
+    build: Build, parts: Sequence[PublishedPart], told: Collection[str] = ()
+) -> Iterator[Point | RejectedResult]:
     """The launches of a build from their runs. ``told``: server starts of which the journal itself told.
 
     A launch of which a run is missing is none: its mean would be another one.
     """
-    found: dict[str, dict[int, Part]] = {}
+    found: dict[str, dict[int, PublishedPart]] = {}
     for part in parts:
         origin = part.origin
         runs = found.setdefault(origin.launch, {})
@@ -395,7 +397,7 @@ def cell_and_night(record: object) -> tuple[str, str]:
         return "", ""
 
 
-def _attempt(parts: Sequence[Part]) -> Attempt:
+def _attempt(parts: Sequence[PublishedPart]) -> Attempt:
     origin, last = parts[-1].origin, parts[-1].published
     return Attempt(
         id=origin.launch,

@@ -19,7 +19,7 @@ from perfbisect.clients.omni_bench import stages
 from perfbisect.clients.result_fields import CELL, count, number
 from perfbisect.errors import ClientError
 from perfbisect.model.metric import METRICS, per_unit
-from perfbisect.series.points import Fate
+from perfbisect.series.points import RejectionReason
 from perfbisect.series.sources.published import PublishedRun, published_run
 
 SPEECH = "openai-audio-speech"
@@ -35,7 +35,7 @@ _FACTORS = {("ms", "s"): 0.001, ("s", "ms"): 1000.0}
 
 
 @dataclass(frozen=True)
-class Reading:
+class ParsedResult:
     """One result. ``began``, ``ended``: as the document tells them, with or without a zone; one may be empty.
 
     ``test``, ``setting``: of a diffusion record; of others the file's name has them. ``lengths``:
@@ -61,10 +61,10 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Refused:
+class UnusableResult:
     """A result that is none, and why."""
 
-    fate: Fate
+    fate: RejectionReason
     reason: str
 
 
@@ -92,27 +92,27 @@ def key_of(name: str) -> tuple[str, float] | None:
     return None
 
 
-def readings(document: object) -> Iterator[Reading | Refused]:
+def readings(document: object) -> Iterator[ParsedResult | UnusableResult]:
     """The results of a file: one of a served benchmark, or the records of a diffusion benchmark."""
     records = document if isinstance(document, list) else [document]
     if isinstance(document, list) and not any(_is_diffusion(record) for record in records):
-        yield Refused("other", "a list without a result of the diffusion benchmark")
+        yield UnusableResult("other", "a list without a result of the diffusion benchmark")
         return
     for record in records:
         try:
             yield _reading(record)
         except (ClientError, ArithmeticError) as error:
-            yield Refused("broken", str(error))
+            yield UnusableResult("broken", str(error))
 
 
-def _reading(record: object) -> Reading | Refused:
+def _reading(record: object) -> ParsedResult | UnusableResult:
     if not isinstance(record, Mapping):
-        return Refused("other", f"holds {type(record).__name__}, no result of a benchmark")
+        return UnusableResult("other", f"holds {type(record).__name__}, no result of a benchmark")
     if _is_diffusion(record):
         return _diffusion(record, record["result"])
     if {"completed", "duration", "request_throughput"} <= set(record):
         return _served(record)
-    return Refused(
+    return UnusableResult(
         "other", "holds no result of a served benchmark: no completed, duration, request_throughput"
     )
 
@@ -125,9 +125,11 @@ def _is_diffusion(record: object) -> bool:
     )
 
 
-def _served(document: Mapping[str, Any]) -> Reading | Refused:
+def _served(document: Mapping[str, Any]) -> ParsedResult | UnusableResult:
     if not document.get("date") and not document.get("num_prompts"):
-        return Refused("template", "the form of zeros that the harness writes where the benchmark left none")
+        return UnusableResult(
+            "template", "the form of zeros that the harness writes where the benchmark left none"
+        )
     prompts = count(document, "num_prompts")
     completed = count(document, "completed")
     failed = count(document, "failed") if "failed" in document else prompts - completed
@@ -150,7 +152,7 @@ def _served(document: Mapping[str, Any]) -> Reading | Refused:
     found.values |= _per_request(document, completed)
     found.values |= {**per_unit(found.values), **stages(document)}
     audio = found.values.get("audio_duration:median")
-    return Reading(
+    return ParsedResult(
         values=found.values,
         covariates={
             **_common(document, duration, completed, failed, prompts, found.converted),
@@ -175,11 +177,13 @@ def _served(document: Mapping[str, Any]) -> Reading | Refused:
     )
 
 
-def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> Reading | Refused:
+def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedResult | UnusableResult:
     asked, server = _mapping(record.get("benchmark_params")), _mapping(record.get("server_params"))
     prompts = asked.get("num-prompts") or 0
     if not record.get("timestamp") and not prompts:
-        return Refused("template", "the form of zeros that the harness writes where the benchmark left none")
+        return UnusableResult(
+            "template", "the form of zeros that the harness writes where the benchmark left none"
+        )
     completed, failed = count(result, "completed_requests"), count(result, "failed_requests")
     refused = _unfinished(prompts, completed, failed)
     if refused is not None:
@@ -190,7 +194,7 @@ def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> Reading 
         _keep(found, result, name)
     found.values |= {"failed": 0.0, **stages(result)}
     served = {key: value for key, value in server.items() if key != "model"}
-    return Reading(
+    return ParsedResult(
         values=found.values,
         covariates={
             **_common(result, duration, completed, failed, prompts, found.converted),
@@ -210,13 +214,13 @@ def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> Reading 
     )
 
 
-def _unfinished(prompts: int, completed: int, failed: int) -> Refused | None:
+def _unfinished(prompts: int, completed: int, failed: int) -> UnusableResult | None:
     if completed == 0:
-        return Refused("failed", f"none of {prompts} requests completed ({failed} failed)")
+        return UnusableResult("failed", f"none of {prompts} requests completed ({failed} failed)")
     if failed:
-        return Refused("failed", f"{failed} of {completed + failed} requests failed")
+        return UnusableResult("failed", f"{failed} of {completed + failed} requests failed")
     if completed != prompts:
-        return Refused("failed", f"{completed} requests completed where {prompts} were asked for")
+        return UnusableResult("failed", f"{completed} requests completed where {prompts} were asked for")
     return None
 
 
@@ -246,7 +250,7 @@ def _keep(found: _Sorted, document: Mapping[str, Any], name: str) -> None:
     found.values[key] = value
 
 
-def _silent(document: Mapping[str, Any], duration: float, found: _Sorted) -> Refused | None:
+def _silent(document: Mapping[str, Any], duration: float, found: _Sorted) -> UnusableResult | None:
     """Sound that must be there: some of it, and as much as the throughput says.
 
     :raises ClientError: total and throughput contradict each other, so a unit is not what its name says.
@@ -259,7 +263,7 @@ def _silent(document: Mapping[str, Any], duration: float, found: _Sorted) -> Ref
     else:
         return None
     if total <= 0:
-        return Refused("silent", "sound was asked for, and not one second of it came")
+        return UnusableResult("silent", "sound was asked for, and not one second of it came")
     told = number(document, "audio_throughput") * duration if "audio_throughput" in document else total
     if abs(told - total) > _AGREE * max(told, total):
         raise ClientError(f"contradicts itself: {total:g} s of sound, and by its audio_throughput {told:g} s")

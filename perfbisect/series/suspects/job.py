@@ -14,16 +14,24 @@ from perfbisect.errors import UsageError
 from perfbisect.model.commit_details import Ran, Ranking
 from perfbisect.series.alerts import SET, Alert, leading_alert, recovery
 from perfbisect.series.detect import SeriesAnalysis
-from perfbisect.series.finding_causes import hit
+from perfbisect.series.finding_causes import is_affected
 from perfbisect.series.findings import Finding
 from perfbisect.series.gather import began, line_of, window_between
 from perfbisect.series.points import Point
-from perfbisect.series.render import effect_words
+from perfbisect.series.report import size_text
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.ranking import rank
-from perfbisect.series.suspects.render import TrackSuspectsDocument, suspects_document
+from perfbisect.series.suspects.ranking import rank_suspects
+from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_document
 from perfbisect.series.suspects.table import Table
-from perfbisect.series.suspects.window import After, Asked, Line, Onset, Spot, asked, spot
+from perfbisect.series.suspects.window import (
+    Aftermath,
+    LinePosition,
+    MainLine,
+    Onset,
+    WindowQuestion,
+    build_question,
+    spot,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Ranked:
 
     alert: Alert
     finding: Finding
-    asked: Asked
+    asked: WindowQuestion
     ranking: Ranking
     why: str
     """How the window was found, in words."""
@@ -82,7 +90,7 @@ def ranked(
     line, points = line_of(repository), store.points()
     finding = seen.findings[alert.id]
     onsets = _onsets(line, points, finding)
-    question = asked(
+    question = build_question(
         repository,
         line,
         onsets,
@@ -90,10 +98,10 @@ def ranked(
         cells=_ran(seen, finding),
         cause=alert.cause,
     )
-    return Ranked(alert, finding, question, rank(question.question, table), onsets[-1].window.why)
+    return Ranked(alert, finding, question, rank_suspects(question.question, table), onsets[-1].window.why)
 
 
-def _onsets(line: Line, points: Sequence[Point], finding: Finding) -> tuple[Onset, ...]:
+def _onsets(line: MainLine, points: Sequence[Point], finding: Finding) -> tuple[Onset, ...]:
     series = finding.series
     places = [place for place in finding.places if place > 0]
     return tuple(
@@ -106,7 +114,7 @@ def _onsets(line: Line, points: Sequence[Point], finding: Finding) -> tuple[Onse
     )
 
 
-def _after(line: Line, points: Sequence[Point], seen: SeriesAnalysis, alert: Alert) -> After:
+def _after(line: MainLine, points: Sequence[Point], seen: SeriesAnalysis, alert: Alert) -> Aftermath:
     """When the series was slow last, and when it was good again: by itself, or where it was not measured
     again by the others of its event, those that moved most first."""
     own = seen.findings[alert.id]
@@ -117,14 +125,14 @@ def _after(line: Line, points: Sequence[Point], seen: SeriesAnalysis, alert: Ale
         first = recovery(finding)
         if first is not None and other.worse == alert.worse:
             slow, good = (finding.series.points[i].build for i in (first - 1, first))
-            return After(_spot(line, points, slow.key), window_between(line, points, slow, good))
+            return Aftermath(_spot(line, points, slow.key), window_between(line, points, slow, good))
         if other is alert and own.after[-1] + 1 < len(own.series.values):
             break  # It was measured again, and is not what it was.
     last = own.series.points[own.after[-1]].build
-    return After(_spot(line, points, last.key))
+    return Aftermath(_spot(line, points, last.key))
 
 
-def _spot(line: Line, points: Sequence[Point], key: str) -> Spot:
+def _spot(line: MainLine, points: Sequence[Point], key: str) -> LinePosition:
     build = next(point.build for point in points if point.build.key == key)
     return spot(line, build, began(points, build))
 
@@ -133,7 +141,7 @@ def _ran(seen: SeriesAnalysis, finding: Finding) -> tuple[Ran, ...]:
     return tuple(
         Ran(
             cell=one.cell,
-            hit=hit(one, finding),
+            hit=is_affected(one, finding),
             start=one.start,
             traits=one.traits,
             model=seen.cells.model(one.cell),
@@ -210,6 +218,6 @@ def note_of(ranked: Ranked, cell: str) -> str:
 
 def _what(ranked: Ranked) -> str:
     alert = ranked.alert
-    since = f"{effect_words(alert)}, {alert.shape}, begun on the night of {alert.first[:10]}"
+    since = f"{size_text(alert.effect)}, {alert.shape}, begun on the night of {alert.first[:10]}"
     now = "" if alert.now == "still there" else f", {alert.now}"
     return f"{alert.metric} of {alert.cell} {since}{now} ({alert.event})"

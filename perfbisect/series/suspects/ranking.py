@@ -3,8 +3,8 @@
 Every commit starts alike. Each factor is a likelihood ratio against a commit of which nothing is known, and
 comes with its words: the night that the series points to, what kind of files it touches, how large it is,
 whether the cells that were hit are those that run them, whether it moves what the engine is built on, and
-what became of it later. One more candidate, ``elsewhere``, stands for everything that is no commit of the
-window. No factor is 0: nothing is excluded for good. What a title says of itself counts nothing.
+what became of it later. One more candidate, ``outside_window``, stands for everything that is no commit
+of the window. No factor is 0: nothing is excluded for good. What a title says of itself counts nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfbisect.model.commit_details import Commit, Factor, Phase, Question, Ran, Ranking, Suspect, Touched
-from perfbisect.series.suspects.table import Part, Table, Weights
+from perfbisect.series.suspects.table import EnginePart, EvidenceWeights, Table
 
 REVERTED = "reverted"
 """The name of the factor: it was taken out, and with that the series came back."""
@@ -32,7 +32,7 @@ _SHORTEST = 12
 
 
 @dataclass(frozen=True)
-class Read:
+class CommitText:
     """A commit with all that answers are read from.
 
     ``product``: its files that are of the product, with their added and removed lines: tests and documents
@@ -48,10 +48,10 @@ class Read:
     product: Mapping[str, tuple[int | None, int | None]]
 
 
-def read(commit: Commit, code: Callable[[str], bool]) -> Read:
+def read(commit: Commit, code: Callable[[str], bool]) -> CommitText:
     """A commit, read once. ``code``: whether a path is of the product."""
     text = commit.text
-    return Read(
+    return CommitText(
         commit=commit,
         title=_title(commit.subject),
         reverts=_REVERTS.search(text) is not None,
@@ -62,7 +62,7 @@ def read(commit: Commit, code: Callable[[str], bool]) -> Read:
     )
 
 
-def answers(later: Read, earlier: Read) -> tuple[Answer, str] | None:
+def answers(later: CommitText, earlier: CommitText) -> tuple[Answer, str] | None:
     """How a later commit answers an earlier one, and by what that is seen; None if it does not."""
     how = _named(later, earlier)
     alike = len(later.product) > 1 and later.product.keys() == earlier.product.keys()
@@ -76,7 +76,7 @@ def answers(later: Read, earlier: Read) -> tuple[Answer, str] | None:
     return ("same files", "changes the same files of the product, and no others") if alike else None
 
 
-def _named(later: Read, earlier: Read) -> str:
+def _named(later: CommitText, earlier: CommitText) -> str:
     sha, pull = earlier.commit.sha, earlier.commit.pull
     if any(sha.startswith(word) for word in later.hashes):
         return f"names it by its hash {sha[:12]}"
@@ -99,7 +99,7 @@ def _quotes(text: str, title: str) -> bool:
     return len(said) >= _SHORTEST and title.startswith(said)
 
 
-def _mirrored(later: Read, earlier: Read) -> bool:
+def _mirrored(later: CommitText, earlier: CommitText) -> bool:
     """Every file of the product, with its added and removed lines the other way round. As many of one as of
     the other are lines that were edited: they look alike in both directions."""
     undone = {path: (removed, added) for path, (added, removed) in later.product.items()}
@@ -107,7 +107,9 @@ def _mirrored(later: Read, earlier: Read) -> bool:
     return told > 3 and undone == earlier.product
 
 
-def later_evidence(commit: Read, later: Sequence[tuple[Read, Phase]], weights: Weights) -> Factor | None:
+def later_evidence(
+    commit: CommitText, later: Sequence[tuple[CommitText, Phase]], weights: EvidenceWeights
+) -> Factor | None:
     """What the commits after the window say of one of it: the piece that weighs most, either way; of equal
     ones the last."""
     found = [
@@ -118,7 +120,7 @@ def later_evidence(commit: Read, later: Sequence[tuple[Read, Phase]], weights: W
     return max(found, key=lambda factor: max(factor.weight, 1 / factor.weight), default=None)
 
 
-def _weighed(one: Commit, phase: Phase, answer: Answer, how: str, weights: Weights) -> Factor | None:
+def _weighed(one: Commit, phase: Phase, answer: Answer, how: str, weights: EvidenceWeights) -> Factor | None:
     who = one.sha[:12] + (f" (#{one.pull})" if one.pull is not None else "")
     if phase == "recovery":
         name, weight, verb = {
@@ -135,7 +137,7 @@ def _weighed(one: Commit, phase: Phase, answer: Answer, how: str, weights: Weigh
     return Factor("reverted later", weights.revert_unmeasured, f"{who} reverts it later: it {how}")
 
 
-def undone(commits: Sequence[Read], but: Set[str] = frozenset()) -> dict[str, str]:
+def undone(commits: Sequence[CommitText], but: Set[str] = frozenset()) -> dict[str, str]:
     """Commits of the window that another of it takes out again, and the one that does: neither is left.
 
     ``but``: of these it is not sure that they came with the window.
@@ -153,7 +155,7 @@ _UNKNOWN = 0.5
 
 
 @dataclass(frozen=True)
-class Start:
+class ServerVote:
     """A server start and its cells: one vote. Hit where any of its cells was: load may decide which."""
 
     hit: bool
@@ -165,18 +167,18 @@ class Start:
         return frozenset().union(*(cell.traits for cell in self.cells))
 
 
-def starts(cells: Iterable[Ran]) -> tuple[Start, ...]:
+def starts(cells: Iterable[Ran]) -> tuple[ServerVote, ...]:
     """The votes; of a start that was hit, its cells that were."""
     groups: dict[str, list[Ran]] = {}
     for cell in cells:
         groups.setdefault(cell.start, []).append(cell)
     return tuple(
-        Start(any(c.hit for c in group), tuple(c for c in group if c.hit) or tuple(group))
+        ServerVote(any(c.hit for c in group), tuple(c for c in group if c.hit) or tuple(group))
         for group in groups.values()
     )
 
 
-def radius(votes: Sequence[Start]) -> str:
+def blast_radius(votes: Sequence[ServerVote]) -> str:
     """What every server that was hit runs and no other does, in words; empty where there is nothing."""
     hit, spared = [v for v in votes if v.hit], [v for v in votes if not v.hit]
     if not hit or not spared:
@@ -189,7 +191,7 @@ def radius(votes: Sequence[Start]) -> str:
     return f"{_count(len(hit))} that were hit run {words}, none of the {len(spared)} others does"
 
 
-def reach(commit: Commit, votes: Sequence[Start], table: Table) -> Factor | None:
+def reach(commit: Commit, votes: Sequence[ServerVote], table: Table) -> Factor | None:
     """The factor of what a commit touched; None where it tells nothing: no cells to tell apart, no code."""
     carrying = [(touched, _carries(touched, table)) for touched in commit.files]
     whole = sum(weight for _, weight in carrying)
@@ -207,7 +209,7 @@ def _carries(touched: Touched, table: Table) -> float:
     return (kind.weight if kind else 1.0) * math.sqrt(1 + (touched.lines or 0))
 
 
-def _told(path: str, votes: Sequence[Start], table: Table) -> tuple[float, str]:
+def _told(path: str, votes: Sequence[ServerVote], table: Table) -> tuple[float, str]:
     """By how much a pattern of hits is likelier if this file is behind it, and why, in words."""
     part = table.part_of(path)
     if part is None:
@@ -226,12 +228,12 @@ def _told(path: str, votes: Sequence[Start], table: Table) -> tuple[float, str]:
     return part.sure * math.exp(log) + (1 - part.sure), words
 
 
-def _chance(runs: bool, hit: bool, weights: Weights) -> float:
+def _chance(runs: bool, hit: bool, weights: EvidenceWeights) -> float:
     chance = weights.hit if runs else weights.leak
     return chance if hit else 1 - chance
 
 
-def _runs(part: Part, path: str, vote: Start) -> bool | None:
+def _runs(part: EnginePart, path: str, vote: ServerVote) -> bool | None:
     """Whether a server runs this file; None where that cannot be told."""
     found = part.match(path)
     name = found.groupdict().get("model") if found else None
@@ -260,10 +262,10 @@ SHOWN = 0.99
 """No probability is told above this."""
 
 
-def rank(question: Question, table: Table) -> Ranking:
+def rank_suspects(question: Question, table: Table) -> Ranking:
     """The commits of a window by how likely each is behind the alert.
 
-    The probabilities of all suspects and ``elsewhere`` add up to 1, but that none is told above 0.99.
+    The probabilities of all suspects and ``p_outside_window`` add up to 1; each is capped at 0.99.
     """
     votes = starts(question.cells)
     nights = _nights(question, table)
@@ -287,8 +289,9 @@ def rank(question: Question, table: Table) -> Ranking:
         ]
         judged.append((commit, tuple(factor for factor in found if factor is not None)))
     odds = [_product(factors) for _, factors in judged]
-    elsewhere = table.weights.elsewhere * table.causes.get(question.cause, {}).get("elsewhere", 1.0)
-    whole = sum(odds) + elsewhere
+    causes = table.causes.get(question.cause, {})
+    outside = table.weights.outside_window * causes.get("outside_window", 1.0)
+    whole = sum(odds) + outside
     newest_first = sorted(range(len(judged)), key=lambda i: (-odds[i], -i))
     suspects = tuple(
         Suspect(
@@ -301,8 +304,8 @@ def rank(question: Question, table: Table) -> Ranking:
     first = odds[newest_first[0]] / whole
     return Ranking(
         suspects=suspects,
-        elsewhere=min(SHOWN, elsewhere / whole),
-        radius=radius(votes),
+        p_outside_window=min(SHOWN, outside / whole),
+        blast_radius=blast_radius(votes),
         attributed=_attributed(suspects[0], first, question, table),
     )
 

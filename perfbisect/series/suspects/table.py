@@ -14,7 +14,7 @@ from perfbisect.common.text import MODEL, glob_pattern
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.model.cell import Words
 from perfbisect.model.commit_details import CauseWord
-from perfbisect.series.points import cell_of
+from perfbisect.series.points import cell_of_series
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 _SHARE = Field(gt=0, lt=1)
@@ -55,7 +55,7 @@ class _Paths(BaseModel):
         return next((found for p in self.patterns if (found := p.fullmatch(path))), None)
 
 
-class Part(_Paths):
+class EnginePart(_Paths):
     """A part of the engine and who runs it: cells with one of the traits ``of``, or with none named all of
     them; where a path holds ``{model}``, cells that serve that model.
 
@@ -67,7 +67,7 @@ class Part(_Paths):
     sure: float = _SHARE
 
 
-class Kind(_Paths):
+class FileKind(_Paths):
     """What a file is, and how likely a commit of such files alone moves a measured metric, against code of
     which nothing is known.
 
@@ -79,7 +79,7 @@ class Kind(_Paths):
     code: bool = False
 
 
-class Trait(BaseModel):
+class CellTraits(BaseModel):
     """What cells of nightlies run, by patterns of their names (``*`` is any text)."""
 
     model_config = _STRICT
@@ -88,17 +88,17 @@ class Trait(BaseModel):
     traits: Words = Field(min_length=1)
 
 
-class Weights(BaseModel):
+class EvidenceWeights(BaseModel):
     """What each piece of evidence multiplies the odds of a commit by.
 
     ``hit``, ``leak``: how often a server that runs the changed code is hit, and one that does not; ``votes``:
-    as how many independent servers all of them count at most. ``elsewhere``: that it is none of the commits,
-    against one commit of which nothing is known. ``size``: up to so many lines -> factor, ascending.
+    as how many independent servers all of them count at most. ``outside_window``: that it is none of the
+    commits, against one commit of which nothing is known. ``size``: up to so many lines -> factor, ascending.
     """
 
     model_config = _STRICT
 
-    elsewhere: float = _FACTOR
+    outside_window: float = _FACTOR
     outside: float = _FACTOR
     hit: float = _SHARE
     leak: float = _SHARE
@@ -124,18 +124,18 @@ class Weights(BaseModel):
 class Table(BaseModel):
     """All of it. A file is of the last part, and of the last kind, that covers it.
 
-    ``causes``: of each cause of an alert, by what it multiplies kinds, and ``elsewhere``.
+    ``causes``: of each cause of an alert, by what it multiplies kinds, and ``outside_window``.
     """
 
     model_config = _STRICT
 
-    weights: Weights
-    kinds: Annotated[tuple[Kind, ...], Rows]
-    parts: Annotated[tuple[Part, ...], Rows]
-    cells: Annotated[tuple[Trait, ...], Rows] = ()
+    weights: EvidenceWeights
+    kinds: Annotated[tuple[FileKind, ...], Rows]
+    parts: Annotated[tuple[EnginePart, ...], Rows]
+    cells: Annotated[tuple[CellTraits, ...], Rows] = ()
     causes: Mapping[CauseWord, Mapping[str, float]] = Field(default_factory=dict)
 
-    def kind_of(self, path: str) -> Kind | None:
+    def kind_of(self, path: str) -> FileKind | None:
         """What a file is; None for code like any other."""
         return next((kind for kind in reversed(self.kinds) if kind.match(path)), None)
 
@@ -144,13 +144,13 @@ class Table(BaseModel):
         kind = self.kind_of(path)
         return kind is None or kind.code
 
-    def part_of(self, path: str) -> Part | None:
+    def part_of(self, path: str) -> EnginePart | None:
         """The part of the engine that a file is of; None where the table does not know."""
         return next((part for part in reversed(self.parts) if part.match(path)), None)
 
     def traits_of(self, name: str) -> frozenset[str]:
         """What a cell of a nightly runs, by its name or a lineage's: of every row that covers it."""
-        cell = cell_of(name)
+        cell = cell_of_series(name)
         return frozenset(
             trait
             for row in self.cells

@@ -31,7 +31,7 @@ vLLM-Omni's nightly builds an image and waits for machines before it measures: h
 
 
 @dataclass(frozen=True)
-class Line:
+class MainLine:
     """The first-parent commits of the main branch, oldest first; each date says its zone."""
 
     commits: tuple[Change, ...]
@@ -71,7 +71,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Spot:
+class LinePosition:
     """Where a build's commit is on the line: ``earliest`` to ``latest``, both included."""
 
     earliest: int
@@ -83,15 +83,15 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Window:
+class CommitWindow:
     """The commits that can be behind what changed between two builds, oldest first.
 
     ``exact``: both builds say their commits. ``why``: how the ends were found, in words.
     """
 
     commits: tuple[Change, ...]
-    before: Spot
-    after: Spot
+    before: LinePosition
+    after: LinePosition
     why: str
 
     @property
@@ -99,7 +99,7 @@ class Window:
         return self.before.known and self.after.known
 
 
-def spot(line: Line, build: Build, began: datetime, lead: timedelta = LEAD) -> Spot:
+def spot(line: MainLine, build: Build, began: datetime, lead: timedelta = LEAD) -> LinePosition:
     """Where a build's commit is. ``began``: when its first result began.
 
     :raises RevisionError: the line begins after that, or its commit is not on it.
@@ -107,7 +107,7 @@ def spot(line: Line, build: Build, began: datetime, lead: timedelta = LEAD) -> S
     if build.commit:
         place = line.place(build.commit)
         if place is not None:
-            return Spot(place, place)
+            return LinePosition(place, place)
         if build.of_main is not False:
             raise RevisionError(
                 f"build {build.name} is of commit {build.commit[:12]}, which the history does not have on "
@@ -117,13 +117,15 @@ def spot(line: Line, build: Build, began: datetime, lead: timedelta = LEAD) -> S
     if build.fixed:
         fixed = moment(build.fixed)
         return _checked(
-            line, build, Spot(line.last_before(fixed, surely=True), line.last_before(fixed, surely=False))
+            line,
+            build,
+            LinePosition(line.last_before(fixed, surely=True), line.last_before(fixed, surely=False)),
         )
     earliest = line.last_before(began - lead, surely=True)
-    return _checked(line, build, Spot(earliest, line.last_before(began, surely=False)))
+    return _checked(line, build, LinePosition(earliest, line.last_before(began, surely=False)))
 
 
-def _checked(line: Line, build: Build, found: Spot) -> Spot:
+def _checked(line: MainLine, build: Build, found: LinePosition) -> LinePosition:
     if found.earliest < 0:
         first = f"begins on {line.commits[0].date}" if line.commits else "is empty"
         raise RevisionError(
@@ -135,11 +137,11 @@ def _checked(line: Line, build: Build, found: Spot) -> Spot:
 
 
 def window(
-    line: Line,
+    line: MainLine,
     before: tuple[Build, datetime],
     after: tuple[Build, datetime],
     lead: timedelta = LEAD,
-) -> Window:
+) -> CommitWindow:
     """The commits between two builds, each with the moment at which its first result began.
 
     :raises RevisionError: see ``spot``.
@@ -149,10 +151,10 @@ def window(
         raise ValueError(f"build {before[0].name} began after build {after[0].name}")
     left, right = spot(line, *before, lead), spot(line, *after, lead)
     commits = line.commits[left.earliest + 1 : max(right.latest, left.earliest) + 1]
-    return Window(commits, left, right, f"{_how(before, left, lead)}; {_how(after, right, lead)}")
+    return CommitWindow(commits, left, right, f"{_how(before, left, lead)}; {_how(after, right, lead)}")
 
 
-def _how(end: tuple[Build, datetime], found: Spot, lead: timedelta) -> str:
+def _how(end: tuple[Build, datetime], found: LinePosition, lead: timedelta) -> str:
     build, began = end
     if found.known and build.commit:
         return f"build {build.name} is of {build.commit[:12]}"
@@ -163,9 +165,9 @@ def _how(end: tuple[Build, datetime], found: Spot, lead: timedelta) -> str:
     return f"build {build.name} began to measure at {told}, its commit was chosen up to {hours:g} h before"
 
 
-def ordered(commits: Sequence[Change]) -> Line:
+def ordered(commits: Sequence[Change]) -> MainLine:
     """A line from commits as git logs them, newest first."""
-    return Line(tuple(reversed(commits)))
+    return MainLine(tuple(reversed(commits)))
 
 
 LATER = 300
@@ -181,23 +183,23 @@ class Onset:
 
     night: str
     p: float
-    window: Window
+    window: CommitWindow
 
 
 @dataclass(frozen=True)
-class After:
+class Aftermath:
     """What came after the onset.
 
     ``slow``: where the commit of the last slow night is; ``recovery``: the commits between that night and the
     first good one, None where there is none yet.
     """
 
-    slow: Spot
-    recovery: Window | None = None
+    slow: LinePosition
+    recovery: CommitWindow | None = None
 
 
 @dataclass(frozen=True)
-class Asked:
+class WindowQuestion:
     """A question, and the ends between which measuring settles it: ``good`` is the commit before the first of
     the window, ``bad`` the last of it."""
 
@@ -206,15 +208,15 @@ class Asked:
     bad: str
 
 
-def asked(
+def build_question(
     repository: Repository,
-    line: Line,
+    line: MainLine,
     onsets: Sequence[Onset],
-    after: After,
+    after: Aftermath,
     *,
     cells: Iterable[Ran] = (),
     cause: CauseWord = "unknown",
-) -> Asked:
+) -> WindowQuestion:
     """The commits of all windows with what they touched, and the later ones with when they came: until the
     recovery, and :data:`LATER` more.
 
@@ -251,10 +253,10 @@ def asked(
         recovered=after.recovery is not None,
         cause=cause,
     )
-    return Asked(question, good, bad)
+    return WindowQuestion(question, good, bad)
 
 
-def _phase(line: Line, commit: Commit, after: After, high: int) -> Phase | None:
+def _phase(line: MainLine, commit: Commit, after: Aftermath, high: int) -> Phase | None:
     """When a commit came, seen from the recovery; None for one of the onset alone."""
     place = line.place(commit.sha)
     if place is None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from perfbisect.series.detection.evidence import INNER, LAST, Weighed, level, likelihoods, size
+from perfbisect.series.detection.evidence import INNER, LAST, ChangeEvidence, level, likelihoods, size
 from perfbisect.series.detection.noise import (
     LEAST,
-    Kinds,
+    NoiseKinds,
     Tables,
     kinds,
     likely,
@@ -25,7 +25,7 @@ ONE = kinds((0.0,), (1.0,), (1.0,), (1e-9,), (1.0,))
 """One kind of noise: Gaussian, of the scale of the first differences, without memory."""
 
 
-def weigh(t: Tables, start: int, end: int) -> Weighed:
+def weigh(t: Tables, start: int, end: int) -> ChangeEvidence:
     return likelihoods(t, start, end).weighed(t.prior)
 
 
@@ -128,14 +128,14 @@ def test_a_level_lasts_five_nights_but_the_newest() -> None:
 
 
 def test_the_likely_places_are_the_fewest() -> None:
-    weighed = Weighed(np.array([4, 5, 6, 7]), np.log([0.1, 0.6, 0.28, 0.02]))
+    weighed = ChangeEvidence(np.array([4, 5, 6, 7]), np.log([0.1, 0.6, 0.28, 0.02]))
     assert list(weighed.likely(0.5)) == [5]
     assert list(weighed.likely(0.9)) == [4, 5, 6]
     assert list(weighed.likely(0.999)) == [4, 5, 6, 7]
     assert weighed.posterior == pytest.approx([0.1, 0.6, 0.28, 0.02])
     assert weighed.best == 5
     assert weighed.under(np.full(9, -1.0)) == pytest.approx(-1.0)
-    assert Weighed(np.array([], int), np.array([])).best == -1
+    assert ChangeEvidence(np.array([], int), np.array([])).best == -1
 
 
 def test_a_scale_is_not_moved_by_a_step_and_never_zero() -> None:
@@ -174,7 +174,7 @@ def test_memory_takes_evidence_from_a_slow_wave() -> None:
         values[t] = 0.6 * values[t - 1] + 0.02 * noise[t]
     values[25:45] += 0.015
 
-    def total(which: Kinds) -> float:
+    def total(which: NoiseKinds) -> float:
         t: Tables = tables(values, which)
         return weigh(t, 0, 60).total
 

@@ -9,14 +9,14 @@ import pytest
 from scipy.stats import false_discovery_control
 
 from perfbisect.series.detection.fdr import adjusted_p, detect_all, threshold
-from perfbisect.series.detection.joint import events
-from perfbisect.series.detection.model import FEWEST, Judged, Series
+from perfbisect.series.detection.joint import find_joint_events
+from perfbisect.series.detection.model import FEWEST, JudgedSeries, SeriesValues
 
 
-def series(key: str, seed: int, at: int = 0, step: float = 0.0, n: int = 50, **given: object) -> Series:
+def series(key: str, seed: int, at: int = 0, step: float = 0.0, n: int = 50, **given: object) -> SeriesValues:
     logs = 0.02 * np.random.default_rng(seed).normal(size=n) + step * (np.arange(n) >= at) * (at > 0)
     values = tuple(float(v) for v in 10 * np.exp(logs))
-    return Series(key, values, tuple(range(100, 100 + n)), **given)  # type: ignore[arg-type]
+    return SeriesValues(key, values, tuple(range(100, 100 + n)), **given)  # type: ignore[arg-type]
 
 
 BENJAMINI_HOCHBERG = (
@@ -43,8 +43,8 @@ def test_alerts_lists_and_the_census() -> None:
     quiet = [series(f"quiet {k}", k) for k in range(30)]
     large = series("large", 50, 25, 0.15, min_effect=0.03)
     small = series("small", 51, 25, 0.05, min_effect=0.10)
-    short = Series("short", (1.0, 2.0), (1, 2))
-    zero = Series("zero", (0.0,) * 20, tuple(range(20)))
+    short = SeriesValues("short", (1.0, 2.0), (1, 2))
+    zero = SeriesValues("zero", (0.0,) * 20, tuple(range(20)))
     got = detect_all([*quiet, large, small, short, zero], 0.05)
     assert {b.key for b in got.alerts} == {"large"}
     assert "small" in {b.key for b in got.listed}
@@ -91,36 +91,36 @@ def test_small_steps_that_none_is_sure_of_are_one_event_together() -> None:
     assert len(event.votes) >= 4
 
 
-def judged(n: int, **evidence: float) -> Judged:
+def judged(n: int, **evidence: float) -> JudgedSeries:
     logs = np.zeros(n)
     for at, value in evidence.items():
         logs[int(at[1:])] = value
-    return Judged((), 1.0, 0.1, logs)
+    return JudgedSeries((), 1.0, 0.1, logs)
 
 
 def test_series_of_one_server_are_one_vote() -> None:
     apart = [series(f"cell {k}", k, group=f"server {k}") for k in range(6)]
     together = [series(f"cell {k}", k, group="server") for k in range(6)]
     strong = [judged(50, k20=3.0) for _ in range(6)]
-    (event,) = events(apart, strong)
+    (event,) = find_joint_events(apart, strong)
     evidence = np.mean([(1 - share + share * math.exp(3.0)) ** 6 for share in (0.5, 0.15, 0.05)])
     rest = 10 / 49
     assert event.p == pytest.approx(1 / (evidence / 49 + rest), rel=1e-9)
     assert event.window == (119, 120)
     assert len(event.votes) == 6
-    assert events(together, strong) == ()
+    assert find_joint_events(together, strong) == ()
 
 
 def test_quiet_servers_do_not_outvote_those_that_changed() -> None:
     given = [series(f"cell {k}", k, group=f"server {k}") for k in range(60)]
-    (event,) = events(given, [judged(50, k20=14.0)] * 2 + [judged(50, k20=-3.0)] * 58)
+    (event,) = find_joint_events(given, [judged(50, k20=14.0)] * 2 + [judged(50, k20=-3.0)] * 58)
     assert (event.window, event.votes, len(event.against)) == ((119, 120), ("server 0", "server 1"), 58)
 
 
 def test_a_group_that_stayed_is_against_it() -> None:
     given = [series(f"cell {k}", k, group=f"server {k}") for k in range(8)]
     seen = [judged(50, k20=4.0)] * 6 + [judged(50, k20=-4.0), judged(50)]
-    (event,) = events(given, seen)
+    (event,) = find_joint_events(given, seen)
     assert event.against == ("server 6",)
     assert event.votes == tuple(f"server {k}" for k in range(6))
     assert event.members == tuple(f"cell {k}" for k in range(6))
@@ -129,14 +129,16 @@ def test_a_group_that_stayed_is_against_it() -> None:
 def test_a_missing_night_is_part_of_the_change_before_the_next() -> None:
     whole = [series(f"cell {k}", k, group=f"server {k}") for k in range(5)]
     kept = [k for k in range(50) if k != 20]
-    gapped = Series("gap", tuple(whole[0].values[k] for k in kept), tuple(100 + k for k in kept), group="gap")
+    gapped = SeriesValues(
+        "gap", tuple(whole[0].values[k] for k in kept), tuple(100 + k for k in kept), group="gap"
+    )
     seen = [judged(50, k20=4.0) for _ in whole]
-    (event,) = events([*whole, gapped], [*seen, judged(49, k20=4.0)])
+    (event,) = find_joint_events([*whole, gapped], [*seen, judged(49, k20=4.0)])
     assert "gap" in event.votes
     assert event.window == (119, 120)
 
 
 def test_two_changes_are_two_events() -> None:
     given = [series(f"cell {k}", k, group=f"server {k}") for k in range(6)]
-    first, second = events(given, [judged(50, k12=4.0, k35=5.0) for _ in given])
+    first, second = find_joint_events(given, [judged(50, k12=4.0, k35=5.0) for _ in given])
     assert (first.window, second.window) == ((111, 112), (134, 135))

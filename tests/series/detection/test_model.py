@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 
-from perfbisect.series.detection.model import FEWEST, Break, Series, detect, e_value, judge, needed, p_value
+from perfbisect.series.detection.model import (
+    FEWEST,
+    ChangePoint,
+    SeriesValues,
+    detect,
+    e_value,
+    judge_series,
+    needed,
+    p_value,
+)
 
 
 def nights(n: int, seed: int, noise: float = 0.02) -> np.ndarray:
@@ -19,16 +28,16 @@ def nights(n: int, seed: int, noise: float = 0.02) -> np.ndarray:
     return noise * np.random.default_rng([n, seed]).normal(size=n)
 
 
-def series(logs: np.ndarray, **given: object) -> Series:
+def series(logs: np.ndarray, **given: object) -> SeriesValues:
     values = tuple(float(v) for v in 100 * np.exp(logs))
-    return Series("cell ttft", values, tuple(range(len(values))), **given)  # type: ignore[arg-type]
+    return SeriesValues("cell ttft", values, tuple(range(len(values))), **given)  # type: ignore[arg-type]
 
 
 def stepped(n: int, at: int, step: float, seed: int = 1) -> np.ndarray:
     return nights(n, seed) + math.log1p(step) * (np.arange(n) >= at)
 
 
-def only(found: tuple[Break, ...]) -> Break:
+def only(found: tuple[ChangePoint, ...]) -> ChangePoint:
     assert len(found) == 1, found
     return found[0]
 
@@ -55,7 +64,7 @@ def test_the_window_is_wider_where_nights_are_missing() -> None:
     whole = series(stepped(60, 33, 0.30))
     assert only(detect(whole)).window == (32, 33)
     kept = [k for k in range(60) if k not in (31, 32, 33)]
-    gapped = Series("gap", tuple(whole.values[k] for k in kept), tuple(kept))
+    gapped = SeriesValues("gap", tuple(whole.values[k] for k in kept), tuple(kept))
     got = only(detect(gapped))
     assert got.window == (30, 34)
     assert gapped.nights[got.index] == 34
@@ -70,7 +79,7 @@ def test_a_change_below_the_smallest_effect_is_no_news() -> None:
 
 def test_shares_change_by_a_difference_and_may_be_zero() -> None:
     values = (0.0,) * 20 + (0.02,) * 20
-    failed = Series("failed", values, tuple(range(40)), absolute=True, min_effect=0.005)
+    failed = SeriesValues("failed", values, tuple(range(40)), absolute=True, min_effect=0.005)
     got = only(detect(failed))
     assert (got.index, got.worse, got.telling) == (20, True, True)
     assert got.effect == pytest.approx(0.02, abs=1e-3)
@@ -192,7 +201,7 @@ def test_a_long_series_is_judged_in_pieces() -> None:
 def test_units_do_not_matter(factor: float, first: int) -> None:
     plain = series(stepped(40, 22, 0.08))
     values = tuple(v * factor for v in plain.values)
-    other = Series(plain.key, values, tuple(first + 2 * night for night in plain.nights))
+    other = SeriesValues(plain.key, values, tuple(first + 2 * night for night in plain.nights))
     a, b = only(detect(plain)), only(detect(other))
     assert (a.index, a.places, a.shape) == (b.index, b.places, b.shape)
     assert (a.effect, a.low, a.high, math.log(a.p)) == pytest.approx((b.effect, b.low, b.high, math.log(b.p)))
@@ -201,8 +210,8 @@ def test_units_do_not_matter(factor: float, first: int) -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.floats(0.01, 1e5), min_size=FEWEST, max_size=30))
 def test_whatever_the_values_every_field_is_sound(values: list[float]) -> None:
-    one = Series("any", tuple(values), tuple(range(len(values))))
-    seen = judge(one, 0.2)
+    one = SeriesValues("any", tuple(values), tuple(range(len(values))))
+    seen = judge_series(one, 0.2)
     assert 0 <= seen.p <= 1
     assert seen.smallest > 0
     assert len(seen.evidence) == len(values)
@@ -235,7 +244,7 @@ def test_the_e_value_of_a_p_is_a_mean_of_calibrators(p: float) -> None:
 def test_a_transient_speaks_for_a_change_before_its_first_night() -> None:
     logs = nights(40, 12)
     logs[25] += 1.5
-    seen = judge(series(logs))
+    seen = judge_series(series(logs))
     assert int(np.argmax(seen.evidence)) == 25
     assert seen.evidence[25] == pytest.approx(e_value(only(seen.breaks).p / 40))
 
@@ -249,7 +258,7 @@ def test_a_transient_speaks_for_a_change_before_its_first_night() -> None:
     ],
 )
 def test_what_cannot_be_judged_is_refused(values: tuple[float, ...], absolute: bool, reason: str) -> None:
-    one = Series("short", values, tuple(range(len(values))), absolute=absolute)
+    one = SeriesValues("short", values, tuple(range(len(values))), absolute=absolute)
     assert one.refusal == reason
     with pytest.raises(ValueError, match=f"short: {reason}"):
         detect(one)
@@ -257,9 +266,9 @@ def test_what_cannot_be_judged_is_refused(values: tuple[float, ...], absolute: b
 
 def test_a_series_has_one_value_a_night_in_order() -> None:
     with pytest.raises(ValueError, match="2 values of 1 nights"):
-        Series("x", (1.0, 2.0), (1,))
+        SeriesValues("x", (1.0, 2.0), (1,))
     with pytest.raises(ValueError, match="nights must ascend"):
-        Series("x", (1.0, 2.0), (5, 5))
+        SeriesValues("x", (1.0, 2.0), (5, 5))
 
 
 @pytest.mark.parametrize("n", [12, 40, 120])
@@ -267,7 +276,7 @@ def test_the_smallest_step_is_seen_in_about_four_of_five_cases(n: int) -> None:
     """And half of it hardly ever: counted over forty series of Gaussian noise."""
     seen = {1.0: 0, 0.5: 0}
     for seed in range(40):
-        smallest = judge(series(nights(n, 100 + seed))).smallest
+        smallest = judge_series(series(nights(n, 100 + seed))).smallest
         for share in seen:
             found = detect(series(stepped(n, n // 2, share * smallest, seed=100 + seed)))
             seen[share] += any(b.shape == "step" for b in found)
@@ -276,5 +285,5 @@ def test_the_smallest_step_is_seen_in_about_four_of_five_cases(n: int) -> None:
 
 
 def test_shorter_series_see_larger_steps_only() -> None:
-    smallest = [judge(series(nights(n, 5))).smallest for n in (8, 20, 60, 200)]
+    smallest = [judge_series(series(nights(n, 5))).smallest for n in (8, 20, 60, 200)]
     assert smallest == sorted(smallest, reverse=True)

@@ -10,7 +10,7 @@ import requests
 
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.ingest import ingest
-from perfbisect.series.sources import Asked, Batch
+from perfbisect.series.sources import Asked, SourceBuild
 from perfbisect.series.sources.buildkite import API, Buildkite, target
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.http import RestClient
@@ -28,7 +28,7 @@ def asked(**changed: Any) -> Asked:
     return Asked(**{"variables": {"BUILDKITE_TOKEN": TOKEN}, **changed})
 
 
-def fetched(service: Service, waits: list[float] | None = None, **changed: Any) -> list[Batch]:
+def fetched(service: Service, waits: list[float] | None = None, **changed: Any) -> list[SourceBuild]:
     pauses = [] if waits is None else waits
     return list(Buildkite().batches(service.api + PIPELINE, asked(wait=pauses.append, **changed)))
 

@@ -12,17 +12,17 @@ import pytest
 from perfbisect.errors import UsageError
 from perfbisect.measure.attempt import to_dict
 from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
-from perfbisect.series.points import Point, Rejection
-from perfbisect.series.sources import SOURCES, Asked, Batch, source_of
+from perfbisect.series.points import Point, RejectedResult
+from perfbisect.series.sources import SOURCES, Asked, SourceBuild, source_of
 from perfbisect.series.sources.journals import points_of
 from tests.series.made import RAW, drawn, name_of, result, served, write
 
 
-def batches(path: Path, **asked: Any) -> list[Batch]:
+def batches(path: Path, **asked: Any) -> list[SourceBuild]:
     return list(source_of(str(path)).batches(str(path), Asked(**asked)))
 
 
-def names(found: list[Batch]) -> dict[str, list[str]]:
+def names(found: list[SourceBuild]) -> dict[str, list[str]]:
     return {batch.build.name: [file.name for file in batch.files] for batch in found}
 
 
@@ -193,11 +193,11 @@ def test_our_own_runs_are_points(tmp_path: Path) -> None:
     assert point.values == pytest.approx({"ttft:median": 20.0, "failed": 0.0})
     assert (point.start, point.covariates["input_tokens"], point.covariates["duration"]) == ("1", 100, 20)
     assert point.covariates["hardware"] == "cpu-2"
-    assert isinstance(failed, Rejection)
-    assert isinstance(voided, Rejection)
+    assert isinstance(failed, RejectedResult)
+    assert isinstance(voided, RejectedResult)
     assert (failed.fate, failed.reason) == ("unmeasured", "no memory")
     assert voided.reason == "somebody else measured"
-    assert isinstance(torn, Rejection)
+    assert isinstance(torn, RejectedResult)
     assert torn.fate == "broken"
     assert source_of(str(tmp_path / "jobs" / "a")).name == "journals"
 

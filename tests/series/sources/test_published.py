@@ -15,7 +15,7 @@ from perfbisect.model.attempt import Attempt, Provenance, RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import METRICS
 from perfbisect.series.sources.published import BLOCK, began, file_name, name_of, origin_of_run, result_of_run
-from perfbisect.series.sources.results import Reading, Refused, key_of, readings
+from perfbisect.series.sources.results import ParsedResult, UnusableResult, key_of, readings
 
 DRAWN = ("latency", "peak_memory_mb", "image_distance")
 FACTS = {"completed": 8, "failed": 0, "input_tokens": 801, "output_tokens": 77, "duration": 9.5}
@@ -58,9 +58,9 @@ def written(of: Cell, made: Attempt, place: int = 0, raw: dict[str, Any] | None 
     return json.loads(json.dumps(told, allow_nan=False))
 
 
-def read(document: Any) -> Reading:
+def read(document: Any) -> ParsedResult:
     (found,) = readings(document)
-    assert isinstance(found, Reading), found
+    assert isinstance(found, ParsedResult), found
     return found
 
 
@@ -210,6 +210,6 @@ def test_each_run_of_a_launch_says_which_it_is() -> None:
 def test_a_block_that_was_changed(changed: dict[str, Any], message: str) -> None:
     document = written(cell(), attempt({"ttft:median": 1.0}))
     (found,) = readings(document | {BLOCK: document[BLOCK] | changed})
-    assert isinstance(found, Refused)
+    assert isinstance(found, UnusableResult)
     assert found.fate == "broken"
     assert message in found.reason

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from perfbisect.series.sources.results import Reading, Refused, key_of, readings
+from perfbisect.series.sources.results import ParsedResult, UnusableResult, key_of, readings
 from tests.series.made import drawn, served, template, text_only
 from tests.shared import data
 
 
-def read(document: object) -> Reading:
+def read(document: object) -> ParsedResult:
     found = list(readings(document))
     assert len(found) == 1
-    assert isinstance(found[0], Reading), found
+    assert isinstance(found[0], ParsedResult), found
     return found[0]
 
 
-def refused(document: object) -> Refused:
+def refused(document: object) -> UnusableResult:
     found = list(readings(document))
     assert len(found) == 1
-    assert isinstance(found[0], Refused), found
+    assert isinstance(found[0], UnusableResult), found
     return found[0]
 
 
@@ -152,8 +152,8 @@ def test_a_diffusion_record_is_read() -> None:
 def test_records_are_judged_one_by_one() -> None:
     bad = drawn(result={**drawn()["result"], "completed_requests": 9, "failed_requests": 1})
     found = list(readings([drawn(), bad]))
-    assert isinstance(found[0], Reading)
-    assert isinstance(found[1], Refused)
+    assert isinstance(found[0], ParsedResult)
+    assert isinstance(found[1], UnusableResult)
     assert found[1].fate == "failed"
 
 
@@ -178,5 +178,5 @@ def test_names_of_results(name: str, ours: tuple[str, float] | None) -> None:
 @pytest.mark.parametrize("name", ["result_omni_template.json", "diffusion_result_template.json"])
 def test_the_forms_of_the_harness_are_templates(name: str) -> None:
     found = list(readings(json.loads(data("vllm_omni", name).read_text())))
-    assert [isinstance(one, Refused) and one.fate for one in found] == ["template"] * len(found)
+    assert [isinstance(one, UnusableResult) and one.fate for one in found] == ["template"] * len(found)
     assert found

@@ -10,15 +10,25 @@ from perfbisect.changes.git import Repository
 from perfbisect.errors import RevisionError
 from perfbisect.model.commit_details import Ran
 from perfbisect.series.points import Build
-from perfbisect.series.suspects.ranking import rank
+from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.table import load_suspect_table
-from perfbisect.series.suspects.window import After, Asked, Line, Onset, Spot, Window, asked, ordered, window
+from perfbisect.series.suspects.window import (
+    Aftermath,
+    CommitWindow,
+    LinePosition,
+    MainLine,
+    Onset,
+    WindowQuestion,
+    build_question,
+    ordered,
+    window,
+)
 from tests.fakes.gitwriter import HistoryWriter
 from tests.history_repo import HistoryRepository, history_repository
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, Line]:
+def line(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, MainLine]:
     """Ten commits, an hour apart."""
     writer = HistoryWriter(tmp_path_factory.mktemp("suspects") / "repo")
     for number in range(10):
@@ -28,24 +38,24 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, Line]:
     return repository, ordered([record.change for record in repository.records("main")])
 
 
-def between(line: Line, low: int, high: int, lead: int = 0) -> Window:
+def between(line: MainLine, low: int, high: int, lead: int = 0) -> CommitWindow:
     """From a night of commit ``low`` to one of commit ``high``, each chosen up to ``lead`` commits before."""
-    before, after = Spot(low - lead, low), Spot(high - lead, high)
-    return Window(line.commits[before.earliest + 1 : high + 1], before, after, "")
+    before, after = LinePosition(low - lead, low), LinePosition(high - lead, high)
+    return CommitWindow(line.commits[before.earliest + 1 : high + 1], before, after, "")
 
 
-def numbers(found: Asked) -> list[int]:
+def numbers(found: WindowQuestion) -> list[int]:
     return [int(commit.subject.split()[1]) for commit in found.question.commits]
 
 
-def phases(found: Asked) -> dict[int, str]:
+def phases(found: WindowQuestion) -> dict[int, str]:
     return {int(one.commit.subject.split()[1]): one.phase for one in found.question.later}
 
 
-def test_the_windows_together_are_asked_and_each_keeps_its_own(line: tuple[Repository, Line]) -> None:
+def test_the_windows_together_are_asked_and_each_keeps_its_own(line: tuple[Repository, MainLine]) -> None:
     repository, commits = line
     onsets = Onset("n1", 0.25, between(commits, 1, 3)), Onset("n2", 0.7, between(commits, 3, 5))
-    found = asked(repository, commits, onsets, After(Spot(5, 5)))
+    found = build_question(repository, commits, onsets, Aftermath(LinePosition(5, 5)))
     assert numbers(found) == [2, 3, 4, 5]
     assert (found.good, found.bad) == (commits.commits[1].id, commits.commits[5].id)
     assert [(p.night, p.p, len(p.commits)) for p in found.question.places] == [
@@ -56,22 +66,24 @@ def test_the_windows_together_are_asked_and_each_keeps_its_own(line: tuple[Repos
     assert [file.path for file in found.question.commits[0].files] == ["src/2.py"]
 
 
-def test_when_later_commits_came(line: tuple[Repository, Line]) -> None:
+def test_when_later_commits_came(line: tuple[Repository, MainLine]) -> None:
     """Slow still at 6; good again at 8; 9 no night has run."""
     repository, commits = line
     onsets = [Onset("n1", 1.0, between(commits, 1, 4))]
-    found = asked(repository, commits, onsets, After(Spot(6, 6), between(commits, 6, 8)))
+    found = build_question(repository, commits, onsets, Aftermath(LinePosition(6, 6), between(commits, 6, 8)))
     assert phases(found) == {5: "slow", 6: "slow", 7: "recovery", 8: "recovery", 9: "after"}
     assert found.question.recovered
-    unrecovered = asked(repository, commits, onsets, After(Spot(6, 6)))
+    unrecovered = build_question(repository, commits, onsets, Aftermath(LinePosition(6, 6)))
     assert phases(unrecovered) == {5: "slow", 6: "slow", 7: "after", 8: "after", 9: "after"}
 
 
-def test_a_commit_that_may_be_of_both_is_asked_in_both(line: tuple[Repository, Line]) -> None:
+def test_a_commit_that_may_be_of_both_is_asked_in_both(line: tuple[Repository, MainLine]) -> None:
     """The slow night's commit is 3, 4 or 5: 4 and 5 may have come with the recovery alone."""
     repository, commits = line
     onsets = [Onset("n1", 1.0, between(commits, 2, 5, lead=2))]
-    found = asked(repository, commits, onsets, After(Spot(3, 5), between(commits, 5, 8, lead=2)))
+    found = build_question(
+        repository, commits, onsets, Aftermath(LinePosition(3, 5), between(commits, 5, 8, lead=2))
+    )
     assert numbers(found) == [1, 2, 3, 4, 5]
     assert phases(found) == {
         4: "recovery",
@@ -83,10 +95,12 @@ def test_a_commit_that_may_be_of_both_is_asked_in_both(line: tuple[Repository, L
     }
 
 
-def test_a_window_without_commits_is_no_question(line: tuple[Repository, Line]) -> None:
+def test_a_window_without_commits_is_no_question(line: tuple[Repository, MainLine]) -> None:
     repository, commits = line
     with pytest.raises(RevisionError, match="not in this repository"):
-        asked(repository, commits, [Onset("n1", 1.0, between(commits, 3, 3))], After(Spot(3, 3)))
+        build_question(
+            repository, commits, [Onset("n1", 1.0, between(commits, 3, 3))], Aftermath(LinePosition(3, 3))
+        )
 
 
 def at(day: int, hour: int, minute: int) -> datetime:
@@ -112,17 +126,17 @@ def test_the_break_of_april_from_the_times_of_its_builds(omni: HistoryRepository
         Ran(name, "chunk" in name or "tts" in name, name, table.traits_of(name))
         for name in ("test_qwen3_omni", "test_qwen3_omni_chunk", "test_qwen3_tts", "test_qwen_image")
     ]
-    found = asked(
+    found = build_question(
         repository,
         commits,
         [Onset("2026-04-12", 0.95, onset)],
-        After(onset.after, recovery),
+        Aftermath(onset.after, recovery),
         cells=cells,
         cause="product",
     )
     shas = [commit.sha for commit in found.question.commits]
     assert omni.sha("5d58abb1") in shas
     assert len(shas) <= 12
-    ranking = rank(found.question, table)
+    ranking = rank_suspects(found.question, table)
     assert ranking.suspects[0].commit.sha == omni.sha("5d58abb1")
     assert ranking.attributed is not None and ranking.suspects[0].p >= 0.95

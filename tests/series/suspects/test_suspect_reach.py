@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.model.commit_details import Ran, Touched
-from perfbisect.series.suspects.ranking import radius, reach, starts
+from perfbisect.series.suspects.ranking import blast_radius, reach, starts
 from tests.series.suspect_worlds import STREAMS, TABLE, commit
 
 
@@ -115,7 +115,7 @@ def test_without_cells_nothing_is_told() -> None:
 
 
 def test_the_radius_in_words() -> None:
-    assert radius(starts(STREAMS)) == "2 servers that were hit run stream, none of the 2 others does"
-    assert radius(starts(STREAMS[:2])) == "", "there is nothing to compare with"
+    assert blast_radius(starts(STREAMS)) == "2 servers that were hit run stream, none of the 2 others does"
+    assert blast_radius(starts(STREAMS[:2])) == "", "there is nothing to compare with"
     spoken = replace(STREAMS[3], traits=frozenset({"stream"}))
-    assert radius(starts((*STREAMS[:3], spoken))) == "", "one that was not hit streams too"
+    assert blast_radius(starts((*STREAMS[:3], spoken))) == "", "one that was not hit streams too"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfbisect.model.commit_details import Commit, Factor, Later, Touched
-from perfbisect.series.suspects.ranking import Read, answers, later_evidence, read, undone
+from perfbisect.series.suspects.ranking import CommitText, answers, later_evidence, read, undone
 from tests.series.suspect_worlds import TABLE, commit, later, sha
 
 TITLE = "[Log] Count what the streams of a stage say to each other"
@@ -16,7 +16,7 @@ EARLIER = Commit(
 )
 
 
-def told(one: Commit) -> Read:
+def told(one: Commit) -> CommitText:
     return read(one, lambda path: path.startswith("src"))
 
 

@@ -87,7 +87,7 @@ def written(tmp_path: Path, change: str, replaced: str) -> Path:
 @pytest.mark.parametrize(
     ("change", "replaced", "said"),
     [
-        ("  elsewhere: 0.5 ", "  elsewhere: 0 ", "weights.elsewhere"),
+        ("  outside_window: 0.5 ", "  outside_window: 0 ", "weights.outside_window"),
         ("  hit: 0.8 ", "  hit: 1.5 ", "weights.hit"),
         ("  leak: 0.03 ", "  leaks: 0.03 ", "weights.leak"),
         ("size: [[5, 0.6]", "size: [[500, 0.6]", "ascending"),

@@ -14,14 +14,14 @@ def test_commits_of_which_nothing_is_known_are_alike() -> None:
     """Two commits weigh 1 each, everything else one half: 0.4, 0.4 and 0.2."""
     found = ranked(commit("a"), commit("b"))
     assert [p_of(found, letter) for letter in "ab"] == pytest.approx([0.4, 0.4])
-    assert found.elsewhere == pytest.approx(0.2)
+    assert found.p_outside_window == pytest.approx(0.2)
     assert [s.commit.sha for s in found.suspects] == [sha("b"), sha("a")], "of equal ones the newest first"
 
 
 def test_a_single_commit_of_documents_is_not_the_answer() -> None:
     found = ranked(commit("a", "docs/index.md"))
     assert p_of(found, "a") == pytest.approx(0.01 / 0.51)
-    assert found.elsewhere == pytest.approx(0.5 / 0.51)
+    assert found.p_outside_window == pytest.approx(0.5 / 0.51)
 
 
 def test_a_commit_counts_as_its_likeliest_file() -> None:
@@ -66,7 +66,7 @@ def test_an_instrument_change_points_to_the_benchmark() -> None:
 
 
 def test_a_bad_night_points_to_no_commit() -> None:
-    assert ranked(commit("a"), commit("b"), cause="night").elsewhere == pytest.approx(25 / 27)
+    assert ranked(commit("a"), commit("b"), cause="night").p_outside_window == pytest.approx(25 / 27)
 
 
 class TestLater:
@@ -165,8 +165,8 @@ def test_a_ranking_is_a_distribution_that_excludes_nothing(files, hits, cause) -
     found = ranked(*commits, cells=cells, cause=cause)
     assert all(0 < s.p <= 0.99 for s in found.suspects)
     assert [s.p for s in found.suspects] == sorted((s.p for s in found.suspects), reverse=True)
-    total = sum(s.p for s in found.suspects) + found.elsewhere
-    assert total == pytest.approx(1) or max(found.elsewhere, *(s.p for s in found.suspects)) == 0.99
+    total = sum(s.p for s in found.suspects) + found.p_outside_window
+    assert total == pytest.approx(1) or max(found.p_outside_window, *(s.p for s in found.suspects)) == 0.99
     assert {s.commit.sha for s in found.suspects} == {c.sha for c in commits}
 
 

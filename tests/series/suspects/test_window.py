@@ -12,7 +12,7 @@ from perfbisect.common.durations import stamp
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change
 from perfbisect.series.points import Build
-from perfbisect.series.suspects.window import LEAD, Line, Spot, ordered, spot, window
+from perfbisect.series.suspects.window import LEAD, LinePosition, MainLine, ordered, spot, window
 
 BEGAN = datetime(2026, 4, 1, tzinfo=timezone.utc)
 
@@ -21,9 +21,9 @@ def at(hours: float) -> datetime:
     return BEGAN + timedelta(hours=hours)
 
 
-def line(*hours: float) -> Line:
+def line(*hours: float) -> MainLine:
     """Commits that came in so many hours after the beginning of April."""
-    return Line(tuple(Change(f"{i:08x}" + "0" * 32, date=stamp(at(h))) for i, h in enumerate(hours)))
+    return MainLine(tuple(Change(f"{i:08x}" + "0" * 32, date=stamp(at(h))) for i, h in enumerate(hours)))
 
 
 def build(name: str = "1", **known: str) -> Build:
@@ -32,18 +32,18 @@ def build(name: str = "1", **known: str) -> Build:
 
 def test_a_commit_that_is_said_is_the_place() -> None:
     commits = line(0, 10, 20)
-    assert spot(commits, build(commit=commits.commits[1].id), at(99)) == Spot(1, 1)
-    assert spot(commits, build(commit=commits.commits[1].id[:9]), at(99)) == Spot(1, 1)
+    assert spot(commits, build(commit=commits.commits[1].id), at(99)) == LinePosition(1, 1)
+    assert spot(commits, build(commit=commits.commits[1].id[:9]), at(99)) == LinePosition(1, 1)
 
 
 def test_when_the_build_was_made_says_the_commit() -> None:
     found = spot(line(0, 10, 20), build(fixed=stamp(at(15))), at(19))
-    assert found == Spot(1, 1)
+    assert found == LinePosition(1, 1)
     assert found.known
 
 
 def test_without_either_the_lead_is_not_known() -> None:
-    assert spot(line(0, 10, 12, 14, 20), build(), at(15)) == Spot(0, 3)
+    assert spot(line(0, 10, 12, 14, 20), build(), at(15)) == LinePosition(0, 3)
 
 
 def test_a_window_goes_from_the_earliest_to_the_latest() -> None:
@@ -61,9 +61,9 @@ def test_a_window_goes_from_the_earliest_to_the_latest() -> None:
 
 def test_zones_are_reckoned_with() -> None:
     shanghai = Change("a" * 40, date="2026-04-02T01:00:00+08:00")  # 17:00 in UTC on the first
-    commits = Line((Change("b" * 40, date=stamp(at(0))), shanghai))
-    assert spot(commits, build(fixed="2026-04-01T16:59:00Z"), at(30)) == Spot(0, 0)
-    assert spot(commits, build(fixed="2026-04-01T17:01:00Z"), at(30)) == Spot(1, 1)
+    commits = MainLine((Change("b" * 40, date=stamp(at(0))), shanghai))
+    assert spot(commits, build(fixed="2026-04-01T16:59:00Z"), at(30)) == LinePosition(0, 0)
+    assert spot(commits, build(fixed="2026-04-01T17:01:00Z"), at(30)) == LinePosition(1, 1)
 
 
 def test_a_history_that_begins_too_late_is_told() -> None:
@@ -76,7 +76,7 @@ def test_a_history_that_begins_too_late_is_told() -> None:
 
 
 def test_a_branch_of_its_own_is_placed_by_time() -> None:
-    assert spot(line(0, 10), build(commit="f" * 40, branch="fix"), at(20)) == Spot(1, 1)
+    assert spot(line(0, 10), build(commit="f" * 40, branch="fix"), at(20)) == LinePosition(1, 1)
 
 
 def test_builds_in_the_wrong_order_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""``track repro`` on a machine that shows what the nights showed: the ends of the window, really measured."""
+"""``track reproduce`` on a machine that shows what the nights showed: the ends of the window, measured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,16 @@ def test_the_step_of_the_nights_is_measured_here(
     assert run(["track", "ingest", str(tmp_path / "nights"), "--zone", "UTC"]) == 0
     assert run(["track", "detect"]) == 0
     capsys.readouterr()
-    words = ["track", "repro", "20260113-product", "--repo", str(history.path), "--cell", str(CELL), "--json"]
+    words = [
+        "track",
+        "reproduce",
+        "20260113-product",
+        "--repo",
+        str(history.path),
+        "--cell",
+        str(CELL),
+        "--json",
+    ]
     words += ["--metric", "tpot", "--env", f"overlay:{sys.executable},base=any"]
     words += ["--client", f"existing:{sys.executable},path={ENGINE}", "--blocks", "1"]
     monkeypatch.setattr(sys, "argv", ["perfbisect", *words])

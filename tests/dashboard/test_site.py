@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfbisect.series.documents import (
-    BoundaryDocument,
+from perfbisect.dashboard.site import (
     LevelDocument,
+    MarkDocument,
     PointDocument,
     SiteCellDocument,
     SiteDocument,
@@ -42,7 +42,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "a change is at one of its points",
     ),
     "a boundary beyond": (
-        given(series=one(boundaries=(BoundaryDocument(at=-1, what=""),))),
+        given(series=one(discontinuities=(MarkDocument(at=-1, what=""),))),
         "a change is at one of its points",
     ),
     "no headline": (given(headline="e2el"), "'e2el' is one of its metrics"),
@@ -92,4 +92,4 @@ def test_a_value_is_a_number(value: float) -> None:
 def test_a_document_is_its_json() -> None:
     made = site()
     assert SiteDocument.model_validate_json(made.text()) == made
-    assert '"schema": "perfbisect.site/1"' in made.text()[:60]
+    assert '"schema": "perfbisect.site/2"' in made.text()[:60]

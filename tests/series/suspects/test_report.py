@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from perfbisect.series.suspects.render import suspects_document, suspects_lines, suspects_markdown
+from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import report_lines
+from perfbisect.series.suspects.report import suspects_document, suspects_report
 from tests.series.suspect_worlds import STREAMS, commit, later, ranked, sha
 
 EVIL = "<script>alert(1)</script> | `x` \x1b[31m @all #1"
@@ -29,42 +31,42 @@ DOCUMENT = suspects_document(
 
 def test_the_json_that_others_build_on() -> None:
     found = json.loads(DOCUMENT.text())
-    assert found["schema"] == "perfbisect.track-suspects/1"
+    assert found["schema"] == "perfbisect.track-suspects/2"
     assert found["bisect"] == "perfbisect bisect x"
     assert (found["alert"], found["of"], len(found["suspects"])) == ("alert-1", 3, 2)
     first = found["suspects"][0]
     assert (first["sha"], first["subject"], first["date"]) == (sha("a"), EVIL, "2026-04-12T11:54:23Z")
     assert first["p"] > 0.95
     assert {"name", "weight", "words"} == first["evidence"][0].keys()
-    assert "#7" in found["attributed"] and "stream" in found["radius"]
+    assert "#7" in found["attributed"] and "stream" in found["blast_radius"]
 
 
 def test_the_lines() -> None:
-    lines = suspects_lines(DOCUMENT)
-    assert lines[0] == f"alert-1: {WHAT}"
-    assert lines[1].startswith("attributed by revert to aaaaaaaaaaaa: ffffffffffff reverts it")
+    lines = report_lines(suspects_report(DOCUMENT))
+    assert lines[:2] == ["3 COMMITS IN ITS WINDOW", f"  {WHAT}"]
+    assert lines[3].startswith("  attributed by revert to aaaaaaaaaaaa: ffffffffffff reverts it")
     text = "\n".join(lines)
     assert "\x1b" not in text
     assert "×100  ffffffffffff reverts it in the window of the recovery" in text
     assert "1 more commits are less likely than these" in text
-    assert lines[-1] == "  perfbisect bisect x"
+    assert lines[-1] == "  to settle it: perfbisect bisect x"
     assert "first run on the night" not in text, "evidence that says nothing is left out"
 
 
 def test_the_markdown_shows_the_words_of_others_as_text() -> None:
-    text = suspects_markdown(DOCUMENT)
-    row = next(one for one in text.splitlines() if "`aaaaaaaaaaaa`" in one)
-    assert row.count("|") == 6, "a bar in a subject ends no cell"
+    text = report_markdown(suspects_report(DOCUMENT))
+    row = next(line for line in text.splitlines() if line.startswith("|") and "`aaaaaaaaaaaa`" in line)
+    assert row.count("|") - row.count("\\|") == 5, "a bar in a subject ends no cell"
     assert "\x1b" not in text
     assert "```sh\nperfbisect bisect x\n```" in text
-    head = text.split("\n\n")
-    assert head[0] == "## Suspects of alert-1" and "begun on the night of 2026-04-12" in head[1]
-    assert head[2].startswith("attributed by revert to aaaaaaaaaaaa")
+    assert text.startswith("# Suspects of alert-1: 3 commits in its window\n\nttft of a")
+    assert "\n\nattributed by revert to `aaaaaaaaaaaa`: ffffffffffff" in text
 
 
 def test_a_ranking_that_settles_nothing() -> None:
     plain = suspects_document("alert-2", ranked(commit("a"), commit("b")))
-    assert suspects_lines(plain)[0] == "2 commits in its window"
-    text = suspects_markdown(plain)
+    report = suspects_report(plain)
+    assert report.verdict.text == "2 commits in its window"
+    text = report_markdown(report)
     assert "attributed" not in text and "```" not in text
-    assert "None of them: 0.20." in text
+    assert "the machine) 0.20" in text

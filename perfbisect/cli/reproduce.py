@@ -1,0 +1,91 @@
+"""``perfbisect track reproduce``: the ends of an alert's window, compared on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from perfbisect.cli.track import FDR
+from perfbisect.commands import options
+from perfbisect.commands.invocation import Measuring
+from perfbisect.commands.options import Minutes
+
+
+@click.command(short_help="Does this machine show an alert's step at all?")
+@click.argument("alert")
+@click.option("--cell", metavar="CELL", help="Cell of ours to measure.  [default: the one that agrees]")
+@click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
+@click.option("--budget", type=Minutes(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
+@click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
+@FDR
+@options.measuring
+def reproduce(
+    alert: str,
+    cell: str | None,
+    blocks: int,
+    budget: float | None,
+    seed: int,
+    dry_run: bool,
+    fdr: float,
+    measuring: Measuring,
+) -> int:
+    """Compare the ends of ALERT's window on this machine, before anything is bisected.
+
+    A is the last commit that the night before may have run, B the last that the first slow night may have
+    run. A nightly's machine may show what this one does not: then a bisection here finds nothing.
+
+    \b
+    Examples:
+      perfbisect track reproduce 20260412-3f1a --repo vllm-omni --cell my_cell.yaml --dry-run
+      perfbisect track reproduce 20260412-product --repo vllm-omni --cell qwen3_tts --machine cuda
+
+    Exit code: 3 it is there (a regression), 0 it is not, 4 inconclusive.
+    """
+    from perfbisect.commands import wiring
+    from perfbisect.commands.compare_request import TypedContest, contest, planned_all
+    from perfbisect.commands.comparisons import settle
+    from perfbisect.commands.detach import leave
+    from perfbisect.commands.output import UNDONE, emit, teller
+    from perfbisect.commands.session import hand_out
+    from perfbisect.commands.workspace import place_of
+    from perfbisect.common.text import line
+    from perfbisect.compare.kinds import compare_kind_exit_code
+    from perfbisect.compare.render import compare_lines, plan_lines
+    from perfbisect.errors import UsageError
+    from perfbisect.series.detect import look
+    from perfbisect.series.store import SeriesStore
+    from perfbisect.series.suspects.job import cell_of_ours, ranked, the_alert
+    from perfbisect.series.suspects.table import load_suspect_table
+
+    if measuring.detach and not dry_run:
+        return leave(measuring)
+    here, table = place_of(measuring), load_suspect_table()
+    repository = here.needed_repository()
+    with SeriesStore.of(here.state) as store:
+        seen = look(store, table, fdr)
+        found = ranked(store, seen, the_alert(store, seen, alert), repository, table)
+    ours = found.alert
+    chosen = cell or cell_of_ours(found.finding) or here.setting("cell", None)
+    if not chosen:
+        raise UsageError(
+            f"no cell of ours is known to be {ours.cell}",
+            next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
+        )
+    if measuring.as_in is not None:
+        wiring.refuse_another(wiring.the_cell(here, chosen, None), measuring.as_in)
+    judged = replace(measuring, metric=measuring.metric or ours.metric)
+    typed = TypedContest(chosen, found.good, found.bad, None, blocks, budget, seed, judged, dry=dry_run)
+    asked = contest(here, typed)
+    direction = "worse" if ours.worse else "better"
+    told = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
+    if dry_run:
+        shown = planned_all([asked])
+        told_first = (line(told, 400), "", *plan_lines(shown), UNDONE)
+        emit(shown, told_first, as_json=measuring.as_json, full=measuring.full)
+        return 0
+    teller(measuring)(line(told, 400))
+    job = wiring.new_job(here)
+    document = settle(here, asked, measuring, job)
+    return hand_out(document, compare_lines(document), compare_kind_exit_code(document), measuring, job)
