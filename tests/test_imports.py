@@ -31,7 +31,6 @@ BISECTION = frozenset(
         "perfbisect.bisect.decision.search",
         "perfbisect.bisect.decision.outcome",
         "perfbisect.bisect.other_metric",
-        "perfbisect.bisect.prebuild",
         "perfbisect.bisect.control_runs",
         "perfbisect.bisect.job",
         "perfbisect.bisect.kind",
@@ -43,9 +42,9 @@ BISECTION = frozenset(
         "perfbisect.bisect.rebase",
         "perfbisect.bisect.report",
         "perfbisect.bisect.revert",
-        "perfbisect.bisect.events",
-        "perfbisect.bisect.html",
-        "perfbisect.bisect.markdown",
+        "perfbisect.bisect.result",
+        "perfbisect.bisect.figures",
+        "perfbisect.bisect.sentences",
     }
 )
 ENGINE = frozenset(

@@ -93,7 +93,7 @@ def test_they_hold_what_is_shipped_and_nothing_of_the_tests(sdist: Path, wheel: 
         "_dashboards/index.html.jinja",
         "_skill/SKILL.md",
         "series/suspects/suspects.yaml",
-        "report/templates/report.html.jinja",
+        "report/templates/page.html.jinja",
     ):
         assert f"perfbisect/{part}" in names
     listed = call("git", "ls-files", "perfbisect", folder=ROOT).split()

@@ -1,11 +1,17 @@
-"""Values of a bisection -> the parts of its documents."""
+"""Parts of a bisection's documents, and the notice of a launch that ended."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
-from perfbisect.bisect.plan import Position
-from perfbisect.jobs.documents import BeliefDocument, PositionDocument, change_document
+from perfbisect.bisect.plan import BisectPlan, Position
+from perfbisect.bisect.projection import project
+from perfbisect.jobs.documents import BeliefDocument, PositionDocument, change_document, launch_document
+from perfbisect.jobs.events import Launched
+from perfbisect.jobs.replay import Launch
+from perfbisect.model.change import Change
 
 
 def position_document(index: int, position: Position) -> PositionDocument:
@@ -31,4 +37,37 @@ def belief_document(told: decide.Beliefs | None) -> BeliefDocument | None:
         step=told.step,
         step_low=told.step_low,
         step_high=told.step_high,
+    )
+
+
+_LEADING = 3
+
+
+def launched(
+    ended: Launch, seen: Sequence[Launch], plan: BisectPlan, change: Change | None = None
+) -> Launched:
+    """An attempt that has ended, with what is believed since: nothing before both ends were measured.
+
+    ``change``: the one that was measured, where it is none of the range.
+    """
+    change = change or plan.positions[ended.position].change
+    beliefs: decide.Beliefs | None = None
+    if {0, plan.last} <= {x.position for x in seen if x.end == "finished"}:
+        try:
+            beliefs = decide.beliefs(plan.question, project(seen, plan))
+        except ValueError:
+            beliefs = None
+    leading: tuple[tuple[str, float], ...] = ()
+    if beliefs is not None:
+        best = sorted(range(1, plan.last + 1), key=lambda i: -beliefs.p[i])[:_LEADING]
+        leading = tuple((plan.positions[i].change.short, shown_probability(beliefs.p[i])) for i in best)
+    return Launched(
+        launch=launch_document(ended, change, plan.ref),
+        unit=plan.ref.metric.unit,
+        leading=leading,
+        none=None if beliefs is None else shown_probability(beliefs.none),
+        used=sum(x.minutes for x in seen),
+        budget=plan.budget,
+        beliefs=belief_document(beliefs),
+        history=tuple(position_document(i, p) for i, p in enumerate(plan.positions)),
     )

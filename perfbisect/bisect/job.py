@@ -9,14 +9,14 @@ from functools import partial
 
 from perfbisect.bisect.control_runs import disagreement, standing
 from perfbisect.bisect.decision import decide
-from perfbisect.bisect.events import launched
+from perfbisect.bisect.documents import launched
 from perfbisect.bisect.other_metric import check_reported
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.prebuild import likely
-from perfbisect.bisect.projection import pending, project
+from perfbisect.bisect.projection import likely_next, pending, project
 from perfbisect.bisect.rebase import measured_first
-from perfbisect.bisect.report import end_name, outcome_of, reason_sentence, report
+from perfbisect.bisect.result import bisect_document, outcome_of
 from perfbisect.bisect.revert import confirm_revert
+from perfbisect.bisect.sentences import end_name, reason_sentence
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.jobs.admission import admit
 from perfbisect.jobs.documents import ReportDocument
@@ -143,7 +143,7 @@ def bisect(job: Job, tools: Tools) -> ReportDocument:
                     crew.stop()
                     confirm_revert(job, journal, plan, tools, crew, outcome)
             journal.append("verdict", asdict(outcome))
-        document = report(job, journal.events)
+        document = bisect_document(job, journal.events)
     tools.sink(Ended(document))
     return document
 
@@ -196,7 +196,7 @@ class _Search:
             return
         seen = self.ledger.read(self.journal.events)
         running = next(x for x in reversed(seen) if x.end is None and x.slot == slot)
-        wanted = [i for i in likely(plan, seen, running, self.failures.slots) if i != running.position]
+        wanted = [i for i in likely_next(plan, seen, running, self.failures.slots) if i != running.position]
         for position in wanted:
             if ahead.wanted(plan.positions[position].change):
                 self.crew.beside(partial(self._built, ahead, position))

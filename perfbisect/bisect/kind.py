@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from perfbisect.bisect.html import html
 from perfbisect.bisect.job import amend, bisect
-from perfbisect.bisect.markdown import markdown
 from perfbisect.bisect.other_metric import with_metric
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.report import report
+from perfbisect.bisect.report import build_report
+from perfbisect.bisect.result import bisect_document
 from perfbisect.common.numbers import percent
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
 from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.kind import Candidate, JobKind, JobStatus
-from perfbisect.report.console import report_lines
+from perfbisect.report.html import report_html
+from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import report_lines
 
 _EXIT_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
 _CANDIDATES = 5
@@ -70,14 +71,14 @@ def _candidates(document: ReportDocument) -> tuple[Candidate, ...]:
 BISECT: Final = JobKind(
     plan=BisectPlan,
     run=bisect,
-    document=report,
+    document=bisect_document,
     exit_code=exit_code,
     status=_status,
-    lines=report_lines,
-    markdown=markdown,
+    lines=lambda document: report_lines(build_report(document)),
+    markdown=lambda document: report_markdown(build_report(document)),
     client_change=lambda plan: plan.positions[-1].change,
     workers=lambda plan: plan.extras.workers,
-    page=html,
+    page=lambda document: report_html(build_report(document)),
     amend=amend,
     document_for_metric=with_metric,
 )

@@ -10,7 +10,7 @@ from statistics import median
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.projection import SEARCHING, project
-from perfbisect.bisect.report import made
+from perfbisect.bisect.result import build_document
 from perfbisect.common.suggest import hint
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import ReportDocument
@@ -51,14 +51,14 @@ def with_metric(job: Job, events: Sequence[Event], metric: MetricRef) -> ReportD
     asked = plan.model_copy(update={"metric": str(metric)})
     outcome = _outcome(asked, seen)
     if outcome is not None:
-        return made(job, asked, seen, outcome, events)
+        return build_document(job, asked, seen, outcome, events)
     rest = rest_of(asked, seen)
     said = (
         f"What was measured does not settle {metric.metric.display}: it was chosen for another metric. "
         f"The rest would take about {rest.launches_low} to {rest.launches_high} launches, "
         f"{rest.minutes_low:.0f} to {rest.minutes_high:.0f} minutes."
     )
-    document = made(job, asked, seen, None, events, open_question=said)
+    document = build_document(job, asked, seen, None, events, open_question=said)
     return document.model_copy(
         update={
             "outcome": "inconclusive",

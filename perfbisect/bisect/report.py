@@ -1,525 +1,359 @@
-"""The report of a bisection, from its journal alone: of a finished one, or of one under way."""
+"""The report of a bisection: one description for terminal, Markdown and HTML."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
-
-from perfbisect.bisect.decision import decide
-from perfbisect.bisect.decision.model import Comparison, Note, NoteKind, Reason, ReasonKind, SearchOutcome
-from perfbisect.bisect.documents import belief_document, position_document, shown_probability
-from perfbisect.bisect.plan import BisectPlan, Position
-from perfbisect.bisect.projection import SEARCHING, project
-from perfbisect.bisect.rebase import of_rebase
-from perfbisect.bisect.revert import Reverted, reverted
-from perfbisect.common.numbers import percent
-from perfbisect.errors import UsageError
-from perfbisect.jobs.documents import (
-    EffectDocument,
-    GuardDocument,
-    ReportDocument,
-    SkipDocument,
-    StepDocument,
-    cell_document,
-    change_document,
-    commands_document,
-    launch_document,
-    metric_document,
-    minutes_document,
-    versions,
+from perfbisect.bisect.figures import PHASES, Plot, effect_rows, plots
+from perfbisect.common.numbers import minutes, number, percent, probability, with_unit
+from perfbisect.jobs.documents import ChangeDocument, EffectDocument, LaunchDocument, ReportDocument
+from perfbisect.report.document import (
+    Block,
+    Code,
+    Column,
+    Command,
+    Figure,
+    Inline,
+    Items,
+    KeyValues,
+    Paragraph,
+    Report,
+    Section,
+    Span,
+    Table,
+    Tone,
+    Verdict,
+    code,
+    strong,
 )
-from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.guards import compare_guards, watched
-from perfbisect.jobs.journal import Event
-from perfbisect.jobs.next_command import git
-from perfbisect.jobs.plans import cell_of, require_plan
-from perfbisect.jobs.replay import Launch, launches, saved
-from perfbisect.model.attempt import Attempt
-from perfbisect.model.metric import Metric
-from perfbisect.serving.log_facts import agreed, differences
-
-
-def interval(comparison: Comparison) -> str:
-    return f"95 % interval {percent(comparison.low)} to {percent(comparison.high)}"
-
-
-def named(position: Position) -> str:
-    """A position by its first change, and how many share its environment. No subject: others wrote it."""
-    more = len(position.changes) - 1
-    return position.change.short + (f" (and {more} after it with the same environment)" if more else "")
-
-
-def _launches(count: int) -> str:
-    return f"{count} fresh launch{'' if count == 1 else 'es'}"
-
-
-def end_name(plan: BisectPlan, index: int) -> str:
-    """What the user calls the end at a position: where a fix is searched, the earlier one is the bad end."""
-    earlier, later = ("good", "bad") if plan.extras.direction == "regression" else ("bad", "good")
-    return later if index else earlier
-
-
-def _step_word(plan: BisectPlan) -> str:
-    """How the later end compares with the earlier, as it was asked."""
-    return "worse" if plan.extras.direction == "regression" else "better"
-
-
-def _against_word(plan: BisectPlan) -> str:
-    return "better" if plan.extras.direction == "regression" else "worse"
-
-
-def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
-    """Why a position is launched."""
-    end = f"{end_name(plan, reason.index)} end"
-    known = "" if reason.none is None else f": P(no change) {reason.none:.2f}"
-    sentences: Mapping[ReasonKind, str] = {
-        "end round": f"{end}, round {reason.round}{known}",
-        "end new to slot": f"{end}: this slot has not seen it",
-        "most informative": (
-            f"tells most a minute: {reason.bits:.2f} bits in about {reason.minutes:.1f} min"
-        ),
-        "pair": f"A/B of the suspect and its parent, pair {reason.round}",
-        "parent before pair": "the suspect's parent, before its A/B",
-        "another step": f"{' and '.join(_shorts(plan, reason.span))}: is there another step?",
-    }
-    return sentences[reason.kind]
-
-
-def note_sentence(note: Note, plan: BisectPlan) -> str:
-    """What else a reader must know, with commits for positions."""
-    shorts = _shorts(plan, note.positions)
-    pair = " and ".join(shorts)
-    spans = ", ".join(" to ".join(_shorts(plan, span)) for span in note.spans)
-    ends = " and ".join(end_name(plan, index) for index in note.positions)
-    effect = f"{note.effect or 0.0:+.1%}"
-    first, last = end_name(plan, 0), end_name(plan, plan.last)
-    against = _against_word(plan)
-    sentences: Mapping[NoteKind, str] = {
-        "more steps": f"more than one step: {'; '.join(_more_steps(note, shorts))}",
-        "one build": (
-            f"only the {ends} end shows the step, with one build of it: rebuild its environment to be sure"
-        ),
-        "unstable ends": f"the {ends} end could not be served at times",
-        "ends swapped": f"the {last} end is {against} than the {first} end: {effect}; are they swapped?",
-        "not confirmed": (
-            f"the A/B did not confirm the step at any position tried; {pair} leads with P "
-            f"{note.probability:.2f}"
-        ),
-        "part not measurable": f"{pair} could not be searched: one of them can no longer be measured",
-        "part on unlike slots": f"{pair} could not be searched: they were measured on slots of unlike speed",
-        "part below noise": f"{pair} may differ by less than the noise lets see",
-        "part not confirmed": f"{pair} seem to differ, but no A/B between them did",
-        "part improves": f"between {pair} it gets {against}: {effect}",
-        "parts unsettled": f"the budget ended before all was settled of {spans}",
-    }
-    return sentences[note.kind]
-
-
-def _more_steps(note: Note, shorts: Sequence[str]) -> Iterator[str]:
-    if note.effect is not None and note.whole is not None:
-        yield f"the culprit's step ({note.effect:+.1%}) is not the whole change ({note.whole:+.1%})"
-    if shorts:
-        yield f"{', '.join(shorts)} lies at neither level"
-
-
-def _shorts(plan: BisectPlan, positions: Iterable[int]) -> tuple[str, ...]:
-    return tuple(plan.positions[index].change.short for index in positions)
-
-
-def sentences(outcome: SearchOutcome, plan: BisectPlan, minutes_per_launch: float) -> tuple[str, ...]:
-    """What is said of an outcome, most important first."""
-    metric = plan.ref.metric
-    label = f"{metric.display}{f' ({plan.ref.statistic})' if plan.ref.statistic else ''}"
-    said = {
-        "found": _found,
-        "not reproduced": _not_reproduced,
-        "too small": _too_small,
-        "out of budget": _out_of_budget,
-    }[outcome.word](outcome, plan, metric, label, minutes_per_launch)
-    notes = "; ".join(note_sentence(note, plan) for note in outcome.notes)
-    return (*said, *every_step(outcome, plan), *((f"Note: {notes}.",) if notes else ()))
-
-
-def advice(outcome: SearchOutcome, plan: BisectPlan, job: str) -> str:
-    """What to do next."""
-    if outcome.word == "found":
-        culprit = plan.positions[outcome.culprits[0]].change
-        if outcome.culprits[0] == plan.merge_base:
-            first = plan.positions[0].change.short
-            sides = f"{first}...{plan.positions[-1].change.short}"
-            return git(plan.setting.repository, "log", "--cherry-mark", "--left-only", sides)
-        if culprit.kind == "release":
-            return f"bisect the commits before {culprit.id}"
-        return git(plan.setting.repository, "show", culprit.short)
-    if outcome.word == "out of budget":
-        return f"perfbisect resume {job} --budget {max(1, round(plan.budget * 2))}m"
-    if outcome.word == "too small":
-        return "make the cell quieter or longer (more prompts, a machine of its own), or widen the range"
-    return (
-        "check the ends with: perfbisect run CELL --at CHANGE; another cell or metric may show what was seen"
-    )
-
-
-def _direction(comparison: Comparison, metric: Metric) -> str:
-    worse = metric.sign * comparison.effect > 0
-    return "worse" if worse else "better"
-
-
-def _found(outcome: SearchOutcome, plan: BisectPlan, metric: Metric, label: str, _: float) -> Sequence[str]:
-    positions = [plan.positions[i] for i in outcome.culprits]
-    said: list[str] = []
-    step = outcome.confirmed
-    size = f" {_step_word(plan)}"
-    if step:
-        size = f" {_direction(step, metric)}: {percent(step.effect)} ({interval(step)})"
-    if len(positions) == 1 and outcome.culprits[0] == plan.merge_base:
-        said.append(_aside(plan, f"{label}{size}"))
-    elif len(positions) == 1:
-        said.append(f"{named(positions[0])} made {label}{size}.")
-    else:
-        said.append(
-            f"One of {len(positions)} neighbouring changes made {label} {size[1:]}; they cannot be told "
-            "apart, since those between them cannot be measured: "
-            + "; ".join(named(p) for p in positions)
-            + "."
-        )
-    said.append(f"Probability {outcome.probability:.2f}, given the model; nothing is ever told above 0.99.")
-    if step:
-        parent = plan.positions[step.parent]
-        said.append(f"Confirmed against its parent {parent.change.short}: {_launches(step.launches)} a side.")
-    if outcome.whole and outcome.share is not None:
-        ends = f"{end_name(plan, 0)} to {end_name(plan, plan.last)}"
-        said.append(
-            f"The whole change from {ends} is {percent(outcome.whole.effect)} "
-            f"({interval(outcome.whole)}); this step is {outcome.share * 100:.0f} % of it."
-        )
-    return said
-
-
-def _aside(plan: BisectPlan, what: str) -> str:
-    """The step is between a good end that is no ancestor of bad and where the two part."""
-    assert plan.aside is not None
-    first, last = plan.positions[0].change.short, plan.positions[-1].change.short
-    fork, own = plan.aside.fork.short, plan.aside.own
-    shared = len(plan.aside.shared)
-    also = f" {shared} of them, by their patch, are on the later end's line too." if shared else ""
-    return (
-        f"{first} is no ancestor of {last}, and the step lies between it and {fork}, where their lines part: "
-        f"without what {first} has of its own ({len(own)} commit{'' if len(own) == 1 else 's'}, named in the "
-        f"report) {what}.{also}"
-    )
-
-
-def every_step(outcome: SearchOutcome, plan: BisectPlan) -> tuple[str, ...]:
-    """The steps that were named, where all of them were asked for."""
-    count = len(outcome.steps)
-    if not plan.extras.all_steps or not count:
-        return ()
-    said = [f"{count} step{'' if count == 1 else 's'} of the range named; the largest is told above."]
-    for number, step in enumerate(outcome.steps, 1):
-        who = " or ".join(named(plan.positions[i]) for i in step.culprits)
-        size = f"{percent(step.confirmed.effect)} ({interval(step.confirmed)})"
-        said.append(f"Step {number}: {who}, {size}, probability {min(step.probability, 0.99):.2f}.")
-    return tuple(said)
-
-
-def of_revert(less: Reverted, plan: BisectPlan) -> tuple[str, ...]:
-    """How the later end compares with itself less the culprit."""
-    if less.change is None:
-        return (f"The culprit was not taken back: {less.note}.",) if less.note else ()
-    told, last = less.verdict, plan.positions[-1].change.short
-    said = f"{last} with the culprit taken back"
-    stopped = f" It ended there: {less.note}." if less.note else ""
-    if told is None or math.isnan(told.effect):
-        return (f"{said}: not measured to a whole block.{stopped}",)
-    size = f"{percent(told.effect)} (95 % interval {percent(told.low)} to {percent(told.high)})"
-    word = {
-        "improvement": "the step is gone with it",
-        "same": "taking it back changes nothing there: something else keeps the later end where it is",
-        "regression": f"taking it back makes it {_step_word(plan)} still",
-        "inconclusive": "this does not settle whether the step is gone with it",
-    }[told.word]
-    return (f"{said}: {size} over {_launches(told.launches // 2)} a side: {word}.{stopped}",)
-
-
-def _not_reproduced(
-    outcome: SearchOutcome, plan: BisectPlan, metric: Metric, label: str, _: float
-) -> Sequence[str]:
-    del metric
-    first, last = plan.positions[0].change.short, plan.positions[-1].change.short
-    said = [f"{last} is not {_step_word(plan)} than {first} here: no difference in {label} was reproduced."]
-    if outcome.whole:
-        said.append(
-            f"Measured: {percent(outcome.whole.effect)} ({interval(outcome.whole)}) "
-            f"over {_launches(outcome.whole.launches)} a side."
-        )
-    said.append(f"Probability that nothing changed: {min(outcome.probability, 0.99):.2f}.")
-    return said
-
-
-def _too_small(
-    outcome: SearchOutcome, plan: BisectPlan, metric: Metric, label: str, minutes_per_launch: float
-) -> Sequence[str]:
-    said = []
-    if outcome.whole:
-        said.append(
-            f"The difference in {label} between the ends, {percent(outcome.whole.effect)} "
-            f"({interval(outcome.whole)}), is too small for the noise on this machine."
-        )
-    else:
-        said.append(f"The difference in {label} between the ends is too small for the noise on this machine.")
-    if outcome.beliefs and outcome.beliefs.tau:
-        said.append(
-            f"Launches of one change differ by {outcome.beliefs.tau * 100:.1f} %, "
-            f"runs within a launch by {outcome.beliefs.sigma * 100:.1f} %."
-        )
-    if outcome.launches_needed:
-        minutes = 2 * outcome.launches_needed * minutes_per_launch
-        said.append(
-            f"Settling it would take about {outcome.launches_needed} launches a side, "
-            f"some {minutes:.0f} minutes for the ends alone."
-        )
-    del metric, plan
-    return said
-
-
-def _out_of_budget(
-    outcome: SearchOutcome, plan: BisectPlan, metric: Metric, label: str, minutes_per_launch: float
-) -> Sequence[str]:
-    del metric
-    said = [f"The budget of {plan.budget:.0f} minutes is spent before a change could be named for {label}."]
-    if outcome.culprits and outcome.beliefs and outcome.whole:
-        shown = [named(plan.positions[i]) for i in outcome.culprits[:3]]
-        more = f" and {len(outcome.culprits) - 3} more" if len(outcome.culprits) > 3 else ""
-        said.append(
-            f"Leading with probability {outcome.probability:.2f}: {'; '.join(shown)}{more}. No verdict."
-        )
-        said.append(
-            f"So far the ends differ by {percent(outcome.whole.effect)} ({interval(outcome.whole)}); "
-            f"probability that nothing changed {min(outcome.beliefs.none, 0.99):.2f}."
-        )
-    if minutes_per_launch:
-        said.append(
-            f"A launch takes about {minutes_per_launch:.1f} minutes; what was measured is kept and goes on."
-        )
-    return said
-
-
-_OUTCOME = TypeAdapter(decide.SearchOutcome)
-
-
-def outcome_of(events: Sequence[Event]) -> decide.SearchOutcome | None:
-    """The verdict in a journal; None while there is none.
-
-    :raises UsageError: it is not one that can be read.
-    """
-    if not finished(events):
-        return None
-    data = next(event.data for event in reversed(events) if event.kind == "verdict")
-    try:
-        return _OUTCOME.validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise UsageError(f"the job's verdict cannot be read: {error}") from error
-
-
-def report(job: Job, events: Sequence[Event]) -> ReportDocument:
-    """The document of a bisection.
-
-    :raises UsageError: the journal holds no bisection, or one that cannot be read.
-    """
-    plan = require_plan(job, events, BisectPlan, next_step=f"perfbisect status {job.id}")
-    seen = launches(events)
-    return made(job, plan, seen, outcome_of(events), events)
-
-
-def made(
-    job: Job,
-    plan: BisectPlan,
-    seen: Sequence[Launch],
-    outcome: decide.SearchOutcome | None,
-    events: Sequence[Event],
-    more: Sequence[str] = (),
-    open_question: str = "",
-) -> ReportDocument:
-    """The document of a plan, its launches and its outcome; ``more`` is said behind the outcome.
-
-    ``open_question``: said in its place where there is none; empty: how far the job is.
-    """
-    cell, less = cell_of(plan), reverted(events, plan, seen)
-    told = outcome.beliefs if outcome else _beliefs(plan, seen)
-    changes = {c.id: c for position in plan.positions for c in position.changes}
-    shown_changes = changes | ({less.change.id: less.change} if less.change else {})
-    ends = (plan.positions[0].changes[0], plan.positions[-1].changes[-1])
-    good, bad = ends if plan.extras.direction == "regression" else (ends[1], ends[0])
-    aside = bool(outcome and outcome.word == "found" and plan.merge_base in outcome.culprits)
-    culprit = plan.positions[outcome.culprits[0]] if outcome and outcome.word == "found" else None
-    sides = _sides(outcome, plan)
-    measured = {x.position for x in seen if x.end == "finished" and x.purpose in SEARCHING}
-    skips = _skips(plan, seen, measured)
-    skipped = {skip.change.id for skip in skips}
-    each = [x.minutes for x in seen if x.end == "finished"]
-    per_launch = sum(each) / len(each) if each else 0.0
-    shown = culprit.change if culprit else plan.positions[-1].change
-    return ReportDocument(
-        job=job.id,
-        outcome=outcome.word if outcome else "unfinished",
-        sentences=(
-            *(sentences(outcome, plan, per_launch) if outcome else (open_question or _under_way(seen),)),
-            *of_rebase(plan, outcome, seen),
-            *of_revert(less, plan),
-            *more,
-        ),
-        next=advice(outcome, plan, job.id) if outcome else f"perfbisect resume {job.id}",
-        probability=shown_probability(outcome.probability) if outcome else 0.0,
-        culprit=change_document(culprit.change)
-        if culprit and outcome and len(outcome.culprits) == 1 and not aside
-        else None,
-        culprits=tuple(
-            position_document(i, plan.positions[i]) for i in (outcome.culprits if outcome else ())
-        ),
-        parent=change_document(plan.positions[sides[0]].change) if culprit else None,
-        confirmed=_effect(outcome.confirmed if outcome else None, plan),
-        whole=_effect(outcome.whole if outcome else None, plan),
-        share=outcome.share if outcome else None,
-        guards=_guards(seen, sides, plan),
-        beliefs=belief_document(told),
-        cell=cell_document(cell, plan.ref),
-        metric=metric_document(plan.ref),
-        repository=plan.setting.repository,
-        environment=plan.setting.environment,
-        client=plan.setting.instrument,
-        good=change_document(good),
-        bad=change_document(bad),
-        changes=len(changes),
-        positions=len(plan.positions),
-        history=tuple(position_document(i, p) for i, p in enumerate(plan.positions)),
-        launches=tuple(launch_document(x, shown_changes[x.change_id], plan.ref) for x in seen),
-        skips=skips,
-        merged=tuple(position_document(i, p) for i, p in enumerate(plan.positions) if len(p.changes) > 1),
-        not_tested=tuple(
-            change_document(p.change)
-            for i, p in enumerate(plan.positions)
-            if i not in measured and p.change.id not in skipped
-        ),
-        minutes=minutes_document(seen, plan.budget, saved(events, seen)),
-        reproduce=commands_document(cell, plan.setting, shown, _attempt(seen, shown.id)),
-        versions=versions(plan.setting, seen),
-        told=plan.told,
-        steps=tuple(_step(step, plan) for step in outcome.steps) if outcome else (),
-        log_differences=_log_differences(seen, sides) if culprit else (),
-        revert=_of_revert(less, plan),
-        revert_note=less.note,
-        cherry_picks=tuple(change_document(c) for c in plan.aside.own) if aside and plan.aside else (),
-        folder=str(job.path),
-    )
-
-
-def _beliefs(plan: BisectPlan, seen: Sequence[Launch]) -> decide.Beliefs | None:
-    try:
-        return decide.beliefs(plan.question, project(seen, plan))
-    except (ValueError, KeyError):
-        return None
-
-
-def _sides(outcome: decide.SearchOutcome | None, plan: BisectPlan) -> tuple[int, int]:
-    """The positions that are held against each other: parent and culprit, else the ends."""
-    if outcome and outcome.confirmed:
-        return outcome.confirmed.parent, outcome.confirmed.culprit
-    return 0, plan.last
-
-
-def _effect(comparison: decide.Comparison | None, plan: BisectPlan) -> EffectDocument | None:
-    if comparison is None:
-        return None
-    return EffectDocument(
-        left=change_document(plan.positions[comparison.parent].change),
-        right=change_document(plan.positions[comparison.culprit].change),
-        effect=comparison.effect,
-        low=comparison.low,
-        high=comparison.high,
-        launches=comparison.launches,
-    )
-
-
-def _guards(seen: Sequence[Launch], sides: tuple[int, int], plan: BisectPlan) -> tuple[GuardDocument, ...]:
-    def side(position: int) -> list[Attempt]:
-        there = [x for x in seen if x.position == position and x.end == "finished" and x.purpose in SEARCHING]
-        confirming = [x for x in there if x.purpose == "confirm"]
-        return [x.attempt for x in confirming or there if x.attempt is not None]
-
-    return compare_guards(watched(cell_of(plan)), side(sides[0]), side(sides[1]))
-
-
-def _step(step: decide.NamedStep, plan: BisectPlan) -> StepDocument:
-    confirmed = _effect(step.confirmed, plan)
-    assert confirmed is not None
-    return StepDocument(
-        culprits=tuple(position_document(i, plan.positions[i]) for i in step.culprits),
-        probability=shown_probability(step.probability),
-        confirmed=confirmed,
-    )
-
-
-def _log_differences(seen: Sequence[Launch], sides: tuple[int, int]) -> tuple[tuple[str, str, str], ...]:
-    """What the engines' own logs say differently on the two sides."""
-
-    def side(position: int) -> Mapping[str, str]:
-        facts = [
-            x.attempt.provenance.facts.get("engine_log")
-            for x in seen
-            if x.position == position and x.attempt and x.end == "finished" and x.purpose in SEARCHING
-        ]
-        return agreed(fact for fact in facts if isinstance(fact, Mapping))
-
-    return differences(side(sides[0]), side(sides[1]))
-
-
-def _of_revert(less: Reverted, plan: BisectPlan) -> EffectDocument | None:
-    """The later end (left) against itself less the culprit (right); None before there is a whole block."""
-    told = less.verdict
-    if less.change is None or told is None or math.isnan(told.effect):
-        return None
-    return EffectDocument(
-        left=change_document(plan.positions[-1].change),
-        right=change_document(less.change),
-        effect=told.effect,
-        low=told.low,
-        high=told.high,
-        launches=told.launches // 2,
-    )
-
-
-def _skips(plan: BisectPlan, seen: Sequence[Launch], measured: set[int]) -> tuple[SkipDocument, ...]:
-    skips = [
-        SkipDocument(change=change_document(p.change), reason=p.skip, known="before")
-        for p in plan.positions
-        if p.skip
+from perfbisect.report.rows import version_rows
+
+_TONES: Final[Mapping[str, Tone]] = {"found": "bad", "not reproduced": "good", "unfinished": "neutral"}
+
+_MEANINGS: Final[Mapping[str, str]] = {
+    "found": (
+        "The metric moves at this change: launches before it are at one level, launches from it on at "
+        "another, and an A/B of it and its parent, measured for this verdict alone, agrees."
+    ),
+    "not reproduced": (
+        "The two ends measure alike: on this machine good and bad do not differ by a relevant amount. The "
+        "difference has another origin, or this cell does not show it."
+    ),
+    "too small": (
+        "There may be a difference, but launches of one change differ by as much: naming a change would be "
+        "guessing."
+    ),
+    "out of budget": (
+        "The budget ended first, and no change stands out yet. Every launch is kept; with more minutes the "
+        "search continues from here."
+    ),
+    "inconclusive": (
+        "The launches were chosen for another metric and do not settle this one. The summary says what the "
+        "remaining launches would cost."
+    ),
+    "unfinished": "The job is under way or was interrupted, and can be resumed.",
+}
+
+_CAPTIONS: Final[Mapping[str, str]] = {
+    "by-commit": (
+        "Above: the posterior probability of each commit. Below: every launch, with its runs as dashes; "
+        "hollow before the step, filled from it on; dotted lines are the medians of each level. Point at a "
+        "mark to read it; drag to enlarge, double-click to go back."
+    ),
+    "by-time": (
+        "The same launches in the order of time, and their distance from their level: drift of the machine "
+        "shows as a slope, a slot of another speed as a line of its own."
+    ),
+    "pairs": "The A/B of parent and culprit: consecutive launches, joined.",
+    "effects": "Effects with their 95 % intervals; grey: below the smallest relevant effect.",
+    "phases": "Minutes of each launch by phase.",
+}
+
+
+def build_report(document: ReportDocument) -> Report:
+    """The report of a bisection, finished or not."""
+    drawn = plots(document)
+    sections = [
+        Section("Culprit", tuple(_culprit(document)), detail=True),
+        Section("Steps", tuple(_steps(document)), detail=True),
+        *_figure_sections(drawn),
+        Section("Comparisons", tuple(_comparisons(document, drawn)), detail=True),
+        Section("Changes that only the good end has", tuple(_cherry_picks(document)), detail=True),
+        Section("What the engines' logs say differently", tuple(_log_differences(document))),
+        Section("Guards", tuple(_guards(document)), detail=not any(x.moved for x in document.guards)),
+        Section("Where the minutes went", tuple(_minutes(document, drawn)), detail=True),
+        Section("Every launch", tuple(_launches(document)), detail=True),
+        Section(f"Skipped ({len(document.skips)})", tuple(_skips(document)), detail=True),
+        Section(f"Not tested ({len(document.not_tested)})", tuple(_not_tested(document)), detail=True),
+        Section("Same environment as a neighbour", tuple(_merged(document)), detail=True),
+        Section("What was measured", tuple(_measured(document)), detail=True),
+        Section("Reproduce with", tuple(_reproduce(document)), detail=True),
+        Section("Versions", (_code_rows(version_rows(document.versions)),), detail=True),
     ]
-    events = project(seen, plan)
-    for index in dict.fromkeys(e.index for e in events if isinstance(e, decide.Skipped)):
-        last = [x for x in seen if x.position == index and x.refused][-1]
-        failure = last.attempt.failure if last.attempt else None
-        skips.append(
-            SkipDocument(
-                change=change_document(plan.positions[index].change),
-                reason=(f"{failure.phase}: {failure.reason}" if failure else last.reason)
-                + (" (it was served at other times)" if index in measured else ""),
-                known="measured",
-                log=failure.log if failure else "",
+    return Report(
+        title=f"Bisection of {document.cell.name}, {document.metric.display}",
+        verdict=Verdict(document.outcome, _TONES.get(document.outcome, "open")),
+        blocks=tuple(_summary(document)),
+        sections=tuple(section for section in sections if section.blocks),
+        highlights=tuple(_highlights(document)),
+        footer=(
+            f"Made by perfbisect {document.versions.get('perfbisect', '')} from the journal in "
+            f"{document.folder}."
+        ),
+    )
+
+
+def _summary(document: ReportDocument) -> Iterator[Block]:
+    if document.culprit:
+        yield Paragraph((strong("Culprit:"), " ", *_change(document.culprit)))
+    elif document.outcome == "found":
+        yield Paragraph(f"One of {len(document.culprits)} changes that cannot be told apart:")
+        yield Items(tuple(_change(position.changes[0]) for position in document.culprits))
+    yield from (Paragraph(text) for text in document.sentences)
+    saved = f", {minutes(document.minutes.saved)} saved by overlap" if document.minutes.saved else ""
+    yield Paragraph(
+        f"{len(document.launches)} launches, {minutes(document.minutes.total)}{saved}; "
+        f"{len(document.skips)} skipped, {len(document.not_tested)} not tested"
+    )
+    yield Paragraph(("report: ", code(f"{document.folder}/report.md"), ", report.html"))
+    if document.next:
+        yield Command(document.next)
+
+
+def _highlights(document: ReportDocument) -> Iterator[tuple[str, str]]:
+    """The few numbers that stand first, with their meaning."""
+    effect = document.confirmed or document.whole
+    if effect is not None:
+        which = "A/B of parent and culprit" if document.confirmed else "bad against good"
+        yield percent(effect.effect), f"{which}; 95 %: {_interval(effect)}"
+    if document.outcome == "found":
+        yield probability(document.probability), "probability, given the model; at most 0.99"
+    elif document.beliefs is not None:
+        yield probability(document.beliefs.none), "probability that nothing changed"
+    if document.share is not None:
+        yield percent(document.share, False), "of the whole change is this step"
+    left = f"{len(document.skips)} skipped, {len(document.not_tested)} not tested"
+    yield str(len(document.launches)), f"launches over {document.positions} environments; {left}"
+    saved = f"; {minutes(document.minutes.saved)} saved by overlap" if document.minutes.saved else ""
+    yield minutes(document.minutes.total), f"of a budget of {minutes(document.minutes.budget)}{saved}"
+
+
+def _culprit(document: ReportDocument) -> Iterator[Block]:
+    yield Paragraph(_MEANINGS[document.outcome], quiet=True)
+    if document.culprit:
+        rows = (("commit", document.culprit.id), ("author", document.culprit.author))
+        yield _code_rows([*rows, ("date", document.culprit.date)])
+    same = [change for position in document.culprits for change in position.changes[1:]]
+    if document.outcome == "found" and same:
+        yield Paragraph("Its environment is also that of these changes, so they cannot be told apart:")
+        yield Items(tuple(map(_change, same)))
+
+
+def _steps(document: ReportDocument) -> Iterator[Block]:
+    if document.steps:
+        yield _table(
+            ("change", "P*", "effect*", "95 % interval*", "launches a side*"),
+            (
+                (
+                    _join(" or ", (_change(position.changes[0]) for position in step.culprits)),
+                    probability(step.probability),
+                    percent(step.confirmed.effect),
+                    _interval(step.confirmed),
+                    str(step.confirmed.launches),
+                )
+                for step in document.steps
+            ),
+        )
+
+
+def _figure_sections(drawn: Mapping[str, Plot]) -> Iterator[Section]:
+    for name, title in (("by-commit", "By commit"), ("by-time", "By time")):
+        if name in drawn:
+            yield Section(title, (Figure(name, _CAPTIONS[name], drawn[name]),), detail=True)
+
+
+def _comparisons(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterator[Block]:
+    rows = effect_rows(document)
+    if rows:
+        metric = document.metric
+        relevant = f"{percent(metric.smallest_effect, False)} is the smallest relevant effect"
+        yield Paragraph(
+            (code(metric.name), f" ({metric.display}), {metric.direction} is better; {relevant}."), quiet=True
+        )
+        yield from (
+            Figure(name, _CAPTIONS[name], drawn[name]) for name in ("pairs", "effects") if name in drawn
+        )
+        yield _table(
+            ("", "left", "right", "effect*", "95 % interval*", "launches a side*"),
+            (
+                (
+                    name,
+                    code(effect.left.short),
+                    code(effect.right.short),
+                    percent(effect.effect),
+                    _interval(effect),
+                    str(effect.launches),
+                )
+                for name, effect in rows
+            ),
+        )
+    if document.revert_note:
+        yield Paragraph(f"Revert check: {document.revert_note}")
+
+
+def _cherry_picks(document: ReportDocument) -> Iterator[Block]:
+    if document.cherry_picks:
+        yield Paragraph(
+            "The good end is no ancestor of the bad one, and the step is between it and the commit where the "
+            "two lines part.",
+            quiet=True,
+        )
+        yield Items(tuple(map(_change, document.cherry_picks)))
+
+
+def _log_differences(document: ReportDocument) -> Iterator[Block]:
+    if document.log_differences:
+        yield Paragraph(
+            "At parent and culprit, as the engines started; noise between starts is left out.", True
+        )
+        rows = ((code(fact), code(parent), code(own)) for fact, parent, own in document.log_differences)
+        yield _table(("", "parent", "culprit"), rows)
+
+
+def _guards(document: ReportDocument) -> Iterator[Block]:
+    if document.guards:
+        yield _table(
+            ("guard", "left*", "right*", "moved"),
+            (
+                (
+                    (f"{guard.display} ", code(guard.name)),
+                    with_unit(guard.left, guard.unit),
+                    with_unit(guard.right, guard.unit),
+                    (
+                        strong("moved") if guard.moved else "no",
+                        f" ({guard.note})" if guard.note else "",
+                    ),
+                )
+                for guard in document.guards
+            ),
+        )
+
+
+def _minutes(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterator[Block]:
+    spent = document.minutes
+    if "phases" in drawn:
+        yield Figure("phases", _CAPTIONS["phases"], drawn["phases"])
+    rows = [
+        (PHASES.get(phase, phase), minutes(taken), percent(taken / spent.total, False) if spent.total else "")
+        for phase, taken in spent.by_phase.items()
+    ]
+    if spent.lost:
+        rows.append(("lost to failures that are no evidence", minutes(spent.lost), ""))
+    rows.append((f"all, of a budget of {minutes(spent.budget)}", minutes(spent.total), ""))
+    if spent.saved:
+        rows.append(("saved, since work overlapped", minutes(spent.saved), ""))
+    yield _table(("phase", "time*", "share*"), rows)
+
+
+def _launches(document: ReportDocument) -> Iterator[Block]:
+    launches = document.launches
+    if not launches:
+        return
+    slots = len({launch.slot for launch in launches}) > 1
+    culprit = document.culprit.id if document.culprit else ""
+    titles = ("#*", "change", "for", *(("slot",) if slots else ()), "value*", "runs", "took*")
+    table = _table(
+        (*titles, "began (UTC)", "why"),
+        (
+            (
+                str(launch.number),
+                code(launch.change.short),
+                launch.purpose,
+                *((code(launch.slot),) if slots else ()),
+                launch.outcome if launch.value is None else with_unit(launch.value, document.metric.unit),
+                _runs(launch),
+                minutes(launch.minutes),
+                launch.started_at[:19],
+                launch.why,
+            )
+            for launch in launches
+        ),
+    )
+    marked = frozenset(i for i, launch in enumerate(launches) if launch.change.id == culprit)
+    yield Table(table.columns, table.rows, marked)
+
+
+def _runs(launch: LaunchDocument) -> Inline:
+    values = " ".join(number(value) for value in launch.values)
+    return (values or code(launch.reason or "-"), *(f"; {text}" for text in launch.warnings))
+
+
+def _skips(document: ReportDocument) -> Iterator[Block]:
+    if document.skips:
+        known = {"before": "beforehand", "measured": "when tried"}
+        rows = ((_change(skip.change), code(skip.reason), known[skip.known]) for skip in document.skips)
+        yield _table(("change", "why", "known"), rows)
+
+
+def _not_tested(document: ReportDocument) -> Iterator[Block]:
+    if document.not_tested:
+        yield Paragraph("Not launched, since other launches were more informative per minute.", quiet=True)
+        yield Items(tuple(map(_change, document.not_tested)))
+
+
+def _merged(document: ReportDocument) -> Iterator[Block]:
+    if document.merged:
+        yield Items(
+            tuple(
+                _join(", ", ((code(change.short),) for change in position.changes))
+                for position in document.merged
             )
         )
-    return tuple(skips)
 
 
-def _attempt(seen: Sequence[Launch], change_id: str) -> Attempt | None:
-    """The last attempt that measured the change."""
-    there = [x.attempt for x in seen if x.change_id == change_id and x.end == "finished"]
-    return there[-1] if there else None
+def _measured(document: ReportDocument) -> Iterator[Block]:
+    ends = (*_change(document.good), " to ", *_change(document.bad))
+    counts = f": {document.changes} changes, {document.positions} different environments"
+    rows: list[tuple[str, Inline]] = [("job", code(document.job))]
+    rows += [(label, code(value)) for label, value in document.cell.rows]
+    rows += [("range", (*ends, counts)), ("environment", code(document.environment))]
+    rows.append(("client", code(document.client)))
+    if document.repository:
+        rows.append(("repository", code(document.repository)))
+    yield KeyValues(tuple(rows))
+    if document.told:
+        yield Items(document.told)
 
 
-def _under_way(seen: Sequence[Launch]) -> str:
-    done = sum(x.end == "finished" for x in seen)
-    return f"Not finished: {done} launches measured so far; there is no verdict yet."
+def _reproduce(document: ReportDocument) -> Iterator[Block]:
+    commands = document.reproduce
+    text = f"# serve {commands.change}\n{commands.serve}\n# bench\n{commands.bench}"
+    if commands.perfbisect:
+        text += f"\n# or all of it\n{commands.perfbisect}"
+    yield Code(text)
+    yield Paragraph(f"{commands.note}.", quiet=True)
+
+
+def _change(change: ChangeDocument) -> tuple[str | Span, ...]:
+    return (code(change.short), " ", code(change.subject)) if change.subject else (code(change.short),)
+
+
+def _interval(effect: EffectDocument) -> str:
+    return f"{percent(effect.low)} to {percent(effect.high)}"
+
+
+def _join(separator: str, items: Iterable[tuple[str | Span, ...]]) -> tuple[str | Span, ...]:
+    joined: list[str | Span] = []
+    for item in items:
+        joined += [*([separator] if joined else []), *item]
+    return tuple(joined)
+
+
+def _table(titles: tuple[str, ...], rows: Iterable[tuple[Inline, ...]]) -> Table:
+    """``titles`` that end with ``*`` are those of numbers."""
+    return Table(tuple(Column(title.rstrip("*"), title.endswith("*")) for title in titles), tuple(rows))
+
+
+def _code_rows(rows: Iterable[tuple[str, str]]) -> KeyValues:
+    return KeyValues(tuple((label, code(value)) for label, value in rows if value))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from perfbisect.bisect.decision import decide
-from perfbisect.bisect.events import launched
+from perfbisect.bisect.documents import launched
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import BuildError, ServerError
 from perfbisect.jobs.admission import admit

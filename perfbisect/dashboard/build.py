@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfbisect.bisect.html import embedded, html
+from perfbisect.bisect.report import build_report
 from perfbisect.dashboard.data import cell_payload, event_payload, events, overview, page_of, text
 from perfbisect.dashboard.site import SiteDocument
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.report.html import embedded_json, report_html
 from perfbisect.resources import dashboards_folder
 
 if TYPE_CHECKING:
@@ -96,9 +97,10 @@ class _Writer:
         cells = {cell.name: self._data("cell", cell_payload(cell)) for cell in document.cells}
         found = {event.id: self._data("event", event_payload(event, document)) for event in events(document)}
         for bisection in document.bisections:
-            page = html(bisection.report, plotly=f"../{PLOTLY}", home="../index.html#/bisections")
+            report = build_report(bisection.report)
+            page = report_html(report, plotly=f"../{PLOTLY}", home="../index.html#/bisections")
             self._text(page_of(bisection.report), page)
-        first += self._text("data/site.js", script("site", embedded(overview(document, cells, found))))
+        first += self._text("data/site.js", script("site", embedded_json(overview(document, cells, found))))
         first += self._text("index.html", _index(document))
         kept = {*cells.values(), *found.values()}
         for path in (self._out / "data").iterdir():
@@ -110,7 +112,7 @@ class _Writer:
 
     def _data(self, what: str, payload: Mapping[str, Any]) -> str:
         """The name of the file that holds it, in ``data/``."""
-        data = embedded(payload)
+        data = embedded_json(payload)
         name = f"{what}-{hashlib.sha256(data.encode()).hexdigest()[:16]}.js"
         self._text(f"data/{name}", script(name, data))
         return name

@@ -14,7 +14,6 @@ from perfbisect.jobs.documents import (
     LaunchDocument,
     PlanDocument,
     PositionDocument,
-    ReportDocument,
     RunDocument,
 )
 from perfbisect.jobs.events import JobEvent, Launched, Launching, PhaseBegan, Planned, Told, Waiting
@@ -142,7 +141,6 @@ def _phase(notice: PhaseBegan) -> tuple[str, int] | None:
 Write = Callable[[str], None]
 
 _SHOWN_CHANGES = 6
-_SHOWN_FACTS = 4
 _PHASES = {
     "build": "building",
     "launch": "starting",
@@ -244,34 +242,6 @@ def launched_line(notice: Launched) -> str:
         parts.append(f"leading {shown}; nothing changed {probability(notice.none or 0.0)}")
     spent = minutes(notice.used) + (f" of {minutes(notice.budget)}" if notice.budget else "")
     return "   " + "  |  ".join([*parts, spent])
-
-
-def report_lines(report: ReportDocument) -> list[str]:
-    """The outcome, as a person reads it."""
-    out = [report.outcome.upper()]
-    named = [report.culprit] if report.culprit else [p.changes[0] for p in report.culprits]
-    if report.outcome == "found":
-        out += [f"  {change.short} {line(change.subject)}".rstrip() for change in named]
-    out += [f"  {line(text, 1000)}" for text in report.sentences]
-    moved = [guard for guard in report.guards if guard.moved]
-    out += [
-        f"  Guard moved: {g.display} {with_unit(g.left, g.unit)} -> {with_unit(g.right, g.unit)}"
-        for g in moved
-    ]
-    logs = report.log_differences
-    out += [
-        f"  The engines' logs: {line(fact)}: {line(a)} -> {line(b)}" for fact, a, b in logs[:_SHOWN_FACTS]
-    ]
-    if len(logs) > _SHOWN_FACTS:
-        out.append(f"  The engines' logs: {len(logs) - _SHOWN_FACTS} more differences in the report")
-    saved = f", {minutes(report.minutes.saved)} saved by overlap" if report.minutes.saved else ""
-    out += [
-        f"  {len(report.launches)} launches, {minutes(report.minutes.total)}{saved}; "
-        f"{len(report.skips)} skipped, {len(report.not_tested)} not tested",
-        f"  report: {report.folder}/report.md, report.html",
-        f"  next:   {line(report.next)}",
-    ]
-    return out
 
 
 def run_lines(document: RunDocument) -> list[str]:

@@ -69,7 +69,8 @@ def _block(block: Block) -> str:
 
 
 def _cell(text: Inline) -> str:
-    return text_markdown(text).replace("|", "\\|") if text else ""
+    # Every span has escaped its bars already.
+    return text_markdown(text) if text else ""
 
 
 def _span(part: Span) -> str:

@@ -17,13 +17,19 @@ import plotly.graph_objects as go
 import pytest
 from plotly.offline import get_plotlyjs
 
-from perfbisect.bisect import html as bisect_html
-from perfbisect.bisect.html import effects, embedded, figures, html
+from perfbisect.bisect.figures import effects_plot, plots
+from perfbisect.bisect.report import build_report
 from perfbisect.jobs.documents import ReportDocument
+from perfbisect.report import html as page_renderer
+from perfbisect.report.html import embedded_json, report_html
 from tests.jobs.world import Watch
 
 ACTS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 PLOTLY = get_plotlyjs()
+
+
+def html(document: ReportDocument) -> str:
+    return report_html(build_report(document))
 
 
 class Page(HTMLParser):
@@ -94,7 +100,7 @@ def test_the_page_is_small_beside_the_plotting_script(rich: ReportDocument) -> N
 
 
 def test_what_is_ours_in_the_page_names_no_address() -> None:
-    shipped = Path(bisect_html.__file__).parents[1] / "report" / "templates"
+    shipped = Path(page_renderer.__file__).parent / "templates"
     found = {
         path.name: re.findall(r"https?:|//[a-z]|@import|url\(", path.read_text())
         for path in shipped.iterdir()
@@ -159,7 +165,7 @@ def test_every_outcome_has_a_page(told: tuple[ReportDocument, Watch], outcome: s
 def test_several_culprits_are_all_named(told: tuple[ReportDocument, Watch]) -> None:
     report = told[0].model_copy(update={"culprit": None, "culprits": told[0].history[5:7]})
     shown = "".join(Page(html(report)).shown)
-    assert "One of 2 that cannot be told apart" in shown
+    assert "One of 2 changes that cannot be told apart" in shown
     for position in report.culprits:
         assert position.changes[0].short in shown
 
@@ -174,7 +180,7 @@ def plain(value: Any) -> Any:
 
 
 def test_plotly_knows_every_property_of_the_figures(rich: ReportDocument) -> None:
-    made = figures(rich)
+    made = plots(rich)
     assert set(made) == {"by-commit", "by-time", "pairs", "effects", "phases"}
     for figure in made.values():
         go.Figure(plain(figure))
@@ -189,7 +195,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def test_no_text_of_others_is_markup_in_a_figure(rich: ReportDocument) -> None:
-    texts = list(strings(figures(rich)))
+    texts = list(strings(plots(rich)))
     assert any("alert" in text for text in texts), "the subjects are shown"
     for text in texts:
         assert set(re.findall(r"<[^>]*>", text)) <= {"<br>", "<extra>", "</extra>"}, text
@@ -197,16 +203,16 @@ def test_no_text_of_others_is_markup_in_a_figure(rich: ReportDocument) -> None:
 
 
 def test_data_cannot_end_its_script() -> None:
-    text = embedded({"a": {"b": "</script><!--<script>&\u2028\u2029"}})
+    text = embedded_json({"a": {"b": "</script><!--<script>&\u2028\u2029"}})
     assert not set(text) & set("<>&\u2028\u2029")
     assert json.loads(text) == {"a": {"b": "</script><!--<script>&\u2028\u2029"}}
     with pytest.raises(ValueError, match="not JSON compliant"):
-        embedded({"a": {"b": float("nan")}})
+        embedded_json({"a": {"b": float("nan")}})
 
 
 def test_the_bars_are_the_posterior_and_the_culprit_stands_out(rich: ReportDocument) -> None:
     assert rich.beliefs is not None
-    bars = next(trace for trace in figures(rich)["by-commit"]["data"] if trace["type"] == "bar")
+    bars = next(trace for trace in plots(rich)["by-commit"]["data"] if trace["type"] == "bar")
     assert bars["y"] == list(rich.beliefs.by_position)
     (culprit,) = [i for i, colour in enumerate(bars["marker"]["color"]) if colour == "@culprit"]
     assert culprit == rich.culprits[0].index
@@ -215,7 +221,7 @@ def test_the_bars_are_the_posterior_and_the_culprit_stands_out(rich: ReportDocum
 
 @pytest.mark.parametrize("name", ["by-commit", "by-time"])
 def test_every_launch_is_a_mark(rich: ReportDocument, name: str) -> None:
-    traces = {trace.get("name"): trace for trace in figures(rich)[name]["data"]}
+    traces = {trace.get("name"): trace for trace in plots(rich)[name]["data"]}
     shown = {
         purpose: traces[label] for purpose, label in (("end", "an end of the range"), ("confirm", "A/B"))
     }
@@ -224,7 +230,7 @@ def test_every_launch_is_a_mark(rich: ReportDocument, name: str) -> None:
     failed = [x for x in rich.launches if x.outcome == "failed"]
     assert failed
     assert len(traces["failed"]["y"]) == len(failed)
-    low, high = figures(rich)[name]["layout"]["yaxis"]["range"]
+    low, high = plots(rich)[name]["layout"]["yaxis"]["range"]
     values = [v for x in rich.launches for v in x.values]
     assert low < min(traces["failed"]["y"]) < min(values) < max(values) < high
 
@@ -235,26 +241,26 @@ def test_the_reverted_end_stands_beyond_the_range(rich: ReportDocument) -> None:
         rich.launches[0].model_copy(update={"number": 90 + i, "purpose": "revert", "position": last + i})
         for i in (0, 1)
     ]
-    figure = figures(rich.model_copy(update={"launches": (*rich.launches, *more)}))["by-commit"]
+    figure = plots(rich.model_copy(update={"launches": (*rich.launches, *more)}))["by-commit"]
     (reverted,) = [trace for trace in figure["data"] if trace.get("name") == "revert check"]
     assert reverted["x"] == [last, last + 1]
     axis = figure["layout"]["xaxis"]
     assert axis["range"][1] > last + 1
     assert axis["ticktext"][axis["tickvals"].index(last + 1)] == "reverted"
-    assert "reverted" not in figures(rich)["by-commit"]["layout"]["xaxis"]["ticktext"]
+    assert "reverted" not in plots(rich)["by-commit"]["layout"]["xaxis"]["ticktext"]
 
 
 def test_every_colour_is_one_of_both_themes(rich: ReportDocument) -> None:
-    style = (Path(bisect_html.__file__).parents[1] / "report" / "templates" / "report.css").read_text()
+    style = (Path(page_renderer.__file__).parent / "templates" / "report.css").read_text()
     light, dark = style.split("@media (prefers-color-scheme: dark)")
-    named = {text[1:] for text in strings(figures(rich)) if re.fullmatch(r"@[a-z]+\d?", text)}
+    named = {text[1:] for text in strings(plots(rich)) if re.fullmatch(r"@[a-z]+\d?", text)}
     assert {"end", "search", "confirm", "culprit", "slot1"} <= named
     for theme in (light, dark.split("* {")[0]):
         assert named | {"revert"} <= set(re.findall(r"--c-(\w+):", theme))
 
 
 def test_launches_apart_from_their_level_are_told_by_slot(rich: ReportDocument) -> None:
-    lines = [trace for trace in figures(rich)["by-time"]["data"] if trace.get("yaxis") == "y2"]
+    lines = [trace for trace in plots(rich)["by-time"]["data"] if trace.get("yaxis") == "y2"]
     assert [trace["name"] for trace in lines] == ["slot gpu0", "slot gpu1"]
     culprit = rich.culprits[0].index
     before = sorted(x.value for x in rich.launches if x.value is not None and x.position < culprit)
@@ -265,7 +271,7 @@ def test_launches_apart_from_their_level_are_told_by_slot(rich: ReportDocument) 
 
 
 def test_an_effect_has_its_interval(rich: ReportDocument) -> None:
-    figure = effects(rich)
+    figure = effects_plot(rich)
     assert figure is not None
     assert rich.confirmed is not None
     (trace,) = figure["data"]

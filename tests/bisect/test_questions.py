@@ -13,7 +13,7 @@ from perfbisect.bisect.estimates import plan_document
 from perfbisect.bisect.job import amend
 from perfbisect.bisect.other_metric import with_metric
 from perfbisect.bisect.plan import Aside, BisectPlan, Extras
-from perfbisect.bisect.report import note_sentence, reason_sentence
+from perfbisect.bisect.sentences import note_sentence, reason_sentence
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.documents import ReportDocument

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from perfbisect.bisect.html import html
 from perfbisect.bisect.job import amend
-from perfbisect.bisect.markdown import markdown
 from perfbisect.bisect.plan import BisectPlan, Extras
+from perfbisect.bisect.report import build_report
 from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
@@ -17,6 +16,8 @@ from perfbisect.jobs.kind import Amendment
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from perfbisect.model.change import Change
+from perfbisect.report.html import report_html
+from perfbisect.report.markdown import report_markdown
 from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
 
@@ -79,8 +80,8 @@ def test_the_step_is_gone_with_its_culprit(plan_for: MakePlan, new_job: NewJob) 
     assert report.confirmed == without.confirmed, "nothing of it enters the search"
     assert report.beliefs == without.beliefs
     assert ReportDocument.model_validate_json(report.text()) == report
-    assert LESS.short in markdown(report)
-    assert LESS.short in html(report)
+    assert LESS.short in report_markdown(build_report(report))
+    assert LESS.short in report_html(build_report(report))
 
 
 def test_something_else_may_keep_the_later_end_slow(plan_for: MakePlan, new_job: NewJob) -> None:

@@ -1,35 +1,27 @@
-"""The report's figures, as Plotly's JSON describes them; drawn by its script in the browser.
+"""Plots of a bisection as Plotly's JSON.
 
 Colours are names (``@end``) that the page turns into those of its light or dark theme. Text of others comes
-in by ``shown`` alone: Plotly reads a little HTML.
+in by :func:`harmless` alone: Plotly reads a little HTML.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
-from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from perfbisect.common.numbers import minutes, number, percent, probability, with_unit
+from perfbisect.common.numbers import minutes, percent, probability, with_unit
 from perfbisect.common.text import line
-from perfbisect.jobs.documents import ChangeDocument, LaunchDocument, ReportDocument
-from perfbisect.report.rows import effect_rows, version_rows
+from perfbisect.jobs.documents import ChangeDocument, EffectDocument, LaunchDocument, ReportDocument
 from perfbisect.stats.ab_test import side_levels
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelSpan:
     """Positions ``first`` to ``last`` measure alike: the median of their launches."""
 
     first: int
@@ -37,7 +29,7 @@ class Level:
     value: float
 
 
-def steps(report: ReportDocument) -> tuple[tuple[int, int], ...]:
+def step_spans(report: ReportDocument) -> tuple[tuple[int, int], ...]:
     """Where the metric moves: the first and last position of each set of culprits, in the history's order."""
     named = [step.culprits for step in report.steps]
     if not named and report.outcome == "found":
@@ -45,10 +37,10 @@ def steps(report: ReportDocument) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((culprits[0].index, culprits[-1].index) for culprits in named if culprits))
 
 
-def levels(report: ReportDocument) -> tuple[Level, ...]:
+def level_spans(report: ReportDocument) -> tuple[LevelSpan, ...]:
     """A level between each two steps; without a step those of the two ends alone."""
     last = report.positions - 1
-    moves = steps(report)
+    moves = step_spans(report)
     if moves:
         starts = [0, *(stop for _, stop in moves)]
         stops = [*(start - 1 for start, _ in moves), last]
@@ -58,18 +50,18 @@ def levels(report: ReportDocument) -> tuple[Level, ...]:
     for start, stop in zip(starts, stops, strict=True):
         values = [x.value for x in report.launches if start <= x.position <= stop and x.value is not None]
         if values:
-            out.append(Level(start, stop, median(values)))
+            out.append(LevelSpan(start, stop, median(values)))
     return tuple(out)
 
 
-def pair_levels(found: Sequence[tuple[LaunchDocument, LaunchDocument]], effect: float) -> tuple[float, float]:
+def ab_levels(found: Sequence[tuple[LaunchDocument, LaunchDocument]], effect: float) -> tuple[float, float]:
     """The levels of parent and culprit, as far apart as the effect of their A/B."""
     left, right = ([math.log(x.value) for x in side if x.value] for side in zip(*found, strict=True))
     a, b = side_levels(left, right, math.log1p(effect))
     return math.exp(a), math.exp(b)
 
 
-def pairs(report: ReportDocument) -> tuple[tuple[LaunchDocument, LaunchDocument], ...]:
+def ab_pairs(report: ReportDocument) -> tuple[tuple[LaunchDocument, LaunchDocument], ...]:
     """The confirming A/B's launches, parent's and culprit's, as they followed each other on one slot."""
     if report.confirmed is None:
         return ()
@@ -88,7 +80,7 @@ def pairs(report: ReportDocument) -> tuple[tuple[LaunchDocument, LaunchDocument]
     return tuple(out)
 
 
-def times(launches: Sequence[LaunchDocument]) -> tuple[float, ...]:
+def launch_times(launches: Sequence[LaunchDocument]) -> tuple[float, ...]:
     """Minutes from the first launch to each: as told, else by the clock, else one after the other."""
     told = [launch.at for launch in launches]
     known = [at for at in told if at is not None]
@@ -107,7 +99,7 @@ def times(launches: Sequence[LaunchDocument]) -> tuple[float, ...]:
     return tuple(out)
 
 
-Figure = dict[str, Any]
+Plot = dict[str, Any]
 
 PURPOSES: Final[Mapping[str, tuple[str, str]]] = {
     "end": ("an end of the range", "circle"),
@@ -132,16 +124,16 @@ LEGEND: Final[Mapping[str, Any]] = {
 _LINES = "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>"
 
 
-def shown(text: str, limit: int = 120) -> str:
+def harmless(text: str, limit: int = 120) -> str:
     """Text of others, such that neither Plotly nor the browser sees anything in it but text."""
     return escape(line(text, limit), quote=True)
 
 
-def launches(report: ReportDocument, places: Sequence[float]) -> list[Figure]:
+def launch_traces(report: ReportDocument, places: Sequence[float]) -> list[Plot]:
     """A marker a launch (hollow before the step), its runs as dashes, failures at the bottom."""
     both = list(zip(places, report.launches, strict=True))
     runs = [(place, value) for place, x in both if len(x.values) > 1 for value in x.values]
-    out: list[Figure] = []
+    out: list[Plot] = []
     if runs:
         out.append(
             {
@@ -154,7 +146,7 @@ def launches(report: ReportDocument, places: Sequence[float]) -> list[Figure]:
                 "hoverinfo": "skip",
             }
         )
-    moves = steps(report)
+    moves = step_spans(report)
     for purpose, (name, symbol) in PURPOSES.items():
         own = [(place, x) for place, x in both if x.purpose == purpose and x.value is not None]
         if own:
@@ -171,7 +163,7 @@ def launches(report: ReportDocument, places: Sequence[float]) -> list[Figure]:
                         "color": f"@{purpose}",
                         "line": {"width": 1.8, "color": f"@{purpose}"},
                     },
-                    "customdata": [told(report, x) for _, x in own],
+                    "customdata": [hover_lines(report, x) for _, x in own],
                     "hovertemplate": _LINES,
                 }
             )
@@ -185,7 +177,7 @@ def launches(report: ReportDocument, places: Sequence[float]) -> list[Figure]:
                 "x": [place for place, _ in failed],
                 "y": [BOTTOM] * len(failed),
                 "marker": {"symbol": "x", "size": 9, "color": "@culprit"},
-                "customdata": [told(report, x) for _, x in failed],
+                "customdata": [hover_lines(report, x) for _, x in failed],
                 "hovertemplate": _LINES,
             }
         )
@@ -198,42 +190,42 @@ def _hollow(launch: LaunchDocument, moves: Sequence[tuple[int, int]]) -> str:
     return "" if passed % 2 or not moves else "-open"
 
 
-def told(report: ReportDocument, launch: LaunchDocument) -> list[str]:
+def hover_lines(report: ReportDocument, launch: LaunchDocument) -> list[str]:
     """The lines of a launch under the pointer: which and of what, its value, what else there is to know."""
-    head = f"#{launch.number} {titled(launch.change)}"
-    good = next((level.value for level in levels(report)), None)
+    head = f"#{launch.number} {change_label(launch.change)}"
+    good = next((level.value for level in level_spans(report)), None)
     if launch.value is None:
-        value = f"{launch.outcome}: {shown(launch.reason)}"
+        value = f"{launch.outcome}: {harmless(launch.reason)}"
     else:
         value = with_unit(launch.value, report.metric.unit)
         value += f", {percent(launch.value / good - 1)} against the first level" if good else ""
     more = [f"{len(launch.values)} run{'' if len(launch.values) == 1 else 's'}"] if launch.values else []
     more += [f"took {minutes(launch.minutes)}"]
-    more += [f"slot {shown(launch.slot)}"] if launch.slot else []
+    more += [f"slot {harmless(launch.slot)}"] if launch.slot else []
     more += ["cold caches"] if launch.cold else []
-    more += [shown("; ".join(launch.warnings))] if launch.warnings else []
+    more += [harmless("; ".join(launch.warnings))] if launch.warnings else []
     return [head, value, ", ".join(more)]
 
 
-def names(report: ReportDocument) -> dict[int, str]:
+def position_labels(report: ReportDocument) -> dict[int, str]:
     """Position -> its changes under the pointer."""
     return {
-        p.index: f"{p.index}: " + "<br>and ".join(titled(change) for change in p.changes[:3])
+        p.index: f"{p.index}: " + "<br>and ".join(change_label(change) for change in p.changes[:3])
         for p in report.history
         if p.changes
     }
 
 
-def titled(change: ChangeDocument) -> str:
-    return f"{shown(change.short)} {shown(change.subject, 90)}".rstrip()
+def change_label(change: ChangeDocument) -> str:
+    return f"{harmless(change.short)} {harmless(change.subject, 90)}".rstrip()
 
 
-def short(report: ReportDocument, index: int) -> str:
+def tick_label(report: ReportDocument, index: int) -> str:
     there = [p.changes[0] for p in report.history if p.index == index and p.changes]
-    return shown(there[0].short[:12]) if there else str(index)
+    return harmless(there[0].short[:12]) if there else str(index)
 
 
-def level(left: float, right: float, value: float) -> Figure:
+def level_line(left: float, right: float, value: float) -> Plot:
     return {
         "type": "line",
         "x0": left,
@@ -245,13 +237,13 @@ def level(left: float, right: float, value: float) -> Figure:
     }
 
 
-def value_axis(report: ReportDocument) -> Figure:
-    return {"title": {"text": f"{shown(report.metric.name)}, {shown(report.metric.unit)}"}}
+def value_axis(report: ReportDocument) -> Plot:
+    return {"title": {"text": f"{harmless(report.metric.name)}, {harmless(report.metric.unit)}"}}
 
 
-def finished(
-    data: list[Figure], layout: Figure, report: ReportDocument, values: Sequence[float] = ()
-) -> Figure:
+def with_value_axis(
+    data: list[Plot], layout: Plot, report: ReportDocument, values: Sequence[float] = ()
+) -> Plot:
     """With an axis of values that leaves room below for what has no value."""
     known = list(values) or [v for x in report.launches for v in (*x.values, x.value) if v is not None]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
@@ -264,12 +256,12 @@ def finished(
         trace | {"y": [floor if y == BOTTOM else y for y in trace["y"]]} if "y" in trace else trace
         for trace in data
     ]
-    return {"data": told, "layout": base(layout)}
+    return {"data": told, "layout": with_common_layout(layout)}
 
 
-def base(layout: Figure) -> Figure:
+def with_common_layout(layout: Plot) -> Plot:
     """What all figures have in common."""
-    common: Figure = {
+    common: Plot = {
         "margin": {"l": 64, "r": 12, "t": 12, "b": 48},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -299,26 +291,37 @@ def base(layout: Figure) -> Figure:
 _TICKS = 20
 
 
-def figures(report: ReportDocument) -> dict[str, Figure]:
-    """The element's name in the page -> its figure; one that has nothing to show is left out."""
-    made = {
-        "by-commit": by_commit(report),
-        "by-time": by_time(report),
-        "pairs": trial(report),
-        "effects": effects(report),
-        "phases": phases(report),
+def plots(report: ReportDocument) -> dict[str, Plot]:
+    """Plots by the name of their element in the page; those without data are left out."""
+    drawn = {
+        "by-commit": commit_plot(report),
+        "by-time": time_plot(report),
+        "pairs": ab_plot(report),
+        "effects": effects_plot(report),
+        "phases": phases_plot(report),
     }
-    return {name: figure for name, figure in made.items() if figure is not None}
+    return {name: plot for name, plot in drawn.items() if plot is not None}
 
 
-def by_commit(report: ReportDocument) -> Figure | None:
+def effect_rows(report: ReportDocument) -> list[tuple[str, EffectDocument]]:
+    """Each comparison of a report with its name, the confirming A/B first."""
+    rows = [
+        ("culprit against parent", report.confirmed),
+        ("bad against good", report.whole),
+        ("bad without the culprit against bad", report.revert),
+    ]
+    measured = [(name, effect) for name, effect in rows if effect is not None]
+    return measured + [(f"step at {step.confirmed.right.short}", step.confirmed) for step in report.steps]
+
+
+def commit_plot(report: ReportDocument) -> Plot | None:
     """The posterior over the positions and, on the same axis, every launch with its runs and the levels."""
     if not report.launches:
         return None
     beliefs = report.beliefs.by_position if report.beliefs else ()
-    culprits = {i for first, last in steps(report) for i in range(first, last + 1)}
-    data: list[Figure] = []
-    subjects = names(report)
+    culprits = {i for first, last in step_spans(report) for i in range(first, last + 1)}
+    data: list[Plot] = []
+    subjects = position_labels(report)
     if beliefs:
         data.append(
             {
@@ -333,7 +336,7 @@ def by_commit(report: ReportDocument) -> Figure | None:
             }
         )
     places = [float(launch.position) for launch in report.launches]
-    data += launches(report, places)
+    data += launch_traces(report, places)
     skipped = {skip.change.id: skip.reason for skip in report.skips}
     where = [(p.index, p.changes[0]) for p in report.history if p.changes and p.changes[0].id in skipped]
     if where:
@@ -345,11 +348,11 @@ def by_commit(report: ReportDocument) -> Figure | None:
                 "x": [index for index, _ in where],
                 "y": [BOTTOM] * len(where),
                 "marker": {"symbol": "line-ns-open", "size": 11, "color": "@quiet", "line": {"width": 2}},
-                "customdata": [[subjects.get(i, ""), shown(skipped[change.id])] for i, change in where],
+                "customdata": [[subjects.get(i, ""), harmless(skipped[change.id])] for i, change in where],
                 "hovertemplate": "%{customdata[0]}<br>skipped: %{customdata[1]}<extra></extra>",
             }
         )
-    shapes = [level(x.first - 0.4, x.last + 0.4, x.value) for x in levels(report)]
+    shapes = [level_line(x.first - 0.4, x.last + 0.4, x.value) for x in level_spans(report)]
     last = report.positions - 1
     step = max(1, math.ceil((last + 1) / _TICKS))
     room = max(0.7, last * 0.015)
@@ -357,14 +360,14 @@ def by_commit(report: ReportDocument) -> Figure | None:
     ticks = list(range(min(culprits, default=0) % step, last + 1, step))
     # The reverted end stands beyond the range.
     beyond = last + any(launch.position > last for launch in report.launches)
-    layout: Figure = {
+    layout: Plot = {
         "height": 560 if beliefs else 400,
         "bargap": 0.15,
         "shapes": shapes,
         "xaxis": {
             "range": [-room, beyond + room],
             "tickvals": ticks + [beyond] * (beyond > last),
-            "ticktext": [short(report, i) for i in ticks] + ["reverted"] * (beyond > last),
+            "ticktext": [tick_label(report, i) for i in ticks] + ["reverted"] * (beyond > last),
             "tickangle": -45,
             "tickfont": {"family": "ui-monospace, monospace", "size": 11},
             "anchor": "y",
@@ -378,21 +381,21 @@ def by_commit(report: ReportDocument) -> Figure | None:
             "range": [0, 1.02],
             "tickvals": [0, 0.5, 1],
         }
-    return finished(data, layout, report)
+    return with_value_axis(data, layout, report)
 
 
-def by_time(report: ReportDocument) -> Figure | None:
+def time_plot(report: ReportDocument) -> Plot | None:
     """Every launch in the order of the clock, so that a drift of the machine would show."""
     if not report.launches:
         return None
-    at = times(report.launches)
-    data = launches(report, at)
+    at = launch_times(report.launches)
+    data = launch_traces(report, at)
     end = max(t + x.minutes for t, x in zip(at, report.launches, strict=True))
     room = max(end * 0.02, 0.01)
     apart = _residuals(report, at)
-    layout: Figure = {
+    layout: Plot = {
         "height": 520 if apart else 380,
-        "shapes": [level(-room, end + room, x.value) for x in levels(report)],
+        "shapes": [level_line(-room, end + room, x.value) for x in level_spans(report)],
         "xaxis": {
             "title": {"text": "minutes from the first launch"},
             "range": [-room, end + room],
@@ -407,12 +410,12 @@ def by_time(report: ReportDocument) -> Figure | None:
             "ticksuffix": " %",
             "zeroline": True,
         }
-    return finished([*data, *apart], layout, report)
+    return with_value_axis([*data, *apart], layout, report)
 
 
-def _residuals(report: ReportDocument, at: Sequence[float]) -> list[Figure]:
+def _residuals(report: ReportDocument, at: Sequence[float]) -> list[Plot]:
     """How far each launch is from the level that it is on, a line for each slot."""
-    known = levels(report) if steps(report) else ()
+    known = level_spans(report) if step_spans(report) else ()
     slots: dict[str, list[tuple[float, float]]] = {}
     for moment, launch in zip(at, report.launches, strict=True):
         for own in known:
@@ -422,7 +425,7 @@ def _residuals(report: ReportDocument, at: Sequence[float]) -> list[Figure]:
         {
             "type": "scatter",
             "mode": "lines+markers",
-            "name": f"slot {shown(slot)}" if slot else "from its level",
+            "name": f"slot {harmless(slot)}" if slot else "from its level",
             "showlegend": len(slots) > 1,
             "x": [moment for moment, _ in points],
             "y": [share for _, share in points],
@@ -439,13 +442,13 @@ def _residuals(report: ReportDocument, at: Sequence[float]) -> list[Figure]:
     ]
 
 
-def trial(report: ReportDocument) -> Figure | None:
+def ab_plot(report: ReportDocument) -> Plot | None:
     """The A/B: each pair of launches joined, and the level of each side."""
-    found = pairs(report)
+    found = ab_pairs(report)
     if not found or report.confirmed is None:
         return None
     unit, sides = report.metric.unit, (report.confirmed.left, report.confirmed.right)
-    data: list[Figure] = []
+    data: list[Plot] = []
     for turn, pair in enumerate(found, 1):
         values = [launch.value or 0.0 for launch in pair]
         data.append(
@@ -462,30 +465,30 @@ def trial(report: ReportDocument) -> Figure | None:
                 "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
             }
         )
-    sides_at = pair_levels(found, report.confirmed.effect)
-    shapes = [level(side - 0.2, side + 0.2, value) for side, value in enumerate(sides_at)]
-    layout: Figure = {
+    sides_at = ab_levels(found, report.confirmed.effect)
+    shapes = [level_line(side - 0.2, side + 0.2, value) for side, value in enumerate(sides_at)]
+    layout: Plot = {
         "height": 340,
         "shapes": shapes,
         "xaxis": {
             "range": [-0.5, 1.5],
             "tickvals": [0, 1],
-            "ticktext": [f"parent<br>{shown(sides[0].short)}", f"culprit<br>{shown(sides[1].short)}"],
+            "ticktext": [f"parent<br>{harmless(sides[0].short)}", f"culprit<br>{harmless(sides[1].short)}"],
         },
         "yaxis": value_axis(report),
     }
-    return finished(data, layout, report, values=[x.value for pair in found for x in pair if x.value])
+    return with_value_axis(data, layout, report, values=[x.value for pair in found for x in pair if x.value])
 
 
-def effects(report: ReportDocument) -> Figure | None:
+def effects_plot(report: ReportDocument) -> Plot | None:
     """Every comparison with its interval, beside the smallest effect that was worth telling."""
     rows = effect_rows(report)
     if not rows:
         return None
     shares = [effect.effect * 100 for _, effect in rows]
-    labels = [shown(name) for name, _ in rows]
+    labels = [harmless(name) for name, _ in rows]
     small = report.metric.smallest_effect * 100
-    data: list[Figure] = [
+    data: list[Plot] = [
         {
             "type": "scatter",
             "mode": "markers",
@@ -509,7 +512,7 @@ def effects(report: ReportDocument) -> Figure | None:
             "hovertemplate": "%{customdata[0]}<br>launches a side: %{customdata[1]}<extra></extra>",
         }
     ]
-    layout: Figure = {
+    layout: Plot = {
         "height": 130 + 56 * len(rows),
         "shapes": [
             {
@@ -534,25 +537,25 @@ def effects(report: ReportDocument) -> Figure | None:
             "automargin": True,
         },
     }
-    return {"data": data, "layout": base(layout)}
+    return {"data": data, "layout": with_common_layout(layout)}
 
 
-def phases(report: ReportDocument) -> Figure | None:
+def phases_plot(report: ReportDocument) -> Plot | None:
     """The minutes of each launch by phase."""
     spent = list(report.minutes.by_phase)
     if not spent or not report.launches:
         return None
     order = [name for name in PHASES if name in spent] + [name for name in spent if name not in PHASES]
     numbers = [launch.number for launch in report.launches]
-    data: list[Figure] = [
+    data: list[Plot] = [
         {
             "type": "bar",
-            "name": shown(PHASES.get(name, name)),
+            "name": harmless(PHASES.get(name, name)),
             "x": numbers,
             "y": [launch.seconds.get(name, 0.0) / 60 for launch in report.launches],
             "marker": {"color": f"@phase{list(PHASES).index(name) if name in PHASES else 4}"},
             "customdata": [
-                [minutes(x.seconds.get(name, 0.0) / 60), shown(x.change.short), x.purpose]
+                [minutes(x.seconds.get(name, 0.0) / 60), harmless(x.change.short), x.purpose]
                 for x in report.launches
             ],
             "hovertemplate": "launch %{x}: %{customdata[1]}, %{customdata[2]}<br>%{fullData.name} "
@@ -560,7 +563,7 @@ def phases(report: ReportDocument) -> Figure | None:
         }
         for name in order
     ]
-    layout: Figure = {
+    layout: Plot = {
         "height": 320,
         "barmode": "stack",
         "legend": {**LEGEND, "traceorder": "normal"},
@@ -568,7 +571,7 @@ def phases(report: ReportDocument) -> Figure | None:
         "xaxis": {"title": {"text": "launch"}, "tickformat": "d"},
         "yaxis": {"title": {"text": "minutes"}, "rangemode": "tozero"},
     }
-    return {"data": data, "layout": base(layout)}
+    return {"data": data, "layout": with_common_layout(layout)}
 
 
 PHASES: Final[Mapping[str, str]] = {
@@ -581,149 +584,3 @@ PHASES: Final[Mapping[str, str]] = {
     "stop": "stop",
 }
 """Phases of an attempt in their order, as they are shown."""
-
-_TEMPLATES = Path(__file__).parents[1] / "report" / "templates"
-_LONGEST = 8000
-
-
-@dataclass(frozen=True)
-class Meaning:
-    """What an outcome says, for a reader who meets the word for the first time."""
-
-    title: str
-    text: str
-
-
-_MEANINGS: Mapping[str, Meaning] = {
-    "found": Meaning(
-        "Found",
-        "The metric moves at this change: what was measured before it is at one level, what was measured "
-        "from it on at another, and an A/B of it and its parent, made for this verdict alone, agrees.",
-    ),
-    "not reproduced": Meaning(
-        "The two ends measure alike",
-        "Good and bad were both measured on this machine and do not differ by what is worth telling: the "
-        "difference was made elsewhere, or by something that this cell does not have.",
-    ),
-    "too small": Meaning(
-        "Too small for the noise on this machine",
-        "There may be a difference, but launches of one and the same change differ by as much: naming a "
-        "change would be guessing.",
-    ),
-    "out of budget": Meaning(
-        "The budget ended first",
-        "No change stands out from the others yet. Everything measured is kept, and more minutes go on from "
-        "here.",
-    ),
-    "inconclusive": Meaning(
-        "Inconclusive",
-        "The launches were chosen for another metric and do not settle this one; the text says what the rest "
-        "would cost.",
-    ),
-    "unfinished": Meaning(
-        "Not finished",
-        "What was measured so far; the job is under way or was interrupted, and can be resumed.",
-    ),
-}
-
-
-def html(report: ReportDocument, *, plotly: str = "", home: str = "") -> str:
-    """The page. ``plotly``: where its plotting script is, if not in it; ``home``: the page that led here."""
-    # Slow to import, as is jinja2 below, and only a report needs them.
-    from plotly.offline import get_plotlyjs
-
-    own = "" if plotly else get_plotlyjs().replace("\r\n", "\n")
-    script = _shipped("report.js")
-    culprits = report.culprits if report.outcome == "found" else ()
-    return (
-        _environment()
-        .get_template("report.html.jinja")
-        .render(
-            report=report,
-            meaning=_MEANINGS[report.outcome],
-            tiles=tiles(report),
-            same=[change for position in culprits for change in position.changes[1:]],
-            moved=bool(steps(report)),
-            rows=effect_rows(report),
-            slots=len({launch.slot for launch in report.launches}) > 1,
-            phases=PHASES,
-            versions=version_rows(report.versions),
-            figures=(drawn := figures(report)),
-            data=embedded(drawn),
-            style=_shipped("report.css"),
-            plotly=own,
-            plotly_at=plotly,
-            home=home,
-            script=script,
-            policy=_policy(*filter(None, (own, script)), beside=bool(plotly)),
-        )
-    )
-
-
-def tiles(report: ReportDocument) -> list[tuple[str, str]]:
-    """The few numbers that stand first: (number, what it is)."""
-    out = []
-    effect = report.confirmed or report.whole
-    if effect is not None:
-        which = "A/B of parent and culprit" if report.confirmed else "bad against good"
-        out.append(
-            (percent(effect.effect), f"{which}; 95 %: {percent(effect.low)} to {percent(effect.high)}")
-        )
-    if report.outcome == "found":
-        out.append((probability(report.probability), "probability, given the model; never above 0.99"))
-    elif report.beliefs is not None:
-        out.append((probability(report.beliefs.none), "probability that nothing changed"))
-    if report.share is not None:
-        out.append((percent(report.share, False), "of the whole change is this step"))
-    left = f"{len(report.skips)} skipped, {len(report.not_tested)} not tested"
-    out.append((str(len(report.launches)), f"launches over {report.positions} environments; {left}"))
-    saved = f"; {minutes(report.minutes.saved)} saved by overlap" if report.minutes.saved else ""
-    out.append((minutes(report.minutes.total), f"of a budget of {minutes(report.minutes.budget)}{saved}"))
-    return out
-
-
-def embedded(value: Mapping[str, Figure]) -> str:
-    """JSON that no HTML parser takes for markup, whatever stands in its strings."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    def harmless(value: Any) -> Any:
-        """Runs on whatever the template prints, before it is escaped; what is marked as safe is ours."""
-        return line(value, _LONGEST) if isinstance(value, str) and not hasattr(value, "__html__") else value
-
-    made = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=harmless,
-        trim_blocks=True,
-    )
-    made.filters |= {
-        "percent": percent,
-        "share": lambda value: percent(value, False),
-        "probability": probability,
-        "minutes": minutes,
-        "number": number,
-        "amount": with_unit,
-    }
-    return made
-
-
-def _policy(*scripts: str, beside: bool) -> str:
-    """Nothing is loaded; of all scripts only these run, and the plotting script where it lies ``beside``."""
-    hashes = [
-        "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
-        for text in scripts
-    ]
-    hashes += ["'self'", "file:"] * beside
-    return (
-        f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; img-src data: blob:"
-    )
-
-
-def _shipped(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
