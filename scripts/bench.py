@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from perfbisect.bisect.decision.decide import next_action
-from perfbisect.bisect.decision.model import Event, Measure, Measured, Plan
+from perfbisect.bisect.decision.model import Event, NextLaunch, Measured, Plan
 from perfbisect.bisect.job import bisect
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.prepare import make_plan
@@ -231,7 +231,7 @@ def decided(positions: int) -> list[float]:
         began = time.process_time()
         action = next_action(plan, events)
         took.append(time.process_time() - began)
-        if not isinstance(action, Measure):
+        if not isinstance(action, NextLaunch):
             return took
         level = 10.0 * (1.1 if action.index > positions * 2 // 3 else 1.0)
         wobble = [1 + 0.01 * math.sin(7.0 * len(events) + 3.0 * run) for run in range(action.runs)]
