@@ -1,7 +1,7 @@
 """Which change made the metric worse: what to measure next, and when it is settled (METHOD part A).
 
 :func:`next_action` is a fold: the whole state is the list of events, so the same events give the same
-answer, and resuming is asking again. docs/method/bisection.md says what the model is and what the numbers mean.
+answer, and resuming is asking again. docs/method/bisection.md describes the model and its numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The posterior against an integration written from docs/method/bisection.md alone, and what must not change it."""
+"""The posterior against an integration written from docs/method/bisection.md, and its invariances."""
 
 from __future__ import annotations
 
