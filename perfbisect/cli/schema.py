@@ -20,15 +20,22 @@ from perfbisect.commands.documents import (
     StatusDocument,
     StopDocument,
 )
-from perfbisect.compare.check_documents import BaselineDocument, CheckedDocument, CheckPlanDocument
-from perfbisect.compare.documents import CompareDocument, ComparePlanDocument, SweepDocument, VerifyDocument
+from perfbisect.compare.documents import (
+    BaselineDocument,
+    CheckedDocument,
+    CheckPlanDocument,
+    CompareDocument,
+    ComparePlanDocument,
+    RunDocument,
+    SweepDocument,
+    VerifyDocument,
+)
 from perfbisect.jobs.documents import (
     CellDocument,
     Document,
     ErrorDocument,
     PlanDocument,
     ReportDocument,
-    RunDocument,
 )
 from perfbisect.nightly.documents import NightlyDocument, NightlyInitDocument
 from perfbisect.series.documents import (
