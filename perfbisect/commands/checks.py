@@ -8,19 +8,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
+from perfbisect.bisect.estimates import earlier_attempts
 from perfbisect.changes.history import bisect_ends, under_test
 from perfbisect.clients import CLIENTS
 from perfbisect.commands import changes, ranges, wiring
-from perfbisect.commands.compare_request import (
-    ChangeRequest,
-    Contest,
-    TypedContest,
-    build_change_request,
-    contest,
-    planned,
-)
-from perfbisect.commands.comparisons import measure, settle
+from perfbisect.commands.compare_request import Contest, TypedContest, contest, planned
+from perfbisect.commands.comparisons import settle
 from perfbisect.commands.invocation import Measuring
+from perfbisect.commands.measurement import ChangeRequest, build_change_request, measure
 from perfbisect.commands.output import emit
 from perfbisect.commands.session import hand_out
 from perfbisect.commands.workspace import Place
@@ -63,6 +58,7 @@ from perfbisect.jobs.documents import (
     commands_document,
     metric_document,
 )
+from perfbisect.jobs.estimates import learnt_costs
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.next_command import git
@@ -179,7 +175,7 @@ def _check_level(here: Place, options: CheckOptions, measuring: Measuring, how: 
             machine_class=machine({**os.environ, **request.slots[0].env}, profile).kind,
             notes=request.notes,
         )
-        shown = _check_plan_document(request, plan)
+        shown = _check_plan_document(here, request, plan)
         if options.dry_run:
             return _show_plan(shown, measuring)
         job = wiring.new_job(here)
@@ -267,7 +263,7 @@ def _save_baseline(here: Place, options: CheckOptions, measuring: Measuring) -> 
         runs=min(RUNS, runs_per_launch(request.cell)),
         notes=request.notes,
     )
-    shown = _check_plan_document(request, plan)
+    shown = _check_plan_document(here, request, plan)
     if options.dry_run:
         return _show_plan(shown, measuring)
     job = wiring.new_job(here)
@@ -289,9 +285,12 @@ def _show_plan(shown: CheckPlanDocument | ComparePlanDocument, measuring: Measur
     return EXIT_OK
 
 
-def _check_plan_document(request: ChangeRequest, plan: CheckPlan | RunPlan) -> CheckPlanDocument:
+def _check_plan_document(here: Place, request: ChangeRequest, plan: CheckPlan | RunPlan) -> CheckPlanDocument:
     """What will be measured, as it is shown before anything starts."""
-    most = plan.launches * request.launch_minutes(plan.runs)
+    earlier = earlier_attempts(here.jobs, request.cell.digest)
+    costs = learnt_costs(earlier, ranges.costs(plan.setting.environment))
+    each = costs.launch + plan.runs * costs.run
+    most = plan.launches * each
     shown = CheckPlanDocument(
         cell=cell_document(request.cell, plan.ref),
         metric=metric_document(plan.ref),
@@ -315,7 +314,7 @@ def _check_plan_document(request: ChangeRequest, plan: CheckPlan | RunPlan) -> C
             "limit": plan.max_regression,
             "line": Scale.of(plan.ref.metric).value(plan.threshold.at),
             "recorded": tuple(recorded_document(level, plan.ref) for level in plan.recorded),
-            "minutes_low": STEP * request.launch_minutes(plan.runs),
+            "minutes_low": STEP * each,
             "minutes_high": min(plan.budget, most),
             "budget_minutes": plan.budget,
         }

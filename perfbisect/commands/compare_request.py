@@ -1,4 +1,4 @@
-"""From options to what is measured: a comparison, or launches of one change."""
+"""From options to the plan of a comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfbisect.bisect.estimates import earlier_attempts
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, plan_notes, ranges, wiring
 from perfbisect.commands.invocation import Measuring
-from perfbisect.commands.session import foreseen_slots, slots_for
+from perfbisect.commands.session import foreseen_slots
 from perfbisect.commands.workspace import Place
 from perfbisect.compare.documents import ComparePlanDocument, side_document
 from perfbisect.compare.job import make_compare_plan
@@ -19,12 +19,8 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.documents import cell_document, commands_document, metric_document
 from perfbisect.jobs.estimates import learnt_costs
-from perfbisect.jobs.settings import Setting
 from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import Cell, apply_variant
-from perfbisect.model.change import Change
-from perfbisect.model.costs import Costs
-from perfbisect.model.metric import MetricRef
 
 
 @dataclass(frozen=True)
@@ -162,54 +158,3 @@ def planned_all(asked: Sequence[Contest]) -> ComparePlanDocument:
     """Several comparisons in one document: the first, with the others in it."""
     first, *others = map(planned, asked)
     return first.model_copy(update={"others": tuple(others)})
-
-
-@dataclass(frozen=True)
-class ChangeRequest:
-    """Launches of one change to be measured: everything but the plan of the job."""
-
-    cell: Cell
-    change: Change
-    metric: MetricRef
-    setting: Setting
-    builder: Builder
-    slots: tuple[Slot, ...]
-    notes: tuple[str, ...]
-    costs: Costs
-
-    def launch_minutes(self, runs: int) -> float:
-        """What a launch with so many runs is expected to take."""
-        return self.costs.launch + runs * self.costs.run
-
-
-def build_change_request(
-    here: Place, cell_name: str | None, at: str, measuring: Measuring, *, exclude_newer: str | None = None
-) -> ChangeRequest:
-    """Launches of one change, with nothing started. ``exclude_newer``: the day where none was given.
-
-    :raises UsageError: something that was typed is wrong.
-    """
-    cell = wiring.the_cell(here, cell_name, measuring.variant)
-    metric = metric_of(cell, here.setting("metric", measuring.metric))
-    change, environment = changes.the_change(here, at), changes.environment_of(here, measuring.env, at)
-    setting = wiring.the_setting(
-        here,
-        environment=environment,
-        client=measuring.client,
-        constraints=measuring.constraints,
-        exclude_newer=measuring.exclude_newer,
-        needs_repository=change.kind == "commit",
-    )
-    if exclude_newer is not None and measuring.exclude_newer is None:
-        setting = setting.model_copy(update={"exclude_newer": exclude_newer})
-    slots = slots_for(cell, 1, wiring.the_machine(here))
-    return ChangeRequest(
-        cell=cell,
-        change=change,
-        metric=metric,
-        setting=setting,
-        builder=wiring.builder_of(here, setting),
-        slots=slots,
-        notes=(*plan_notes.repository_notes(here, setting), *plan_notes.slot_notes(slots)),
-        costs=learnt_costs(earlier_attempts(here.jobs, cell.digest), ranges.costs(environment)),
-    )

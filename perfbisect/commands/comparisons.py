@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TypeVar
 
 from perfbisect.cells.loading import load_cells
 from perfbisect.commands import wiring
 from perfbisect.commands.compare_request import Contest, planned
-from perfbisect.commands.execution import beginning, carry_out
 from perfbisect.commands.invocation import Working
-from perfbisect.commands.output import teller
-from perfbisect.commands.session import at_work, keep, remembered
+from perfbisect.commands.measurement import measure
+from perfbisect.commands.session import keep, remembered
 from perfbisect.commands.workspace import Place
 from perfbisect.compare.documents import CompareDocument, SweepDocument
 from perfbisect.compare.kinds import COMPARE
 from perfbisect.compare.report import plan_lines
-from perfbisect.environments.base import Builder, Environment
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.kind import DocumentT, JobKind
-from perfbisect.jobs.plans import PlanT
-from perfbisect.machine.slots import Slot
 
 
 def rungs(place: Place, typed: str | None) -> tuple[str, ...]:
@@ -82,24 +77,3 @@ def settle(here: Place, asked: Contest, working: Working, job: Job, *, held: boo
     """Measures a comparison in a new job, until its verdict. ``held``: this process has the job already."""
     lines = plan_lines(planned(asked))
     return measure(here, job, COMPARE, asked.plan, asked.builder, asked.slots, working, lines, held=held)
-
-
-def measure(
-    here: Place,
-    job: Job,
-    kind: JobKind[PlanT, DocumentT],
-    plan: PlanT,
-    builder: Builder,
-    slots: tuple[Slot, ...],
-    working: Working,
-    lines: Iterable[str],
-    *,
-    held: bool = False,
-    before: Callable[[Environment | None], None] = lambda _: None,
-) -> DocumentT:
-    """Runs a new job to its report; ``lines``: its plan. Raises what the job raises."""
-    say = teller(working)
-    with at_work(job, slots, working, begin=beginning(job, plan), held=held) as desk:
-        for text in (*lines, f"job {job.id}", ""):
-            say(text)
-        return carry_out(here, desk, kind, plan, builder, before)

@@ -237,7 +237,13 @@ def _run_report(document: RunDocument) -> Report:
         verdict=Verdict("measured" if document.finished else "unfinished"),
         blocks=(
             Table(columns, tuple(rows), frozenset({0}) if rows else frozenset()),
-            KeyValues((("launches", f"{count} measured"), ("phases", phases))),
+            KeyValues(
+                (
+                    ("change", change_text(document.change)),
+                    ("launches", f"{count} measured"),
+                    ("phases", phases),
+                )
+            ),
             Command(f"perfbisect report {document.job}"),
         ),
         sections=(

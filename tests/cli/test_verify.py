@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.compare import cells_of, find_claim, verified
+from perfbisect.commands.claims import claim_cells, find_claim, verified
 from perfbisect.commands.comparisons import rungs, swept
 from perfbisect.commands.workspace import Place, place
 from perfbisect.compare.documents import CompareDocument
@@ -61,7 +61,7 @@ def claimed(text: str = CLAIM) -> tuple[Path, object]:
 
 def cells(here: Place, text: str = CLAIM) -> tuple[str, ...]:
     path, claim = claimed(text)
-    return cells_of(here, path, claim)  # type: ignore[arg-type]
+    return claim_cells(here, path, claim)  # type: ignore[arg-type]
 
 
 def test_a_claim_that_can_be_run(here: Place) -> None:
@@ -87,7 +87,7 @@ def test_devices_are_those_of_the_machine_file(here: Place, monkeypatch: pytest.
         asked.append(profile)
         return Machine("h", "c", 2, 1, "k", gpus=("one",))  # type: ignore[arg-type]
 
-    monkeypatch.setattr("perfbisect.cli.compare.machine", seen)
+    monkeypatch.setattr("perfbisect.commands.claims.machine", seen)
     assert cells(replace(here, machine="ascend")) == ("tiny.yaml",)
     assert [profile.variable for profile in asked] == ["ASCEND_RT_VISIBLE_DEVICES"]  # type: ignore[attr-defined]
 
@@ -133,11 +133,11 @@ def test_a_guard_that_the_server_tells_is_none_of_the_client(here: Place) -> Non
 def test_every_shipped_claim_can_be_asked(here: Place, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has all that it needs."""
     monkeypatch.setattr(
-        "perfbisect.cli.compare.machine",
+        "perfbisect.commands.claims.machine",
         lambda *_: Machine("h", "c", 2, 1, "k", gpus=("gpu",) * 8),  # type: ignore[arg-type]
     )
     claim = find_claim(path.stem)[1]
-    assert claim.source and cells_of(here, path, claim)
+    assert claim.source and claim_cells(here, path, claim)
     assert not claim.expect.ref.metric.guard
 
 
