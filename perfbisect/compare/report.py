@@ -244,7 +244,7 @@ def _run_report(document: RunDocument) -> Report:
                     ("phases", phases),
                 )
             ),
-            Command(f"perfbisect report {document.job}"),
+            Command(f"perfbisect {'report' if document.finished else 'resume'} {document.job}"),
         ),
         sections=(
             *_plot_section([group], headline),
