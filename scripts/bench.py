@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from perfbisect.bisect.decision.decide import next_action
-from perfbisect.bisect.decision.model import Event, NextLaunch, Measured, Plan
+from perfbisect.bisect.decision.model import Event, Measured, NextLaunch, Plan
 from perfbisect.bisect.job import bisect
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.prepare import make_plan

@@ -1,4 +1,4 @@
-"""From what was typed to the plan of a comparison."""
+"""From options to the plan of a comparison."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from perfbisect.commands import changes, plan_notes, ranges, wiring
 from perfbisect.commands.invocation import Measuring
 from perfbisect.commands.session import foreseen_slots
 from perfbisect.commands.workspace import Place
-from perfbisect.compare.documents import ComparePlanDocument
-from perfbisect.compare.forecast import Foreseen, foresee
+from perfbisect.compare.documents import ComparePlanDocument, side_document
 from perfbisect.compare.job import make_compare_plan
-from perfbisect.compare.plan import ComparePlan, SidePlan, cells_of
-from perfbisect.compare.report import side_document
+from perfbisect.compare.plan import ComparePlan, Forecast, SidePlan, forecast, served_cells
 from perfbisect.environments.base import Builder
 from perfbisect.errors import UsageError
 from perfbisect.jobs.capabilities import metric_of
@@ -41,22 +39,22 @@ class TypedContest:
     """The change that a claim speaks of."""
     watch: tuple[str, ...] = ()
     """Guards besides the cell's own, which the client reports."""
-    fail_over: float | None = None
+    max_regression: float | None = None
     """Of a check: the share by which B may be worse."""
     dry: bool = False
-    """Whether the plan is only looked at."""
+    """Whether the plan is only shown."""
 
 
 @dataclass(frozen=True)
 class Contest:
-    """What will be compared, and where; ``minutes``: what a launch is expected to take."""
+    """A comparison to be measured; ``minutes``: what a launch is expected to take."""
 
     cell: Cell
     plan: ComparePlan
     builder: Builder
     slots: tuple[Slot, ...]
     minutes: float
-    foreseen: Foreseen
+    forecast: Forecast
 
 
 def contest(here: Place, typed: TypedContest) -> Contest:
@@ -94,14 +92,14 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         min_effect=None if typed.min_effect is None else typed.min_effect / 100,
         expect=typed.expect,
         watch=typed.watch,
-        fail_over=typed.fail_over,
+        max_regression=typed.max_regression,
         deploy=ranges.deploy(here),
-        told=(*plan_notes.repository_notes(here, setting), *of_slots),
+        notes=(*plan_notes.repository_notes(here, setting), *of_slots),
     )
     earlier = earlier_attempts(here.jobs, cell.digest)
     costs = learnt_costs(earlier, ranges.costs(environment))
     minutes = costs.launch + plan.runs * costs.run
-    return Contest(cell, plan, builder, slots, minutes, foresee(plan, earlier))
+    return Contest(cell, plan, builder, slots, minutes, forecast(plan, earlier))
 
 
 def sides(here: Place, cell: Cell, a: str | None, b: str, variant: str | None) -> tuple[SidePlan, SidePlan]:
@@ -146,13 +144,13 @@ def planned(asked: Contest) -> ComparePlanDocument:
         minutes_low=4 * asked.minutes,
         minutes_high=min(plan.budget, launches * asked.minutes),
         budget_minutes=plan.budget,
-        foreseen_blocks=asked.foreseen.blocks,
-        foreseen_from=asked.foreseen.told,
+        forecast_blocks=asked.forecast.blocks,
+        forecast_from=asked.forecast.basis,
         commands=tuple(
-            commands_document(one, plan.setting, side.change, None)
-            for one, side in zip(cells_of(plan), plan.sides, strict=True)
+            commands_document(served, plan.setting, side.change, None)
+            for served, side in zip(served_cells(plan), plan.sides, strict=True)
         ),
-        told=plan.told,
+        notes=plan.notes,
     )
 
 

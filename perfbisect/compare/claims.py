@@ -1,4 +1,4 @@
-"""Claim files: what somebody said of a change, in a form that can be measured."""
+"""Claim files: a statement about a change in a form that can be measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perfbisect.model.metric import MetricRef, check_metrics, parse_metric
 Settled = Literal["holds", "refuted", "inconclusive"]
 
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
-_ONE = re.compile(rf"^(?P<sign>>=|<=|>|<)\s*(?P<value>{_NUMBER})\s*%$")
+_BOUND = re.compile(rf"^(?P<sign>>=|<=|>|<)\s*(?P<value>{_NUMBER})\s*%$")
 _RANGE = re.compile(rf"^(?P<low>{_NUMBER})\s*%?\s*(?:\.\.|to)\s*(?P<high>{_NUMBER})\s*%$")
 
 
@@ -30,7 +30,7 @@ class Change:
     high: float
 
     def settles(self, low: float, high: float) -> Settled:
-        """What an interval of the effect says: it lies within the claim, apart from it, or across."""
+        """Whether an interval of the effect lies within the claim, apart from it, or across."""
         if math.isnan(low) or math.isnan(high):
             return "inconclusive"
         if self.low <= low and high <= self.high:
@@ -53,9 +53,9 @@ def parse_change(text: str) -> Change:
     :raises ValueError: none of these forms, or a range that is empty.
     """
     words = text.strip()
-    if one := _ONE.match(words):
-        value = float(one["value"]) / 100
-        above = one["sign"].startswith(">")
+    if bound := _BOUND.match(words):
+        value = float(bound["value"]) / 100
+        above = bound["sign"].startswith(">")
         return Change(words, value if above else -1.0, math.inf if above else value)
     if pair := _RANGE.match(words):
         low, high = float(pair["low"]) / 100, float(pair["high"]) / 100
@@ -97,7 +97,7 @@ class Expected(BaseModel):
 
 
 class Claim(BaseModel):
-    """A claim with its source: who said it, and where it can be read.
+    """A claim with its source.
 
     ``a`` and ``b`` are changes as the command line takes them (``REV``, ``REV+variant``); ``cells`` are names
     or files of cells. ``needs``: what a machine must have, in words, where it is more than the cells say.
@@ -124,7 +124,7 @@ class Claim(BaseModel):
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """The cells, however they were written."""
+        """The cells, of ``cell`` or ``cells``."""
         return self.cells if self.cell is None else (self.cell,)
 
     def cells_beside(self, file: Path) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 Every cell keeps a job of its own, as if it had been measured alone: its journal, its report, its points. An
 attempt says which start it shares (``launch`` in its facts), so that those are one vote where votes count.
 
-A turn is in its journal before the turn ahead of it is told as ended there: as long as the server lives, a
-journal knows it, and whoever goes on after a kill ends it.
+A turn is written into its journal before the turn ahead of it ends: while the server lives, a journal names
+it, so that a resumed suite can stop it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
-from perfbisect.compare.run import RunPlan, run_document
+from perfbisect.compare.documents import RunDocument
+from perfbisect.compare.plan import RunPlan
+from perfbisect.compare.run import run_document
 from perfbisect.errors import PerfbisectError, UsageError
-from perfbisect.jobs.documents import RunDocument
 from perfbisect.jobs.events import Ended, PhaseBegan
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
@@ -29,13 +30,13 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt
 from perfbisect.serving.families import server_digest
 
-_OWN_TURN = ("first_request", "warm", "bench")
+_CELL_PHASES = ("first_request", "warm", "bench")
 """Phases in which a server fails under the cell that it serves."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell of a suite stands. ``error``: why it was given up; its job can be resumed alone."""
+    """The state of a cell of a suite. ``error``: why it was given up; its job can be resumed alone."""
 
     job: Job
     document: RunDocument
@@ -54,28 +55,28 @@ def suite(jobs: Sequence[Job], tools: Tools, *, until: int) -> tuple[Outcome, ..
     with ExitStack() as stack:
         journals = [stack.enter_context(Journal(job.journal, clock=tools.clock)) for job in jobs]
         members = [_Member(job, journal, tools) for job, journal in zip(jobs, journals, strict=True)]
-        _check(members)
+        _require_one_server(members)
         for member in members:
             clear_up(member.job, member.journal, tools)
-        while going := [member for member in members if member.wants(until)]:
-            # The cell under which a server died comes last: the others get their turn.
-            _Start(sorted(going, key=lambda member: member.felled), tools).run()
-            for member in going:
+        while pending := [member for member in members if member.needs_launch(until)]:
+            # A cell under which the server died comes last, so that the others are measured.
+            _Start(sorted(pending, key=lambda member: member.failed_server), tools).run()
+            for member in pending:
                 if member.failures.rest is not None:
                     member.failures.wait()
         return tuple(member.outcome() for member in members)
 
 
-def _check(members: Sequence[_Member]) -> None:
+def _require_one_server(members: Sequence[_Member]) -> None:
     """:raises UsageError: they cannot share a server."""
     first = members[0]
     for other in members[1:]:
         same = {
             "server": first.server == other.server,
             "change": first.plan.change.id == other.plan.change.id,
-            "setting": _asked(first.plan) == _asked(other.plan),
+            "setting": _setting_without_command(first.plan) == _setting_without_command(other.plan),
         }
-        unlike = [what for what, yes in same.items() if not yes]
+        unlike = [part for part, equal in same.items() if not equal]
         if unlike:
             raise UsageError(
                 f"cells {first.cell.name} and {other.cell.name} share no launch: another {unlike[0]}",
@@ -83,8 +84,7 @@ def _check(members: Sequence[_Member]) -> None:
             )
 
 
-def _asked(plan: RunPlan) -> Setting:
-    """The setting, whatever was typed."""
+def _setting_without_command(plan: RunPlan) -> Setting:
     return plan.setting.model_copy(update={"typed": ""})
 
 
@@ -100,7 +100,7 @@ class _Member:
         self.error: PerfbisectError | None = None
         self._ledger = Ledger()
         self._timeline = Timeline(launches(journal.events), tools.seconds, tools.clock())
-        self._again: Launch | None = None
+        self._retry: Launch | None = None
         self._order: Order | None = None
         self._request: AttemptRequest | None = None
 
@@ -114,18 +114,18 @@ class _Member:
         return sum(launch.end == "finished" for launch in self.seen)
 
     @property
-    def felled(self) -> bool:
-        """A server failed in this cell's own turn, the last that it had."""
+    def failed_server(self) -> bool:
+        """True if the server failed in this cell's last turn."""
         last = self.seen[-1].attempt if self.seen else None
         failure = last.failure if last else None
-        return failure is not None and failure.fault == "change" and failure.phase in _OWN_TURN
+        return failure is not None and failure.fault == "change" and failure.phase in _CELL_PHASES
 
-    def wants(self, until: int) -> bool:
+    def needs_launch(self, until: int) -> bool:
         """True if it needs another launch."""
         return self.error is None and self.done < min(until, self.plan.launches)
 
     def begin(self, place: int, of: int, token: str) -> AttemptRequest:
-        """Its turn is told to the journal. ``token``: of the server, which the first turn draws.
+        """Writes the start of its turn. ``token``: of the server, drawn by the first turn.
 
         :raises Interrupted: a stop was asked for.
         :raises MachineError: the lease is lost, or the journal cannot be written.
@@ -133,10 +133,10 @@ class _Member:
         check_stop(self.job)
         self.tools.check()
         slot, seen = self.tools.slots[0], self.seen
-        self._again = owed(seen, slot.name, (slot.name,))
+        self._retry = owed(seen, slot.name, (slot.name,))
         why = f"launch {self.done + 1} of {self.plan.launches}, cell {place} of {of} on its server"
-        if self._again is not None:
-            why += f", once more: {self._again.reason}"
+        if self._retry is not None:
+            why += f", once more: {self._retry.reason}"
         self._order = Order(0, self.plan.change, "run", self.plan.runs, why)
         self.tools.sink(launching(len(seen) + 1, self._order, 0, slot.name))
         request = enter(
@@ -146,16 +146,16 @@ class _Member:
         return self._request
 
     def turn(self) -> AttemptRequest:
-        """What was begun."""
+        """The attempt that has begun."""
         assert self._request is not None
         return self._request
 
     def served(self, server: Mapping[str, object]) -> None:
-        """Tells the journal which server its attempt has."""
+        """Writes the server of its attempt into the journal."""
         self.journal.append("launched", {"attempt": self.turn().id, **server})
 
     def ended(self, attempt: Attempt) -> None:
-        """Its turn is over; what follows from a failure.
+        """Writes the end of its turn and handles a failure.
 
         :raises MachineError: the journal cannot be written.
         """
@@ -165,7 +165,7 @@ class _Member:
         ended = next(launch for launch in seen if launch.attempt_id == attempt.id)
         self.tools.sink(plainly_told(ended, seen, order, self.plan.ref, 0.0))
         try:
-            if ended.refused and (not ended.built or self._again is not None):
+            if ended.refused and (not ended.built or self._retry is not None):
                 advice = "read the log; another --at or --env may do"
                 raise self.failures.broken(ended, f"change {self.plan.change.short}", advice)
             self.failures.after(ended)
@@ -173,9 +173,9 @@ class _Member:
             self.error = error
 
     def outcome(self) -> Outcome:
-        """How it stands; a run whose launches are all there is over."""
+        """Its state; ends the job when all launches are there."""
         if not finished(self.journal.events) and self.done >= self.plan.launches:
-            self.journal.append("verdict", {"word": "measured"})
+            self.journal.append("verdict", {"verdict": "measured"})
         document = run_document(self.job, self.journal.events)
         self.tools.sink(Ended(document))
         return Outcome(self.job, document, self.error)
@@ -189,7 +189,7 @@ class _Start:
         self._server: Mapping[str, object] = {}
 
     def run(self) -> None:
-        """Serves each. :raises Interrupted, MachineError: see :func:`suite`; the server is ended."""
+        """Serves each. :raises Interrupted, MachineError: the server is stopped."""
         token = self._members[0].begin(1, len(self._members), "").token
         try:
             self._serve(token)
@@ -200,7 +200,9 @@ class _Start:
     def _serve(self, token: str) -> None:
         of = len(self._members)
         turns = [member.turn for member in self._members]
-        with closing(self._tools.executor.share(turns, started=self._started, sink=self._told)) as attempts:
+        with closing(
+            self._tools.executor.share(turns, started=self._record_server, sink=self._report_phase)
+        ) as attempts:
             for attempt, more in attempts:
                 member = self._members[self._place]
                 if more:
@@ -211,9 +213,9 @@ class _Start:
                         following.served(self._server)
                 member.ended(attempt)
 
-    def _started(self, *, token: str, pid: int, created: float, port: int) -> None:
+    def _record_server(self, *, token: str, pid: int, created: float, port: int) -> None:
         self._server = {"token": token, "pid": pid, "created": created, "port": port}
         self._members[self._place].served(self._server)
 
-    def _told(self, phase: str, detail: Mapping[str, object]) -> None:
+    def _report_phase(self, phase: str, detail: Mapping[str, object]) -> None:
         self._tools.sink(PhaseBegan(phase, detail, self._tools.slots[0].name))
