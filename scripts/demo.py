@@ -111,7 +111,7 @@ def told(result: Path) -> list[str]:
     except ValueError:
         return []
     subject = (document.get("culprit") or {}).get("subject", "")
-    return [*([f"culprit: {line(subject)}"] if subject else []), *document.get("sentences", ())]
+    return [*([f"culprit: {line(subject)}"] if subject else []), *document.get("summary", ())]
 
 
 def judge(prepared: Prepared, code: int, result: Path, minutes: float) -> dict[str, object]:

@@ -79,7 +79,7 @@ def plan_document(plan: BisectPlan, noise: Noise) -> PlanDocument:
         budget_minutes=plan.budget,
         expected=expected(plan, noise),
         commands=commands_document(cell, plan.setting, good, None),
-        told=(*plan.told, *_extra_costs(plan)),
+        notes=(*plan.notes, *_extra_costs(plan)),
     )
 
 
@@ -105,8 +105,8 @@ def check_disk(shown: PlanDocument, plan: BisectPlan, builder: Builder) -> PlanD
             where=cache,
             next_step="perfbisect env gc, or set PERFBISECT_CACHE to a larger disk",
         )
-    told = f"disk: about {_size(low)} to {_size(high)} for environments, {_size(free)} free"
-    return shown.model_copy(update={"told": (*shown.told, told)})
+    note = f"disk: about {_size(low)} to {_size(high)} for environments, {_size(free)} free"
+    return shown.model_copy(update={"notes": (*shown.notes, note)})
 
 
 def _size(count: float) -> str:

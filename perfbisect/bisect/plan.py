@@ -68,7 +68,7 @@ class BisectPlan(JobPlan):
     seed: int
     max_runs: int
     costs: Costs
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     extras: Extras = Extras()
     prior: tuple[float, ...] | None = None
     """Weights over the positions, from ``--weights``."""

@@ -53,7 +53,7 @@ def crossings(positions: Sequence[Position]) -> tuple[Crossing, ...]:
     return tuple(found)
 
 
-def told(positions: Sequence[Position]) -> tuple[str, ...]:
+def pin_notes(positions: Sequence[Position]) -> tuple[str, ...]:
     """What the plan says of them."""
     return tuple(
         f"crosses the {one.what} pin at {positions[one.index].change.short}: {one.before} -> {one.after}; it "

@@ -110,7 +110,7 @@ def _summary(document: ReportDocument) -> Iterator[Block]:
     elif document.outcome == "found":
         yield Paragraph(f"One of {len(document.culprits)} changes that cannot be told apart:")
         yield Items(tuple(_change(position.changes[0]) for position in document.culprits))
-    yield from (Paragraph(text) for text in document.sentences)
+    yield from (Paragraph(text) for text in document.summary)
     saved = f", {minutes(document.minutes.saved)} saved by overlap" if document.minutes.saved else ""
     yield Paragraph(
         f"{len(document.launches)} launches, {minutes(document.minutes.total)}{saved}; "
@@ -322,8 +322,8 @@ def _measured(document: ReportDocument) -> Iterator[Block]:
     if document.repository:
         rows.append(("repository", code(document.repository)))
     yield KeyValues(tuple(rows))
-    if document.told:
-        yield Items(document.told)
+    if document.notes:
+        yield Items(document.notes)
 
 
 def _reproduce(document: ReportDocument) -> Iterator[Block]:

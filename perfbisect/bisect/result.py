@@ -96,7 +96,7 @@ def build_document(
     return ReportDocument(
         job=job.id,
         outcome=outcome.word if outcome else "unfinished",
-        sentences=(
+        summary=(
             *(summary(outcome, plan, per_launch) if outcome else (open_question or _under_way(seen),)),
             *of_rebase(plan, outcome, seen),
             *of_revert(less, plan),
@@ -137,7 +137,7 @@ def build_document(
         minutes=minutes_document(seen, plan.budget, saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, shown, _attempt(seen, shown.id)),
         versions=versions(plan.setting, seen),
-        told=plan.told,
+        notes=plan.notes,
         steps=tuple(_step(step, plan) for step in outcome.steps) if outcome else (),
         log_differences=_log_differences(seen, sides) if culprit else (),
         revert=_of_revert(less, plan),

@@ -94,7 +94,7 @@ def question(here: Place, typed: Typed) -> Question:
         budget=budget,
         seed=typed.seed,
         costs=learnt_costs(earlier, ranges.costs(environment)),
-        told=(*plan_notes.repository_notes(here, setting), *of_slots),
+        notes=(*plan_notes.repository_notes(here, setting), *of_slots),
         deploy=ranges.deploy(here),
         extras=typed.extras,
         aside=aside,
@@ -102,8 +102,8 @@ def question(here: Place, typed: Typed) -> Question:
     )
     why_not = why_not_ahead(slots) if slots else ""
     if why_not and plan.costs.build > _SLOW_BUILD:
-        told = f"the next environment is not built beside a running attempt: {why_not}"
-        plan = plan.model_copy(update={"told": (*plan.told, told)})
+        note = f"the next environment is not built beside a running attempt: {why_not}"
+        plan = plan.model_copy(update={"notes": (*plan.notes, note)})
     noise = learnt_noise(earlier, judged)
     return Question(cell, plan, builder, slots, check_disk(plan_document(plan, noise), plan, builder))
 

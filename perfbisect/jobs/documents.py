@@ -146,7 +146,7 @@ class PlanDocument(LongDocument):
     """What will be done: ``perfbisect bisect --dry-run``."""
 
     shown: ClassVar[Mapping[str, int]] = {"positions": 30, "skips": 10}
-    schema_: Literal["perfbisect.plan/1"] = Field(default="perfbisect.plan/1", alias="schema")
+    schema_: Literal["perfbisect.plan/2"] = Field(default="perfbisect.plan/2", alias="schema")
     cell: CellDocument
     metric: MetricDocument
     repository: str
@@ -161,7 +161,7 @@ class PlanDocument(LongDocument):
     budget_minutes: float
     expected: ExpectedDocument
     commands: CommandsDocument
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def brief(self) -> PlanDocument:
         """With the first changes of a position that has many, and how the rest is seen."""
@@ -169,11 +169,11 @@ class PlanDocument(LongDocument):
         changes = sum(max(0, len(one.changes) - _CHANGES) for one in brief.positions)
         short = tuple(one.model_copy(update={"changes": one.changes[:_CHANGES]}) for one in brief.positions)
         left = {**brief.left_out, **({"positions.changes": changes} if changes else {})}
-        told = brief.told
+        notes = brief.notes
         if left:
             missing = ", ".join(f"{count} of {name}" for name, count in left.items())
-            told = (*told, f"left out here: {missing}; --full brings them")
-        return brief.model_copy(update={"positions": short, "left_out": left, "told": told})
+            notes = (*notes, f"left out here: {missing}; --full brings them")
+        return brief.model_copy(update={"positions": short, "left_out": left, "notes": notes})
 
 
 class LaunchDocument(Document):
@@ -279,7 +279,7 @@ class JobDocument(LongDocument):
     folder: str
 
 
-class ReportDocument(JobDocument):
+class ReportDocument(LongDocument):
     """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
 
     shown: ClassVar[Mapping[str, int]] = {
@@ -290,9 +290,19 @@ class ReportDocument(JobDocument):
         "not_tested": 5,
         "cherry_picks": 10,
     }
-    schema_: Literal["perfbisect.report/1"] = Field(default="perfbisect.report/1", alias="schema")
+    schema_: Literal["perfbisect.report/2"] = Field(default="perfbisect.report/2", alias="schema")
+    job: str
+    cell: CellDocument
+    environment: str
+    client: str
+    launches: tuple[LaunchDocument, ...]
+    minutes: MinutesDocument
+    reproduce: CommandsDocument
+    versions: dict[str, Any]
+    notes: tuple[str, ...]
+    folder: str
     outcome: Ending
-    sentences: tuple[str, ...]
+    summary: tuple[str, ...]
     next: str
     probability: float
     culprit: ChangeDocument | None

@@ -103,7 +103,7 @@ def search_result(report: ReportDocument) -> SearchResult:
         if named is None
         else Change(named.id, subject=named.subject, date=named.date, author=named.author),
         probability=report.probability,
-        sentences=report.sentences,
+        sentences=report.summary,
         minutes=report.minutes.total,
         budget=report.minutes.budget,
     )

@@ -217,7 +217,7 @@ def plan_lines(plan: PlanDocument) -> list[str]:
         ),
         f"            {line(expected.noise)}",
     ]
-    return out + [f"  note      {line(text)}" for text in plan.told]
+    return out + [f"  note      {line(text)}" for text in plan.notes]
 
 
 def command_lines(plan: PlanDocument) -> list[str]:

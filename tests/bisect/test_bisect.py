@@ -55,7 +55,7 @@ def test_a_metric_of_which_more_is_better_is_followed_downwards(plan_for: MakePl
     assert report.culprit.id == world.changes[4].id
     assert report.confirmed is not None
     assert report.confirmed.effect == pytest.approx(1 / 1.4 - 1, abs=0.08)
-    assert "worse: -" in report.sentences[0]
+    assert "worse: -" in report.summary[0]
 
 
 def test_no_difference_is_not_reproduced(plan_for: MakePlan, new_job: NewJob) -> None:
@@ -65,7 +65,7 @@ def test_no_difference_is_not_reproduced(plan_for: MakePlan, new_job: NewJob) ->
     assert report.culprit is None
     assert report.culprits == ()
     assert {x.purpose for x in report.launches} == {"end"}
-    assert "no difference" in report.sentences[0]
+    assert "no difference" in report.summary[0]
 
 
 def test_a_step_in_the_noise_is_too_small_and_says_what_more_would_cost(
@@ -74,7 +74,7 @@ def test_a_step_in_the_noise_is_too_small_and_says_what_more_would_cost(
     world, watch = World(history(8).changes, slow=4, factor=1.03, tau=0.06, sigma=0.03, seed=3), Watch()
     report = verdict(new_job(plan_for(world), watch, world), watch, world)
     assert report.outcome == "too small"
-    assert any("launches a side" in text for text in report.sentences)
+    assert any("launches a side" in text for text in report.summary)
 
 
 def test_out_of_budget_names_who_leads_and_a_larger_budget_goes_on(
@@ -112,7 +112,7 @@ def test_a_change_that_fails_is_tried_once_more_and_then_a_skip(plan_for: MakePl
     tries = [i for i, request in enumerate(world.requests) if broken(request)]
     assert len(tries) == 2
     assert tries[1] == tries[0] + 1, "the second try comes at once, with a fresh launch"
-    assert "cannot be told apart" in report.sentences[0]
+    assert "cannot be told apart" in report.summary[0]
 
 
 def test_a_change_that_fails_once_is_measured(plan_for: MakePlan, new_job: NewJob) -> None:
@@ -278,7 +278,7 @@ def test_the_report_needs_the_journal_alone(plan_for: MakePlan, new_job: NewJob)
     job = new_job(plan_for(world, builder), watch, world)
     report = verdict(job, watch, world)
     assert ReportDocument.model_validate_json(report.text()) == report
-    assert json.loads(report.text())["schema"] == "perfbisect.report/1"
+    assert json.loads(report.text())["schema"] == "perfbisect.report/2"
     assert (report.changes, report.positions) == (10, 8)
     assert [[c.id for c in p.changes] for p in report.merged] == [
         [world.changes[1].id, world.changes[2].id],
@@ -286,7 +286,7 @@ def test_the_report_needs_the_journal_alone(plan_for: MakePlan, new_job: NewJob)
     ]
     assert report.culprit is not None
     assert report.culprit.id == world.changes[6].id
-    assert "and 1 after it with the same environment" in report.sentences[0]
+    assert "and 1 after it with the same environment" in report.summary[0]
     tested = {x.change.id for x in report.launches}
     assert {c.id for c in report.not_tested} == {
         world.changes[i].id for i in (1, 3, 4, 5, 6, 8) if world.changes[i].id not in tested

@@ -133,7 +133,7 @@ def test_the_page_says_all_that_it_must(rich: ReportDocument, page: Page) -> Non
         "Same environment as a neighbour",
         "Not tested",
         "perfbisect bisect tiny --good A --bad B",
-        *(sentence[:60] for sentence in rich.sentences),
+        *(sentence[:60] for sentence in rich.summary),
     ):
         assert text in shown, text
     ids = {attributes.get("id") for _, attributes in page.elements}

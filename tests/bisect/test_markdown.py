@@ -133,7 +133,7 @@ def test_a_plan_tells_range_skips_and_price(plan_for: MakePlan) -> None:
     world = hostile()
     builder = FakeBuilder(refused={world.changes[i].id: Refusal(f"reason {i}") for i in range(1, 9)})
     shown = plan_lines(
-        plan_document(plan_for(world, builder, told=("a dirty tree",)), Noise(0.01, 0.02, "measured"))
+        plan_document(plan_for(world, builder, notes=("a dirty tree",)), Noise(0.01, 0.02, "measured"))
     )
     text = "\n".join(shown)
     assert not ACTS.search(text)

@@ -37,7 +37,7 @@ class TestFix:
         assert report.outcome == "found"
         assert report.culprit is not None
         assert report.culprit.id == world.changes[11].id
-        assert "better: -" in report.sentences[0]
+        assert "better: -" in report.summary[0]
         assert report.good.id == world.changes[-1].id, "the later end is the good one"
         assert report.bad.id == world.changes[0].id
         assert "bad end, round 1" in report.launches[0].why
@@ -47,8 +47,8 @@ class TestFix:
         world, watch = World(history(8).changes, slow=4, factor=1.3, tau=0.005), Watch()
         report = verdict(new_job(plan_for(world, extras=IMPROVEMENT), watch, world), watch, world)
         assert report.outcome == "not reproduced"
-        assert f"{world.changes[-1].short} is not better than {world.changes[0].short}" in report.sentences[0]
-        assert any("good end is worse than the bad end" in text for text in report.sentences)
+        assert f"{world.changes[-1].short} is not better than {world.changes[0].short}" in report.summary[0]
+        assert any("good end is worse than the bad end" in text for text in report.summary)
 
     def test_of_a_metric_of_which_more_is_better(self, plan_for: MakePlan, new_job: NewJob) -> None:
         world, watch = World(history(10).changes, slow=4, factor=1 / 1.4), Watch()
@@ -56,7 +56,7 @@ class TestFix:
         report = verdict(new_job(plan, watch, world), watch, world)
         assert report.culprit is not None
         assert report.culprit.id == world.changes[4].id
-        assert "better: +" in report.sentences[0]
+        assert "better: +" in report.summary[0]
 
     def test_an_end_is_called_what_the_user_calls_it(self, plan_for: MakePlan) -> None:
         world = World(history(5).changes, slow=2)
@@ -127,8 +127,8 @@ def test_every_step_is_named(plan_for: MakePlan, new_job: NewJob) -> None:
         world.changes[7].id,
     ]
     assert all(step.confirmed.low < math.sqrt(1.7) - 1 < step.confirmed.high for step in report.steps)
-    assert any(text.startswith("2 steps of the range named") for text in report.sentences)
-    assert sum(text.startswith("Step ") for text in report.sentences) == 2
+    assert any(text.startswith("2 steps of the range named") for text in report.summary)
+    assert sum(text.startswith("Step ") for text in report.summary) == 2
 
 
 class TestAnotherMetric:
@@ -158,8 +158,8 @@ class TestAnotherMetric:
             verdict(job, watch, world)
         report = with_metric(job, read(job.journal).events, parse_metric("tpot:p99"))
         assert report.outcome == "inconclusive"
-        assert "launches" in report.sentences[0]
-        assert "minutes" in report.sentences[0]
+        assert "launches" in report.summary[0]
+        assert "minutes" in report.summary[0]
         assert report.next == f"perfbisect resume {job.id} --metric tpot:p99"
         assert ReportDocument.model_validate_json(report.text()) == report
 
@@ -204,8 +204,8 @@ class TestAside:
         assert report.outcome == "found"
         assert report.culprit is None, "the merge base is no culprit"
         assert [c.subject for c in report.cherry_picks] == ["Pick 10", "Pick 11"]
-        assert f"{world.changes[0].short} has of its own (2 commits" in report.sentences[0]
-        assert "1 of them" in report.sentences[0]
+        assert f"{world.changes[0].short} has of its own (2 commits" in report.summary[0]
+        assert "1 of them" in report.summary[0]
         assert report.next.startswith("git log --cherry-mark --left-only 000000000000...")
 
     def test_the_plan_tells_what_it_costs(self, plan_for: MakePlan) -> None:
@@ -213,7 +213,7 @@ class TestAside:
         plan = self.plan(plan_for, world).model_copy(
             update={"extras": Extras(all_steps=True, confirm_revert=True, workers=2, weights="w.yaml")}
         )
-        told = "\n".join(plan_document(plan, Noise()).told)
+        told = "\n".join(plan_document(plan, Noise()).notes)
         assert "000000000000 is no ancestor" in told
         assert "every step is named" in told
         assert "4 to 16 launches more" in told

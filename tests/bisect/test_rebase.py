@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from perfbisect.bisect.plan import BisectPlan, Position
-from perfbisect.bisect.rebase import crossings, differing, told
+from perfbisect.bisect.rebase import crossings, differing, pin_notes
 from perfbisect.environments.base import Refusal
 from perfbisect.jobs.folders import Job
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
@@ -65,7 +65,7 @@ def plan(plan_for: MakePlan, here: PinnedWorld, refused: tuple[int, ...] = ()) -
 def test_the_plan_tells_where_the_pin_moves(plan_for: MakePlan) -> None:
     here = world(5, None)
     made = plan(plan_for, here)
-    assert made.told == (
+    assert made.notes == (
         f"crosses the vllm pin at {here.changes[5].short}: v0.20.0 -> v0.21.0; it and its parent are "
         "measured first after the ends",
     )
@@ -80,7 +80,7 @@ def test_the_rebase_and_its_parent_are_measured_first_and_named(plan_for: MakePl
     assert report.launches[len([x for x in report.launches if x.purpose == "end"])].why.startswith("beside a")
     assert report.culprit is not None
     assert report.culprit.id == here.changes[5].id
-    said = "\n".join(report.sentences)
+    said = "\n".join(report.summary)
     rebase, parent = here.changes[5].short, here.changes[4].short
     assert f"The step is a rebase: {rebase} moves its pin of vllm from v0.20.0 to v0.21.0." in said
     assert "3 packages differ" in said
@@ -98,7 +98,7 @@ def test_a_step_beside_the_rebase_is_no_rebase(plan_for: MakePlan, new_job: NewJ
     report = verdict(new_job(plan(plan_for, here), watch, here), watch, here)
     assert report.culprit is not None
     assert report.culprit.id == here.changes[slow].id
-    assert not any("rebase" in sentence for sentence in report.sentences)
+    assert not any("rebase" in sentence for sentence in report.summary)
 
 
 def test_a_rebase_whose_parent_cannot_be_built(plan_for: MakePlan, new_job: NewJob) -> None:
@@ -140,7 +140,7 @@ def test_where_a_pin_moves() -> None:
     (jump,) = crossings(positions("e a", "e b", "e c", skips=(1,)))
     assert (jump.parent, jump.index, jump.before, jump.after) == (0, 2, "a", "c")
     assert [one.index for one in crossings(positions("e a", "e b", "e c"))] == [1, 2]
-    assert told(positions("e a", "e a")) == ()
+    assert pin_notes(positions("e a", "e a")) == ()
 
 
 def test_packages_that_differ() -> None:

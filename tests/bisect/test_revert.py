@@ -69,7 +69,7 @@ def test_the_step_is_gone_with_its_culprit(plan_for: MakePlan, new_job: NewJob) 
     assert (report.revert.left.id, report.revert.right.id) == (world.changes[-1].id, LESS.id)
     assert report.revert.low < 1 / 1.3 - 1 < report.revert.high
     assert report.revert_note == ""
-    assert any("the step is gone with it" in text for text in report.sentences)
+    assert any("the step is gone with it" in text for text in report.summary)
     used = revert_launches(report)
     assert 4 <= len(used) <= 16
     assert used.count(LESS.id) == used.count(world.changes[-1].id)
@@ -88,7 +88,7 @@ def test_something_else_may_keep_the_later_end_slow(plan_for: MakePlan, new_job:
     world, watch = world_of(left=1.3, tau=0.005, sigma=0.005), Watch()
     report = verdict(new_job(plan_for(world, extras=ASKED), watch, world), watch, world, revert=taken)
     assert report.outcome == "found"
-    assert any("taking it back changes nothing there" in text for text in report.sentences)
+    assert any("taking it back changes nothing there" in text for text in report.summary)
 
 
 def test_a_conflict_is_said_and_no_failure(plan_for: MakePlan, new_job: NewJob) -> None:
@@ -98,7 +98,7 @@ def test_a_conflict_is_said_and_no_failure(plan_for: MakePlan, new_job: NewJob) 
     assert report.outcome == "found"
     assert report.revert is None
     assert report.revert_note == "it does not revert cleanly: vllm/core.py"
-    assert "The culprit was not taken back: it does not revert cleanly: vllm/core.py." in report.sentences
+    assert "The culprit was not taken back: it does not revert cleanly: vllm/core.py." in report.summary
     assert revert_launches(report) == []
 
 

@@ -57,7 +57,7 @@ def test_a_release_beside_main_and_the_reverted_end(tmp_path: Path, history: Pre
     assert report["revert_note"] == ""
     assert report["revert"]["left"]["id"] == history.bad
     assert report["revert"]["high"] < -0.3, "without the culprit the end is fast"
-    assert any("the step is gone with it" in text for text in report["sentences"])
+    assert any("the step is gone with it" in text for text in report["summary"])
     assert everything(history.path) == before, "the user's repository is as it was"
     assert marked(bench.state) == []
     folder = Path(report["folder"])

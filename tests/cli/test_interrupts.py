@@ -150,7 +150,7 @@ def test_a_dirty_work_tree_is_told_and_not_touched(tmp_path: Path) -> None:
     out, told = process.communicate(timeout=100)
     assert process.returncode == 3, told
     assert json.loads(out)["culprit"]["id"] == history.culprit
-    assert any("uncommitted changes" in text for text in json.loads(out)["told"])
+    assert any("uncommitted changes" in text for text in json.loads(out)["notes"])
     after = {
         p: p.stat().st_mtime_ns for p in history.path.rglob("*") if p.is_file() and ".git" not in p.parts
     }

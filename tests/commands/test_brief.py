@@ -41,7 +41,7 @@ def test_a_plan_tells_which_changes_can_be_tested(plan_for: MakePlan) -> None:
     brief = long.brief()
     assert brief.positions == long.positions[:30]
     assert brief.left_out == {"positions": 170}
-    assert brief.told[-1] == "left out here: 170 of positions; --full brings them"
+    assert brief.notes[-1] == "left out here: 170 of positions; --full brings them"
 
 
 def test_a_position_of_many_changes_names_the_first(plan_for: MakePlan) -> None:

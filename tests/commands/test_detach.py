@@ -153,5 +153,5 @@ def test_a_dry_run_is_left_to_nobody(bench: Bench) -> None:
     ends = ("--good", bench.history.good, "--bad", bench.history.bad, "--repo", str(bench.history.path))
     plan = said(bench, "bisect", str(CELL), *ends, "--env", f"overlay:{sys.executable},base=any", "--dry-run",
                 "--detach")  # fmt: skip
-    assert plan["schema"] == "perfbisect.plan/1"
+    assert plan["schema"] == "perfbisect.plan/2"
     assert Jobs(bench.state).all() == ()

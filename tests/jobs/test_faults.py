@@ -115,7 +115,7 @@ def test_an_end_that_fails_twice_running_is_told_and_the_rest_goes_on(
     report = verdict(new_job(plan_for(world), watch, world), watch, world)
     assert report.culprit is not None
     assert report.culprit.id == world.changes[11].id
-    assert any("the bad end could not be served at times" in text for text in report.sentences)
+    assert any("the bad end could not be served at times" in text for text in report.summary)
 
 
 def test_an_index_that_lies_is_a_skip_with_its_reason(plan_for: MakePlan, new_job: NewJob) -> None:

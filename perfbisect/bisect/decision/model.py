@@ -161,7 +161,7 @@ class Beliefs:
     leading: tuple[int, ...]
     """The distinguishable set of positions that holds most probability."""
     leading_p: float
-    """... and how much, never told above 0.99."""
+    """Its probability, at most 0.99."""
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def probe(
     max_runs: int,
     pending: tuple[tuple[int, int], ...] = (),
 ) -> ProbeChoice:
-    """The launch that tells most a minute; ties go to the earlier position and the fewer runs.
+    """The most informative launch per minute; ties go to the earlier position and the fewer runs.
 
     ``pending``: position and runs of launches under way, whose answers will take some of it
     (:mod:`perfbisect.bisect.decision.probe`).
