@@ -42,10 +42,10 @@ class FaultRow:
 
 
 _WAIT = "nothing: it is waited out and measured again"
-_ROOM = "make room, then `perfbisect resume`"
-_HOLDER = "see who holds it: `perfbisect doctor`; it is measured again"
+_FREE_SPACE = "make room, then `perfbisect resume`"
+_FIND_HOLDER = "see who holds it: `perfbisect doctor`; it is measured again"
 _SKIP = "nothing: tried once more, then left out as a skip"
-_MEND = "mend the cell or `--client`, then `perfbisect resume`"
+_FIX = "fix the cell or `--client`, then `perfbisect resume`"
 
 FAULT_TABLE: tuple[FaultRow, ...] = (
     FaultRow(
@@ -82,7 +82,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "disk_full",
         "the disk is full",
         "machine",
-        _ROOM,
+        _FREE_SPACE,
         "OSError: [Errno 28] No space left on device",
         r"No space left on device|Disk quota exceeded|ENOSPC|Errno 28\b|Errno 122\b",
     ),
@@ -130,7 +130,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "device_memory_taken",
         "another process holds the device's memory",
         "machine",
-        _HOLDER,
+        _FIND_HOLDER,
         "Free memory on device cuda:0 (9.1/79.1 GiB) on startup is less than desired GPU memory utilization",
         r"Free memory on device.*less than (?:desired|the engine's)|Error in memory profiling"
         r"|all CUDA-capable devices are busy",
@@ -157,7 +157,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "device_out_of_memory",
         "out of memory, where the same change has measured before",
         "machine",
-        _HOLDER,
+        _FIND_HOLDER,
         "torch.OutOfMemoryError: CUDA out of memory",
         if_measured=True,
         pattern=r"OutOfMemoryError|CUDA out of memory|No available memory for the cache blocks",
@@ -270,7 +270,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "client_option_unknown",
         "the client does not know its own arguments",
         "client",
-        _MEND,
+        _FIX,
         "vllm bench serve: error: unrecognized arguments: --goodput",
         r"bench serve: error:|unrecognized arguments|invalid choice",
         event="client",
@@ -288,14 +288,14 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "client_hung",
         "the client hung",
         "client",
-        _MEND,
+        _FIX,
         "the client did not end within 3600 s and was stopped",
     ),
     FaultRow(
         "client_failed",
         "the client failed, and the server still answers",
         "client",
-        _MEND,
+        _FIX,
         "0 of 40 requests completed; run-1.json is not JSON",
         event="client",
     ),
