@@ -72,7 +72,7 @@ def _of_lease(error: Exception, owned: Owned, lost: tuple[int, ...]) -> Exceptio
         return error
     said = error.message if isinstance(error, PerfbisectError) else str(error)
     return MachineError(
-        f"lease lost: its command ended with {code}: {said}", where=owned.log, code="lease_lost"
+        f"the lease is lost: its command ended with {code}: {said}", where=owned.log, code="lease_lost"
     )
 
 
