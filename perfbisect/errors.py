@@ -1,20 +1,20 @@
-"""Every error a user can meet, and the exit code it ends in.
+"""Errors that users see, with their exit codes.
 
 ::
 
     PerfbisectError            1   a failure of ours
-    +- UsageError              2   bad input: the user can mend it
+    +- UsageError              2   bad input that the user can fix
     |  +- LocatedError         2   ... at a file, line and field
-    |  +- RevisionError        2   a revision, range or repository that is not what was asked
-    +- OutsideError            5   the world around us
-    |  +- BuildError           5   an environment could not be built, or is not the one asked for
+    |  +- RevisionError        2   a missing or unusable revision, range or repository
+    +- OutsideError            5   something outside perfbisect
+    |  +- BuildError           5   an environment cannot be built or is not the requested one
     |  +- ServerError          5   the engine did not start, answer or stop
     |  +- UntestableError    125   of check --git-bisect alone: the commit cannot be built or served
-    |  +- ClientError          5   the load generator failed, or reported nothing that may be believed
-    |  +- MachineError         5   the machine: no memory, no port, no disk, a lock that is held
-    +- Interrupted           130   Ctrl-C or a stop that was asked for
+    |  +- ClientError          5   the load generator failed or its result is unusable
+    |  +- MachineError         5   memory, port, disk, device or lock
+    +- Interrupted           130   Ctrl-C or a requested stop
 
-An error says what was tried, what came back, where the log is and which command comes next (DESIGN rule 10).
+An error says what failed and why, where the log is and which command is next.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FaultCode = Literal[
     "client_hung",
     "client_failed",
 ]
-"""What went wrong in an attempt; ``measure.faults`` says whose fault each is."""
+"""What went wrong in an attempt; :data:`perfbisect.measure.faults.FAULT_TABLE` assigns the fault."""
 
 EXIT_OK = 0
 EXIT_OURS = 1
@@ -66,11 +66,10 @@ EXIT_INTERRUPTED = 130
 
 
 class PerfbisectError(Exception):
-    """A failure, told to the user.
+    """A failure shown to the user.
 
-    ``message`` says what was tried and what came back; ``where`` a log or place (``file:line``) to look at;
-    ``next_step`` the command or change that comes next. All three are for readers; decisions use ``code``
-    (what went wrong, where that is known) and ``output`` (what another program wrote about it).
+    ``message``: what failed and why; ``where``: a log or ``file:line``; ``next_step``: the next command.
+    Decisions use only ``code`` and ``output`` (text of another program).
     """
 
     exit_code = EXIT_OURS
@@ -93,11 +92,11 @@ class PerfbisectError(Exception):
 
     @property
     def next(self) -> str:
-        """What comes next: what was said when it was raised, else what is usual after such an error."""
+        """The next step, or the usual one for this kind of error."""
         return self.next_step or self._usual()
 
     def _usual(self) -> str:
-        return "report it, with the command that led here"
+        return "report this with the command that you ran"
 
     def __str__(self) -> str:
         lines = [self.message]
@@ -109,7 +108,7 @@ class PerfbisectError(Exception):
 
 
 class UsageError(PerfbisectError):
-    """Bad input: a word, file or combination that the user can mend. ``field``: the key at fault."""
+    """Bad input that the user can fix. ``field``: the key at fault."""
 
     exit_code = EXIT_USAGE
 
@@ -125,12 +124,12 @@ class UsageError(PerfbisectError):
         self.field = field
 
     def _usual(self) -> str:
-        where = f"mend {self.where}, then the same command again"
-        return where if self.where else "mend it: -h says what may be"
+        where = f"fix {self.where}, then run the command again"
+        return where if self.where else "see the allowed values with -h"
 
 
 class LocatedError(UsageError):
-    """Bad input at a place in a file: ``file:line``, the field, and what is allowed there."""
+    """Bad input in a file: ``file:line``, field and allowed values."""
 
     def __init__(
         self,
@@ -151,14 +150,14 @@ class LocatedError(UsageError):
 
 
 class RevisionError(UsageError):
-    """A revision, range or repository that does not exist or cannot be bisected."""
+    """A revision, range or repository that is missing or cannot be bisected."""
 
     def _usual(self) -> str:
-        return "name another revision: git log --oneline shows what there is"
+        return "use another revision: git log --oneline lists them"
 
 
 class OutsideError(PerfbisectError):
-    """The world around us failed: an environment, a server, a client or the machine."""
+    """An environment, a server, a client or the machine failed."""
 
     exit_code = EXIT_OUTSIDE
 
@@ -167,7 +166,7 @@ class OutsideError(PerfbisectError):
 
 
 class BuildError(OutsideError):
-    """An environment could not be built, or its health check found another engine than the one asked for."""
+    """An environment cannot be built or has another engine than requested."""
 
     def _usual(self) -> str:
         other = "another --env, or another change"
@@ -175,34 +174,34 @@ class BuildError(OutsideError):
 
 
 class ServerError(OutsideError):
-    """The engine did not start, did not answer as a server of this attempt must, or did not stop."""
+    """The engine did not start, answer correctly or stop."""
 
 
 class UntestableError(OutsideError):
-    """The commit that git's bisection asks about cannot be built or served: git goes on without it."""
+    """``git bisect`` must skip this commit: it cannot be built or served."""
 
     exit_code = EXIT_UNTESTABLE
 
 
 class ClientError(OutsideError):
-    """The load generator failed, or what it reported is no measurement."""
+    """The load generator failed or its result is not a measurement."""
 
     def _usual(self) -> str:
-        other = "mend the cell or --client"
+        other = "fix the cell or --client"
         return f"read {self.where}; then {other}" if self.where else other
 
 
 class MachineError(OutsideError):
-    """The machine: memory, disk, ports, devices, locks. Never evidence about a change."""
+    """Memory, disk, ports, devices or locks failed; never evidence about a change."""
 
     def _usual(self) -> str:
-        return "perfbisect doctor, then the same command again"
+        return "run perfbisect doctor, then the command again"
 
 
 class Interrupted(PerfbisectError):  # noqa: N818 - an ending, not an error
-    """Ctrl-C, or a stop asked for from elsewhere; everything started was stopped and can be resumed."""
+    """Ctrl-C or a requested stop; all processes are stopped and the job can be resumed."""
 
     exit_code = EXIT_INTERRUPTED
 
     def _usual(self) -> str:
-        return "the same command again"
+        return "run the command again"

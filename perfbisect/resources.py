@@ -1,4 +1,4 @@
-"""Where the shipped files are: beside the package in a checkout, inside it once installed."""
+"""Shipped files: beside the package in a checkout, inside it once installed."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from perfbisect.errors import PerfbisectError
 
 _PACKAGE = Path(__file__).resolve().parent
 _INSTALLED = {"cells": "_cells", "dashboards": "_dashboards", ".claude/skills/perf-bisect": "_skill"}
-"""A folder of the checkout -> its name inside the installed package (setup.py puts it there)."""
+"""Folder of the checkout -> its name inside the installed package (see setup.py)."""
 
 
 def cells_folder() -> Path:
-    """The shipped cell files. :raises PerfbisectError: an installation without them."""
+    """The shipped cell files. :raises PerfbisectError: they are not installed."""
     return _folder("cells")
 
 
 def dashboards_folder() -> Path:
-    """The shipped dashboards. :raises PerfbisectError: an installation without them."""
+    """The shipped dashboards. :raises PerfbisectError: they are not installed."""
     return _folder("dashboards")
 
 
 def skill_folder() -> Path:
-    """The skill for agents. :raises PerfbisectError: an installation without it."""
+    """The skill for agents. :raises PerfbisectError: it is not installed."""
     return _folder(".claude/skills/perf-bisect")
 
 
@@ -32,6 +32,6 @@ def _folder(name: str) -> Path:
         if place.is_dir():
             return place
     raise PerfbisectError(
-        f"this installation has no {name}: neither {places[0]} nor {places[1]} is there",
-        next_step="install perfbisect again, from a wheel or a checkout",
+        f"this installation has no {name}: neither {places[0]} nor {places[1]} exists",
+        next_step="reinstall perfbisect from a wheel or a checkout",
     )

@@ -33,4 +33,4 @@ def test_every_kind_has_a_usual_next_step_and_a_better_one_wins(kind: type[Perfb
 
 def test_a_wrong_file_is_to_be_mended_where_it_is_wrong() -> None:
     error = LocatedError("unknown key", file="cell.yaml", line=3, field="modle")
-    assert error.next == "mend cell.yaml:3, then the same command again"
+    assert error.next == "fix cell.yaml:3, then run the command again"

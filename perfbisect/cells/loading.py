@@ -352,7 +352,7 @@ def _accepted(cell: Cell, document: Located) -> None:
             except UsageError as error:
                 raise _wrong(document, (field,), error.message) from None
     try:
-        if FAMILIES[cell.family].server(cell, endpoint).likeness is None and cell.reference is not None:
+        if FAMILIES[cell.family].server(cell, endpoint).image_check is None and cell.reference is not None:
             raise UsageError(
                 f"cell {cell.name}: reference: family {cell.family} makes no images to compare",
                 field="reference",

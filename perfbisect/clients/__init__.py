@@ -1,4 +1,4 @@
-"""Load generators: a cell -> the client's command; its output -> measurements. Each is an instrument."""
+"""Load generators: a cell -> the client's command; its result -> measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfbisect.serving.families import Endpoint
 
 
 class Client(Protocol):
-    """One load generator. A module that satisfies this and a line in ``CLIENTS`` are a new client."""
+    """A load generator; a new one is a module that satisfies this and a line in ``CLIENTS``."""
 
     name: str
     package: str
@@ -25,7 +25,7 @@ class Client(Protocol):
     def command(
         self, cell: Cell, endpoint: Endpoint, *, seed: int, result: PurePath, metadata: Mapping[str, str]
     ) -> tuple[str, ...]:
-        """Arguments after the interpreter of the client's environment; it is written to ``result``."""
+        """Arguments after the interpreter; the result is written to ``result``."""
         ...
 
     def env(self, cell: Cell) -> dict[str, str]:
@@ -33,18 +33,18 @@ class Client(Protocol):
         ...
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:
-        """Modules that hold most of what a run imports, so that it can be done before the server is ready.
+        """Modules to import while the server starts; empty if a run needs another interpreter.
 
-        ``env`` is the client's whole process environment. Empty: a run is not of this interpreter alone.
+        ``env`` is the client's whole process environment.
         """
         ...
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
-        """Keys (``tpot:median``, ``output_throughput``) that a result of this cell reports."""
+        """Metric keys that results of this cell report: ``tpot:median``, ``output_throughput``."""
         ...
 
     def check_metric(self, cell: Cell, metric: MetricRef) -> None:
-        """:raises UsageError: a result of this cell will not report the metric; names those that it will."""
+        """:raises UsageError: results of this cell do not report the metric."""
         ...
 
     def parse(
@@ -56,10 +56,11 @@ class Client(Protocol):
         seed: int,
         expected: Mapping[str, object] | None = None,
     ) -> RunResult:
-        """A result document -> a run. ``expected``: top-level values it must hold (``model_id``, metadata).
+        """Convert a result; ``expected``: top-level values that it must hold (``model_id``, metadata).
 
-        :raises ClientError: a gate of DESIGN rule 6 (nothing completed, NaN, zeros, missing keys, errors in
-            the stream, a document of another run): no measurement.
+        Raises:
+            ClientError: no measurement: nothing completed, NaN, zeros, missing keys, errors in the stream or
+                the result of another run.
         """
         ...
 

@@ -1,8 +1,8 @@
-"""vLLM-Omni's own diffusion benchmark: a script of its repository that sends images and videos to a server.
+"""vLLM-Omni's diffusion benchmark script.
 
-It stands in ``benchmarks/diffusion/`` beside the package and in no wheel, so the client's environment must
-have a checkout first on its path. Since #3137 it takes ``--endpoint`` where it had taken ``--backend``: both
-are given here, and of the two the one that the script knows is passed on.
+The script is in ``benchmarks/diffusion/`` of the repository and in no wheel, so the client's environment
+needs a checkout first on its path. Since #3137 it takes ``--endpoint`` instead of ``--backend``: the starter
+gets both and passes on the one that the script knows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from perfbisect.serving.families import Endpoint
 from perfbisect.serving.families.staged import BACKENDS, diffusion_endpoint
 
 _SAME = 1e-9
-"""``latency_median`` and ``latency_p50`` are one number told twice."""
+"""``latency_median`` and ``latency_p50`` must be equal."""
 
 
 def _name(key: str) -> str:
-    """``latency:p99`` -> ``latency_p99``, the script's name for it."""
+    """The script's name of a metric key: ``latency:p99`` -> ``latency_p99``."""
     return key.replace(":", "_")
 
 
@@ -51,7 +51,7 @@ sys.argv = [str(script), *given]
 sys.path.insert(0, str(script.parent))
 runpy.run_path(str(script), run_name="__main__")
 """
-"""Runs the script that stands beside the installed package, with its arguments."""
+"""Runs the script beside the installed package."""
 
 _OURS = (
     *("backend", "endpoint", "base-url", "host", "port", "model", "dataset", "dataset-path", "task", "seed"),
@@ -80,18 +80,19 @@ class DiffusionBench(BenchClient):
         result: PurePath,
         metadata: Mapping[str, str],  # noqa: ARG002
     ) -> tuple[str, ...]:
-        """Arguments after the interpreter. The script stamps nothing: the model's name is the attempt's.
+        """Arguments after the interpreter; only the model's name identifies the attempt.
 
-        :raises UsageError: an argument that is not the cell's to set, a task that the script has not.
+        Raises:
+            UsageError: a reserved option, an unknown task or an extra body.
         """
         check_reserved_options(cell, _OURS)
         if cell.task not in _TASKS:
             raise UsageError(
-                f"cell {cell.name}: task {cell.task!r} is none of {', '.join(_TASKS)}", field="task"
+                f"cell {cell.name}: unknown task {cell.task!r}; known: {', '.join(_TASKS)}", field="task"
             )
         if cell.extra_body:
             raise UsageError(
-                f"cell {cell.name}: diffusion_bench takes no extra_body: sizes and steps are dataset_args",
+                f"cell {cell.name}: diffusion_bench has no extra_body; set sizes and steps in dataset_args",
                 field="extra_body",
             )
         path = diffusion_endpoint(cell)
@@ -115,11 +116,11 @@ class DiffusionBench(BenchClient):
         return ("-c", STARTER, *option_tokens(options, negatable=False))
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:  # noqa: ARG002
-        """Keys that a result reports."""
+        """See :class:`BenchClient`."""
         return (*(f"latency:{part}" for part in _STATISTICS), "throughput_qps", "failed")
 
     def may_report(self, cell: Cell) -> tuple[str, ...]:  # noqa: ARG002
-        """Keys that a result has where the script or the server is new enough to tell them."""
+        """See :class:`BenchClient`."""
         return (
             *("latency:p95", "peak_memory_mb:median", "peak_memory_mb:mean"),
             *("image_distance:median", "image_distance:mean"),
@@ -170,7 +171,7 @@ class DiffusionBench(BenchClient):
             more = result.get(_name(name))
             if not isinstance(more, (int, float)) or not math.isfinite(more):
                 continue
-            # A distance of nothing is the reference's very image; memory or time of nothing was not reported.
+            # A distance of 0 is an identical image; other zeros mean "not reported".
             if more > 0 or (more == 0 and name.startswith("image_distance")):
                 values[name] = float(more)
         warnings = incomplete_warnings(cell.num_prompts, completed, failed, ["the client records no errors"])

@@ -1,7 +1,6 @@
-"""When a client began to measure in another way: the one table of it.
+"""Commits at which a client changed how it measures.
 
-Two clients of equal digest are one instrument. Of different digests they still are where both are of one
-declared era: nothing that the table knows of has changed between them. Dates are those of the commits, UTC.
+Clients of different digests are comparable within one era. Dates are commit dates in UTC.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ OMNI: tuple[Era, ...] = (
         "2026-02-04T00:00:00",
         (0, 16),
         "117d9bd1, #1157",
-        "RTF is the time to the last sound over its duration, which is in seconds",
+        "RTF is the time to the last sound over its duration in seconds",
         ("audio_rtf", "audio_duration", "*_per_audio_s"),
     ),
     Era(
@@ -27,7 +26,7 @@ OMNI: tuple[Era, ...] = (
         "2026-05-12T03:56:10",
         (0, 21),
         "ce621be2, #3438",
-        "sound of a chat is put together without decoding it, which had held up the client",
+        "chat audio is joined without decoding, which had delayed the client",
     ),
     Era("2026-05-18T09:18:18", (0, 22), "990566ae, #3674", "speech has no TTFT; it was the TTFP", ("ttft",)),
     Era(
@@ -59,16 +58,13 @@ NIGHTLY: tuple[Era, ...] = (
     Era("2026-04-15T02:28:28", (0, 20), "a782ae47, #2789", "results carry the baseline", ()),
     Era("2026-05-18T13:25:37", (0, 22), "309e5c38, #3623", "two requests warm up; none did"),
 )
-"""vLLM-Omni's nightly harness: of results made elsewhere; a cell says its warm-ups itself."""
+"""vLLM-Omni's nightly harness, for imported results; cells set their own warm-ups."""
 
 ERAS: dict[str, tuple[Era, ...]] = {"omni_bench": OMNI, "diffusion_bench": DIFFUSION}
-"""The table of each client that has one; of others only an equal digest is comparable."""
+"""Eras by client; without eras only clients of equal digest are comparable."""
 
 
 def era_of(client: str, date: str = "", version: str = "") -> str:
-    """The era of a client as text: its name and the change that began it.
-
-    Empty where it has no table, lies before the first entry, or neither date nor version is known.
-    """
+    """The client's name and the change that began its era; empty if unknown."""
     found = latest(ERAS.get(client, ()), date, version)
     return f"{client} since {found.change}" if found else ""

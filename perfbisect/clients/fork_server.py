@@ -1,13 +1,13 @@
-"""Run by the client's interpreter, not by ours: imports the client once, then forks one process a run.
+"""Fork server in the client's interpreter: imports the client once, then forks a process for each run.
 
-What a run costs before its first request is mostly imports; here they are done while the server starts. Only
-the standard library is used, and nothing of perfbisect. A run is as ``python -m MODULE ARGUMENTS`` would be:
-a session of its own, the same environment, output in its own log, the module run as ``__main__``.
+Imports are most of a run's start-up cost; here they overlap with the server's start. Uses the standard
+library only. A run equals ``python -m MODULE ARGUMENTS``: own session, same environment, output in its log,
+module run as ``__main__``.
 
-``argv``: a descriptor number, then the modules to import. On that descriptor, JSON lines. Told first:
-``{"ready": true, "seconds": s, "cpu": s}`` or ``{"failed": why}``. Asked for each run: ``{"argv": ["-m",
-module, ...], "env": {...}, "log": path, "cwd": path}``; told: ``{"pid": id}``, then ``{"code": status, "cpu":
-seconds}`` (negative: a signal), or ``{"refused": why}``. Where the other side is gone, all of it ends.
+``argv``: a descriptor number, then the modules to import. The descriptor carries JSON lines. First response:
+``{"ready": true, "seconds": s, "cpu": s}`` or ``{"failed": why}``. Request of a run: ``{"argv": ["-m",
+module, ...], "env": {...}, "log": path, "cwd": path}``; responses: ``{"pid": id}``, then ``{"code": status,
+"cpu": seconds}`` (negative: a signal), or ``{"refused": why}``. Everything ends when the peer closes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 
 def threads() -> int:
-    """Threads of this process, those that Python does not know included."""
+    """Number of threads, including native ones."""
     try:
         return max(threading.active_count(), len(os.listdir("/proc/self/task")))  # noqa: PTH208
     except OSError:
@@ -35,7 +35,7 @@ def threads() -> int:
 
 
 def load(names: Sequence[str]) -> None:
-    """Import the modules; one that this version of the client does not have is left out."""
+    """Import the modules; skip those that this version of the client lacks."""
     for name in names:
         try:
             importlib.import_module(name)
@@ -44,11 +44,10 @@ def load(names: Sequence[str]) -> None:
                 raise
 
 
-def settle() -> None:
-    """Fork once for nothing: libraries that know how to end their idle threads before a fork do it now.
+def drop_idle_threads() -> None:
+    """Fork once, so that libraries such as OpenBLAS end their idle threads now.
 
-    (OpenBLAS does, and starts them again where they are needed.) A thread that is still there afterwards
-    would be missing in a run.
+    A thread that remains afterwards would be missing in a run.
     """
     child = os.fork()
     if child == 0:
@@ -56,15 +55,14 @@ def settle() -> None:
     os.waitpid(child, 0)
 
 
-def tell(channel: socket.socket, **values: Any) -> None:
+def send(channel: socket.socket, **values: Any) -> None:
     channel.sendall(json.dumps(values).encode() + b"\n")
 
 
 class Host:
-    """The process that waits for runs. ``serve`` returns in the child of a run, with what was asked for.
+    """Waits for runs; ``serve`` returns in the child of a run, with its request.
 
-    It sleeps meanwhile: the end of a run comes as a byte in a pipe, the end of the other side as one in the
-    channel.
+    The end of a run wakes it through a pipe, the end of the peer through the channel.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -76,43 +74,43 @@ class Host:
         signal.set_wakeup_fd(self.waker)
 
     def serve(self) -> dict[str, Any] | None:
-        """None once nobody asks any more."""
+        """The request, in the child of a run; None once the peer closed."""
         while line := self.lines.readline():
-            asked: dict[str, Any] = json.loads(line)
+            request: dict[str, Any] = json.loads(line)
             if threads() > 1:
-                tell(self.channel, refused=f"{threads()} threads run in it")
+                send(self.channel, refused=f"{threads()} threads run in it")
                 continue
             sys.stdout.flush()
             sys.stderr.flush()
             try:
                 child = os.fork()
             except OSError as error:
-                tell(self.channel, refused=str(error))
+                send(self.channel, refused=str(error))
                 continue
             if child == 0:
                 self.leave()
-                return asked
-            tell(self.channel, pid=child)
+                return request
+            send(self.channel, pid=child)
             self.wait(child)
         return None
 
     def wait(self, child: int) -> None:
-        """Until the run has ended; where the other side is gone, the run is ended."""
+        """Wait for the run; kill it if the peer closes."""
         woken, channel = self.woken, self.channel.fileno()
         while True:
-            heard, _, _ = select.select([woken, channel], [], [])
-            if channel in heard:  # nothing is asked during a run
+            readable, _, _ = select.select([woken, channel], [], [])
+            if channel in readable:  # no request comes during a run
                 os.kill(child, signal.SIGKILL)
-            if woken in heard:
+            if woken in readable:
                 os.read(woken, 64)
-            ended, status, used = os.wait4(child, 0 if channel in heard else os.WNOHANG)
+            ended, status, used = os.wait4(child, 0 if channel in readable else os.WNOHANG)
             if ended:
                 code = os.waitstatus_to_exitcode(status)
-                tell(self.channel, code=code, cpu=used.ru_utime + used.ru_stime)
+                send(self.channel, code=code, cpu=used.ru_utime + used.ru_stime)
                 return
 
     def leave(self) -> None:
-        """In the child of a run: nothing of the host stays."""
+        """Drop the host's state in the child of a run."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, self.before)
         os.close(self.woken)
@@ -121,25 +119,25 @@ class Host:
         self.channel.close()
 
 
-def become(asked: dict[str, Any]) -> str:
-    """Make this process the run: session, folder, output, environment, arguments. Returns the module."""
+def become(request: dict[str, Any]) -> str:
+    """Set up session, folder, output, environment and arguments; returns the module."""
     os.setsid()
-    os.chdir(asked["cwd"])
-    log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.chdir(request["cwd"])
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    os.environ.update(asked["env"])
-    flag, module, *arguments = asked["argv"]
+    os.environ.update(request["env"])
+    flag, module, *arguments = request["argv"]
     if flag != "-m":
-        raise ValueError(f"not a module: {asked['argv']}")
+        raise ValueError(f"not a module: {request['argv']}")
     sys.argv = [module, *arguments]
     sys.modules.pop(module, None)  # it is run as __main__, from its beginning
     return str(module)
 
 
 def main() -> str | None:
-    """The module to run, in the child of a run; None in the host, once nobody asks any more."""
+    """The module to run, in the child of a run; None in the host."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     if sys.path and sys.path[0] == "":
@@ -147,17 +145,17 @@ def main() -> str | None:
     began, used = time.monotonic(), time.process_time()
     try:
         load(sys.argv[2:])
-        settle()
+        drop_idle_threads()
     except BaseException as error:
-        tell(channel, failed=f"{type(error).__name__}: {error}")
+        send(channel, failed=f"{type(error).__name__}: {error}")
         raise
     host = Host(channel)
     if threads() > 1:
-        tell(channel, failed=f"{threads()} threads run after its imports")
+        send(channel, failed=f"{threads()} threads run after its imports")
         return None
-    tell(channel, ready=True, seconds=time.monotonic() - began, cpu=time.process_time() - used)
-    asked = host.serve()
-    return None if asked is None else become(asked)
+    send(channel, ready=True, seconds=time.monotonic() - began, cpu=time.process_time() - used)
+    request = host.serve()
+    return None if request is None else become(request)
 
 
 if __name__ == "__main__":

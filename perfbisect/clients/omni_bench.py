@@ -28,22 +28,22 @@ _SUFFIX = {
     "video_rtf": "",
     "peak_memory_mb": "",
 }
-"""How the client's names end; all others in ``_ms``."""
+"""Suffix of the client's names; ``_ms`` for all others."""
 
 _AGREE = 0.02
-"""How far, relatively, two numbers of a result that follow from each other may lie apart."""
+"""Relative tolerance between two dependent numbers of a result."""
 
 _NO_SOUND = 0.02
-"""Share of the median duration under which a request has brought no sound."""
+"""Share of the median duration below which a request counts as silent."""
 
 
 SILENT = 0.01
-"""A percentile so low that it is the shortest answer: a request without any sound shows in it."""
+"""Percentile that is effectively the minimum: shows requests without sound."""
 
 RAW_SOUND = {"stream_format": "audio", "response_format": "pcm"}
-"""What the speech client must be answered with: it counts bytes, and takes each pair for a sample.
+"""Response format of speech: the client counts bytes as 16-bit samples.
 
-Servers stream events by default since #4679; the clients of before do not ask for raw sound by themselves.
+Servers stream events by default since #4679, and older clients do not request raw sound.
 """
 
 _TEXT = ("ttft", "tpot", "itl")
@@ -52,7 +52,7 @@ _SOUND = ("audio_ttfp", "audio_rtf", "audio_duration")
 
 @dataclass(frozen=True)
 class Backend:
-    """What one of the client's backends asks for: its endpoint, and what comes back."""
+    """A backend's endpoint and the contents of its responses."""
 
     endpoint: str
     text: bool = False
@@ -70,7 +70,7 @@ BACKENDS = {
     EDITS: Backend(EDITS, image=True),
     VIDEOS: Backend(VIDEOS, video=True),
 }
-"""Sound of a chat is there where the cell asks for it. Those over WebSocket are not measured here."""
+"""Chat responses have sound if the cell asks for it. WebSocket backends are not supported."""
 
 
 def _values(
@@ -92,7 +92,7 @@ def _values(
         if key in known:
             value: float | None = known[key]
         elif key.startswith(("tpot", "itl")) and known["output_tokens"] <= 1:
-            continue  # One token a request has no time between tokens.
+            continue  # One token has no time between tokens.
         else:
             value = _reported(document, key)
         if value is None:
@@ -112,7 +112,7 @@ def _values(
 
 
 def _names(key: str) -> tuple[str, ...]:
-    """``audio_ttfp:median`` -> ``median_audio_ttfp_ms``: the names that the client has or had for it."""
+    """Names that client versions use for ``audio_ttfp:median``: ``median_audio_ttfp_ms``."""
     name, _, statistic = key.partition(":")
     if not statistic:
         return (name,)
@@ -121,7 +121,7 @@ def _names(key: str) -> tuple[str, ...]:
 
 
 def _reported(document: Mapping[str, Any], key: str) -> float | None:
-    """The number under the first of its names that is there, in the unit of the metric table."""
+    """The value under the first known name, in the unit of the metric table."""
     for place, name in enumerate(_names(key)):
         if name in document:
             return number(document, name) / (1000.0 if place else 1.0)
@@ -129,10 +129,7 @@ def _reported(document: Mapping[str, Any], key: str) -> float | None:
 
 
 def _sound(document: Mapping[str, Any], duration: float) -> float:
-    """Seconds of sound in all; the unit is checked against the throughput, which follows from it.
-
-    :raises ClientError: total and throughput contradict each other.
-    """
+    """Total seconds of sound. :raises ClientError: total and throughput contradict each other."""
     if "total_audio_duration_s" in document:
         total = number(document, "total_audio_duration_s")
     elif "total_audio_duration_ms" in document:
@@ -152,9 +149,7 @@ def _silent(document: Mapping[str, Any], values: Mapping[str, float]) -> list[st
     shortest = _reported(document, f"audio_duration:p{SILENT:g}")
     if median is None or shortest is None or shortest > _NO_SOUND * median:
         return []
-    return [
-        f"a request at least brought no sound: the shortest has {shortest:.2f} s, the median {median:.2f} s"
-    ]
+    return [f"at least one request has no sound: the shortest is {shortest:.2f} s, the median {median:.2f} s"]
 
 
 def _short(cell: Cell, completed: int, tokens: int) -> list[str]:
@@ -162,11 +157,11 @@ def _short(cell: Cell, completed: int, tokens: int) -> list[str]:
     ranged = cell.dataset_args.get("random-range-ratio")
     if not cell.ignore_eos or not isinstance(asked, int) or ranged or tokens >= asked * completed:
         return []
-    return [f"outputs shorter than asked: {tokens / completed:.1f} tokens a request of {asked}"]
+    return [f"outputs are shorter than requested: {tokens / completed:.1f} of {asked} tokens per request"]
 
 
 def stages(document: Mapping[str, Any]) -> dict[str, float]:
-    """What the engine's own profiler told of its parts, where it is on."""
+    """Stage durations from the engine's profiler."""
     found: dict[str, float] = {}
     for statistic, suffix in STAGE_STATISTICS.items():
         reported = document.get(f"stage_durations_{suffix}")
@@ -199,10 +194,7 @@ class OmniBench(BenchClient):
         }
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
-        """Keys that a result of this cell reports; standard deviations are never among them.
-
-        :raises UsageError: a backend that is not known.
-        """
+        """See :class:`BenchClient`; never standard deviations. :raises UsageError: an unknown backend."""
         backend = look_up_backend(cell)
         statistics = ["median", "mean", *(f"p{percentile:g}" for percentile in cell.metric_percentiles)]
         asked = _percentile_metrics(cell)
@@ -225,7 +217,7 @@ class OmniBench(BenchClient):
         return tuple(keys)
 
     def may_report(self, cell: Cell) -> tuple[str, ...]:
-        """Keys that a result has where the server reports its stages: of images and videos, and memory."""
+        """Metrics of servers that report their stages, and peak memory."""
         backend = look_up_backend(cell)
         keys = ["peak_memory_mb:median", "peak_memory_mb:mean"] if backend.image or backend.video else []
         keys += ["denoise_step_latency:mean"] if backend.image else []
@@ -270,7 +262,7 @@ class OmniBench(BenchClient):
 
 
 def look_up_backend(cell: Cell) -> Backend:
-    """:raises UsageError: the cell's backend is not known, or is none of its endpoint."""
+    """:raises UsageError: the backend is unknown or does not fit the endpoint."""
     found = BACKENDS.get(cell.backend)
     if found is None:
         raise UsageError(
@@ -279,7 +271,7 @@ def look_up_backend(cell: Cell) -> Backend:
         )
     if found.endpoint != cell.endpoint:
         raise UsageError(
-            f"cell {cell.name}: backend {cell.backend} asks at {found.endpoint}, the cell's endpoint is "
+            f"cell {cell.name}: backend {cell.backend} uses {found.endpoint}, but the cell's endpoint is "
             f"{cell.endpoint}",
             field="backend",
         )
@@ -287,10 +279,10 @@ def look_up_backend(cell: Cell) -> Backend:
 
 
 def _percentile_metrics(cell: Cell) -> tuple[str, ...]:
-    """The percentile metrics that the client is asked for.
+    """The requested percentile metrics.
 
-    Of speech always those of sound (its TTFT was its TTFP until #3674, and is gone since); of a chat with
-    sound its duration, by which the others are judged; of all the latency of the whole request.
+    Speech always has those of sound (its TTFT was its TTFP until #3674); a chat with sound has the duration;
+    all have the latency of the request.
     """
     backend = look_up_backend(cell)
     names = [name for name in cell.percentile_metrics if name in _TEXT and backend.text]
@@ -305,14 +297,14 @@ def _percentiles(cell: Cell) -> tuple[float, ...]:
 
 
 def _extra_body(cell: Cell) -> dict[str, object]:
-    """The cell's own; of speech raw sound in any case. :raises UsageError: it asks for another form."""
+    """The cell's extra body, with raw sound for speech. :raises UsageError: another response format."""
     if look_up_backend(cell).endpoint != SPEECH:
         return dict(cell.extra_body)
     for name, value in {**RAW_SOUND, "stream": True}.items():
         if cell.extra_body.get(name, value) != value:
             raise UsageError(
-                f"cell {cell.name}: extra_body asks for {name} {cell.extra_body[name]!r}, and the client "
-                f"counts the bytes of raw sound: {name} must be {value!r} or left out",
+                f"cell {cell.name}: extra_body sets {name} to {cell.extra_body[name]!r}, but the client "
+                f"counts raw sound: {name} must be {value!r} or left out",
                 field="extra_body",
             )
     return {**cell.extra_body, "stream_format": RAW_SOUND["stream_format"]}

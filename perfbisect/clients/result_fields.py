@@ -1,4 +1,4 @@
-"""What benchmark clients report: numbers that are numbers, whose result it is, which metrics are in it."""
+"""Checked access to the fields of a client's result."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from perfbisect.model.metric import MetricRef
 
 SEED = "perfbisect_seed"
 CELL = "perfbisect_cell"
-"""Metadata keys with which a client's command stamps its result."""
+"""Metadata keys that stamp a result."""
 
 
 def check_identity(
     cell: Cell, document: Mapping[str, Any], stamps: Mapping[str, object], expected: Mapping[str, object]
 ) -> None:
-    """The document must hold ``expected``, and, where it says them, the cell's load and ``stamps``.
+    """Check ``expected``, and the cell's load and ``stamps`` where the result has them.
 
-    :raises ClientError: it is of another run: which field, with both values.
+    Raises:
+        ClientError: the result is of another run.
     """
     for name, value in expected.items():
         if document.get(name) != value:
             raise ClientError(
                 f"the result is of another run: {name} is {document.get(name)!r}, expected {value!r}"
             )
-    asked: dict[str, object] = {
+    load: dict[str, object] = {
         "num_prompts": cell.num_prompts,
         "max_concurrency": cell.max_concurrency,
         **stamps,
     }
-    for name, value in asked.items():
+    for name, value in load.items():
         if name in document and document[name] != value:
             raise ClientError(
                 f"the result is of another run: {name} is {document[name]!r}, expected {value!r}"
@@ -42,14 +43,14 @@ def check_identity(
 
 
 def check_metric_reported(client: str, cell: Cell, metric: MetricRef, reported: Sequence[str]) -> None:
-    """:raises UsageError: a result of the cell does not report the metric; names those that it does."""
+    """:raises UsageError: results of the cell do not report the metric."""
     if key(metric) in reported:
         return
-    step = "name one of these, or extend percentile_metrics, metric_percentiles in the cell"
+    step = "choose one of these, or extend percentile_metrics or metric_percentiles in the cell"
     if not metric.metric.per_request:
-        # A number of a whole run is no percentile: no setting of the cell makes the client report it.
+        # No setting of the cell adds a metric of a whole run.
         near = nearest(metric.name, dict.fromkeys(name.partition(":")[0] for name in reported))
-        step = f"--metric, nearest of these: {', '.join(near)}" if near else "name one of these"
+        step = f"--metric, nearest of these: {', '.join(near)}" if near else "choose one of these"
     raise UsageError(
         f"client {client} does not report {key(metric)} for cell {cell.name}; "
         f"it reports: {', '.join(reported)}",
@@ -58,7 +59,7 @@ def check_metric_reported(client: str, cell: Cell, metric: MetricRef, reported: 
 
 
 def number(document: Mapping[str, Any], name: str) -> float:
-    """A finite number. :raises ClientError: it is none, or not there."""
+    """A finite number. :raises ClientError: missing or not finite."""
     value = document.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ClientError(f"{name} is {value!r}, not a number")
@@ -68,7 +69,7 @@ def number(document: Mapping[str, Any], name: str) -> float:
 
 
 def count(document: Mapping[str, Any], name: str) -> int:
-    """A count. :raises ClientError: it is none, or not there."""
+    """A count. :raises ClientError: missing or not a count."""
     if name not in document:
         raise ClientError(f"the result has no {name}")
     value = number(document, name)
@@ -77,13 +78,13 @@ def count(document: Mapping[str, Any], name: str) -> int:
     return int(value)
 
 
-def incomplete_warnings(asked: int, completed: int, failed: int, errors: Sequence[str]) -> list[str]:
-    """Warnings of a run that did not do all that was asked: requests that failed, or were not sent."""
+def incomplete_warnings(wanted: int, completed: int, failed: int, errors: Sequence[str]) -> list[str]:
+    """Warnings about failed or missing requests."""
     warnings = []
     if failed:
         warnings.append(f"{failed} of {completed + failed} requests failed: {first_error(errors)}")
-    if completed + failed != asked:
-        warnings.append(f"{completed + failed} requests were sent where {asked} were asked for")
+    if completed + failed != wanted:
+        warnings.append(f"{completed + failed} of {wanted} requests were sent")
     return warnings
 
 

@@ -1,4 +1,4 @@
-"""The client's imports beside the server's start: a host that has imported forks one process a run."""
+"""Runs the client: through a fork server that imports it during the server's start, or as a command."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _GRACE = 2.0
 
 
 class HostUnavailableError(ClientError):
-    """The client cannot be run from a host in this environment; it runs as a plain command."""
+    """The client cannot be forked in this environment and runs as a plain command."""
 
 
 @dataclass(frozen=True)
 class ImportCosts:
-    """What the host's imports took: wall seconds beside the server's start, and of CPU time."""
+    """Wall and CPU seconds of the host's imports."""
 
     seconds: float
     cpu_seconds: float
@@ -38,12 +38,12 @@ class ImportCosts:
 
 @dataclass
 class ClientHost:
-    """The host of one attempt; ``close`` ends it and every run of it."""
+    """The fork server of one attempt; ``close`` ends it and its runs."""
 
     owned: Owned
     cwd: Path
     channel: socket.socket = field(repr=False)
-    _heard: bytes = field(default=b"", repr=False)
+    _buffer: bytes = field(default=b"", repr=False)
 
     def ready(self, limit: float, asked: Asked) -> ImportCosts:
         """Return once everything is imported.
@@ -52,12 +52,12 @@ class ClientHost:
         :raises MachineError: somebody ended the host.
         :raises Interrupted: ``asked`` said so.
         """
-        told = self._told(time.monotonic() + limit, asked, "while it imported the client")
-        if told is None:
+        message = self._receive(time.monotonic() + limit, asked, "while it imported the client")
+        if message is None:
             raise HostUnavailableError(f"not imported after {limit:.0f} s", where=self.owned.log)
-        if not told.get("ready"):
-            raise HostUnavailableError(logs.neutral(str(told.get("failed"))), where=self.owned.log)
-        return ImportCosts(float(told["seconds"]), float(told["cpu"]))
+        if not message.get("ready"):
+            raise HostUnavailableError(logs.neutral(str(message.get("failed"))), where=self.owned.log)
+        return ImportCosts(float(message["seconds"]), float(message["cpu"]))
 
     def run(
         self,
@@ -69,29 +69,30 @@ class ClientHost:
         asked: Asked,
         at_limit: Callable[[], None] | None = None,
     ) -> Finished:
-        """One run of ``argv`` (less the interpreter), as :func:`perfbisect.system.processes.run` would do it.
+        """Run ``argv`` (without the interpreter) like :func:`perfbisect.system.processes.run`.
 
-        :raises MachineError: somebody ended the host, or there is no memory or process for a run.
-        :raises ClientError: the host failed by itself.
-        :raises Interrupted: ``asked`` said so.
+        Raises:
+            MachineError: a signal ended the host, or no memory or process is available.
+            ClientError: the host failed.
+            Interrupted: ``asked`` returned True.
         """
         began = time.monotonic()
         env = {processes.TOKEN_VARIABLE: token}
         when = f"in {log.stem}"
-        self._ask({"argv": list(argv), "env": env, "log": str(log), "cwd": str(self.cwd)}, when)
-        told = self._told(began + timeout, asked, when)
-        if told is None or "pid" not in told:
-            why = "no answer" if told is None else told.get("refused")
+        self._send({"argv": list(argv), "env": env, "log": str(log), "cwd": str(self.cwd)}, when)
+        message = self._receive(began + timeout, asked, when)
+        if message is None or "pid" not in message:
+            why = "no answer" if message is None else message.get("refused")
             raise MachineError(
-                f"the client's host began no run: {why}",
+                f"the client's host did not start a run: {why}",
                 where=self.owned.log,
-                output="" if told is None else str(why),
+                output="" if message is None else str(why),
             )
-        pid = int(told["pid"])
+        pid = int(message["pid"])
         row = processes.process(pid)
         ended: Mapping[str, Any] | None = None
         try:
-            ended = self._told(began + timeout, asked, when)
+            ended = self._receive(began + timeout, asked, when)
             if ended is None and at_limit is not None:
                 at_limit()
             seconds = time.monotonic() - began
@@ -99,26 +100,26 @@ class ClientHost:
             if row is not None:
                 processes.stop_leftovers("", pid, row.created, log=log, grace=0.0 if ended else _GRACE)
         if ended is None:
-            killed = self._told(time.monotonic() + _PATIENCE, processes.never, when)
+            killed = self._receive(time.monotonic() + _PATIENCE, processes.never, when)
             return Finished(int(killed["code"]) if killed else -9, seconds, timed_out=True)
         return Finished(int(ended["code"]), seconds, False, float(ended["cpu"]))
 
     def close(self) -> None:
-        """:raises ServerError: it cannot be ended."""
-        self.channel.close()  # it ends by itself then
+        """End the host. :raises ServerError: it survived."""
+        self.channel.close()  # ends the host
         processes.stop(self.owned, 0.0)
         if self.owned.log.exists() and not logs.text_of(self.owned.log, 1):
             self.owned.log.unlink()
 
-    def _ask(self, asked: Mapping[str, Any], when: str) -> None:
+    def _send(self, request: Mapping[str, Any], when: str) -> None:
         try:
-            self.channel.sendall(json.dumps(asked).encode() + b"\n")
+            self.channel.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
             raise self._gone(when) from None
 
-    def _told(self, deadline: float, asked: Asked, when: str) -> Mapping[str, Any] | None:
-        """The next line that the host tells; None at the deadline."""
-        while b"\n" not in self._heard:
+    def _receive(self, deadline: float, asked: Asked, when: str) -> Mapping[str, Any] | None:
+        """The host's next message; None at the deadline."""
+        while b"\n" not in self._buffer:
             if asked():
                 raise Interrupted(f"stopped {when}", where=self.owned.log)
             if not select.select([self.channel], [], [], _TICK)[0]:
@@ -126,15 +127,15 @@ class ClientHost:
                     return None
                 continue
             try:
-                heard = self.channel.recv(65536)
+                received = self.channel.recv(65536)
             except OSError:
-                heard = b""
-            if not heard:
+                received = b""
+            if not received:
                 raise self._gone(when)
-            self._heard += heard
-        line, _, self._heard = self._heard.partition(b"\n")
-        told: Mapping[str, Any] = json.loads(line)
-        return told
+            self._buffer += received
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: Mapping[str, Any] = json.loads(line)
+        return message
 
     def _gone(self, when: str) -> MachineError | ClientError:
         end = time.monotonic() + _PATIENCE
@@ -144,7 +145,7 @@ class ClientHost:
         if code is None or code < 0:
             said = "closed its channel" if code is None else f"was ended by signal {-code}"
             return MachineError(
-                f"the client's host {said} {when}; nobody here sent it",
+                f"the client's host {said} {when}, not sent by perfbisect",
                 where=log,
                 code=None if code is None else processes.signal_code(-code),
             )
@@ -163,10 +164,11 @@ def start_host(
     token: str,
     cores: Sequence[int] = (),
 ) -> ClientHost:
-    """Start a host that imports ``modules`` in the client's interpreter; it does not wait for them.
+    """Start a host that imports ``modules``, without waiting.
 
-    :raises ServerError: there is no such interpreter.
-    :raises MachineError: the machine has no process or memory for it.
+    Raises:
+        ServerError: the interpreter is missing.
+        MachineError: no process or memory is available.
     """
     here, there = socket.socketpair()
     log = cwd / LOG
@@ -188,10 +190,10 @@ def start_host(
 
 @dataclass
 class Runner:
-    """Starts the client of one attempt, its runs one after the other.
+    """Runs the client of one attempt.
 
-    ``modules``: what a host imports beforehand; none: plain commands. ``cores``: where the client may run.
-    ``plain``: why a client that allows a host is run without one; that is told with its digest.
+    ``modules``: imported by a host in advance; empty for plain commands. ``cores``: CPU affinity.
+    ``plain``: why a client that supports a host runs without one; part of its digest.
     """
 
     interpreter: Path
@@ -207,11 +209,7 @@ class Runner:
     _runs: int = 0
 
     def begin(self) -> None:
-        """Start the host, if there is to be one, and go on.
-
-        :raises ServerError: there is no such interpreter.
-        :raises MachineError: no process or memory for it.
-        """
+        """Start the host if one is used; raises what :func:`start_host` raises."""
         if self.modules and not self.plain:
             self._host = start_host(
                 self.modules,
@@ -223,10 +221,11 @@ class Runner:
             )
 
     def ready(self, limit: float, asked: Asked) -> None:
-        """Wait for the host's imports; where they fail, the client runs as a plain command.
+        """Wait for the imports; if they fail, the client runs as a plain command.
 
-        :raises MachineError: somebody ended the host.
-        :raises Interrupted: ``asked`` said so.
+        Raises:
+            MachineError: a signal ended the host.
+            Interrupted: ``asked`` returned True.
         """
         if self._host is None:
             return
@@ -248,10 +247,11 @@ class Runner:
         asked: Asked,
         at_limit: Callable[[], None] | None = None,
     ) -> Finished:
-        """One run; nothing of it lives afterwards. ``argv``: the whole command as a user would type it.
+        """Run the whole command ``argv``; none of its processes survive.
 
-        :raises Interrupted: ``asked`` said so.
-        :raises PerfbisectError: it could not be started, or not be ended.
+        Raises:
+            Interrupted: ``asked`` returned True.
+            PerfbisectError: the run cannot be started or ended.
         """
         self._runs += 1
         if self._host is not None:
@@ -271,18 +271,15 @@ class Runner:
         )
 
     def end(self) -> None:
-        """End the host. :raises ServerError: it lives on."""
+        """End the host. :raises ServerError: it survived."""
         host, self._host = self._host, None
         if host is not None:
             host.close()
 
     def facts(self) -> dict[str, Any]:
-        """For the provenance. What a host saved: its imports once for each run, less what was waited for it.
-
-        Their CPU time, not their wall time: beside a starting server they take longer than alone.
-        """
+        """Provenance: the mode, and seconds saved: CPU time of the imports per run, less the wait."""
         if self._imported is None:
-            why = self.plain or "the client is not run by this interpreter alone"
+            why = self.plain or "the client needs another interpreter"
             return {"client_host": {"mode": "plain", "why": why}, "saved_seconds": 0.0}
         saved = self._imported.cpu_seconds * self._runs - self._waited
         return {

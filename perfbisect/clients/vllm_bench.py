@@ -16,10 +16,10 @@ from perfbisect.model.cell import Cell
 from perfbisect.model.metric import PER_UNIT, per_unit
 
 MAD_TO_SIGMA = 1.4826
-"""A normal distribution's standard deviation over its median absolute deviation."""
+"""Standard deviation of a normal distribution over its MAD."""
 
 _AGREE = 0.01
-"""How far, relatively, a reported median may lie from the one of its own requests."""
+"""Relative tolerance between a reported median and that of its requests."""
 
 _LENGTHS = (
     "random-output-len",
@@ -54,7 +54,7 @@ def _values(
         if key in computed:
             values[key] = computed[key]
         elif single and key.split(":")[0] in ("tpot", "itl"):
-            # One token a request has no time between tokens; the client writes 0.
+            # One token has no time between tokens; the client writes 0.
             continue
         elif name in document:
             value = number(document, name)
@@ -67,7 +67,7 @@ def _values(
 
 
 def _name(key: str) -> str:
-    """``tpot:median`` -> ``median_tpot_ms``, the client's name for it."""
+    """The client's name of a metric key: ``tpot:median`` -> ``median_tpot_ms``."""
     name, _, statistic = key.partition(":")
     return f"{statistic}_{name}_ms" if statistic else name
 
@@ -81,7 +81,7 @@ class _Request:
 
 
 def _details(document: Mapping[str, Any], completed: int) -> dict[str, tuple[float, ...]]:
-    """Seconds of each completed request (for itl: chunk), by metric; empty where detail does not allow."""
+    """Seconds of each completed request (itl: chunk) by metric; empty without usable detail."""
     lists = [document.get(name) for name in ("ttfts", "itls", "output_lens", "errors")]
     if (
         not all(isinstance(items, list) for items in lists)
@@ -132,11 +132,11 @@ def _short_outputs(cell: Cell, document: Mapping[str, Any], completed: int, toke
     )
     if not short:
         return []
-    return [f"outputs shorter than asked: {tokens / completed:.1f} tokens a request of {asked}"]
+    return [f"outputs are shorter than requested: {tokens / completed:.1f} of {asked} tokens per request"]
 
 
 def _robust_cv(values: Sequence[float]) -> float:
-    """MAD x 1.4826 / median: the spread between requests, as a share."""
+    """MAD x 1.4826 / median."""
     median = statistics.median(values)
     if median <= 0:
         return 0.0
@@ -144,7 +144,7 @@ def _robust_cv(values: Sequence[float]) -> float:
 
 
 REPORTED = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2el"}
-"""The client's percentile metrics that are rows of the metric table."""
+"""Percentile metrics of the client that the metric table has."""
 
 _IMPORTED = (
     *(f"vllm.entrypoints.cli.benchmark.{name}" for name in ("main", "serve", "latency", "throughput")),
@@ -153,7 +153,7 @@ _IMPORTED = (
     *(f"vllm.entrypoints.cli.{name}" for name in ("download_kernels", "preload", "snapshot")),
     *("vllm.benchmarks.serve", "vllm.utils.argparse_utils", "vllm.entrypoints.serve.utils.api_utils"),
 )
-"""A version of vLLM has most of these; one that it lacks is left out."""
+"""Modules that a version of vLLM lacks are skipped."""
 
 
 class VllmBench(BenchClient):
@@ -176,7 +176,7 @@ class VllmBench(BenchClient):
         return () if env.get("VLLM_USE_RUST_BENCH", "0") not in ("", "0") else _IMPORTED
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
-        """Keys that a result of this cell reports: each statistic of its percentile metrics, the rest."""
+        """See :class:`BenchClient`."""
         statistics = [
             "median",
             "mean",
@@ -246,7 +246,7 @@ class VllmBench(BenchClient):
 
 
 def uses_speculative_decoding(cell: Cell) -> bool:
-    """True if the server, in some variant, decodes speculatively: then the client reports acceptance."""
+    """Whether the server, in any variant, decodes speculatively."""
     options = [cell.serve_args, *(variant.serve_args for variant in cell.variants.values())]
     return any(name.startswith(("speculative-config", "spec-")) for names in options for name in names)
 

@@ -216,7 +216,7 @@ def located(
     field = ".".join(str(part) for part in place if part != "from")
     message, allowed = _message(first["type"], first, place, model, extra, hidden)
     if len(details) > 1:
-        message += f"; {len(details) - 1} more to mend in this file"
+        message += f"; {len(details) - 1} more errors in this file"
     missing = first["type"] == "missing"
     return LocatedError(
         message,

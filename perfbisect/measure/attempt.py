@@ -1,7 +1,6 @@
-"""An attempt as JSON, and the file in its own folder that holds it: written first, so none is lost.
+"""An attempt as JSON and its ``attempt.json``, which is written before the journal's line.
 
-The executor writes ``attempt.json`` the moment an attempt has ended; the journal's line comes after. Whatever
-happens to that line (a full disk, kill -9), the attempt is found again in its folder.
+If that line is lost (full disk, kill -9), the attempt is recovered from its folder.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def plain(value: object) -> Any:
-    """A value as JSON holds it: mappings, lists, text, finite numbers. The others become their names."""
+    """A value as JSON; numbers that are not finite become text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -41,7 +40,7 @@ def plain(value: object) -> Any:
 
 
 def to_dict(attempt: Attempt) -> dict[str, Any]:
-    """The attempt as JSON values; ``from_dict`` gives it back."""
+    """The attempt as JSON values."""
     document: dict[str, Any] = {
         "id": attempt.id,
         "change_id": attempt.change_id,
@@ -59,9 +58,10 @@ def to_dict(attempt: Attempt) -> dict[str, Any]:
 
 
 def from_dict(document: Mapping[str, Any]) -> Attempt:
-    """JSON values -> the attempt. Keys of a later minor version are ignored.
+    """The attempt from JSON values; unknown keys are ignored.
 
-    :raises ValueError: a field is missing or is not what it must be.
+    Raises:
+        ValueError: a field is missing or invalid.
     """
     try:
         failure = document["failure"]
@@ -83,10 +83,7 @@ def from_dict(document: Mapping[str, Any]) -> Attempt:
 
 
 def write_attempt(folder: Path, attempt: Attempt) -> Path:
-    """``folder/attempt.json``, complete or not at all: a temporary name, flushed, then renamed.
-
-    :raises OSError: the disk; nothing is left under the name.
-    """
+    """Write ``folder/attempt.json`` atomically. :raises OSError: the write failed."""
     target, staging = folder / FILE, folder / f".{FILE}.{os.getpid()}"
     document = {"schema": SCHEMA, "attempt": to_dict(attempt)}
     try:
@@ -103,7 +100,7 @@ def write_attempt(folder: Path, attempt: Attempt) -> Path:
 
 
 def read_attempt(folder: Path) -> Attempt | None:
-    """The attempt that ended in this folder; None if it never did (no file, or none that is whole)."""
+    """The attempt of this folder; None without a complete file."""
     try:
         document = json.loads((folder / FILE).read_text(encoding="utf-8"))
         return from_dict(document["attempt"])

@@ -1,4 +1,4 @@
-"""One run of the client against a ready server: its numbers, what surrounded them, or whose fault it is."""
+"""Runs of the client against a ready server, and the image check after them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from perfbisect.system.processes import Asked, Finished
 
 _END_OF_LOG = 32768
 _LAST_WORDS = 3.0
-"""Seconds that a client has to end by itself after its server: some wait a minute for it to come back."""
+"""Time for a client to end after its server; some wait a minute for it to return."""
 
 
 @dataclass
 class _Serving:
-    """Asked during a run, which it ends where a stop is asked for or its server has ended."""
+    """Stops a run on request, or after its server ended."""
 
     server: Server
     asked: Asked
@@ -47,7 +47,7 @@ class _Serving:
 
 @dataclass(frozen=True)
 class Bench:
-    """The client, ready to be run against one server. ``limit``: seconds that one run may take."""
+    """Runs the client against one server. ``limit``: seconds per run."""
 
     client: Client
     cell: Cell
@@ -61,7 +61,7 @@ class Bench:
     asked: Asked
 
     def argv(self, cell: Cell, name: str, seed: int) -> tuple[str, ...]:
-        """The whole command of a run; its result goes to ``run-NAME.json``."""
+        """The command of a run, which writes ``run-NAME.json``."""
         arguments = self.client.command(
             cell, self.server.endpoint, seed=seed, result=self.result(name), metadata=self.metadata
         )
@@ -69,7 +69,7 @@ class Bench:
 
     @property
     def expected(self) -> dict[str, str]:
-        """What a result of this attempt says of itself."""
+        """Fields that identify a result of this attempt."""
         return {"model_id": self.server.endpoint.model_name, **self.metadata}
 
     def result(self, name: str) -> Path:
@@ -79,13 +79,12 @@ class Bench:
         return self.folder / f"client-{name}.log"
 
     def run(self, name: str, index: int, seed: int) -> RunResult:
-        """One run, believed: every listener ours before and after, the client's gates passed.
+        """Run the client and check port, server and result. Run 0 is the warm run: load does not discard it.
 
-        Run 0 is discarded: what else the machine did meanwhile does not spoil it.
-
-        :raises BlamedError: no measurement, and whose fault that is.
-        :raises MachineError: somebody else listens on the port, or used the machine.
-        :raises Interrupted: a stop was asked for.
+        Raises:
+            BlamedError: no measurement, with its fault.
+            MachineError: another process listens on the port or used the machine.
+            Interrupted: a stop was requested.
         """
         with self.around.run() if index else self.around.unmeasured() as sampled:
             run = self._run(name, index, seed)
@@ -168,7 +167,7 @@ class Bench:
         return self._blamed(ClientError(message, where=log, code=code, output=output), log)
 
     def _blamed(self, error: ClientError, log: Path, *, streamed: bool = False) -> BlamedError:
-        """A client's failure is the change's if its server has died or cannot answer any more."""
+        """Classify a failure: the server's if it died or does not answer."""
         text = logs.text_of(log, _END_OF_LOG)
         row = self.judge.row(error, "bench", text)
         if row.fault == "machine":
@@ -181,16 +180,17 @@ class Bench:
         return BlamedError(error, row, f"{error.message} (in the client: the server still answers)")
 
     def _of_the_server(self, wrong: PerfbisectError, more: str) -> BlamedError:
-        """Judged by what the server says: what its client says follows from it."""
+        """Classify by the server's output; the client's follows from it."""
         text = logs.text_of(self.server.owned.log, _END_OF_LOG)
         reason = self.judge.reason(wrong, "bench", text)
         return BlamedError(wrong, self.judge.row(wrong, "bench", text), f"{reason} {more}")
 
 
 def measure_runs(record: AttemptRecord, bench: Bench, server: Server, sink: Sink) -> None:
-    """The measured runs: caches emptied before each; where that is not possible, one run a launch.
+    """Make the measured runs, with caches emptied before each; one run if that is impossible.
 
-    :raises PerfbisectError: what a run raises.
+    Raises:
+        PerfbisectError: what a run raises.
     """
     cell, count = bench.cell, record.request.runs
     record.facts["cache_reset"] = "yes"
@@ -214,7 +214,7 @@ def measure_runs(record: AttemptRecord, bench: Bench, server: Server, sink: Sink
 
 
 def _stream_failed(document: Mapping[str, Any]) -> bool:
-    """True if the result itself says that requests failed."""
+    """Whether the result reports failed requests."""
     failed, errors = document.get("failed"), document.get("errors")
     return (isinstance(failed, int) and failed > 0) or (isinstance(errors, list) and any(errors))
 
@@ -231,26 +231,26 @@ if made.size != wanted.size:
 means = ImageStat.Stat(ImageChops.difference(made, wanted)).mean
 print(sum(means) / len(means) / 255)
 """
-"""Mean difference of the pixels over all colours, of their full range. Pillow is the engine's."""
+"""Mean absolute pixel difference as a share of the full range, with the engine's Pillow."""
 
 _IMAGE_LIMIT = 60.0
 
 
 class _NoDistanceError(Exception):
-    """Why there is none."""
+    """No distance can be computed."""
 
 
 def check_image(
     record: AttemptRecord, server: Server, env: Mapping[str, str], asked: Asked, sink: Sink
 ) -> None:
-    """Adds the distance to every run of the attempt, unless the client has told one.
+    """Add the image distance to every run, unless the client reported one.
 
-    What was measured stays: where no distance can be had, the guard is one that was not reported, and why
-    stands in the attempt's facts.
+    On failure the guard stays unreported, and the attempt's facts have the reason.
 
-    :raises Interrupted: ``asked`` said so.
+    Raises:
+        Interrupted: ``asked`` returned True.
     """
-    reference, request = record.request.cell.reference, server.command.likeness
+    reference, request = record.request.cell.reference, server.command.image_check
     if reference is None or request is None or not record.runs:
         return
     made = record.request.folder / "reference-made.png"
@@ -266,9 +266,9 @@ def check_image(
     record.runs[:] = [replace(run, values={DISTANCE: distance, **run.values}) for run in record.runs]
 
 
-def _image(told: object) -> bytes:
-    """The image in an answer: base64, bare or as a data URL."""
-    text = str(told)
+def _image(encoded: object) -> bytes:
+    """Decode base64, bare or as a data URL."""
+    text = str(encoded)
     try:
         return base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
     except binascii.Error:
@@ -286,7 +286,7 @@ def _distance(record: AttemptRecord, made: Path, wanted: Path, env: Mapping[str,
         env=env,
         cwd=made.parent,
         log=log,
-        token=f"{record.token}.likeness",
+        token=f"{record.token}.image-check",
         timeout=_IMAGE_LIMIT,
         asked=asked,
     )

@@ -1,4 +1,4 @@
-"""One attempt, or many: the one place that builds, serves, measures and stops."""
+"""Interface of the executor, which builds, serves, measures and stops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfbisect.model.change import Change
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that each phase may take. ``ready`` None: the cell's ``ready_timeout``."""
+    """Time limit of each phase in seconds. ``ready`` None: the cell's ``ready_timeout``."""
 
     build: float = 3600.0
     fetch: float = 7200.0
@@ -24,14 +24,14 @@ class Limits:
     bench: float = 3600.0
     stop: float = 15.0
     memory: float = 120.0
-    """To wait before the launch for memory of devices that somebody still holds."""
+    """Wait for device memory before the launch."""
 
 
 @dataclass(frozen=True)
 class AttemptRequest:
-    """What to measure: a fresh server of ``change`` under ``cell``, a discarded run, then ``runs`` runs.
+    """Measure ``change`` under ``cell``: a fresh server, a discarded run, then ``runs`` runs.
 
-    Run k uses seed ``cell.seed + k``; the discarded one another seed.
+    Run k uses seed ``cell.seed + k``, the discarded run another seed.
     """
 
     id: str
@@ -42,47 +42,43 @@ class AttemptRequest:
     folder: Path
     limits: Limits
     token: str = ""
-    """Marks every process of the attempt; in the journal before any exists, so that none can be lost.
-
-    Empty: the executor makes one.
-    """
+    """Marks every process of the attempt; journaled before the first exists. Empty: drawn by the executor."""
     slot: Slot | None = None
-    """The part of the machine it runs on, leased by whoever asks; None: the whole of it."""
+    """The caller's leased slot; None for the whole machine."""
     measured_before: bool = False
-    """Another launch of this change measured under this cell: it fits into the memory of a free device."""
+    """Another launch of this change and cell succeeded, so it fits into a free device's memory."""
     suite: str = ""
-    """Digest of the server, where cells share its launches (``serving/shared.py``)."""
+    """Digest of the server if cells share its launches."""
 
 
 Turn = Callable[[], AttemptRequest]
-"""Asked for an attempt when its turn on a shared server has come."""
+"""Returns the next request on a shared server."""
 
 Shared = Generator[tuple[Attempt, bool], None, None]
 
 
 class Started(Protocol):
-    """Told once the server's process exists, before anything waits for it: what a clean-up must know."""
+    """Called as soon as the server's process exists, with what a clean-up needs."""
 
     def __call__(self, *, token: str, pid: int, created: float, port: int) -> None: ...
 
 
 class Sink(Protocol):
-    """Told what happens inside an attempt, for whoever watches; never decides anything."""
+    """Receives progress events of an attempt; never decides anything."""
 
     def __call__(self, phase: str, detail: Mapping[str, object]) -> None: ...
 
 
 class Executor(Protocol):
-    """Runs attempts. A failure comes back as an Attempt with it; only Interrupted and ours are raised."""
+    """Runs attempts; failures are part of the Attempt, only Interrupted and our own errors are raised."""
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt: ...
 
     def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
-        """Attempts of several cells on one server, one after the other; close it to end the server.
+        """Run attempts of several cells on one server in turn; closing the generator ends the server.
 
-        The requests are of one change, token and slot, of cells of one server. Each attempt comes once it
-        has ended, with whether another turn follows: only then is the next request asked for. Caches are
-        emptied between the turns; where the engine turns out not to do that, those that are left get no
-        turn. What fails in one turn is that turn's, but with the server all fail that were to come.
+        All requests have one change, token and slot. Yields each attempt and whether another turn follows,
+        then takes the next request. Caches are emptied between turns; if the engine cannot, the remaining
+        requests get no turn. A failed turn fails alone, a failed server fails all following turns.
         """
         ...

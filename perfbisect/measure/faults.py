@@ -17,15 +17,15 @@ from perfbisect.machine import profile
 from perfbisect.model.attempt import Fault, Phase
 
 Event = Literal["oom kill", "machine", "build", "server", "client"]
-"""What perfbisect observed: an OOM kill during the attempt, or which part failed."""
+"""Observed by perfbisect: an OOM kill, or the part that failed."""
 
 
 @dataclass(frozen=True)
 class FaultRow:
-    """One kind of failure. ``means``: it in words; ``do``: what the user does; ``example``: what is read.
+    """One kind of failure, with its meaning, the user's action and an example.
 
-    It fits a failure that was raised with its ``code``. A row with a ``pattern`` or an ``event`` also fits a
-    failure with that pattern in the output of another program and with that event observed.
+    Fits failures raised with its ``code``. A row with a ``pattern`` or ``event`` also fits a failure with
+    that pattern in another program's output and that event observed.
     """
 
     code: FaultCode
@@ -36,16 +36,16 @@ class FaultRow:
     pattern: str = ""
     event: Event | None = None
     if_measured: bool = False
-    """Only where another launch of the same change has measured."""
+    """Only if another launch of the same change succeeded."""
     if_silent: bool = False
-    """Only where the log names no error: an engine that fails by itself says why."""
+    """Only if the log names no error: a failing engine logs one."""
 
 
 _WAIT = "nothing: it is waited out and measured again"
-_ROOM = "make room, then `perfbisect resume`"
-_HOLDER = "see who holds it: `perfbisect doctor`; it is measured again"
+_FREE_SPACE = "make room, then `perfbisect resume`"
+_FIND_HOLDER = "see who holds it: `perfbisect doctor`; it is measured again"
 _SKIP = "nothing: tried once more, then left out as a skip"
-_MEND = "mend the cell or `--client`, then `perfbisect resume`"
+_FIX = "fix the cell or `--client`, then `perfbisect resume`"
 
 FAULT_TABLE: tuple[FaultRow, ...] = (
     FaultRow(
@@ -82,7 +82,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "disk_full",
         "the disk is full",
         "machine",
-        _ROOM,
+        _FREE_SPACE,
         "OSError: [Errno 28] No space left on device",
         r"No space left on device|Disk quota exceeded|ENOSPC|Errno 28\b|Errno 122\b",
     ),
@@ -130,7 +130,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "device_memory_taken",
         "another process holds the device's memory",
         "machine",
-        _HOLDER,
+        _FIND_HOLDER,
         "Free memory on device cuda:0 (9.1/79.1 GiB) on startup is less than desired GPU memory utilization",
         r"Free memory on device.*less than (?:desired|the engine's)|Error in memory profiling"
         r"|all CUDA-capable devices are busy",
@@ -157,7 +157,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "device_out_of_memory",
         "out of memory, where the same change has measured before",
         "machine",
-        _HOLDER,
+        _FIND_HOLDER,
         "torch.OutOfMemoryError: CUDA out of memory",
         if_measured=True,
         pattern=r"OutOfMemoryError|CUDA out of memory|No available memory for the cache blocks",
@@ -270,7 +270,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "client_option_unknown",
         "the client does not know its own arguments",
         "client",
-        _MEND,
+        _FIX,
         "vllm bench serve: error: unrecognized arguments: --goodput",
         r"bench serve: error:|unrecognized arguments|invalid choice",
         event="client",
@@ -288,14 +288,14 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "client_hung",
         "the client hung",
         "client",
-        _MEND,
+        _FIX,
         "the client did not end within 3600 s and was stopped",
     ),
     FaultRow(
         "client_failed",
         "the client failed, and the server still answers",
         "client",
-        _MEND,
+        _FIX,
         "0 of 40 requests completed; run-1.json is not JSON",
         event="client",
     ),
@@ -304,7 +304,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
 
 
 def markdown() -> str:
-    """The rows as docs/errors.md shows them."""
+    """The table of docs/errors.md."""
     head = "| code | what happened | fault | what to do | example |\n|---|---|---|---|---|\n"
     rows = (
         f"| `{row.code}` | {row.means} | {row.fault} | {row.do} | `{row.example}` |\n" for row in FAULT_TABLE
@@ -313,7 +313,7 @@ def markdown() -> str:
 
 
 ATTEMPT_ERRORS = (BuildError, ServerError, ClientError, MachineError, OSError)
-"""Failures that become an attempt with its failure; all else is bad input or a mistake of ours: raised."""
+"""Errors that become the failure of an attempt; others are raised."""
 
 _MAY_BE: dict[Event, tuple[Fault, ...]] = {
     "machine": ("machine",),
@@ -321,13 +321,13 @@ _MAY_BE: dict[Event, tuple[Fault, ...]] = {
     "server": ("machine", "change"),
     "client": ("machine", "client"),
 }
-"""Whose fault it can be when this one failed. A client that crashes says nothing about the change."""
+"""Possible faults by failed part. A client crash says nothing about the change."""
 
 _SECOND_HAND = re.compile(
     r"EngineDeadError|See (?:the )?(?:root cause|stack trace)|initialization failed|Executor failed"
 )
 _HARMLESS = re.compile(r"^(?:\([^()]*\)\s*)*(?:DEBUG|INFO|WARNING)\b")
-"""Lines that tell no failure, though they may name one: vLLM warns of what a low limit of files can cause."""
+"""Log levels that report no failure, even if they name one."""
 _FIRST_HAND = re.compile(r"(?:^|[\s:])[A-Za-z_][\w.]*(?:Error|Exception)\b(?::|$)|Fatal Python error", re.M)
 
 
@@ -345,14 +345,14 @@ _ERRNO_CODES: dict[int, FaultCode] = {
 
 
 class DiscardedRunError(MachineError):
-    """What was measured does not count: the machine was not ours alone, or not as it was before."""
+    """A run that does not count because of other load on the machine."""
 
     def __init__(self, message: str, *, where: str | None = None, next_step: str | None = None) -> None:
         super().__init__(message, where=where, next_step=next_step, code="load_exceeded")
 
 
 class BlamedError(ClientError):
-    """A failed run whose row of the fault table is already chosen; ``reason`` replaces its message."""
+    """A failed run whose fault row is known; ``reason`` replaces its message."""
 
     def __init__(self, error: PerfbisectError, row: FaultRow, reason: str) -> None:
         super().__init__(reason, where=error.where, next_step=error.next_step, code=row.code)
@@ -361,20 +361,16 @@ class BlamedError(ClientError):
 
 @dataclass(frozen=True)
 class FaultClassifier:
-    """Tells faults apart, by the one table.
+    """Classifies failures with the fault table.
 
-    ``oom_kills``: processes the kernel had ended for memory when the attempt began. ``measured_before``:
-    another launch of this change has measured under this cell.
+    ``oom_kills``: the kernel's OOM count at the start. ``measured_before``: another launch succeeded.
     """
 
     oom_kills: int
     measured_before: bool = False
 
     def row(self, error: BaseException, phase: Phase, log_text: str = "") -> FaultRow:
-        """The first row of the table that fits the error's code and output, the log and the machine.
-
-        ``log_text`` is the end of the log of the process that failed.
-        """
+        """The first row that fits; ``log_text``: end of the failed process's log."""
         if isinstance(error, BlamedError):
             return error.row
         failed = _failed_part(error, phase)
@@ -387,11 +383,11 @@ class FaultClassifier:
         return next(row for row in FAULT_TABLE if row.fault in may_be and self._fits(row, code, seen, said))
 
     def fault(self, error: BaseException, phase: Phase, log_text: str = "") -> Fault:
-        """Whose it is."""
+        """The fault of an error."""
         return self.row(error, phase, log_text).fault
 
     def reason(self, error: BaseException, phase: Phase, log_text: str = "") -> str:
-        """The failure in words; what the machine did is said first where it is to blame."""
+        """The failure as text, prefixed with the machine's fault if there is one."""
         text = _text(error)
         if isinstance(error, BlamedError | MachineError):
             return text
@@ -405,16 +401,16 @@ class FaultClassifier:
             return True
         if not row.pattern and row.event is None:
             return False
-        heard = said if row.if_silent else [line for line in said if not _HARMLESS.match(line)]
+        lines = said if row.if_silent else [line for line in said if not _HARMLESS.match(line)]
         return (
             (row.event is None or row.event in seen)
-            and (not row.pattern or any(re.search(row.pattern, line) for line in heard))
+            and (not row.pattern or any(re.search(row.pattern, line) for line in lines))
             and (not row.if_silent or not names_an_error(said))
         )
 
 
 def fault_code(error: BaseException) -> FaultCode | None:
-    """The code that an error was raised with, else that of the operating system's error behind it."""
+    """The code of an error, or of the OSError behind it."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, PerfbisectError) and cause.code is not None:
@@ -426,7 +422,7 @@ def fault_code(error: BaseException) -> FaultCode | None:
 
 
 def names_an_error(said: Iterable[str]) -> bool:
-    """True if a line names an error that points at no other: the engine failed by itself and says how."""
+    """Whether a line names an error that does not refer to another one."""
     return any(
         _FIRST_HAND.search(line) and not _SECOND_HAND.search(line) and not _HARMLESS.match(line)
         for line in said
@@ -442,7 +438,7 @@ def _failed_part(error: BaseException, phase: Phase) -> Event:
 
 
 def _output(error: BaseException) -> str:
-    """What was written by others about the failure: the only text that is searched for its cause."""
+    """Output of other programs: the only text that is searched."""
     return error.output if isinstance(error, PerfbisectError) else str(error)
 
 

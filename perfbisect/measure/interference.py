@@ -1,4 +1,4 @@
-"""The machine around an attempt: free before it, watched during it, its slot's devices its own."""
+"""Interference: waits for free devices before an attempt and samples other load during it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ from perfbisect.system.processes import Asked, Process
 
 VARIABLE = "PERFBISECT_LIMITS"
 MOST_USED = 0.9
-"""Share of a device's memory that an engine takes, where its arguments do not say."""
+"""Default share of device memory that an engine takes."""
 
-_NEXT = "nothing: it is measured again; or end what else runs there"
+_NEXT = "none needed, it is measured again; or end other processes on this machine"
 
 
 @dataclass(frozen=True)
 class InterferenceMonitor:
-    """What is watched around one attempt: its slot, and the limits beyond which it does not count."""
+    """Samples one attempt's slot and discards runs under foreign load."""
 
     slot: Slot
     limits: Limits
     ours: Callable[[], Iterable[Process]]
     smi: Smi | None = None
-    """Who tells of devices; None: the driver of NVIDIA."""
+    """Device queries; None uses the NVIDIA driver."""
 
     @contextmanager
     def unmeasured(self) -> Iterator[dict[str, Any]]:
-        """A start, or the run that is discarded: void where an engine is on a device outside the slot, or
-        others are on its own. Load voids nothing here, but a failure under load says nothing of the change.
+        """Sample a start or a warm run: only device conflicts discard it, or a failure under load.
 
         :raises VoidError: it is void.
         """
@@ -49,7 +48,7 @@ class InterferenceMonitor:
 
     @contextmanager
     def run(self) -> Iterator[dict[str, Any]]:
-        """A run is void where the machine was over a limit meanwhile. Gives the facts, filled at the end.
+        """Sample a measured run; the yielded facts are filled at its end.
 
         :raises VoidError: it is void, whether it succeeded or not.
         """
@@ -90,10 +89,11 @@ def wait_until_free(
     sink: Sink,
     smi: Smi | None = None,
 ) -> None:
-    """Return once the slot's devices have the memory that the engine will take.
+    """Wait until the slot's devices have the memory that the engine takes.
 
-    :raises MachineError: they have not in ``timeout`` seconds.
-    :raises Interrupted: ``asked`` said so.
+    Raises:
+        MachineError: not within ``timeout`` seconds.
+        Interrupted: ``asked`` returned True.
     """
     if slot.devices:
         wanted = serve_args.get("gpu-memory-utilization", MOST_USED)
@@ -112,12 +112,13 @@ def wait_until_free(
 def torch_facts(
     interpreter: Path, env: Mapping[str, str], slot: Slot, folder: Path, asked: Asked
 ) -> dict[str, Any]:
-    """What torch says of itself and of the slot's devices, asked in the environment under test.
+    """Facts of torch in the environment under test and of the slot's devices.
 
-    A torch that does not import or finds no device is for the engine to fail with: it may be the change's.
+    A torch that fails to import or finds no device is left to the engine: the change may be the cause.
 
-    :raises MachineError: it sees other devices than the slot's.
-    :raises Interrupted: ``asked`` said so.
+    Raises:
+        MachineError: torch sees other devices than the slot's.
+        Interrupted: ``asked`` returned True.
     """
     try:
         found = torch_probe.probe(interpreter, env, folder, asked=asked)
@@ -130,9 +131,10 @@ def torch_facts(
 
 
 def machine_limits(text: str) -> Limits:
-    """``PERFBISECT_LIMITS``: empty for the defaults, ``off``, or ``foreign_cpu=0.5,steal=off``.
+    """Parse ``PERFBISECT_LIMITS``: empty for defaults, ``off``, or ``foreign_cpu=0.5,steal=off``.
 
-    :raises UsageError: another name, or no number.
+    Raises:
+        UsageError: an unknown name or not a number.
     """
     if text.strip() == "off":
         return UNJUDGED

@@ -1,4 +1,4 @@
-"""Attempts on this machine: build, serve, warm, measure, stop; nothing of them stays behind."""
+"""Local executor: build, serve, warm, measure, stop."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from perfbisect.system import environ, logs, ports
 from perfbisect.system.processes import Asked, never
 
 WARM_SEED_OFFSET = 1_000_003
-"""The discarded run's prompts are others than those of any measured run."""
+"""Gives the warm run prompts that no measured run has."""
 
 _OF_THE_SERVER = ("model_name", "server", "torch")
-"""Facts that are the same for all attempts of one server."""
+"""Facts that all attempts of one server share."""
 
 
 def _shell() -> dict[str, str]:
@@ -44,12 +44,11 @@ def _shell() -> dict[str, str]:
 
 @dataclass
 class LocalExecutor:
-    """Runs attempts on this machine; each on a slot of its own, if several threads ask at once.
+    """Runs attempts on this machine; threads may run several on different slots.
 
-    ``client_environment``: the pinned client of all sides; None for the change's own. ``shell``: the user's
-    process environment, of which only what is allowed is passed on. ``asked``: True asks for a prompt end.
-    ``overlap``: the client's imports are done beside the server's start. ``limits``: what others may do on
-    the machine before a run does not count. ``profile``: what kind of machine this is.
+    ``client_environment``: the pinned client, or None for the change's own. ``shell``: the user's
+    environment, of which allowed variables are passed on. ``overlap``: import the client during the server's
+    start. ``limits``: tolerated foreign load. ``profile``: the kind of machine.
     """
 
     builder: Builder
@@ -66,10 +65,11 @@ class LocalExecutor:
         )
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
-        """One attempt: every failure of the outside comes back in it; ``attempt.json`` is in its folder.
+        """Run one attempt and write its ``attempt.json``.
 
-        :raises Interrupted: Ctrl-C or a stop; nothing lives, and the attempt has no end.
-        :raises UsageError: the cell asks for what its family or client cannot do.
+        Raises:
+            Interrupted: Ctrl-C or a stop; all processes ended and the attempt has no result.
+            UsageError: the family or client does not support the cell.
         """
         ((attempt, _),) = self.share((lambda: request,), started=started, sink=sink)
         return attempt
@@ -78,7 +78,7 @@ class LocalExecutor:
         """See :class:`perfbisect.measure.executor.Executor`; raises what :meth:`run` does."""
         at = SharedTurns(turns)
         try:
-            # Who leaves between two turns ends the server here, and hears of a Ctrl-C meanwhile.
+            # Closing the generator between two turns ends the server here.
             with closing(self._taken(at, started, sink)) as taken:
                 for _ in taken:
                     yield self._made(at.record, sink), True
@@ -89,7 +89,7 @@ class LocalExecutor:
             raise Interrupted(f"attempt {request.id} was interrupted in phase {phase}") from None
 
     def _taken(self, at: SharedTurns, started: Started, sink: Sink) -> Generator[None, None, None]:
-        """Takes turn after turn; halts where one has ended and another follows."""
+        """Run the turns; yields between two of them."""
         try:
             ready = self._ready(at.record, sink)
             while ready is None and at.more and at.record.environment is not None:
@@ -115,11 +115,11 @@ class LocalExecutor:
         try:
             write_attempt(folder, made)
         except OSError as error:
-            sink("warning", {"text": f"{folder}: attempt.json is not written: {error.strerror}"})
+            sink("warning", {"text": f"cannot write {folder}/attempt.json: {error.strerror}"})
         return made
 
     def _ready(self, record: AttemptRecord, sink: Sink) -> Prepared | None:
-        """What an attempt needs before its server starts; None where it fails by that."""
+        """Prepare an attempt; None if that failed."""
         try:
             return self._prepare.all(record, self.builder, sink)
         except faults.ATTEMPT_ERRORS as error:
@@ -129,7 +129,7 @@ class LocalExecutor:
     def _command(
         self, request: AttemptRequest, environment: Environment, endpoint: Endpoint, slot: Slot
     ) -> ServerCommand:
-        """What serves the attempt's cell, and how its server is probed."""
+        """The server command of the attempt's cell."""
         cell = request.cell
         family: Family = look_up(FAMILIES, cell.family, "family")
         engine = find_engine(cell, request.change, environment)
@@ -137,7 +137,7 @@ class LocalExecutor:
         return family.server(add_serve_args(cell, self.profile.serve_args), endpoint, engine)
 
     def _served(self, at: SharedTurns, ready: Prepared, started: Started, sink: Sink) -> Iterator[None]:
-        """Starts the server, measures turn after turn; a failure that is not the server's is the turn's."""
+        """Start the server and measure the turns; other failures than the server's fail one turn."""
         record, profile, smi = at.record, self.profile, self.profile.smi()
         request, environment, slot = record.request, ready.environment, self._prepare.slot(record.request)
         record.phase, record.log = "launch", request.folder / "server.log"
@@ -207,9 +207,9 @@ class LocalExecutor:
         sink: Sink,
         launched: float | None,
     ) -> None:
-        """A turn: the cell's own first request, the discarded run, the measured ones.
+        """Measure one turn: first request, warm run, measured runs.
 
-        ``launched``: when the server was started, which is waited for; None: it is there.
+        ``launched``: start time of a server that is not ready yet, else None.
         """
         request, log = record.request, server.owned.log
         cell, limits, runner = request.cell, request.limits, ready.runner
@@ -242,7 +242,7 @@ class LocalExecutor:
 
     @contextmanager
     def _client(self, record: AttemptRecord, runner: Runner) -> Iterator[None]:
-        """The client's host, ended on every way out."""
+        """Start the client's host and end it on exit."""
         try:
             runner.begin()
             yield

@@ -1,4 +1,4 @@
-"""What an attempt needs before its server starts; what was found out once is not asked again."""
+"""Preparation of an attempt: environment, model files and client, with cached results."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from perfbisect.system import environ, logs, processes
 from perfbisect.system.processes import Asked
 
 OFFLINE_WORDS = ("1", "true", "yes", "on")
-"""Values of ``HF_HUB_OFFLINE`` that keep the hub's client from the network."""
+"""Values of ``HF_HUB_OFFLINE`` that mean offline."""
 
 _CANNOT = 3
-"""Exit code of the script where the interpreter has no client of the hub."""
+"""Exit code of the script without a hub client."""
 
 _SCRIPT = f"""
 import sys
@@ -55,10 +55,7 @@ for argument in sys.argv[1:]:
 
 
 def from_hub(cell: Cell) -> tuple[str, ...]:
-    """Model repositories that the cell names on a hub: ``owner/name`` or ``owner/name@revision``.
-
-    The model, the tokenizer and a draft model of speculative decoding; what lies on this machine is left out.
-    """
+    """Hub repositories of model, tokenizer and draft model: ``owner/name`` or ``owner/name@revision``."""
     draft = cell.serve_args.get("speculative-config")
     look_up = [
         (cell.model, cell.revision.model),
@@ -75,7 +72,7 @@ def from_hub(cell: Cell) -> tuple[str, ...]:
 
 
 def not_here(repositories: Iterable[str], shell: Mapping[str, str]) -> tuple[str, ...]:
-    """Those that the hub's cache of this machine lacks, where the user's shell forbids to fetch them."""
+    """Repositories that the local cache lacks while the shell forbids downloads."""
     if shell.get("HF_HUB_OFFLINE", "") not in OFFLINE_WORDS:
         return ()
     home = Path(shell.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
@@ -90,7 +87,7 @@ def not_here(repositories: Iterable[str], shell: Mapping[str, str]) -> tuple[str
 
 
 def needs_hub_dataset(cell: Cell) -> bool:
-    """True if the client reads its prompts from a hub, before it loads the server: it must stay online."""
+    """Whether the client downloads its prompts and must stay online."""
     return bool(cell.dataset_path) and not (cell.revision.dataset or "").startswith(LOCAL)
 
 
@@ -104,12 +101,11 @@ def fetch_models(
     timeout: float,
     asked: Asked,
 ) -> bool:
-    """Bring model repositories into the hub's cache of this machine. True if all of them are there now.
+    """Download repositories into the hub's cache; False if the interpreter has no hub client.
 
-    False where the interpreter has no hub client: the engine then fetches by itself, during its start.
-
-    :raises MachineError: the hub does not answer or refuses, or not within ``timeout`` seconds.
-    :raises Interrupted: a stop was asked for.
+    Raises:
+        MachineError: the hub refuses or does not answer within ``timeout`` seconds.
+        Interrupted: a stop was requested.
     """
     ended = processes.run(
         (str(interpreter), "-c", _SCRIPT, *repositories),
@@ -126,9 +122,9 @@ def fetch_models(
         return False
     why = f"not within {timeout:.0f} s" if ended.timed_out else logs.cause(log) or logs.tail(log)
     raise MachineError(
-        f"the hub did not give {', '.join(repositories)}: {why}",
+        f"cannot download {', '.join(repositories)}: {why}",
         where=log,
-        next_step="see HF_TOKEN, HF_ENDPOINT and HF_HOME, or put the files there and set HF_HUB_OFFLINE=1",
+        next_step="check HF_TOKEN, HF_ENDPOINT and HF_HOME, or copy the files there and set HF_HUB_OFFLINE=1",
         code="hub_unreachable",
         output="" if ended.timed_out else why,
     )
@@ -136,7 +132,7 @@ def fetch_models(
 
 @dataclass(frozen=True)
 class Prepared:
-    """What an attempt has before its server starts. ``offline``: the variables that keep all offline."""
+    """A prepared attempt. ``offline``: variables that keep server and client offline."""
 
     environment: Environment
     offline: Mapping[str, str]
@@ -146,7 +142,7 @@ class Prepared:
 
 @dataclass
 class Preparation:
-    """Of all attempts of one executor; see there for what is given."""
+    """Prepares the attempts of one executor."""
 
     client_environment: Environment | None
     shell: Mapping[str, str]
@@ -154,15 +150,15 @@ class Preparation:
     overlap: bool
     profile: Profile = CUDA
     _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
-    """Cells (digest, variant) measured once: what they need of a hub is on this machine."""
+    """Cells (digest, variant) whose repositories are downloaded."""
     _instruments: dict[tuple[str, str], ClientVersion] = field(default_factory=dict, repr=False)
     _plain: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
-    """Clients that cannot be run from a host, and why."""
+    """Clients that cannot be forked, and why."""
     _torch: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
-    """What torch told, by the packages of an environment and the slot."""
+    """Facts of torch by environment packages and slot."""
 
     def slot(self, request: AttemptRequest) -> Slot:
-        """What it runs on: what is leased, else the whole machine, of whose devices a cell may want none."""
+        """The leased slot, or the whole machine, without devices if the cell needs none."""
         if request.slot is not None:
             return request.slot
         visible = profile.machine(self.shell, self.profile).gpus
@@ -171,9 +167,10 @@ class Preparation:
         return Slot("", tuple(gpu.uuid for gpu in visible))
 
     def all(self, record: AttemptRecord, builder: Builder, sink: Sink) -> Prepared:
-        """The attempt's environment, what it needs of a hub, its client.
+        """Build the environment, download the models and set up the client.
 
-        :raises PerfbisectError: one of them fails; the record has the environment if there is one.
+        Raises:
+            PerfbisectError: a step failed; the record has the environment if it was built.
         """
         request = record.request
         client: Client = look_up(CLIENTS, request.cell.client.name, "client")
@@ -192,7 +189,7 @@ class Preparation:
         return Prepared(environment, offline, client, runner)
 
     def fetch(self, record: AttemptRecord, environment: Environment, sink: Sink) -> Mapping[str, str]:
-        """Brings what the cell needs from a hub, once; returns the variables that keep all offline."""
+        """Download the cell's repositories once; returns the variables for offline mode."""
         request = record.request
         cell = request.cell
         needed = from_hub(cell)
@@ -223,7 +220,7 @@ class Preparation:
     def ask_torch(
         self, record: AttemptRecord, environment: Environment, env: Mapping[str, str], slot: Slot
     ) -> None:
-        """CUDA facts, once for the packages of an environment on a slot: overlays share theirs."""
+        """Add facts of torch, cached by environment packages and slot."""
         if not slot.devices or self.profile.source != "nvidia-smi":
             return
         known = (environment.packages_digest or environment.key, slot.name)
@@ -234,7 +231,7 @@ class Preparation:
         record.facts["torch"] = self._torch[known]
 
     def runner(self, record: AttemptRecord, client: Client, offline: Mapping[str, str], slot: Slot) -> Runner:
-        """How the client is run, its sources digested. :raises ClientError: it has none."""
+        """Digest the client and build its runner. :raises ClientError: no sources."""
         request = record.request
         environment = self.client_environment or record.environment
         assert environment is not None
@@ -257,7 +254,7 @@ class Preparation:
         )  # fmt: skip
 
     def ready(self, record: AttemptRecord, client: Client, runner: Runner) -> None:
-        """Wait for the client's imports; a client that has no host is run plainly from now on."""
+        """Wait for the client's imports; remember a client that cannot be forked."""
         runner.ready(record.request.limits.first_request, self.asked)
         if runner.plain and record.environment is not None:
             key = (self.client_environment or record.environment).key
@@ -265,7 +262,7 @@ class Preparation:
 
 
 def look_up(known: Mapping[str, Any], name: str, what: str) -> Any:
-    """A family or a client by its name. :raises UsageError: there is none of it; the known ones are told."""
+    """Look up a family or client by name. :raises UsageError: unknown name."""
     if name not in known:
-        raise UsageError(f"no {what} {name!r}; known: {', '.join(known)}")
+        raise UsageError(f"unknown {what} {name!r}; known: {', '.join(known)}")
     return known[name]

@@ -1,4 +1,4 @@
-"""What is known so far of one attempt under way, and the attempt that it becomes."""
+"""An attempt in progress, and its provenance."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ _LIMIT = 60.0
 
 @dataclass(frozen=True)
 class ClientVersion:
-    """The client that measures: its version and the digest of its benchmark sources."""
+    """Version and source digest of the client."""
 
     name: str
     version: str
     sha256: str
     facts: Mapping[str, Any] = field(default_factory=dict)
     forced_plain: bool = False
-    """It could be run from a host (:mod:`perfbisect.clients.runner`) and was not."""
+    """It supports the fork server (:mod:`perfbisect.clients.runner`) but ran as a command."""
     date: str = ""
-    """Of the commit it is of, where it is the change's own; empty: its version says what it is."""
+    """Commit date if the client is the change's own, else empty."""
 
     @property
     def digest(self) -> str:
-        """What must be the same on both sides of a comparison."""
+        """Must be equal on both sides of a comparison."""
         return f"{self.name} {self.version} {self.sha256[:16]}" + (" plain" if self.forced_plain else "")
 
     @property
     def era(self) -> str:
-        """The declared way in which it measures; empty where no table says so."""
+        """The client's era; empty if unknown."""
         era = era_of(self.name, self.date, self.version)
         return f"{era}, plain" if era and self.forced_plain else era
 
@@ -74,9 +74,10 @@ class ClientVersion:
 def instrument(
     client: Client, environment: Environment, env: Mapping[str, str], folder: Path, asked: Asked = never
 ) -> ClientVersion:
-    """Ask the client's interpreter where its sources are and digest them; nothing of the engine is imported.
+    """Digest the client's sources with its interpreter, without importing the engine.
 
-    :raises ClientError: the interpreter does not start, or has no such package or no such sources.
+    Raises:
+        ClientError: the interpreter fails, or the package or its sources are missing.
     """
     log = folder / "client-digest.log"
     log.unlink(missing_ok=True)
@@ -91,7 +92,7 @@ def instrument(
     if not isinstance(told, dict) or not told.get("files"):
         output = logs.cause(log) or logs.tail(log, 3)
         raise ClientError(
-            f"the client's sources ({client.package}: {', '.join(client.sources)}) cannot be digested with "
+            f"cannot digest the client's sources ({client.package}: {', '.join(client.sources)}) with "
             f"{environment.interpreter}: {output}",
             where=log,
             output=output,
@@ -101,7 +102,7 @@ def instrument(
 
 
 def engine_facts(environment: Environment, cold: bool) -> dict[str, Any]:
-    """What is known of the environment an attempt's server runs in."""
+    """Facts of the server's environment."""
     return {
         "version": environment.engine_version,
         "commit": environment.engine_commit,
@@ -115,12 +116,12 @@ def engine_facts(environment: Environment, cold: bool) -> dict[str, Any]:
 
 
 def command_facts(argv: tuple[str, ...], env: Mapping[str, str]) -> dict[str, Any]:
-    """A command and its process environment as they may be written down."""
+    """A command and its environment without secrets."""
     return {"argv": environ.redacted_argv(argv), "env": environ.redacted(env)}
 
 
 def is_cold(environment: Environment) -> bool:
-    """True if the compile and kernel caches of the environment hold nothing yet."""
+    """Whether the environment's compile and kernel caches are empty."""
     try:
         return next((path for path in environment.caches.rglob("*") if path.is_file()), None) is None
     except OSError:
@@ -136,9 +137,9 @@ def _now() -> str:
 
 @dataclass
 class AttemptRecord:
-    """One attempt under way: where it stands, what it has measured, the first failure.
+    """An attempt in progress: phase, results and first failure.
 
-    ``log``: where the present phase writes. ``token``: marks every process of the attempt.
+    ``log``: of the current phase. ``token``: marks every process of the attempt.
     """
 
     request: AttemptRequest
@@ -157,7 +158,7 @@ class AttemptRecord:
 
     @contextmanager
     def timed(self, phase: Phase, log: Path | None = None) -> Iterator[None]:
-        """The attempt is in this phase; its wall seconds are added up."""
+        """Enter a phase and add up its wall seconds."""
         self.phase, self.log = phase, log or self.log
         began = time.monotonic()
         try:
@@ -166,7 +167,7 @@ class AttemptRecord:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
 
     def fail(self, error: BaseException, server: Owned | None = None) -> None:
-        """Keep the first failure: what comes later follows from it. ``server``: whose log may tell more."""
+        """Keep the first failure; later ones follow from it. ``server``: its log helps to classify."""
         if isinstance(error, ports.SharedPortError):
             self.runs.clear()
         if self.failure is not None:
@@ -181,13 +182,13 @@ class AttemptRecord:
             self.facts["next_step"] = error.next_step
 
     def follow(self, failure: Failure, cell: str) -> None:
-        """Fails with the server, which failed when it served that cell."""
+        """Fail because the shared server failed while serving another cell."""
         self.phase = "build" if failure.phase == "build" else "launch"
-        reason = f"the server that it shares failed with cell {cell}: {failure.reason}"
+        reason = f"the shared server failed with cell {cell}: {failure.reason}"
         self.failure = replace(failure, phase=self.phase, reason=reason)
 
     def made(self, shell: Mapping[str, str], slot: Slot, *, pinned: bool, profile: Profile = CUDA) -> Attempt:
-        """The attempt as it is now, on its slot. ``pinned``: the client is the same for all changes."""
+        """Convert to an attempt. ``pinned``: one client for all changes."""
         request, environment, instrument = self.request, self.environment, self.instrument
         here = machine_of(slot, shell, profile)
         self.facts["machine"] = here.facts()
@@ -223,13 +224,13 @@ class AttemptRecord:
         )
 
     def plainly(self) -> None:
-        """The client is run in another way than usual: that is another instrument."""
+        """Record that the client ran as a plain command: another digest."""
         if self.instrument is not None:
             self.instrument = replace(self.instrument, forced_plain=True)
 
 
 class SharedTurns:
-    """The attempts that one server serves in turn; ``record`` is of the present one."""
+    """Attempts that share a server; ``record`` is the current one."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns, self._place, self._last = turns, -1, len(turns) - 1
@@ -239,11 +240,11 @@ class SharedTurns:
 
     @property
     def more(self) -> bool:
-        """True if another turn follows."""
+        """Whether another turn follows."""
         return self._place < self._last
 
     def next(self) -> None:
-        """The next turn begins."""
+        """Start the next turn."""
         self._place += 1
         request = self._turns[self._place]()
         token = request.token or secrets.token_hex(16)
@@ -257,5 +258,5 @@ class SharedTurns:
             self._before.append(request.cell.name)
 
     def close(self) -> None:
-        """No other turn follows."""
+        """Cancel the remaining turns."""
         self._last = self._place

@@ -1,5 +1,4 @@
-"""The server of one attempt, or of several: started with their token, ended on every way out, its port free
-afterwards."""
+"""Lifetime of a server, and the engine's facts that its command needs."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from perfbisect.system.processes import Owned
 
 _PORT_PATIENCE = 10.0
 _LEASE_PATIENCE = 3.0
-"""Seconds in which a lease command that has ended its server says so by its own end."""
+"""Time for a lease command to exit after it ended its server."""
 
 
 @contextmanager
@@ -37,10 +36,10 @@ def running_server(
     sink: Sink,
     lost: tuple[int, ...] = (),
 ) -> Iterator[Owned]:
-    """The server's processes. A failure inside becomes the present record's, once; nothing is raised for it.
+    """Start a server and stop it on exit; a failure inside becomes the current record's.
 
-    ``present``: the record of the attempt that is under way, of those that the server serves in turn.
-    ``lost``: exit codes by which a command in front of the server's says that it has lost the machine.
+    ``present``: returns the record of the current attempt. ``lost``: exit codes of a lease command that
+    lost the machine.
     """
     record, port = present(), endpoint.port
     request = record.request
@@ -65,7 +64,7 @@ def running_server(
 
 
 def _of_lease(error: Exception, owned: Owned, lost: tuple[int, ...]) -> Exception:
-    """The failure, or that the lease is lost where that is why."""
+    """The failure, or the lost lease that caused it."""
     end = time.monotonic() + (_LEASE_PATIENCE if lost else 0.0)
     while (code := owned.exited()) is None and time.monotonic() < end:
         time.sleep(0.05)
@@ -92,29 +91,27 @@ def _stop(record: AttemptRecord, owned: Owned, port: int, sink: Sink) -> None:
 
 
 def find_engine(cell: Cell, change: Change, environment: Environment) -> Engine:
-    """The engine of a change in its environment, for the command that starts it.
-
-    :raises ServerError: the cell takes its deploy YAML from the change, and this one has no such file.
-    """
+    """The engine of a change. :raises ServerError: the change lacks the cell's deploy YAML."""
     root = Path(environment.engine_file).parent.parent
     deploy = cell.deploy_yaml
     if deploy is not None and deploy.origin and deploy.path and not (root / deploy.path).is_file():
         raise ServerError(
-            f"the deploy YAML {deploy.path}, which the cell takes from the change, is not in {change.short}",
+            f"the cell's deploy YAML {deploy.path} does not exist in {change.short}",
             next_step="pin it in the cell: deploy_yaml: {at: REV, path: ...} or {text: ...}",
         )
     return Engine(version=environment.engine_version, date=change.date, root=str(root))
 
 
 def check_stages(cell: Cell, slot: Slot, platform: str, *, root: str = "") -> None:
-    """Refuse stages that name devices which the slot does not have.
+    """Check that all stages use devices of the slot.
 
-    Numbers count within what the engine sees. Where all of a stage's lie outside that, vLLM-Omni takes them
-    for numbers of the machine: the stage would run on somebody else's device. ``root``: the change's own
-    tree, where it is known. A cell without a deploy YAML has the engine's own, which is not read here.
+    Numbers count visible devices. If all numbers of a stage are outside that range, vLLM-Omni takes them as
+    numbers of the machine, so the stage would run on a foreign device. ``root``: the change's tree, if known.
+    The engine's default deploy YAML is not read.
 
-    :raises UsageError: the cell says so itself.
-    :raises ServerError: the change's deploy YAML does: that of another change may fit.
+    Raises:
+        UsageError: the cell names other devices.
+        ServerError: the change's deploy YAML names other devices.
     """
     if not slot.devices and not slot.env:
         return
@@ -141,14 +138,11 @@ def _text(path: str) -> str | None:
 
 
 def add_serve_args(cell: Cell, more: Mapping[str, object]) -> Cell:
-    """The cell as it is served on a kind of machine: with arguments that it does not set itself."""
+    """Add the machine's serve arguments, unless the cell sets them."""
     return cell.model_copy(update={"serve_args": {**more, **cell.serve_args}}) if more else cell
 
 
 def write_files(files: Mapping[str, str], folder: Path) -> None:
-    """Write the texts that the server reads into its folder.
-
-    :raises OSError: that is not possible.
-    """
+    """Write the server's files. :raises OSError: the write failed."""
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")

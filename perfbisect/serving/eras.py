@@ -1,4 +1,4 @@
-"""Eras of a program: from which commit on it speaks or measures in another way."""
+"""Eras of a program: commits at which its interface or measurements changed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class Era:
-    """What is so from a commit on.
+    """A change of behaviour at a commit.
 
-    ``date``: that commit's, in UTC to the second (``2026-04-19T02:36:00``); ``version``: the first release
-    that has it; ``change``: commit and pull request; ``what``: in words; ``touches``: the metrics that mean
-    something else since, as patterns (``audio_*``, ``tpot``).
+    ``date``: of the commit, UTC to the second (``2026-04-19T02:36:00``); ``version``: first release with it;
+    ``touches``: patterns of metrics whose meaning changed (``audio_*``, ``tpot``).
     """
 
     date: str
@@ -24,13 +23,13 @@ class Era:
     touches: tuple[str, ...] = ("*",)
 
     def touched(self, metric: str) -> bool:
-        """True if the metric (``ttft``, without its statistic) means something else since."""
+        """Whether the metric (``ttft``, without statistic) changed its meaning."""
         return any(fnmatchcase(metric, pattern) for pattern in self.touches)
 
     def reached(self, date: str = "", version: str = "") -> bool | None:
-        """True at that commit and after it; None where neither date (ISO 8601, UTC) nor version is known.
+        """Whether a commit date (ISO 8601, UTC) or version is in the era; None if both are unknown.
 
-        The date decides where it is known: the versions between two releases say less.
+        The date takes precedence: versions between releases are less precise.
         """
         if date:
             return date[:19] >= self.date
@@ -39,5 +38,5 @@ class Era:
 
 
 def latest(eras: Sequence[Era], date: str = "", version: str = "") -> Era | None:
-    """The last era (of a table in order of time) that was reached; None: before all of them, or not known."""
+    """The last era reached, of eras in order of time; None if unknown or before all."""
     return next((era for era in reversed(eras) if era.reached(date, version)), None)

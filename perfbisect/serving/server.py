@@ -1,4 +1,4 @@
-"""A server of one attempt: waited for until it is really ready, and looked at between its runs."""
+"""A running server: readiness, health, cache resets and counters."""
 
 from __future__ import annotations
 
@@ -20,31 +20,30 @@ _SAMPLE = re.compile(
 _TICK = 0.1
 _EXIT_PATIENCE = 2.0
 _ENDING = 5.0
-"""Seconds that a server may take to end after it has stopped to answer."""
+"""Time for a server to exit after it stopped answering."""
 
 _HELD_PATIENCE = 5.0
-"""Seconds in which an engine lets go of the blocks of requests that have ended."""
+"""Time for an engine to free the blocks of finished requests."""
 
 _ASK_LIMIT = 10.0
-"""Seconds for a request that costs the server nothing: its models, its metrics, its health."""
+"""Timeout of cheap requests: models, metrics, health."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started for one attempt: its processes, where it listens, how it is probed."""
+    """A started server with its processes, endpoint and probes."""
 
     owned: Owned
     endpoint: Endpoint
     command: ServerCommand
 
     def wait_named(self, limit: float, asked: Asked = never) -> None:
-        """Return once every listener on the port is ours and names this attempt's model.
+        """Wait until the server lists this attempt's model; it is ready only after ``first_answer``.
 
-        It is ready only after ``first_answer``: an engine can name its model and die at the first token.
-
-        :raises ServerError: it ended, was not there within ``limit`` seconds, or serves another model.
-        :raises MachineError: somebody else listens on the port, or the machine ended the server.
-        :raises Interrupted: ``asked`` said so.
+        Raises:
+            ServerError: it ended, is not ready within ``limit`` seconds or serves another model.
+            MachineError: another process listens on the port, or the machine ended the server.
+            Interrupted: ``asked`` returned True.
         """
         began, last, said = time.monotonic(), "nobody listens on its port", ""
         deadline = began + limit
@@ -79,11 +78,12 @@ class Server:
             time.sleep(_TICK)
 
     def first_answer(self, limit: float, asked: Asked = never) -> None:
-        """One real request, answered whole and, where the engine streams, as a stream; the port still ours.
+        """Send the first request, also streamed if the engine streams, and check the port.
 
-        :raises ServerError: it ended, did not answer in ``limit`` seconds, or answered with something else.
-        :raises MachineError: somebody else listens on the port, or the machine ended the server.
-        :raises Interrupted: ``asked`` said so.
+        Raises:
+            ServerError: it ended, did not answer within ``limit`` seconds or answered incorrectly.
+            MachineError: another process listens on the port, or the machine ended the server.
+            Interrupted: ``asked`` returned True.
         """
         request = self.command.first_request
         self._answered(request, limit, asked, lambda answer: _problem(answer, request))
@@ -94,7 +94,7 @@ class Server:
         self.owned.observe()
 
     def value(self, request: Request, limit: float, asked: Asked = never) -> Any:
-        """What stands at the request's path in the answer to it. Raises what :meth:`first_answer` raises."""
+        """The value at ``must_contain`` of the response; raises what :meth:`first_answer` raises."""
         answer = self._answered(request, limit, asked, lambda answer: _problem(answer, request))
         return _at(answer.json(), request.must_contain.split("."))
 
@@ -113,7 +113,7 @@ class Server:
         try:
             answer = call.result()
         except NoAnswerError as error:
-            # An engine that dies drops the connection first; its exit, a moment later, says more.
+            # A dying engine drops the connection before it exits; the exit code says more.
             end = time.monotonic() + _EXIT_PATIENCE
             while self.owned.exited() is None and time.monotonic() < end:
                 time.sleep(_TICK)
@@ -129,7 +129,7 @@ class Server:
         return answer
 
     def check_going(self, when: str) -> None:
-        """:raises ServerError: the server has ended. :raises MachineError: the machine ended it."""
+        """:raises ServerError: the server ended. :raises MachineError: the machine ended it."""
         self._check_going(when, never)
 
     def _check_going(self, when: str, asked: Asked) -> None:
@@ -142,7 +142,7 @@ class Server:
         cause = logs.cause(self.owned.log)
         message = f"the server {ended} {when}" + (f": {cause}" if cause else "")
         kind = MachineError if code == -9 else ServerError
-        hint = "; nobody here sent it: out of memory?" if code == -9 else ""
+        hint = ", not sent by perfbisect: out of memory?" if code == -9 else ""
         raise kind(
             f"{message}{hint}\n{self._log()}",
             where=self.owned.log,
@@ -154,21 +154,21 @@ class Server:
         return f"the end of its log:\n{logs.tail(self.owned.log)}"
 
     def _output(self, said: str = "") -> str:
-        """The end of the server's log, with what else was read from the server."""
+        """The end of the server's log, after ``said``."""
         return f"{said}\n{logs.tail(self.owned.log)}"
 
     def check_ports(self, when: str) -> None:
-        """:raises SharedPortError: a listener is not ours. :raises ServerError: nobody listens any more."""
+        """:raises SharedPortError: a foreign listener. :raises ServerError: no listener."""
         if not ports.check_ours(self.endpoint.port, self.owned.living, when):
             self.check_going(when)
             raise ServerError(
-                f"{when}: the server listens no longer on port {self.endpoint.port}\n{self._log()}",
+                f"{when}: the server no longer listens on port {self.endpoint.port}\n{self._log()}",
                 where=self.owned.log,
                 output=self._output(),
             )
 
     def trouble(self, limit: float = 30.0) -> PerfbisectError | None:
-        """None if the server still runs, says it is healthy, and answers; else what is wrong with it."""
+        """The server's failure, or None if it is healthy and answers."""
         try:
             self.check_going("during the run")
             answer = http.get(f"{self.endpoint.base_url}/health", _ASK_LIMIT)
@@ -183,7 +183,7 @@ class Server:
         return None
 
     def _ending(self) -> PerfbisectError | None:
-        """How a server that does not answer ends, if it is about to: that says more than its silence."""
+        """The exit of a silent server, if it ends soon."""
         end = time.monotonic() + _ENDING
         while time.monotonic() < end:
             try:
@@ -194,9 +194,9 @@ class Server:
         return None
 
     def reset_caches(self) -> str:
-        """Empty the caches between runs. Returns why that is not possible; empty if it was done.
+        """Empty the caches; returns why that failed, or an empty text.
 
-        An engine that still holds blocks of the last requests says ``"success": false`` and is asked again.
+        Retries while the engine answers ``"success": false``: it still holds blocks of finished requests.
         """
         if not self.command.reset_requests:
             return "this engine has no request that empties its caches"
@@ -207,15 +207,15 @@ class Server:
                     answer = http.post(self.endpoint.base_url + request.path, request.body, _ASK_LIMIT)
                 except NoAnswerError as error:
                     return f"{request.path}: {error}"
-                told = answer.json()
-                held = isinstance(told, dict) and told.get("success") is False
+                document = answer.json()
+                held = isinstance(document, dict) and document.get("success") is False
                 if answer.status != 200 or (held and time.monotonic() > end):
                     return f"{request.path}: {answer}"
                 time.sleep(_TICK if held else 0.0)
         return ""
 
     def prefix_cache(self) -> dict[str, float]:
-        """Tokens looked up in the prefix cache, and found, since the start; empty if it does not tell."""
+        """Prefix-cache queries and hits since the start; empty if not reported."""
         try:
             answer = http.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
         except NoAnswerError:
@@ -225,20 +225,20 @@ class Server:
         return counters(answer.text, {"queries": "prefix_cache_queries", "hits": "prefix_cache_hits"})
 
     def in_flight(self) -> int:
-        """How many requests it has taken and not finished; 0 if it does not tell."""
+        """Number of unfinished requests; 0 if not reported."""
         try:
             answer = http.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
         except NoAnswerError:
             return 0
-        told = counters(answer.text, {"running": "num_requests_running", "waiting": "num_requests_waiting"})
-        return int(sum(told.values()))
+        counts = counters(answer.text, {"running": "num_requests_running", "waiting": "num_requests_waiting"})
+        return int(sum(counts.values()))
 
 
 def counters(text: str, wanted: Mapping[str, str]) -> dict[str, float]:
-    """Prometheus text -> sums over all label sets of the counters whose names hold the wanted words.
+    """Sum Prometheus counters over label sets; empty unless all are present.
 
-    ``vllm:prefix_cache_hits_total``, ``vllm:gpu_prefix_cache_hits``: the names change, the words stay.
-    ``external_prefix_cache_hits`` is another cache and not taken. Empty unless all are there.
+    Names vary between versions: ``vllm:prefix_cache_hits_total``, ``vllm:gpu_prefix_cache_hits``.
+    ``external_prefix_cache_hits`` is another cache.
     """
     sums: dict[str, float] = {}
     for found in _SAMPLE.finditer(text):
@@ -250,7 +250,7 @@ def counters(text: str, wanted: Mapping[str, str]) -> dict[str, float]:
 
 
 def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:
-    """Share found of the tokens looked up between two readings; None where nothing was looked up."""
+    """Hit rate between two readings; None without queries."""
     queries = after.get("queries", 0.0) - before.get("queries", 0.0)
     hits = after.get("hits", 0.0) - before.get("hits", 0.0)
     return min(1.0, max(0.0, hits / queries)) if queries > 0 else None
@@ -265,7 +265,7 @@ def _model_names(answer: Reply) -> tuple[str, ...]:
 
 
 def _problem(answer: Reply, request: Request) -> str:
-    """What is wrong with an answer; empty if it is a real one."""
+    """What is wrong with a response; empty if valid."""
     if answer.status != 200:
         return "the first request was refused"
     if request.content_type:
@@ -281,19 +281,19 @@ def _problem(answer: Reply, request: Request) -> str:
 
 
 def _binary_problem(answer: Reply, request: Request) -> str:
-    """What is wrong with an answer that is no JSON, such as sound; empty if it is of the kind asked for."""
+    """What is wrong with a binary response such as sound; empty if valid."""
     if answer.content_type.startswith("text/event-stream"):
         return f"the first answer is a stream of events, where {request.content_type}... was asked for"
     if not answer.content_type.startswith(request.content_type):
-        told = logs.neutral(answer.content_type, 60) or "nothing"
-        return f"the first answer is {told}, where {request.content_type}... was asked for"
+        kind = logs.neutral(answer.content_type, 60) or "nothing"
+        return f"the first answer is {kind}, where {request.content_type}... was asked for"
     if answer.size < request.at_least:
         return f"the first answer has {answer.size} bytes, where {request.at_least} or more were expected"
     return ""
 
 
 def _stream_problem(answer: Reply) -> str:
-    """What is wrong with a stream of server-sent events; empty if every event is a real one and one came."""
+    """What is wrong with a stream of server-sent events; empty if valid."""
     if answer.status != 200:
         return "the first streamed request was refused"
     lines = answer.text.splitlines()
@@ -311,7 +311,7 @@ def _stream_problem(answer: Reply) -> str:
 
 
 def _at(document: Any, path: Iterable[str]) -> Any:
-    """What stands there, or None; after a star what stands there in the first place of a list that has it."""
+    """The value at a path, or None; a star matches the first list item that has a value."""
     parts = tuple(path)
     for index, part in enumerate(parts):
         if part == "*" and isinstance(document, list):

@@ -1,10 +1,9 @@
-"""Group-sequential stopping boundaries (Wang-Tsiatis family).
+"""Group-sequential stopping boundaries (Wang-Tsiatis family) and bounds of proportions.
 
-A boundary that a standardised sum of equal independent parts crosses at any of K looks with a chosen
-probability (Wang, Tsiatis, *Biometrics* 43, 1987): at look k it is ``C (k / K) ** (shape - 1/2)``. ``shape``
-0 is O'Brien and Fleming's, strict early and plain at the end; 1/2 is Pocock's, the same at every look. An
-interval of that many standard errors at every look holds the truth at all looks together with probability
-1 - alpha (a repeated confidence interval: Jennison, Turnbull, *JRSS B* 51, 1989), so also where one stops.
+The boundary at look k of K is ``C (k / K) ** (shape - 1/2)`` (Wang, Tsiatis, *Biometrics* 43, 1987).
+``shape`` 0 is O'Brien-Fleming, strict early; 1/2 is Pocock, constant. An interval of that many standard
+errors at every look is a repeated confidence interval with joint coverage 1 - alpha (Jennison, Turnbull,
+*JRSS B* 51, 1989).
 """
 
 from __future__ import annotations
@@ -17,27 +16,26 @@ import numpy as np
 from perfbisect.stats.robust import Array
 
 SHAPE = 0.25
-"""Between the two: early looks may decide on large effects, and the last is hardly dearer than a single
-one."""
+"""Early looks can decide on large effects; the last look costs little more than a single one."""
 
 _STEP = 0.025
 
 
 @lru_cache(maxsize=64)
 def stopping_boundaries(looks: int, alpha: float, shape: float = SHAPE) -> tuple[float, ...]:
-    """Standard errors at each of ``looks`` looks, such that any is crossed with probability ``alpha``.
+    """Boundary in standard errors at each look; any is crossed with probability ``alpha``.
 
-    :raises ValueError: no look, or an alpha outside (0, 1).
+    Raises:
+        ValueError: no look, or alpha outside (0, 1).
     """
     if looks < 1 or not 0 < alpha < 1:
-        raise ValueError(f"at least one look and 0 < alpha < 1: {looks}, {alpha}")
-    # Imported here: most commands draw no boundary, and scipy takes half a second to load.
+        raise ValueError(f"need at least one look and 0 < alpha < 1, not {looks} and {alpha}")
+    # Imported here: scipy takes half a second to load and most commands need no boundary.
     from scipy.optimize import brentq
     from scipy.special import ndtri
 
     shares = (np.arange(1, looks + 1) / looks) ** (shape - 0.5)
-    # The last look alone crosses less often than any, and the looks by themselves, added up, more often. A
-    # narrow bracket matters: the grid grows with the bound.
+    # A single look and a Bonferroni correction bracket the solution; the grid grows with the bound.
     low, high = -float(ndtri(alpha / 2)), -float(ndtri(alpha / 2 / looks))
     last = brentq(
         lambda bound: crossing_probability(bound * shares) - alpha, low - 1e-3, high + 1e-3, xtol=1e-7
@@ -51,10 +49,9 @@ def tail_mass(looks: int, look: int, alpha: float) -> float:
 
 
 def crossing_probability(bounds: Array) -> float:
-    """Probability that |S_k| / sqrt(k) passes ``bounds[k - 1]`` at any look, S_k a sum of k standard normals.
+    """Probability that |S_k| / sqrt(k) exceeds ``bounds[k - 1]`` at any look; S_k sums k standard normals.
 
-    The density of the sum that has not crossed yet is carried from look to look (Armitage, McPherson, Rowe,
-    *JRSS A* 132, 1969).
+    Recursive numerical integration (Armitage, McPherson, Rowe, *JRSS A* 132, 1969).
     """
     from scipy.special import ndtr
 
@@ -84,12 +81,13 @@ def _normal(x: Array) -> Array:
 
 
 def most_of_none(of: int) -> float:
-    """The largest share of which ``of`` trials without a hit leave a chance of 5 %: about 3 / ``of`` (Hanley
-    and Lippman-Hand, *JAMA* 249, 1983). It may be looked at after every trial: to have had none by then one
-    must have had none before.
+    """95 % upper bound of a proportion after ``of`` trials without an event: about 3 / ``of``.
 
-    :raises ValueError: no trial.
+    Rule of three (Hanley, Lippman-Hand, *JAMA* 249, 1983); valid after every trial.
+
+    Raises:
+        ValueError: no trial.
     """
     if of < 1:
-        raise ValueError(f"0 of {of} is no share")
+        raise ValueError(f"need at least one trial, not {of}")
     return -math.expm1(math.log(0.05) / of)

@@ -1,11 +1,10 @@
-"""Is one change beyond a line? Its launches against a level that was measured before, or is known exactly.
+"""Sequential test of one change against a threshold.
 
-The line is what is allowed: a recorded level and a limit above it, the middle between a good and a bad level,
-or between two values. Launches that were measured before are moved onto it, so that one question is left: are
-the new ones above it? It may be asked after every second launch: the interval is a repeated confidence
-interval as in :mod:`perfbisect.stats.ab_test`. The recorded launches are the same at every look, so the looks
-are more alike than looks at independent parts, for which the boundary is: it errs on the careful side
-(Jennison, Turnbull, *Group Sequential Methods*, 2000, ch. 11: unequal information).
+The threshold is a recorded level plus a limit, or the middle of two levels or values. Recorded launches are
+shifted onto it, so that the test is whether the new launches lie above. It may be evaluated after every
+second launch: the interval is a repeated confidence interval as in :mod:`perfbisect.stats.ab_test`. The
+looks share the recorded launches and are more correlated than the boundary assumes, which is conservative
+(Jennison, Turnbull, *Group Sequential Methods*, 2000, ch. 11).
 """
 
 from __future__ import annotations
@@ -24,46 +23,42 @@ from perfbisect.stats.two_sample import difference_posterior, level_posterior
 Word = Literal["beyond", "within", "inconclusive"]
 
 STEP = 2
-"""Launches from one look to the next."""
+"""Launches per look."""
 
 LEAST = 4
-"""Launches that a recorded level must have: fewer do not show what a launch is off by."""
+"""Minimum launches of a recorded level: fewer do not show the noise."""
 
 ERROR = 0.05
-"""Chance that the interval misses the truth at any look; half of it on the side that a verdict goes wrong."""
+"""Probability that the interval misses the true value at any look; half of it on each side."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """``at``: the level from which on a change is too bad. ``known``: levels of the launches that it was
-    drawn from, moved onto it; none where it is exact."""
+    """A level ``at`` that a change must not exceed; ``known``: its recorded launches, shifted onto it."""
 
     at: float
     known: tuple[float, ...] = ()
 
 
 def above(recorded: Sequence[float], room: float) -> Line:
-    """The line at so much room above the level of recorded launches.
-
-    :raises ValueError: they are too few.
-    """
+    """Threshold ``room`` above the recorded launches. :raises ValueError: too few launches."""
     if len(recorded) < LEAST:
-        raise ValueError(f"{len(recorded)} launches are no level: {LEAST} are needed")
+        raise ValueError(f"a level needs {LEAST} launches, not {len(recorded)}")
     known = tuple(level + room for level in recorded)
     return Line(float(np.median(known)), known)
 
 
 def between(good: Sequence[float], bad: Sequence[float]) -> Line:
-    """The line in the middle of two levels. Both ends are moved onto it: with as many launches on both sides
-    the middle has the same error as their mean, whatever the step between them is.
+    """Threshold in the middle of two levels, with the launches of both shifted onto it.
 
-    :raises ValueError: they are too few, not as many on both sides, or the bad end is not the worse one.
+    Raises:
+        ValueError: too few launches, unequal counts, or the bad end is not worse.
     """
     if len(good) != len(bad) or len(good) + len(bad) < LEAST:
-        raise ValueError(f"{len(good)} and {len(bad)} launches are no ends: as many on both sides")
+        raise ValueError(f"both ends need the same number of launches: {len(good)} and {len(bad)}")
     low, high = float(np.median(good)), float(np.median(bad))
     if high <= low:
-        raise ValueError("the bad end is not the worse one")
+        raise ValueError("the bad end is not worse than the good end")
     half = 0.5 * (high - low)
     known = (*(level + half for level in good), *(level - half for level in bad))
     return Line(0.5 * (low + high), known)
@@ -71,9 +66,10 @@ def between(good: Sequence[float], bad: Sequence[float]) -> Line:
 
 @dataclass(frozen=True)
 class Told:
-    """``over``: how far above the line, with its interval; nan before the first look. ``settled``: nothing
-    more is measured. ``needed``: launches in all that would probably settle it, 0 where it is not known; None
-    where no number of launches would, since the recorded ones are too few."""
+    """``over``: distance above the threshold with its interval; nan before the first look.
+
+    ``needed``: expected total of launches; 0 if unknown, None if the recorded launches are too few.
+    """
 
     word: Word
     over: float
@@ -85,12 +81,13 @@ class Told:
 
 
 def judge(line: Line, made: Sequence[float], most: int) -> Told:
-    """Whether the levels of the launches made so far, of at most ``most``, lie above the line.
+    """Verdict on the launches so far, of at most ``most``.
 
-    :raises ValueError: fewer launches were asked for than one look takes.
+    Raises:
+        ValueError: ``most`` is less than one look.
     """
     if most < STEP:
-        raise ValueError(f"at least {STEP} launches: {most}")
+        raise ValueError(f"need at least {STEP} launches, not {most}")
     look, looks = len(made) // STEP, max(most, len(made)) // STEP
     if not look:
         return Told("inconclusive", math.nan, math.nan, math.nan, len(made), False)
@@ -112,7 +109,7 @@ def _against(line: Line, over: Array) -> tuple[Array, Array]:
 
 
 def _needed(known: int, made: int, half: float, away: float) -> int | None:
-    """New launches at which the interval would end at the line, the recorded ones being what they are."""
+    """New launches until the interval excludes the threshold, given the recorded ones."""
     ours = 1 / known if known else 0.0
     left = (ours + 1 / made) * (away / half) ** 2 - ours
     return math.ceil(1 / left) if left > 0 else None

@@ -1,8 +1,7 @@
-"""What launches say of a difference: of two sides within blocks, or of one side against a known level.
+"""Posterior of a difference of two sides in blocks, or of a distance from a known level.
 
-A launch is one value, a Student-t around its level. The level of a block is free, so what its launches have
-in common says nothing; the scale of a launch is integrated out over a grid. Values are logs (of shares the
-shares themselves); nothing here knows of looks, limits or verdicts.
+A launch is one Student-t value around its level. Block levels are free; the launch's scale is integrated out
+over a grid. Values are logs, or shares as they are.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from perfbisect.model.metric import Metric
 from perfbisect.stats.robust import Array, log_sum, log_t
 
 _SCALES = 0.001 * np.power(2.0, 0.5 * np.arange(19))
-"""Grid of the noise of a launch (log scale): 0.1 % to 51 %."""
+"""Grid of launch noise: 0.1 % to 51 %."""
 
 _SCALE_PRIOR = (0.025, 1.2)
-"""Its prior: log-normal around 2.5 %, log sd 1.2. It matters for the first few launches only."""
+"""Log-normal prior of launch noise: median 2.5 %, log sd 1.2."""
 
 _PLAUSIBLE = 0.16
-"""Noise that is never ruled out before the launches do."""
+"""Noise level that the grid always includes."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale on which levels are compared: logs, of shares the shares themselves; larger is worse."""
+    """Scale of levels: logs, or shares as they are; larger is worse."""
 
     sign: int = 1
     absolute: bool = False
@@ -43,7 +42,8 @@ class Scale:
     def level(self, values: Sequence[float]) -> float:
         """The level of a launch: its value on this scale.
 
-        :raises ValueError: a value that is not finite, or not positive where logs are taken.
+        Raises:
+            ValueError: a value is not finite, or not positive on a log scale.
         """
         given = np.array(values, float)
         least = 0.0 if self.absolute else np.nextafter(0.0, 1.0)
@@ -61,23 +61,22 @@ class Scale:
         return self.sign * level if self.absolute else math.exp(self.sign * level)
 
     def room(self, share: float) -> float:
-        """The smallest distance on this scale that is a relative effect of so much, in either direction."""
+        """Distance on this scale of a relative effect, whichever the direction."""
         return share if self.absolute else math.log1p(share)
 
     def worse_by(self, share: float) -> float:
-        """How far above a level one is that is worse by a share (0.05: 5 % slower, 5 % less throughput)."""
+        """Distance on this scale of a worsening by a share (0.05: 5 % slower)."""
         return share if self.absolute else self.sign * math.log1p(self.sign * share)
 
     def effect(self, difference: float) -> float:
-        """A difference of levels in the metric's own direction: B / A - 1, of shares B - A."""
+        """The effect of a difference of levels: B / A - 1, or B - A for shares."""
         return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
 
 
 def difference_posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """The difference B - A: ascending values and the mass at each, flat before the data.
+    """Posterior of B - A under a flat prior: ascending values and their masses.
 
-    A row of ``values`` is a block, of which ``is_b`` says whose each launch is; all blocks have as many of B.
-    Block levels are flat and integrated out block by block.
+    Shapes are (blocks, launches); every block has the same number of B launches.
     """
     count = len(values)
     b = values[is_b].reshape(count, -1)
@@ -92,7 +91,7 @@ def difference_posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array,
 
 
 def level_posterior(values: Array) -> tuple[Array, Array]:
-    """The level of launches whose distance from a known level these are; as :func:`posterior`."""
+    """The level of launches whose distance from a known level these are; as :func:`difference_posterior`."""
     middle = float(np.median(values))
     noise = _noise(values - middle)
     error = noise.rough / math.sqrt(len(values))
@@ -107,7 +106,7 @@ def level_posterior(values: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class _Noise:
-    """The scales of a launch that its residuals leave, with their log prior; ``rough``: a first guess."""
+    """Plausible scales of a launch with their log prior; ``rough``: a robust estimate."""
 
     rough: float
     most: float
@@ -115,7 +114,7 @@ class _Noise:
     prior: Array
 
     def mass(self, delta: Array, log_likelihood: Callable[[float], Array]) -> Array:
-        """The mass at each difference, the scale integrated out."""
+        """Mass at each difference, with the scale integrated out."""
         total = np.stack(
             [p + log_likelihood(float(scale)) for p, scale in zip(self.prior, self.scales, strict=True)]
         )
@@ -125,7 +124,7 @@ class _Noise:
 
 def _noise(rest: Array) -> _Noise:
     rough = float(np.clip(1.4826 * np.median(np.abs(rest)), _SCALES[0], _SCALES[-1]))
-    # Few launches may lie close together by chance: what they look like bounds the noise from below only.
+    # Few launches may agree by chance: their spread bounds the noise from below only.
     most = max(6 * rough, 6 * float(np.sqrt(np.mean(rest**2))), _PLAUSIBLE)
     used = (rough / 6 < _SCALES) & (most > _SCALES)
     prior = -0.5 * (np.log(_SCALES / _SCALE_PRIOR[0]) / _SCALE_PRIOR[1]) ** 2
@@ -133,16 +132,16 @@ def _noise(rest: Array) -> _Noise:
 
 
 def _differences(each: Array, middle: float, error: float, beyond: float) -> Array:
-    """Values of the difference: close near the blocks' median, wider apart away from it."""
+    """Grid of differences, dense near the median of the blocks."""
     reach = float(np.abs(each - middle).max()) + beyond
     half = error * np.sinh(np.linspace(0.0, math.asinh(reach / error), 80))
     return np.asarray(middle + np.concatenate([-half[:0:-1], half]))
 
 
 def _blocks(values: Array, is_b: NDArray[np.bool_], delta: Array, scale: float) -> Array:
-    """log P(data | delta, scale) [delta], every block's level integrated out."""
+    """log P(data | delta, scale), shape (delta,), with block levels integrated out."""
     moved = values[:, :, None] - np.where(is_b[:, :, None], delta[None, None, :], 0.0)
-    # In units of the scale from each block's middle: the integrand is a product of t densities.
+    # In units of the scale around each block's median: the integrand is a product of t densities.
     middle = np.median(moved, axis=1, keepdims=True)
     z = (moved - middle) / scale
     reach = np.abs(z).max() + 6.0

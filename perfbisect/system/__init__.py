@@ -1,1 +1,1 @@
-"""The outside world, a module each."""
+"""Operating system: processes, ports, HTTP, files, clock and logs."""

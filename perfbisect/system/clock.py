@@ -1,4 +1,4 @@
-"""The clock: durations are monotonic, so one that is set matters only for dates; here is whether it was."""
+"""Wall clock: the current time, and whether the clock was set. Durations use the monotonic clock."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _ROOM = 512  # more than struct timex has anywhere; its first field, the modes, 
 
 
 def now(environment: Mapping[str, str] = os.environ) -> datetime:
-    """The time now, in UTC. With ``PERFBISECT_NOW`` this process began at that moment, and time goes on from
-    there: for rehearsals of many nights in one day. What is measured are durations, which it does not touch.
+    """Current time in UTC, shifted so that this process started at ``PERFBISECT_NOW`` if that is set.
 
-    :raises UsageError: ``PERFBISECT_NOW`` is no time with its zone.
+    Raises:
+        UsageError: ``PERFBISECT_NOW`` is not a time with a zone.
     """
     return moment(time.time(), environment)
 
 
 def moment(seconds: float, environment: Mapping[str, str] = os.environ) -> datetime:
-    """A time of the machine (since 1970, such as a file's) as :func:`now` tells it. Raises what that does."""
+    """Convert Unix seconds, such as a file's, to the time of :func:`now`."""
     here = datetime.fromtimestamp(seconds, timezone.utc)
-    told = environment.get(VARIABLE)
-    if not told:
+    text = environment.get(VARIABLE)
+    if not text:
         return here
     try:
-        begun = parse_moment(told)
+        begun = parse_moment(text)
     except ValueError:
         raise UsageError(
-            f"{VARIABLE}={told!r} is no time with its zone", next_step=f"{VARIABLE}=2026-11-01T02:00:00+00:00"
+            f"{VARIABLE}={text!r} is no time with a zone", next_step=f"{VARIABLE}=2026-11-01T02:00:00+00:00"
         ) from None
     real = datetime.fromtimestamp(psutil.Process().create_time(), timezone.utc)
     return begun.astimezone(timezone.utc) + (here - real)
@@ -47,18 +47,18 @@ def moment(seconds: float, environment: Mapping[str, str] = os.environ) -> datet
 
 @dataclass(frozen=True)
 class Drift:
-    """Tells, from its making on, by how far the wall clock was set."""
+    """Measures by how far the wall clock was set since this object was created."""
 
     _wall: float = field(default_factory=time.time)
     _monotonic: float = field(default_factory=time.monotonic)
 
     def seconds(self) -> float:
-        """How far the wall clock ran ahead of the time that passed; below 0: it was set back."""
+        """Wall time minus elapsed time; negative if the clock was set back."""
         return (time.time() - self._wall) - (time.monotonic() - self._monotonic)
 
 
 def synchronised() -> bool | None:
-    """True if the kernel's clock is disciplined (NTP), None where that cannot be asked (``adjtimex(2)``)."""
+    """Whether NTP disciplines the clock (``adjtimex(2)``); None if unknown."""
     try:
         call = ctypes.CDLL(None, use_errno=True).adjtimex
         state = call(ctypes.create_string_buffer(_ROOM))

@@ -1,4 +1,4 @@
-"""The process environment of servers and clients: what the user's shell passes on, and what is recorded."""
+"""Process environment of servers and clients: allowed variables and redaction."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NAMES = frozenset({
     "HF_ASSETS_CACHE", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_CACHE",
 })  # fmt: skip
 _PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "ROCR_", "HIP_", "ASCEND_", "ZE_")
-"""Where the machine's devices are. Nothing that tunes an engine (``VLLM_``, ``OMP_``, ``NCCL_``, ``PYTHON``):
-left in a shell it would change the workload silently, so it comes from the cell or not at all."""
+"""Variables that select devices. Variables that tune an engine (``VLLM_``, ``OMP_``, ``NCCL_``, ``PYTHON``)
+would silently change the workload: they come from the cell only."""
 
 _PROXIES = re.compile(r"^(?:https?|ftp|all|no)_proxy$", re.IGNORECASE)
 _SECRET = re.compile(r"TOKEN|SECRET|KEY|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
@@ -33,7 +33,7 @@ REDACTED = "(redacted)"
 
 
 def allowed(shell: Mapping[str, str]) -> dict[str, str]:
-    """What of the user's environment a server or client is given, and that the loopback needs no proxy."""
+    """Select the variables that a server or client gets; the loopback needs no proxy."""
     passed = {name: value for name, value in shell.items() if name in _NAMES or name.startswith(_PREFIXES)}
     return {**passed, "NO_PROXY": _LOOPBACK, "no_proxy": _LOOPBACK}
 
@@ -41,9 +41,9 @@ def allowed(shell: Mapping[str, str]) -> dict[str, str]:
 def for_interpreter(
     shell: Mapping[str, str], interpreter: Path, *layers: Mapping[str, str]
 ) -> dict[str, str]:
-    """What ``interpreter`` runs in: what is allowed of ``shell``, its own folder first on PATH, the layers.
+    """Build the environment of ``interpreter``: allowed variables, its folder first on PATH, then the layers.
 
-    A later layer wins. An engine compiles with tools (``ninja``) that stand beside its interpreter.
+    A later layer wins. Engines compile with tools (``ninja``) that are installed beside the interpreter.
     """
     made = allowed(shell)
     made["PATH"] = ":".join(
@@ -55,12 +55,12 @@ def for_interpreter(
 
 
 def with_proxies(made: Mapping[str, str], shell: Mapping[str, str]) -> dict[str, str]:
-    """The same with the user's proxies: for fetching a model, never for serving or measuring."""
+    """Add the user's proxies: for downloads, never for serving or measuring."""
     return {**made, **{name: value for name, value in shell.items() if _PROXIES.match(name)}}
 
 
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment as it may be written down: what is secret by its name or its look is replaced."""
+    """Replace secrets, recognised by name or format."""
     return {
         name: REDACTED if _SECRET.search(name) and value else without_secrets(value)
         for name, value in sorted(environment.items())
@@ -68,7 +68,7 @@ def redacted(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of variables named like secrets, but for those too short to be one."""
+    """Values of variables named like secrets, except very short ones."""
     return tuple(
         value
         for name, value in environment.items()
@@ -77,13 +77,13 @@ def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def without_secrets(text: str, known: Iterable[str] = ()) -> str:
-    """A text with ``known`` secrets, access tokens and the user part of addresses replaced."""
+    """Replace ``known`` secrets, access tokens and the user part of URLs."""
     for secret in filter(None, known):
         text = text.replace(secret, REDACTED)
     return _IN_URL.sub(REDACTED, _SECRET_VALUE.sub(REDACTED, text))
 
 
 def redacted_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """A command as it may be written down: what follows a switch like ``--api-key`` is replaced."""
+    """Replace secrets in a command, such as the value of ``--api-key``."""
     joined = _SWITCH.sub(lambda found: found[1] + found[2] + REDACTED, "\x00".join(argv))
     return tuple(without_secrets(word) for word in joined.split("\x00"))

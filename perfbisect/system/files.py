@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: what reads them meanwhile sees the old one or the new one."""
+"""Atomic file writes: readers see the old or the new content."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from perfbisect.errors import MachineError
 
-_ELSEWHERE = "name another place, or make room"
+_NEXT_STEP = "choose another path or free disk space"
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes under a temporary name, flushes, renames, and flushes the folder. Raises OSError."""
+    """Write to a temporary file, fsync, rename and fsync the folder. :raises OSError: the write failed."""
     staging = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with staging.open("w", encoding="utf-8", newline="") as file:
@@ -32,13 +32,13 @@ def replace_file(path: Path, text: str) -> None:
         os.close(folder)
 
 
-def write_whole(path: Path, text: str, *, what: str = "the file", next_step: str = _ELSEWHERE) -> None:
-    """Writes a file with :func:`replace_file`; its folders are made. A link stays one; a device or a pipe
-    (``/dev/stdout``) is written to, and never replaced.
+def write_whole(path: Path, text: str, *, what: str = "the file", next_step: str = _NEXT_STEP) -> None:
+    """Write a file atomically and create its folders; devices and pipes are written in place.
 
-    ``what``, ``next_step``: what the user is told of it where that fails.
+    ``what`` and ``next_step`` are for the error message.
 
-    :raises MachineError: the disk, or no right to write there; nothing is left under the name.
+    Raises:
+        MachineError: the disk is full or the path is not writable.
     """
     special = path.exists() and not path.is_file() and not path.is_dir()
     try:
@@ -50,5 +50,5 @@ def write_whole(path: Path, text: str, *, what: str = "the file", next_step: str
         replace_file(target, text)
     except OSError as error:
         raise MachineError(
-            f"{what} cannot be written: {error.strerror or error}", where=path, next_step=next_step
+            f"cannot write {what}: {error.strerror or error}", where=path, next_step=next_step
         ) from error

@@ -1,8 +1,8 @@
-"""HTTP: sessions with one proxy, token and retry policy; a REST client; requests to servers of ours.
+"""HTTP: sessions with proxy, token and retries; a REST client; requests to our own servers.
 
-A proxy is used for fetching, never for serving or measuring: whatever listens on the loopback is asked
-directly, and servers of ours are never asked twice, since their readiness is measured. A token is sent over
-TLS or to this machine only, never to where a redirect leads, and never stands in a message.
+Proxies are for downloads only: requests to the loopback are direct, and requests to our own servers are
+never retried, since their readiness is measured. Tokens are sent over TLS or to this machine only, never
+follow a redirect and never appear in a message.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
 FETCH_TIMEOUT_S = (10.0, 60.0)
-"""To connect, and of silence."""
+"""Connect and read timeout."""
 
 _LONGEST_WAIT_S = 300.0
-"""A service that asks for a longer pause is given up."""
+"""Longest ``Retry-After`` that is honoured."""
 
 _RETRIED = frozenset({408, 425, 429, *range(500, 600)})
 _CONNECTIONS = 16
@@ -49,10 +49,12 @@ def _say_nothing(_: str) -> None:
 
 
 class RetryPolicy(Retry):
-    """urllib3's retries with an injected clock, announced; ``reset_header`` names a second ``Retry-After``.
+    """urllib3 retries with an injected clock and announced pauses.
 
-    ``tries`` counts the first one. Errors of the connection and statuses of :data:`_RETRIED` are tried again,
-    whatever the method.
+    ``reset_header`` is a second ``Retry-After``.
+
+    ``tries`` includes the first one. Connection errors and statuses in :data:`_RETRIED` are retried for every
+    method.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class RetryPolicy(Retry):
         self._reset_header = reset_header
 
     def new(self, **kw: Any) -> RetryPolicy:
-        """A copy after a try; urllib3 never changes a policy in place."""
+        """A copy, as urllib3 makes one for each try."""
         own = {
             "what": self.what,
             "tries": self.tries,
@@ -92,41 +94,42 @@ class RetryPolicy(Retry):
         return super().new(**own, **kw)
 
     def sleep(self, response: BaseHTTPResponse | None = None) -> None:
-        """Waits as long as the service asks, else with exponential backoff.
+        """Wait as long as the service asks, or with exponential backoff.
 
-        :raises MachineError: the service asks for more than :data:`_LONGEST_WAIT_S`.
+        Raises:
+            MachineError: the service asks for more than :data:`_LONGEST_WAIT_S`.
         """
         last = self.history[-1]
         reason = f"status {last.status}" if last.status else type(last.error).__name__
-        asked = self.requested_pause(response.headers) if response is not None else 0.0
-        if asked > _LONGEST_WAIT_S:
+        requested = self.requested_pause(response.headers) if response is not None else 0.0
+        if requested > _LONGEST_WAIT_S:
             raise MachineError(
-                f"{self.what}: {reason}, and asks to wait for {asked:.0f} s", next_step="try again later"
+                f"{self.what}: {reason}, and it asks to wait {requested:.0f} s", next_step="try again later"
             )
-        pause = asked or self.get_backoff_time()
-        self._say(f"{self.what}: {reason}; again in {pause:.0f} s")
+        pause = requested or self.get_backoff_time()
+        self._say(f"{self.what}: {reason}; retrying in {pause:.0f} s")
         self._wait(pause)
 
     def requested_pause(self, headers: Mapping[str, str]) -> float:
-        """Seconds that a response asks to wait; 0 if it does not say."""
+        """Seconds that a response asks to wait, or 0."""
         try:
             pause = self.parse_retry_after(headers.get("Retry-After", ""))
         except InvalidHeader:
             pause = 0.0
         reset = headers.get(self._reset_header, "")
-        # A reset is told in whole seconds: one more, so as not to come too early.
+        # Resets are whole seconds: one more avoids an early request.
         return pause or (float(reset) + 1.0 if reset.isdigit() else 0.0)
 
     def pause_for_limit(self, headers: Mapping[str, str], remaining_header: str) -> None:
-        """Waits for the reset where nothing is left of a rate limit, instead of being refused."""
+        """Wait for the reset if the rate limit is used up."""
         pause = min(self.requested_pause(headers), _LONGEST_WAIT_S)
         if headers.get(remaining_header) == "0" and pause:
-            self._say(f"{self.what}: its limit is reached; on in {pause:.0f} s")
+            self._say(f"{self.what}: rate limit reached; continuing in {pause:.0f} s")
             self._wait(pause)
 
 
 class _Bearer(requests.auth.AuthBase):
-    """Set as an object, also without a token: a ``.netrc`` of the user's does not take its place."""
+    """Set even without a token, so that ``.netrc`` does not apply."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -138,19 +141,19 @@ class _Bearer(requests.auth.AuthBase):
 
 
 def is_safe_for_token(url: str) -> bool:
-    """Whether a secret may be sent there: over TLS, or to this machine."""
+    """Whether a secret may be sent there: TLS or this machine."""
     parts = urlsplit(url)
     return bool(parts.hostname) and (parts.scheme == "https" or parts.hostname in _LOOPBACK)
 
 
 def open_session(url: str, *, token: str | None = None, retries: Retry | None = None) -> requests.Session:
-    """A session with the host of ``url``. Without ``token`` the user's ``.netrc`` counts; without ``retries``
-    each request is sent once.
+    """Open a session with the host of ``url``; ``token`` None uses ``.netrc``.
 
-    :raises UsageError: the token would go over the net in the clear.
+    Raises:
+        UsageError: the token would be sent unencrypted.
     """
     if token and not is_safe_for_token(url):
-        raise UsageError(f"{public_url(url)}: the token is sent over https only", next_step="write https://")
+        raise UsageError(f"{public_url(url)}: tokens are only sent over https", next_step="use https://")
     session = requests.Session()
     session.trust_env = urlsplit(url).hostname not in _LOOPBACK
     if token is not None:
@@ -162,7 +165,7 @@ def open_session(url: str, *, token: str | None = None, retries: Retry | None = 
 
 
 def public_url(url: str) -> str:
-    """An address without user and query, in which a password or a signature may stand."""
+    """The URL without user and query, which may hold a password or signature."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = f":{parts.port}" if parts.port else ""
@@ -170,7 +173,7 @@ def public_url(url: str) -> str:
 
 
 def failure_reason(error: BaseException, timeout_s: float) -> str:
-    """Why there was no response, by the kind of error alone: their texts hold addresses and tokens."""
+    """Why there was no response, by error type: the texts hold addresses and tokens."""
     return f"no answer within {timeout_s:g} s" if _timed_out(error) else type(error).__name__
 
 
@@ -183,10 +186,7 @@ def _timed_out(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Reply:
-    """A response, read up to a limit; shown as one short line.
-
-    ``url``: where redirects led. ``next_url``: of the ``Link`` header.
-    """
+    """A response, read up to a limit. ``url``: after redirects; ``next_url``: from the ``Link`` header."""
 
     status: int
     content: bytes = b""
@@ -208,7 +208,7 @@ class Reply:
         return len(self.content)
 
     def json(self) -> Any:
-        """The text as JSON; None if it is none."""
+        """The content as JSON, or None."""
         try:
             return json.loads(self.text)
         except (ValueError, RecursionError):
@@ -221,7 +221,7 @@ class Reply:
 
 
 def send_request(session: requests.Session, method: str, url: str, most: int, **options: Any) -> Reply:
-    """Sends one request and reads at most ``most`` bytes of the response. Raises what requests raises."""
+    """Send one request and read at most ``most`` bytes. Raises what requests raises."""
     with session.request(method, url, stream=True, **options) as response:
         content = bytearray()
         for chunk in response.iter_content(1 << 16):
@@ -239,13 +239,13 @@ def send_request(session: requests.Session, method: str, url: str, most: int, **
 
 
 class MissingResourceError(UsageError):
-    """Nothing is at an address: status 404."""
+    """Status 404."""
 
 
 class RestClient:
-    """A session with one REST API: authentication, pagination, rate limits and retries.
+    """REST client with authentication, pagination, rate limits and retries.
 
-    ``limit_headers``: what is left of the rate limit, and seconds until it is reset.
+    ``limit_headers``: remaining requests, and seconds until the reset.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class RestClient:
         wait: Wait = time.sleep,
         say: Say = _say_nothing,
     ) -> None:
-        """:raises UsageError: the token would go over the net in the clear."""
+        """:raises UsageError: the token would be sent unencrypted."""
         self.what = what
         self.say = say
         self._host = urlsplit(base).netloc
@@ -267,33 +267,33 @@ class RestClient:
         self._session = open_session(base, token=token, retries=self._retries)
 
     def pages(self, url: str, parameters: Mapping[str, str | int] | None = None) -> Iterator[Any]:
-        """The items of a list, page after page, as the ``Link`` header leads."""
+        """The items of a list over all pages (``Link`` header)."""
         page, query = url, parameters
         visited: set[str] = set()
         while page:
             if page in visited:
-                raise self._unexpected(page, "a page that was read before: its pages lead in a circle")
+                raise self._unexpected(page, "a page that was already read: the pages form a loop")
             visited.add(page)
             reply = self._get(page, query)
             items = self._json(reply, page)
             if not isinstance(items, list):
-                raise self._unexpected(page, "no list")
+                raise self._unexpected(page, "something other than a list")
             yield from items
             page, query = reply.next_url, None
 
     def json(self, url: str) -> Any:
-        """One document."""
+        """The JSON document at a URL."""
         return self._json(self._get(url, None), url)
 
     def text(self, url: str) -> str:
-        """A file's text, wherever the service keeps it."""
+        """The text at a URL, after redirects."""
         return self._get(url, None).text
 
     def _get(self, url: str, parameters: Mapping[str, str | int] | None) -> Reply:
-        """:raises UsageError: not allowed, or not there. :raises MachineError: no usable response."""
+        """:raises UsageError: refused or missing. :raises MachineError: no usable response."""
         where = public_url(url)
         if urlsplit(url).netloc != self._host:
-            raise MachineError(f"{self.what} leads to another host", where=where)
+            raise MachineError(f"{self.what} redirects to another host", where=where)
         try:
             reply = send_request(
                 self._session, "GET", url, _LARGEST_FETCH, params=parameters, timeout=FETCH_TIMEOUT_S
@@ -307,7 +307,7 @@ class RestClient:
             raise UsageError(
                 f"{self.what} refuses the token (status {reply.status})",
                 where=where,
-                next_step="give one that may read builds, artifacts and logs",
+                next_step="use a token that can read builds, artifacts and logs",
             )
         if reply.status == 404:
             raise MissingResourceError(f"{self.what} has nothing at this address", where=where)
@@ -321,13 +321,13 @@ class RestClient:
         try:
             return json.loads(reply.content)
         except (ValueError, RecursionError):
-            raise self._unexpected(url, "no JSON") from None
+            raise self._unexpected(url, "invalid JSON") from None
 
     def _gave_up(self, reason: str, where: str) -> MachineError:
         return MachineError(
-            f"{self.what} gave no answer in {self._retries.tries} tries: {reason}",
+            f"{self.what} did not answer in {self._retries.tries} tries: {reason}",
             where=where,
-            next_step="try again later: what was read is kept",
+            next_step="try again later; finished downloads are kept",
         )
 
     def _unexpected(self, url: str, content: str) -> MachineError:
@@ -335,7 +335,7 @@ class RestClient:
 
 
 class NoAnswerError(Exception):
-    """No response of a server of ours. ``output``: what the system said of it."""
+    """One of our servers did not respond. ``output``: the system's error."""
 
     def __init__(self, message: str, output: str = "") -> None:
         super().__init__(message)
@@ -343,17 +343,17 @@ class NoAnswerError(Exception):
 
 
 def get(url: str, timeout_s: float) -> Reply:
-    """Asks a server of ours, once. :raises NoAnswerError: no response in so many seconds of silence."""
+    """Send one request to one of our servers. :raises NoAnswerError: no response in time."""
     return _ask_directly("GET", url, None, timeout_s)
 
 
 def post(url: str, body: Mapping[str, object], timeout_s: float) -> Reply:
-    """Asks a server of ours, once. :raises NoAnswerError: no response in so many seconds of silence."""
+    """Send one request to one of our servers. :raises NoAnswerError: no response in time."""
     return _ask_directly("POST", url, body, timeout_s)
 
 
 class Call:
-    """A request to a server of ours under way, so that the caller can watch something else meanwhile."""
+    """A request to one of our servers that runs in the background."""
 
     def __init__(
         self,
@@ -374,17 +374,17 @@ class Call:
             except NoAnswerError as error:
                 self._error = error
 
-        # A daemon: whoever gives up on the answer ends the server, and with it the connection.
+        # A daemon: a caller that gives up ends the server, which closes the connection.
         self._thread = threading.Thread(target=work, name="request", daemon=True)
         start_thread(self._thread)
 
     def wait(self, seconds: float) -> bool:
-        """True once it has ended."""
+        """Whether it ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def result(self) -> Reply:
-        """:raises NoAnswerError: there was none."""
+        """:raises NoAnswerError: no response."""
         if self._error is not None:
             raise self._error
         if self._reply is None:
@@ -409,7 +409,7 @@ def _ask_directly(
 
 
 def _encoded(body: Mapping[str, object] | None, form: bool) -> dict[str, Any]:
-    """The body as JSON, or as the fields of a multipart form, where bytes are a file."""
+    """The body as JSON, or as a multipart form in which bytes are files."""
     if body is None:
         return {}
     if not form:
@@ -423,7 +423,7 @@ def _encoded(body: Mapping[str, object] | None, form: bool) -> dict[str, Any]:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The first cause: a refused connection comes wrapped three times."""
+    """The root cause: a refused connection is wrapped three times."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return error

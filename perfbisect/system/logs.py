@@ -1,4 +1,4 @@
-"""The end of a log file, safe to show: bounded, and without control characters that a terminal would obey."""
+"""Log files: bounded reads without control characters, and the most likely cause of a failure."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def head_of(path: Path, limit: int = 1 << 20) -> str:
 
 
 def tail(path: Path, lines: int = 15) -> str:
-    """The last lines that say something; ``(the log is empty)`` where there are none."""
+    """The last meaningful lines, or ``(the log is empty)``."""
     found = [neutral(line) for line in text_of(path).splitlines() if line.strip() and not _noise(line)]
     return "\n".join(found[-lines:]) or "(the log is empty)"
 
 
 def cause(path: Path) -> str:
-    """The line that most likely names the cause: the first error near the end that points at no other."""
+    """The first error near the end that does not refer to another error."""
     errors = [line for line in text_of(path).splitlines() if _ERROR.search(line)][-20:]
     first_hand = [line for line in errors if not _SECOND_HAND.search(line)]
     chosen = first_hand or errors
@@ -59,5 +59,5 @@ def cause(path: Path) -> str:
 
 
 def _noise(line: str) -> bool:
-    """What nanobind prints at exit of every engine process, whatever happened."""
+    """Whether nanobind prints this line at every exit."""
     return "nanobind: " in line or line.lstrip().startswith("- leaked ") or "skipped remainder" in line

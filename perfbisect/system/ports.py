@@ -1,4 +1,4 @@
-"""Whose a port is: every listener on it and who holds it. Engines share ports by SO_REUSEPORT."""
+"""Listening ports and the processes that hold them; engines share ports with SO_REUSEPORT."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LISTEN = 10
 _SOCK_DIAG = 4
 _BY_FAMILY = 20
 _REQUEST, _DUMP = 0x1, 0x300
-_PATIENCE = 1.0
-"""Seconds for an answer: a sandbox may take the question and never give one."""
+_TIMEOUT_S = 1.0
+"""A sandbox may accept a query and never answer it."""
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port
-_ASKED = struct.Struct("=BBBBI48x")  # struct inet_diag_req_v2: family, protocol, ext, pad, states, any socket
-_TOLD = struct.Struct("=BBBB2s2s16s16s4s8sIIIII")  # struct inet_diag_msg; port and addresses as on the wire
+_REQUEST_V2 = struct.Struct("=BBBBI48x")  # inet_diag_req_v2: family, protocol, ext, pad, states, any socket
+_MESSAGE = struct.Struct("=BBBB2s2s16s16s4s8sIIIII")  # inet_diag_msg
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ class Socket:
 def listening(port: int) -> tuple[Socket, ...]:
     """The sockets that listen on ``port``, of IPv4 and IPv6.
 
-    The tables of ``/proc`` hold every connection too, and the kernel walks all of its hash table to write
-    them: milliseconds each, and they are read many times an attempt. They serve where it answers no
-    ``sock_diag(7)``.
+    Uses ``sock_diag(7)``; ``/proc/net/tcp`` lists every connection and takes milliseconds, so it is the
+    fallback.
     """
     found: list[Socket] = []
     for family, table in _TABLES.items():
@@ -60,29 +59,29 @@ def listening(port: int) -> tuple[Socket, ...]:
 
 
 def _dumped(family: int) -> Iterator[Socket]:
-    """All that listen, by ``sock_diag(7)``. :raises OSError: the kernel does not answer that."""
-    asked = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN)
-    head = _HEADER.pack(_HEADER.size + len(asked), _BY_FAMILY, _REQUEST | _DUMP, 0, 0)
+    """All listening sockets, from ``sock_diag(7)``. :raises OSError: the kernel does not support it."""
+    query = _REQUEST_V2.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN)
+    head = _HEADER.pack(_HEADER.size + len(query), _BY_FAMILY, _REQUEST | _DUMP, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
-        kernel.settimeout(_PATIENCE)
-        kernel.send(head + asked)
+        kernel.settimeout(_TIMEOUT_S)
+        kernel.send(head + query)
         while True:
-            heard = kernel.recv(1 << 16)
-            while heard:
-                size, kind, *_ = _HEADER.unpack_from(heard)
-                message, heard = heard[_HEADER.size : size], heard[(size + 3) & ~3 :]
+            received = kernel.recv(1 << 16)
+            while received:
+                size, kind, *_ = _HEADER.unpack_from(received)
+                message, received = received[_HEADER.size : size], received[(size + 3) & ~3 :]
                 if kind == _DONE:
                     return
                 if kind == _ERROR:
                     number = -struct.unpack_from("=i", message)[0]
                     raise OSError(number, os.strerror(number))
-                _, _, _, _, port, _, source, *_, user, inode = _TOLD.unpack_from(message)
+                _, _, _, _, port, _, source, *_, user, inode = _MESSAGE.unpack_from(message)
                 raw = source if family == socket.AF_INET6 else source[:4]
                 yield Socket(str(ipaddress.ip_address(raw)), int.from_bytes(port, "big"), inode, user)
 
 
 def tabled(table: Path) -> Iterator[Socket]:
-    """All that listen, by one of the kernel's tables; none where it does not exist."""
+    """All listening sockets from a table of ``/proc/net``; empty without that file."""
     try:
         lines = table.read_text("ascii", "replace").splitlines()[1:]
     except OSError:
@@ -108,7 +107,7 @@ _LOOKS = (0.0, 0.1, 0.2)
 
 @dataclass(frozen=True)
 class Listener:
-    """One listening socket; ``holders`` is empty where its processes cannot be seen (another user's)."""
+    """One listening socket; ``holders`` is empty for processes of another user."""
 
     address: str
     port: int
@@ -117,7 +116,7 @@ class Listener:
     holders: tuple[Process, ...]
 
     def __str__(self) -> str:
-        who = ", ".join(map(str, self.holders)) or f"a process of user {self.user} that cannot be seen"
+        who = ", ".join(map(str, self.holders)) or f"an invisible process of user {self.user}"
         return f"{self.address}:{self.port} held by {who}"
 
 
@@ -139,14 +138,14 @@ def listeners(port: int) -> tuple[Listener, ...]:
 
 
 def answers(host: str, port: int) -> bool:
-    """True if somebody accepts a connection there: far cheaper than to look who listens."""
+    """Whether a connection is accepted: much cheaper than :func:`listeners`."""
     with suppress(OSError), socket.create_connection((host, port), timeout=0.5):
         return True
     return False
 
 
 def foreign(port: int, ours: Iterable[Process]) -> tuple[Listener, ...]:
-    """The listeners on ``port`` that are not held by our processes alone."""
+    """Listeners on ``port`` that other processes hold or share."""
     return _foreign(listeners(port), ours)
 
 
@@ -160,10 +159,7 @@ def _foreign(found: Iterable[Listener], ours: Iterable[Process]) -> tuple[Listen
 
 
 def free_port() -> int:
-    """A random port that nobody listens on, outside the range from which the kernel serves other connections.
-
-    :raises MachineError: none was found.
-    """
+    """A random free port outside the kernel's ephemeral range. :raises MachineError: none was found."""
     low, high = _LOWEST, _ephemeral_low() - 1
     if high - low < 1000:
         low, high = _LOWEST, 65000
@@ -171,34 +167,31 @@ def free_port() -> int:
         port = low + secrets.randbelow(high - low + 1)
         if not listeners(port) and all(_bindable(host, port) for host in ("0.0.0.0", "127.0.0.1")):
             return port
-    raise MachineError(f"no free port among {_TRIES} tried between {low} and {high}")
+    raise MachineError(f"found no free port in {_TRIES} tries between {low} and {high}")
 
 
 def wait_free(port: int, seconds: float) -> None:
-    """Return once nobody listens on ``port``.
-
-    :raises MachineError: somebody still does after ``seconds``.
-    """
+    """Wait until ``port`` is free. :raises MachineError: it is still in use after ``seconds``."""
     deadline = time.monotonic() + seconds
     while found := listeners(port):
         if time.monotonic() > deadline:
             raise MachineError(
-                f"port {port} is not free after its server was stopped: {_listed(found)}", code="port_taken"
+                f"port {port} is still in use after its server stopped: {_listed(found)}", code="port_taken"
             )
         time.sleep(0.05)
 
 
 class SharedPortError(MachineError):
-    """Somebody else listens on an attempt's port: what was measured there may be another server's."""
+    """Another process listens on an attempt's port, so results may be another server's."""
 
 
 def check_ours(port: int, ours: Callable[[], Iterable[Process]], when: str) -> bool:
-    """True if somebody listens on ``port``, False if nobody does.
+    """Whether ``port`` has a listener, all of them ours.
 
-    A stranger is looked at again: between two looks at the kernel's tables a process of ours can end with its
-    socket still listed, or be born holding its parent's.
+    A foreign listener is checked again: a process of ours may end, or fork, between two reads.
 
-    :raises SharedPortError: somebody who is not ours, and stays.
+    Raises:
+        SharedPortError: another process listens on the port.
     """
     for pause in _LOOKS:
         time.sleep(pause)
@@ -207,8 +200,8 @@ def check_ours(port: int, ours: Callable[[], Iterable[Process]], when: str) -> b
         if not others:
             return bool(found)
     raise SharedPortError(
-        f"{when}: port {port} is shared with what is not this attempt's: {_listed(others)}",
-        next_step="end that process; nothing measured on this port is kept",
+        f"{when}: another process also listens on port {port}: {_listed(others)}",
+        next_step="end that process; results from this port are discarded",
         code="port_taken",
     )
 

@@ -1,7 +1,7 @@
-"""Which living processes belong to what we started: by token, session, log and descent (Linux).
+"""Owned processes: start, find, stop; also shared memory and threads (Linux).
 
-The process table is read here and not with psutil, which takes five times as long (it is read many times an
-attempt, beside what is measured) and has no session and no start time in seconds after boot.
+Reads ``/proc`` itself: psutil takes five times as long, beside what is measured, and has no session and no
+start time in seconds after boot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perfbisect.errors import FaultCode, Interrupted, MachineError, ServerError
 from perfbisect.system.logs import neutral
 
 TOKEN_VARIABLE = "PERFBISECT_TOKEN"
-"""The variable in the process environment that marks every process of one owner."""
+"""Environment variable that marks every process of one owner."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DEAD = frozenset("ZXx")
@@ -44,12 +44,12 @@ class Process:
 
     @property
     def living(self) -> bool:
-        """False for what only waits to be reaped."""
+        """False for zombies."""
         return self.state not in _DEAD
 
     @property
     def identity(self) -> tuple[int, float]:
-        """What no other process of this boot shares: an id is used again, with its start time it is not."""
+        """Unique within this boot: ids are reused, ids with a start time are not."""
         return self.pid, self.created
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Process:
 
 
 def process(pid: int) -> Process | None:
-    """The row of one process id; None if nobody has it."""
+    """The row of a process id, or None."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - as often as processes are
             stat = file.read(4096).decode("utf-8", "replace")
@@ -81,13 +81,13 @@ def process(pid: int) -> Process | None:
 
 
 def table() -> dict[int, Process]:
-    """Every process that can be seen now."""
+    """All visible processes."""
     pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
     return {row.pid: row for row in map(process, pids) if row is not None}
 
 
 def alive(pid: int, created: float) -> bool:
-    """True if this very process lives: same id, same start time, not waiting to be reaped."""
+    """Whether this process lives: same id, same start time, no zombie."""
     row = process(pid)
     return row is not None and row.living and row.created == created
 
@@ -95,13 +95,12 @@ def alive(pid: int, created: float) -> bool:
 def tree(
     token: str, pid: int, created: float, *, log: Path | None = None, known: Iterable[tuple[int, float]] = ()
 ) -> tuple[Process, ...]:
-    """All living processes of the owner that started as ``pid`` at ``created``; also long after it died.
+    """All living processes of the owner that started as ``pid`` at ``created``, even after it died.
 
-    A process belongs if it is the owner, carries the token (or ``token.anything``) in its environment, writes
-    to ``log``, was seen before (``known``), or descends from or shares a session with one who belongs.
-    Several signs, since each can be lost: a daemon leaves its session, an orphan has no parent, a title that
-    a process sets overwrites its environment (then the owner's session is enough). Never the caller and its
-    ancestors.
+    A process belongs if it is the owner, has the token (or ``token.anything``) in its environment, writes to
+    ``log``, is in ``known``, or descends from or shares a session with a member. Each sign can be lost: a
+    daemon leaves its session, an orphan has no parent, a process title overwrites the environment (then the
+    owner's session suffices). The caller and its ancestors never belong.
     """
     rows = {row.pid: row for row in table().values() if row.living}
     spared = _lineage(rows)
@@ -122,7 +121,7 @@ def tree(
         ):
             members.add(row.pid)
     while True:
-        # A session is made by its first process and inherited from there: who shares one with ours is ours.
+        # Sessions are inherited: a process in a member's session is a member.
         sessions |= {rows[member].session for member in members} - foreign_sessions
         more = {
             row.pid
@@ -135,7 +134,7 @@ def tree(
 
 
 def _lineage(rows: dict[int, Process]) -> set[int]:
-    """This process and all its ancestors."""
+    """This process and its ancestors."""
     found, pid = {1}, os.getpid()
     while pid in rows and pid not in found:
         found.add(pid)
@@ -144,7 +143,7 @@ def _lineage(rows: dict[int, Process]) -> set[int]:
 
 
 def _marked(pid: int, mark: bytes, blank: bool) -> bool:
-    """True if it carries the mark; where ``blank`` says so, an environment that was overwritten will do."""
+    """Whether it has the mark; with ``blank``, an overwritten environment suffices."""
     if not mark:
         return False
     try:
@@ -165,7 +164,7 @@ def _inode(log: Path | None) -> tuple[int, int] | None:
 
 
 def _writes(pid: int, inode: tuple[int, int] | None) -> bool:
-    """True if standard output or error of the process is this file."""
+    """Whether the process writes standard output or error to this file."""
     if inode is None:
         return False
     for descriptor in (1, 2):
@@ -179,7 +178,7 @@ def _writes(pid: int, inode: tuple[int, int] | None) -> bool:
 
 
 def opened(pid: int) -> Iterator[str]:
-    """What the process has open: link texts of its descriptors (``socket:[123]``, paths)."""
+    """Link texts of the process's descriptors (``socket:[123]``, paths)."""
     folder = f"/proc/{pid}/fd"
     try:
         links = os.listdir(folder)  # noqa: PTH208 - read for every process many times an attempt
@@ -193,7 +192,7 @@ def opened(pid: int) -> Iterator[str]:
 
 
 def mapped(pid: int) -> Iterator[str]:
-    """Paths of the files that the process has mapped into its memory."""
+    """Paths of the process's mapped files."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -207,11 +206,11 @@ def mapped(pid: int) -> Iterator[str]:
 FOLDER = Path("/dev/shm")
 
 Segment = tuple[str, int]
-"""Path and inode: a file of the same name that somebody makes later is another one."""
+"""Path and inode, which tells a later file of the same name apart."""
 
 
 def listing(folder: Path = FOLDER) -> frozenset[Segment]:
-    """The segments that are there now: they are nobody's that starts later."""
+    """The shared-memory segments that exist now."""
     found: set[Segment] = set()
     try:
         for entry in os.scandir(folder):
@@ -223,7 +222,7 @@ def listing(folder: Path = FOLDER) -> frozenset[Segment]:
 
 
 def held(pids: Iterable[int], folder: Path = FOLDER) -> frozenset[Segment]:
-    """The segments that these processes have open or mapped."""
+    """The segments that these processes opened or mapped."""
     prefix = f"{folder}/"
     paths = {path for pid in pids for path in (*opened(pid), *mapped(pid)) if path.startswith(prefix)}
     found: set[Segment] = set()
@@ -236,7 +235,7 @@ def held(pids: Iterable[int], folder: Path = FOLDER) -> frozenset[Segment]:
 
 
 def remove(segments: Iterable[Segment], folder: Path = FOLDER) -> tuple[str, ...]:
-    """Remove what is still there and held by no living process. Returns the paths removed."""
+    """Remove segments that no living process holds; returns the removed paths."""
     wanted = frozenset(segments) & listing(folder)
     if not wanted:
         return ()
@@ -254,7 +253,7 @@ def remove(segments: Iterable[Segment], folder: Path = FOLDER) -> tuple[str, ...
 
 
 Asked = Callable[[], bool]
-"""Told often while something is waited for: True asks for a prompt end."""
+"""Polled while waiting: True stops promptly."""
 
 _TICK = 0.05
 _CRASHES = frozenset(
@@ -268,23 +267,20 @@ _CRASHES = frozenset(
         signal.SIGSYS,
     }
 )
-_KILL_PATIENCE = 10.0
-"""Seconds that the kernel may take to end a process after SIGKILL (freeing a large memory, a device)."""
-_ORPHAN_GRACE = 5.0
-"""Seconds that children may go on once their leader has ended."""
+_KILL_TIMEOUT_S = 10.0
+"""Time for the kernel to free large memory or a device after SIGKILL."""
+_ORPHAN_GRACE_S = 5.0
+"""Time for children to end after their leader."""
 
 
 def never() -> bool:
-    """Nobody asks for an end."""
+    """Never stop."""
     return False
 
 
 @dataclass
 class Owned:
-    """A process that we started, and through it everything that it starts.
-
-    ``created``: seconds after boot; ``token``: in the environment of all its processes; ``log``: its output.
-    """
+    """A process that we started, with all its descendants. ``created``: seconds after boot."""
 
     pid: int
     created: float
@@ -296,17 +292,17 @@ class Owned:
     _segments: set[Segment] = field(default_factory=set, repr=False, compare=False)
 
     def exited(self) -> int | None:
-        """Exit code of the leader (negative: the signal that ended it); None while it runs."""
+        """Exit code of the leader (negative: signal), None while it runs."""
         return self.popen.poll()
 
     def living(self) -> tuple[Process, ...]:
-        """All its processes that live now; who was seen once is found again, whatever its marks become."""
+        """All living processes; one that was found once stays known."""
         members = tree(self.token, self.pid, self.created, log=self.log, known=self._seen)
         self._seen.update(member.identity for member in members)
         return members
 
     def observe(self) -> tuple[Process, ...]:
-        """``living``, and note which shared memory they hold, so that ``stop`` can remove what they leave."""
+        """``living``; also records their shared memory for ``stop``."""
         members = self.living()
         self._segments |= held(member.pid for member in members) - self._before
         return members
@@ -322,13 +318,14 @@ def spawn(
     cores: Sequence[int] = (),
     inherit: Sequence[int] = (),
 ) -> Owned:
-    """Start a process in a session of its own, its output appended to ``log``, its input empty.
+    """Start a process in its own session, with output appended to ``log`` and no input.
 
-    ``env`` is the whole process environment but for the token. ``cores``: the only ones it and its children
-    may run on; none: all of ours. ``inherit``: open descriptors that it keeps, under their numbers.
+    ``env`` is the whole environment except the token. ``cores``: CPU affinity, empty for all.
+    ``inherit``: descriptors that stay open.
 
-    :raises ServerError: there is no such program, or it cannot be executed.
-    :raises MachineError: the machine has no process, memory, disk or such core left for it.
+    Raises:
+        ServerError: the program is missing or not executable.
+        MachineError: no process, memory, disk space or such core is available.
     """
     before = listing()
     try:
@@ -351,7 +348,7 @@ def spawn(
         raise ServerError(f"cannot start {argv[0]} in {cwd}: {error.strerror or error}", where=log) from error
     except OSError as error:
         raise MachineError(f"cannot start {argv[0]}: {error.strerror or error}", where=log) from error
-    except BaseException:  # Ctrl-C after the fork: nobody knows the process yet, the token does
+    except BaseException:  # Ctrl-C after the fork: only the token finds the process
         stop_leftovers(token, 0, 0.0, grace=0.0)
         raise
     row = process(popen.pid)  # its entry stays until it is waited for, even if it ended already
@@ -360,10 +357,7 @@ def spawn(
 
 @contextmanager
 def _pinned(cores: Sequence[int]) -> Iterator[None]:
-    """What the calling thread starts meanwhile runs on these cores only; nothing runs between fork and exec.
-
-    :raises OSError: the machine does not let us use any of them.
-    """
+    """Pin what the calling thread starts to these cores. :raises OSError: none of them is allowed."""
     if not cores:
         yield
         return
@@ -376,16 +370,17 @@ def _pinned(cores: Sequence[int]) -> Iterator[None]:
 
 
 def signal_code(number: int) -> FaultCode:
-    """The code of a process that ended by a signal which was not ours: its own crash, or a kill."""
+    """Fault code of a process that a foreign signal ended: a crash or a kill."""
     return "crashed" if number in _CRASHES else "killed"
 
 
 def stop(owned: Owned, grace: float = 15.0) -> tuple[str, ...]:
-    """End the whole tree: TERM to the leader, ``grace`` seconds, then KILL. Returns shared memory removed.
+    """End the whole tree: SIGTERM to the leader, ``grace`` seconds, then SIGKILL; returns removed segments.
 
-    A second Ctrl-C during it shortens the grace to nothing and is raised again after everything has ended.
+    A second Ctrl-C ends the grace period and is raised again afterwards.
 
-    :raises ServerError: a process lives on.
+    Raises:
+        ServerError: a process survived.
     """
     owned.observe()
     try:
@@ -401,9 +396,10 @@ def stop(owned: Owned, grace: float = 15.0) -> tuple[str, ...]:
 def stop_leftovers(
     token: str, pid: int, created: float, *, log: Path | None = None, grace: float = 15.0
 ) -> tuple[Process, ...]:
-    """End what an owner that died itself has left, known by its journal only. Returns whom it found living.
+    """End the processes that a dead owner left; returns those that were alive.
 
-    :raises ServerError: a process lives on.
+    Raises:
+        ServerError: a process survived.
     """
     seen: dict[tuple[int, float], Process] = {}
     segments: set[Segment] = set()
@@ -423,7 +419,7 @@ def stop_leftovers(
 
 @dataclass
 class _Identity:
-    """A leader that is nobody's child of ours."""
+    """A leader that is not our child."""
 
     pid: int
     created: float
@@ -441,11 +437,11 @@ def _end(leader: Owned | _Identity, observe: Callable[[], Iterable[Process]], gr
     while (living := tuple(observe())) and time.monotonic() < deadline:
         if not orphaned and leader.exited() is not None:
             orphaned = True
-            deadline = min(deadline, time.monotonic() + _ORPHAN_GRACE)
+            deadline = min(deadline, time.monotonic() + _ORPHAN_GRACE_S)
             for member in living:
                 _signal(*member.identity, signal.SIGTERM)
         time.sleep(_TICK)
-    deadline = time.monotonic() + _KILL_PATIENCE
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
     while living := tuple(observe()):
         for member in living:
             _signal(*member.identity, signal.SIGKILL)
@@ -453,18 +449,18 @@ def _end(leader: Owned | _Identity, observe: Callable[[], Iterable[Process]], gr
         if time.monotonic() > deadline:
             names = ", ".join(map(str, living))
             raise ServerError(
-                f"{len(living)} process(es) live on {_KILL_PATIENCE:.0f} s after SIGKILL: {names}",
+                f"{len(living)} process(es) survived SIGKILL by {_KILL_TIMEOUT_S:.0f} s: {names}",
                 where=leader.log,
-                next_step="end them by hand; a process in state D waits for a device or file system",
+                next_step="end them manually; a process in state D waits for a device or file system",
             )
         time.sleep(_TICK)
-    # A leader is shown as dead before the last of its threads has ended; only then can it be waited for.
+    # A leader counts as dead before its last thread ended; only then can it be reaped.
     while leader.exited() is None and time.monotonic() < deadline:
         time.sleep(_TICK / 10)
 
 
 def _signal(pid: int, created: float, number: signal.Signals) -> None:
-    """Signal exactly this process: the handle is taken first, then the identity is looked at."""
+    """Signal exactly this process: take the handle first, then check the identity."""
     with suppress(ProcessLookupError, PermissionError):
         try:
             handle = os.pidfd_open(pid)
@@ -483,13 +479,13 @@ def _signal(pid: int, created: float, number: signal.Signals) -> None:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a bounded command ended: its exit code (negative: a signal), or that it ran past its limit."""
+    """Result of a bounded command; a negative code is a signal."""
 
     code: int
     seconds: float
     timed_out: bool
     cpu_seconds: float = 0.0
-    """CPU time of the command and of the children it waited for."""
+    """CPU time of the command and its reaped children."""
 
 
 def run(
@@ -504,12 +500,13 @@ def run(
     at_limit: Callable[[], None] | None = None,
     cores: Sequence[int] = (),
 ) -> Finished:
-    """Run a command to its end, at most ``timeout`` seconds; nothing of it lives afterwards, however it ends.
+    """Run a command for at most ``timeout`` seconds; none of its processes survive.
 
-    ``at_limit`` is called when the limit has passed, before anything is ended.
+    ``at_limit`` is called at the timeout, before anything is ended.
 
-    :raises Interrupted: ``asked`` said so.
-    :raises ServerError: it cannot be started, or not be ended.
+    Raises:
+        Interrupted: ``asked`` returned True.
+        ServerError: the command cannot be started or ended.
     """
     began = time.monotonic()
     cpu = _children_cpu()
@@ -537,19 +534,21 @@ def _children_cpu() -> float:
 
 
 _THREAD_LOCK = threading.Lock()
-"""The interpreter's threads are one for the whole process, and so is this."""
+"""Serialises thread starts and interrupts: CPython 3.10 to 3.13 gives a new thread its starter's identity
+(``_PyThreadState_Prealloc``), so an interrupt sent in that moment would kill the new thread and leave the
+starter waiting forever."""
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread from one that may be interrupted."""
+    """Start a thread from a thread that may be interrupted."""
     with _THREAD_LOCK:
         thread.start()
 
 
 def interrupt_thread(thread: threading.Thread) -> None:
-    """What Ctrl-C does in the main thread, in another: ``KeyboardInterrupt`` at the next instruction there.
+    """Raise ``KeyboardInterrupt`` in another thread, after its current system call.
 
-    A system call that it waits in ends first. Nothing happens to a thread that has ended, or not begun.
+    Does nothing for a thread that has not started or has ended.
     """
     with _THREAD_LOCK:
         if thread.ident is not None and thread.is_alive():

@@ -328,7 +328,7 @@ def test_what_the_server_tells_may_be_a_guard(tmp_path: Path) -> None:
 
 def test_all_that_is_wrong_is_counted(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD + "num_warmups: x\nseed: y\nnonsense: 1\n")
-    with pytest.raises(LocatedError, match=r"num_warmups: expected .*; 2 more to mend in this file"):
+    with pytest.raises(LocatedError, match=r"num_warmups: expected .*; 2 more errors in this file"):
         load_cells(path)
 
 

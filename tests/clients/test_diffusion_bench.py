@@ -69,8 +69,8 @@ def test_the_whole_command() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"task": "speak"}, "task 'speak' is none of t2i"),
-        ({"extra_body": {"width": 8}}, "takes no extra_body"),
+        ({"task": "speak"}, "unknown task 'speak'; known: t2i"),
+        ({"extra_body": {"width": 8}}, "has no extra_body"),
         ({"dataset_args": {"output-file": "x"}}, "cannot set output-file"),
         ({"backend": "sglang"}, "none of diffusion's"),
     ],

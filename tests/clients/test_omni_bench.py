@@ -93,13 +93,13 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("more", "said"),
         [
-            ({"extra_body": {"stream_format": "sse"}}, "asks for stream_format 'sse'"),
-            ({"extra_body": {"response_format": "wav"}}, "asks for response_format 'wav'"),
-            ({"extra_body": {"stream": False}}, "asks for stream False"),
+            ({"extra_body": {"stream_format": "sse"}}, "sets stream_format to 'sse'"),
+            ({"extra_body": {"response_format": "wav"}}, "sets response_format to 'wav'"),
+            ({"extra_body": {"stream": False}}, "sets stream to False"),
             ({"backend": "openai-realtime-tts"}, "no backend openai-realtime-tts: openai-audio-speech, "),
             (
                 {"endpoint": "/v1/chat/completions"},
-                "asks at /v1/audio/speech, the cell's endpoint is /v1/chat",
+                "uses /v1/audio/speech, but the cell's endpoint is /v1/chat",
             ),
             ({"dataset_args": {"seed": 3}}, "cannot set seed"),
         ],
@@ -225,10 +225,10 @@ class TestParse:
         ("changed", "said"),
         [
             ({"failed": 1, "completed": 3, "errors": ["500"]}, "1 of 4 requests failed: 500"),
-            ({"completed": 3}, "3 requests were sent where 4 were asked for"),
+            ({"completed": 3}, "3 of 4 requests were sent"),
             (
                 {"p0.01_audio_duration_s": 0.001},
-                "a request at least brought no sound: the shortest has 0.00 s",
+                "at least one request has no sound: the shortest is 0.00 s",
             ),
         ],
     )
@@ -237,7 +237,7 @@ class TestParse:
 
     def test_a_chat_that_was_cut_short(self) -> None:
         asked = {"dataset_args": {"random-output-len": 10}, "ignore_eos": True}
-        assert "8.0 tokens a request of 10" in parse(cell(CHAT, **asked)).warnings[0]
+        assert "8.0 of 10 tokens per request" in parse(cell(CHAT, **asked)).warnings[0]
         assert parse(cell(CHAT, **{**asked, "ignore_eos": False})).warnings == ()
 
 

@@ -198,17 +198,17 @@ class TestParse:
         for name in ("ttfts", "itls", "latencies", "output_lens", "errors"):
             found[name] = found[name][:3]
         found |= {"median_ttft_ms": 20.0, "median_e2el_ms": 30.0, "total_output_tokens": 9}
-        assert parse(found).warnings == ("3 requests were sent where 4 were asked for",)
+        assert parse(found).warnings == ("3 of 4 requests were sent",)
 
     def test_short_outputs_are_a_warning(self) -> None:
         found = document(total_output_tokens=11, output_lens=[3, 3, 3, 2])
-        assert parse(found).warnings == ("outputs shorter than asked: 2.8 tokens a request of 3",)
+        assert parse(found).warnings == ("outputs are shorter than requested: 2.8 of 3 tokens per request",)
         without = {
             name: value
             for name, value in found.items()
             if name not in ("output_lens", "errors", "ttfts", "itls")
         }
-        assert parse(without).warnings == ("outputs shorter than asked: 2.8 tokens a request of 3",)
+        assert parse(without).warnings == ("outputs are shorter than requested: 2.8 of 3 tokens per request",)
 
     def test_outputs_of_any_length_are_none(self) -> None:
         found = document(total_output_tokens=11, output_lens=[3, 3, 3, 2])

@@ -267,7 +267,7 @@ def test_a_baseline_without_a_place_is_still_a_job(
 ) -> None:
     level = baseline()
     (tmp_path / "file").write_text("x")
-    with pytest.raises(MachineError, match="the baseline cannot be written") as caught:
+    with pytest.raises(MachineError, match="cannot write the baseline") as caught:
         write_baseline(tmp_path / "file" / "base.json", level)
     assert caught.value.next_step == f"the launches are kept: --against baseline --baseline {level.job}"
 

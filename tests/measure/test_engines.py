@@ -36,7 +36,7 @@ def test_version_date_and_tree(tmp_path: Path) -> None:
 def test_a_deploy_yaml_of_the_change_must_be_there(tmp_path: Path) -> None:
     built = environment(tmp_path)
     with_file = cell(deploy_yaml="engine/deploy/one.yaml")
-    with pytest.raises(ServerError, match=r"engine/deploy/one\.yaml.*is not in aaaaaaaaaaaa"):
+    with pytest.raises(ServerError, match=r"engine/deploy/one\.yaml.*does not exist in aaaaaaaaaaaa"):
         find_engine(with_file, CHANGE, built)
     (tmp_path / "engine" / "deploy").mkdir()
     (tmp_path / "engine" / "deploy" / "one.yaml").write_text("stages: []\n")

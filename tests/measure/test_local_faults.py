@@ -110,7 +110,7 @@ def test_client_without_sources(tmp_path: Path) -> None:
     client = environment(tmp_path, "client", PYTHONPATH="")
     made = attempt(tmp_path, environment(tmp_path, "server"), client)
     assert (failure(made).phase, failure(made).fault) == ("build", "client")
-    assert "cannot be digested" in failure(made).reason
+    assert "cannot digest" in failure(made).reason
 
 
 def test_gates_hold_in_measured_runs_too(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_mistake_of_ours_is_raised_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_client_that_is_not_known(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no client 'wrk'; known: vllm_bench"):
+    with pytest.raises(UsageError, match=r"unknown client 'wrk'; known: vllm_bench"):
         attempt(tmp_path, workload=cell(client={"name": "wrk"}))
 
 

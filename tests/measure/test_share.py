@@ -154,7 +154,7 @@ def test_a_server_that_dies_takes_the_rest_with_it(tmp_path: Path) -> None:
     assert middle is not None and (middle.phase, middle.fault) == ("bench", "change")
     assert "signal 6" in middle.reason
     assert last is not None and (last.phase, last.fault) == ("launch", "change")
-    assert last.reason == f"the server that it shares failed with cell b: {middle.reason}"
+    assert last.reason == f"the shared server failed with cell b: {middle.reason}"
     assert last.log == middle.log == str(tmp_path / "a" / "server.log")
     assert read_attempt(tmp_path / "c") == made[2]
 

@@ -45,7 +45,7 @@ def test_what_failed_there_is_sent_again() -> None:
         made.send()
     assert len(made.got) == 3
     assert made.waited == [0.0, 2.0]
-    assert made.said == ["webhook: status 500; again in 0 s", "webhook: status 503; again in 2 s"]
+    assert made.said == ["webhook: status 500; retrying in 0 s", "webhook: status 503; retrying in 2 s"]
 
 
 def test_it_is_given_up_after_a_few_tries() -> None:
@@ -91,7 +91,7 @@ def test_its_limit_is_kept() -> None:
 def test_a_wait_that_is_too_long_is_told() -> None:
     with (
         hook((429, "", {"Retry-After": "3600"})) as made,
-        pytest.raises(MachineError, match="wait for 3600 s"),
+        pytest.raises(MachineError, match="asks to wait 3600 s"),
     ):
         made.send()
     assert made.waited == []

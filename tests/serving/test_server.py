@@ -252,7 +252,7 @@ def test_what_is_wrong_with_a_server(make: Make) -> None:
 
 def test_server_that_closed_its_port(make: Make) -> None:
     server = make({"mute": True})
-    with pytest.raises(ServerError, match="listens no longer"):
+    with pytest.raises(ServerError, match="no longer listens"):
         server.check_ports("before run 1")
 
 

@@ -51,9 +51,9 @@ def test_the_middle_is_the_same_whatever_the_step() -> None:
 @pytest.mark.parametrize(
     ("good", "bad", "why"),
     [
-        ([1.0], [2.0], "1 and 1 launches"),
+        ([1.0], [2.0], "same number"),
         ([1.0, 1.0], [2.0], "2 and 1"),
-        ([2.0, 2.0], [1.0, 1.0], "not the worse"),
+        ([2.0, 2.0], [1.0, 1.0], "not worse"),
     ],
 )
 def test_ends_that_are_none(good: list[float], bad: list[float], why: str) -> None:
@@ -62,7 +62,7 @@ def test_ends_that_are_none(good: list[float], bad: list[float], why: str) -> No
 
 
 def test_a_level_of_too_few_launches() -> None:
-    with pytest.raises(ValueError, match=f"{LEAST} are needed"):
+    with pytest.raises(ValueError, match=f"needs {LEAST} launches"):
         above([1.0] * (LEAST - 1), 0.05)
 
 

@@ -54,9 +54,9 @@ def test_a_failure_leaves_the_old_file(call: str, tmp_path: Path, monkeypatch: p
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(MachineError, match="the file cannot be written") as caught:
+    with pytest.raises(MachineError, match="cannot write the file") as caught:
         write_whole(tmp_path / "file" / "inner", "text")
     assert caught.value.next_step
-    with pytest.raises(MachineError, match="the report cannot be written") as caught:
+    with pytest.raises(MachineError, match="cannot write the report") as caught:
         write_whole(tmp_path / "file" / "inner", "text", what="the report", next_step="perfbisect report J")
     assert caught.value.next_step == "perfbisect report J"

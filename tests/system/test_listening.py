@@ -66,7 +66,7 @@ def test_a_kernel_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monke
     with socket.socket() as held, silent:
         held.bind(("127.0.0.1", 0))
         held.listen()
-        monkeypatch.setattr(ports, "_PATIENCE", 0.01)
+        monkeypatch.setattr(ports, "_TIMEOUT_S", 0.01)
         monkeypatch.setattr(ports.socket, "socket", lambda *_: ours)
         with pytest.raises(TimeoutError):
             tuple(ports._dumped(socket.AF_INET))

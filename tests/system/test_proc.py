@@ -256,8 +256,8 @@ def test_what_cannot_be_ended_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     owned = start(tmp_path, IDLE)
     with monkeypatch.context() as patch:
         patch.setattr(processes, "_signal", lambda *_: None)  # as if it hung in the kernel
-        patch.setattr(processes, "_KILL_PATIENCE", 0.2)
-        with pytest.raises(ServerError, match=rf"1 process\(es\) live on .* \(pid {owned.pid}\)"):
+        patch.setattr(processes, "_KILL_TIMEOUT_S", 0.2)
+        with pytest.raises(ServerError, match=rf"1 process\(es\) survived .* \(pid {owned.pid}\)"):
             processes.stop(owned, 0.0)
     processes.stop(owned, 0.0)
     assert owned.exited() == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""How a kind of model is served: a cell and a change's engine -> the server to start, as data."""
+"""Model families: a cell and an engine -> the server to start; suites of cells that share one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from perfbisect.common.digests import digest
 from perfbisect.model.cell import Cell
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-"""What keeps an engine or a client from asking a hub for anything."""
+"""Keeps engines and clients from contacting a hub."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where an attempt's server listens and under which model name it answers: both of this attempt alone."""
+    """Address and model name of an attempt's server, unique to the attempt."""
 
     port: int
     model_name: str
@@ -28,10 +28,9 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Engine:
-    """What commands depend on of the engine that will run: options come and go from commit to commit.
+    """The engine that a command is for: options change between commits.
 
-    ``date`` is the commit's, ISO 8601, ``version`` the package's; empty: not known. ``root`` is the folder
-    on this machine with the engine's own tree as the change has it (its package stands in it).
+    ``date``: of the commit, ISO 8601; empty if unknown. ``root``: local folder with the change's tree.
     """
 
     version: str = ""
@@ -40,58 +39,53 @@ class Engine:
 
 
 UNKNOWN = Engine()
-"""Nothing is known of the engine: its commands are those of the newest that perfbisect knows."""
+"""Commands are those of the newest known engine."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One HTTP request with a JSON body, and how to see that its answer is a real one."""
+    """An HTTP request and the checks of its response."""
 
     path: str
     body: Mapping[str, object]
     must_contain: str = ""
-    """A dotted path into the JSON answer whose value must be there and not empty: ``choices.0.text``.
-
-    A star stands for any place of a list: ``choices.*.message.audio.data``.
-    """
+    """Dotted path whose value must not be empty: ``choices.0.text``, ``choices.*.message.audio.data``."""
     content_type: str = ""
-    """How the answer's content type must begin where it is no JSON: ``audio/``."""
+    """Prefix of the content type of a binary response: ``audio/``."""
     at_least: int = 0
-    """Bytes that such an answer must have: fewer are no sound."""
+    """Minimum bytes of a binary response."""
     form: bool = False
-    """The body is sent as a multipart form, in which bytes are a file."""
+    """Send the body as a multipart form, in which bytes are files."""
 
 
 @dataclass(frozen=True)
 class ServerCommand:
-    """What starts a server: arguments after the interpreter (``-m module ...``), environment and probe."""
+    """Starts a server: arguments after the interpreter (``-m module ...``), environment and probes."""
 
     args: tuple[str, ...]
     env: Mapping[str, str]
     first_request: Request
     reset_requests: tuple[Request, ...] = ()
-    """Requests that empty the server's caches between runs; none where the engine cannot (one run a launch).
-
-    An answer in JSON with ``"success": false`` has emptied nothing.
-    """
+    """Empty the caches between runs; without any, a launch has one run."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Texts by file name, to be written into the folder in which the server is started."""
-    likeness: Request | None = None
-    """Asks for the image of the cell's reference once more; at its path stands the image, in base64."""
+    """Texts by file name, written into the server's folder."""
+    image_check: Request | None = None
+    """Requests the reference's image again, in base64 at ``must_contain``."""
 
 
 class Family(Protocol):
-    """One kind of model. A module that satisfies this and a line in ``FAMILIES`` is a new family."""
+    """A kind of model; a new one is a module that satisfies this and a line in ``FAMILIES``."""
 
     name: str
     headline: str
     guards: tuple[str, ...]
 
     def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
-        """The server for one attempt.
+        """The server command of one attempt.
 
-        :raises UsageError: the cell asks for what this family cannot serve.
-        :raises ServerError: the engine, as far as it is known, cannot serve this cell; another one can.
+        Raises:
+            UsageError: this family does not support the cell.
+            ServerError: this engine does not support the cell; another one may.
         """
         ...
 
@@ -113,12 +107,10 @@ _ANY = Endpoint(port=1, model_name="any")
 
 
 def server_digest(cell: Cell) -> str:
-    """Digest of what is started for a cell: command, process environment, files, devices, kind of model, and
-    the state of model and tokenizer; 16 hex digits. Equal ones are one server.
+    """Digest of a cell's server: command, environment, files, devices and revisions; 16 hex digits.
 
-    A deploy YAML that is the change's own stands in it by its path: of one change it is one text.
-
-    :raises UsageError: the cell asks for what its family cannot serve.
+    Raises:
+        UsageError: the family does not support the cell.
     """
     command = FAMILIES[cell.family].server(cell, _ANY)
     started = {
@@ -134,11 +126,10 @@ def server_digest(cell: Cell) -> str:
 
 
 def suites(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
-    """The cells by the server that they share, each cell once, in the order in which they were given.
+    """Group the cells by server, in order; a server whose caches cannot be emptied serves one cell.
 
-    A cell whose server's caches cannot be emptied between cells is alone.
-
-    :raises UsageError: a cell asks for what its family cannot serve.
+    Raises:
+        UsageError: a family does not support its cell.
     """
     found: dict[str, list[Cell]] = {}
     for number, cell in enumerate(cells):

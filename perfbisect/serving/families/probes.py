@@ -1,4 +1,4 @@
-"""One real request of each kind that vLLM-Omni serves: answered, or the server is not ready."""
+"""First requests for each endpoint of vLLM-Omni."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfbisect.model.cell import Cell
 from perfbisect.serving.families import Request
 
 RATE = 16000
-"""Samples a second of the sound."""
+"""Samples per second."""
 
 
 def tone(seconds: float = 1.0, hertz: float = 220.0) -> bytes:
@@ -32,7 +32,7 @@ def tone(seconds: float = 1.0, hertz: float = 220.0) -> bytes:
 
 
 def picture(size: int = 64) -> bytes:
-    """A PNG file of ``size`` x ``size`` pixels, in one colour from left to right ever brighter."""
+    """A square PNG file with a horizontal gradient."""
     row = b"\0" + b"".join(bytes((255 * x // size, 96, 160)) for x in range(size))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -44,7 +44,7 @@ def picture(size: int = 64) -> bytes:
 
 
 def data_url(kind: str, content: bytes) -> str:
-    """``data:image/png;base64,...``, as a request carries a file."""
+    """``data:image/png;base64,...``"""
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
@@ -58,14 +58,14 @@ _TEXT = "The first request of an attempt must be answered."
 _LEAST_SOUND = 4800
 """Bytes: a tenth of a second at 24 kHz, 16 bits, one channel."""
 _STEPS = 2
-"""Denoising steps: some pipelines run one less than asked for, and none is an error."""
+"""Denoising steps: some pipelines run one less than requested, and zero is an error."""
 _SHORT: Mapping[str, object] = MappingProxyType({"num_inference_steps": _STEPS})
 _SHAPE = ("width", "height", "num_frames", "fps")
 _FROM_IMAGE = ("i2i", "ti2i", "i2v", "ti2v")
 
 
 def audible(cell: Cell) -> bool:
-    """True if the cell's answers hold sound: it names the modality, or asks for metrics of sound."""
+    """Whether responses have sound, by modality or requested metrics."""
     modalities = cell.extra_body.get("modalities")
     if isinstance(modalities, list):
         return "audio" in modalities
@@ -73,7 +73,7 @@ def audible(cell: Cell) -> bool:
 
 
 def speech(cell: Cell, model: str) -> Request:
-    """Raw sound, streamed: exactly what the benchmark client asks for and counts byte by byte."""
+    """Streamed raw sound, as the client requests it."""
     extra: dict[str, object] = {}
     if cell.dataset_name == "seed-tts":
         extra = {
@@ -89,7 +89,7 @@ def speech(cell: Cell, model: str) -> Request:
 
 
 def chat(cell: Cell, model: str) -> Request:
-    """An answer in text, and in sound where the cell's answers have it."""
+    """A chat, with sound if the cell has it."""
     sounds = audible(cell)
     body = {
         "model": model,
@@ -104,7 +104,7 @@ def chat(cell: Cell, model: str) -> Request:
 
 
 def chat_image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT) -> Request:
-    """An image by the chat API, from an image where the task needs one."""
+    """An image from the chat API, with an input image if the task needs one."""
     prompt: object = text
     if cell.task in _FROM_IMAGE:
         source = {"type": "image_url", "image_url": {"url": data_url("image/png", picture())}}
@@ -118,13 +118,13 @@ def chat_image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, obj
 
 
 def image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT) -> Request:
-    """An image by the images API."""
+    """An image from the images API."""
     body = {"model": model, "prompt": text, "n": 1, "response_format": "b64_json", **cell.extra_body}
     return Request(IMAGES, {**body, **_size(cell), **more}, "data.0.b64_json")
 
 
 def edit(cell: Cell, model: str) -> Request:
-    """An edited image: a form with a file."""
+    """An edited image (multipart form)."""
     fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
     body = {"model": model, "prompt": _TEXT, "response_format": "b64_json", **fields, **_size(cell)}
     body |= {**_SHORT, "image": picture()}
@@ -132,7 +132,7 @@ def edit(cell: Cell, model: str) -> Request:
 
 
 def video(cell: Cell, model: str) -> Request:
-    """A video is made after the answer, which shows that the job was taken; the discarded run shows more."""
+    """A video job; the response only confirms that it was accepted."""
     fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
     body = {"model": model, "prompt": _TEXT, **fields, **shape(cell), **_SHORT}
     if cell.task in _FROM_IMAGE:
@@ -141,7 +141,7 @@ def video(cell: Cell, model: str) -> Request:
 
 
 def shape(cell: Cell) -> dict[str, object]:
-    """Width, height, frames and frames a second, where the cell's data set or its requests say so."""
+    """Width, height, frames and frame rate, if the cell sets them."""
     args = {name.replace("-", "_"): value for name, value in cell.dataset_args.items()}
     return {name: args[name] for name in _SHAPE if name in args}
 

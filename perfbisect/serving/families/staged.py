@@ -1,4 +1,4 @@
-"""What the families of vLLM-Omni share: a server of several stages, and how it is started in each era."""
+"""vLLM-Omni families: servers of several stages, and their options by era."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from perfbisect.serving.families.probes import (
 )
 
 DEPLOY_FILE = "deploy.yaml"
-"""The name under which a pinned deploy YAML lies in the server's folder."""
+"""Name of a pinned deploy YAML in the server's folder."""
 
 _MODULE = ("-m", "vllm_omni.entrypoints.cli.main", "serve")
-"""By module: until bede8e02 (#3082) vLLM-Omni laid its own script over that of vLLM."""
+"""By module: until bede8e02 (#3082) vLLM-Omni replaced vLLM's script."""
 
 _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_HOST_IP": "127.0.0.1"}
 
@@ -37,7 +37,7 @@ _OURS = (
     *("omni", "host", "port", "uds", "served-model-name", "model", "revision", "tokenizer"),
     *("deploy-config", "stage-configs-path", "stage-overrides", "stage-init-timeout", "init-timeout"),
 )
-"""Options that an attempt or a key of the cell sets."""
+"""Options set by the attempt or by a key of the cell."""
 
 _LEGACY = re.compile(r"^stage_args\s*:", re.MULTILINE)
 _INHERITS = re.compile(r"^base_config\s*:\s*(?P<base>\S+)", re.MULTILINE)
@@ -46,14 +46,14 @@ _INHERITS = re.compile(r"^base_config\s*:\s*(?P<base>\S+)", re.MULTILINE)
 STAGE_INIT_TIMEOUT = Era("2026-02-02T00:00:00", (0, 16), "#1153", "--stage-init-timeout")
 DEPLOY_CONFIG = Era("2026-04-19T02:36:00", (0, 20), "a3903810, #2383", "--deploy-config, --stage-overrides")
 NO_STAGE_CONFIGS = Era("2026-08-01T00:00:00", (0, 27), "#5647", "no --stage-configs-path")
-"""Where options came and went. Before ``DEPLOY_CONFIG`` there was ``--stage-configs-path`` alone."""
+"""Eras of options; before ``DEPLOY_CONFIG`` only ``--stage-configs-path`` existed."""
 
 
 class StagedFamily:
-    """See :class:`perfbisect.serving.families.Family`.
+    """A family of vLLM-Omni.
 
-    ``first_request`` is made of a cell and a model name; it raises UsageError at an endpoint that the family
-    has not. ``likeness`` is made alike, where the cell brings a reference.
+    ``first_request`` and ``image_check`` build requests from a cell and a model name, and raise UsageError
+    for an unsupported endpoint.
     """
 
     def __init__(
@@ -62,20 +62,19 @@ class StagedFamily:
         headline: str,
         guards: tuple[str, ...],
         first_request: Callable[[Cell, str], Request],
-        reference_request: Callable[[Cell, str], Request | None] | None = None,
+        image_check: Callable[[Cell, str], Request | None] | None = None,
     ) -> None:
         self.name, self.headline, self.guards = name, headline, guards
-        self.first_request, self.likeness = first_request, reference_request
+        self.first_request, self.image_check = first_request, image_check
 
     def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
-        """``serve MODEL --omni``: the cell's options, its deploy YAML and overrides of stages.
+        """``serve MODEL --omni`` with the cell's options, deploy YAML and stage overrides.
 
-        No request empties what such a server keeps between runs (caches of prefixes, of media, of voices),
-        not in every era: one run a launch. The seed of sampling is the deploy YAML's.
+        Not every era can empty its caches, so a launch has one run. The deploy YAML sets the sampling seed.
 
-        :raises UsageError: a serve argument that is not the cell's to set, a pinned deploy YAML that
-            inherits from a file, an endpoint of another family.
-        :raises ServerError: the engine is of an era that cannot read the cell's deploy YAML or overrides.
+        Raises:
+            UsageError: a reserved option, a pinned deploy YAML that inherits, or another family's endpoint.
+            ServerError: the engine's era cannot read the deploy YAML or overrides.
         """
         taken = [name for name in _OURS if name in cell.serve_args]
         if taken:
@@ -109,12 +108,12 @@ class StagedFamily:
             env={**_ENVIRONMENT, **(OFFLINE if cell.needs_no_hub else {}), **cell.env},
             first_request=self.first_request(cell, endpoint.model_name),
             files=files,
-            likeness=self.likeness(cell, endpoint.model_name) if self.likeness else None,
+            image_check=self.image_check(cell, endpoint.model_name) if self.image_check else None,
         )
 
 
 def _has(era: Era, engine: Engine) -> bool:
-    """True in that era; an engine of which nothing is known is the newest."""
+    """Whether the engine is in the era; unknown engines count as the newest."""
     return era.reached(engine.date, engine.version) is not False
 
 
@@ -130,7 +129,7 @@ def _overrides(cell: Cell, engine: Engine) -> dict[str, object]:
 
 
 def _deployed(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, object]:
-    """The option that names the deploy YAML, as the engine knows it, with the file."""
+    """The engine's option for the deploy YAML."""
     path = f"{engine.root}/{deploy.path}" if engine.root and deploy.origin else deploy.path or DEPLOY_FILE
     if deploy.text is not None:
         path = f"./{DEPLOY_FILE}"
@@ -153,7 +152,7 @@ def _deployed(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, objec
 
 
 def _standalone(cell: Cell, text: str) -> str:
-    """The text, which must not need another file. :raises UsageError: it inherits from one."""
+    """Check a pinned deploy YAML. :raises UsageError: it inherits from another file."""
     found = _INHERITS.search(text)
     if found:
         raise UsageError(
@@ -169,7 +168,7 @@ def _hub(revision: str | None) -> str | None:
 
 
 def tts_first_request(cell: Cell, model: str) -> Request:
-    """Sound by the speech API, or by chat where the cell asks there."""
+    """Sound from the speech API, or from chat if that is the cell's endpoint."""
     if cell.endpoint == SPEECH:
         return speech(cell, model)
     if cell.endpoint == CHAT:
@@ -183,10 +182,7 @@ TTS = StagedFamily("tts", "audio_ttfp", ("failed", "audio_duration"), tts_first_
 
 
 def omni_first_request(cell: Cell, model: str) -> Request:
-    """A chat, with sound where the cell's answers have it.
-
-    The speech API refuses these models since #2763.
-    """
+    """A chat, with sound if the cell has it; the speech API refuses these models since #2763."""
     if cell.endpoint != CHAT:
         raise UsageError(
             f"cell {cell.name}: endpoint of omni is {CHAT}, not {cell.endpoint}: the speech API refuses "
@@ -197,20 +193,17 @@ def omni_first_request(cell: Cell, model: str) -> Request:
 
 
 OMNI = StagedFamily("omni", "e2el", ("failed", "output_tokens"), omni_first_request)
-"""End to end, since a cell may ask for text alone; a cell with sound names its own headline and guards."""
+"""The headline suits text-only cells; cells with sound set their own headline and guards."""
 
 BACKENDS = {"vllm-omni": CHAT, "openai": IMAGES, "v1/videos": VIDEOS}
-"""What vLLM-Omni's own diffusion benchmark calls an endpoint, before it was named by its path (#3137)."""
+"""The diffusion benchmark's names of endpoints before #3137."""
 
 _UNSET = "/v1/completions"
 _KINDS = {CHAT: chat_image, IMAGES: image, EDITS: edit, VIDEOS: video}
 
 
 def diffusion_endpoint(cell: Cell) -> str:
-    """Where the cell's requests go: its endpoint, or the one that its backend stands for.
-
-    :raises UsageError: neither is one of diffusion's.
-    """
+    """The cell's endpoint, or that of its backend. :raises UsageError: not a diffusion endpoint."""
     found = BACKENDS.get(cell.backend, cell.endpoint) if cell.endpoint == _UNSET else cell.endpoint
     if found not in _KINDS:
         raise UsageError(
@@ -222,15 +215,12 @@ def diffusion_endpoint(cell: Cell) -> str:
 
 
 def first_request(cell: Cell, model: str) -> Request:
-    """One small picture or video of the cell's own size, in two steps."""
+    """One image or video of the cell's size, in two steps."""
     return _KINDS[diffusion_endpoint(cell)](cell, model)
 
 
 def reference_request(cell: Cell, model: str) -> Request | None:
-    """Asks for the image of the cell's reference; None where it brings none.
-
-    :raises UsageError: the cell's endpoint answers with no image, or makes it from another one.
-    """
+    """Request the reference's image, or None. :raises UsageError: not a text-to-image endpoint."""
     if cell.reference is None:
         return None
     endpoint, made = diffusion_endpoint(cell), {CHAT: chat_image, IMAGES: image}

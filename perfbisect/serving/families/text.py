@@ -18,7 +18,7 @@ _OURS = (
     "revision",
     "tokenizer-revision",
 )
-"""Options that an attempt or a key of the cell sets."""
+"""Options set by the attempt or by a key of the cell."""
 
 _ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
@@ -27,21 +27,22 @@ _ENVIRONMENT = {
     "VLLM_HOST_IP": "127.0.0.1",
     "PYTHONFAULTHANDLER": "1",
 }
-"""Development mode opens the requests that empty the caches. A crash must leave a line in the log: a process
-of an engine that vanished and left none was ended from outside."""
+"""Development mode enables cache resets. The fault handler logs crashes: an engine process that vanishes
+without a line was killed."""
 
 
 class TextFamily:
-    """See :class:`perfbisect.serving.families.Family`."""
+    """Text models."""
 
     name = "text"
     headline = "tpot"
     guards: tuple[str, ...] = ("failed", "output_tokens")
 
     def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:  # noqa: ARG002
-        """``vllm serve``: the cell's options, the engine's sampling defaults and not a hub's, a fixed seed.
+        """``vllm serve`` with the engine's sampling defaults, not the hub's, and a fixed seed.
 
-        :raises UsageError: a deploy YAML, stage overrides, or a serve argument that is not the cell's to set.
+        Raises:
+            UsageError: a deploy YAML, stage overrides or a reserved option.
         """
         for field in ("deploy_yaml", "stage_overrides"):
             if getattr(cell, field):

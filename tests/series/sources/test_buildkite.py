@@ -133,7 +133,7 @@ def test_moods_and_limits_are_waited_out(service: Service) -> None:
     told: list[str] = []
     assert len(fetched(service, waits, say=told.append)) == 1
     assert waits == [0.0, 43.0, 4.0]
-    assert any("status 429; again in 43 s" in text for text in told)
+    assert any("status 429; retrying in 43 s" in text for text in told)
 
 
 def test_nothing_left_of_the_limit_is_waited_for_before_it_refuses(service: Service) -> None:
@@ -147,7 +147,7 @@ def test_nothing_left_of_the_limit_is_waited_for_before_it_refuses(service: Serv
 
 def test_a_service_that_stays_away_is_told(service: Service) -> None:
     service.moods = [(502, {})] * 9
-    with pytest.raises(MachineError, match="gave no answer in 5 tries: status 502") as caught:
+    with pytest.raises(MachineError, match="did not answer in 5 tries: status 502") as caught:
         fetched(service)
     assert TOKEN not in str(caught.value)
 
@@ -192,7 +192,7 @@ def test_what_was_removed_does_not_stop_the_rest(service: Service, tmp_path: Any
 def test_pages_that_lead_in_a_circle_end(service: Service) -> None:
     service.add(6401, {})
     service.circle = True
-    with pytest.raises(MachineError, match="its pages lead in a circle"):
+    with pytest.raises(MachineError, match="the pages form a loop"):
         fetched(service)
     assert len(service.asked) == 2
 
@@ -205,7 +205,7 @@ def test_what_is_no_build_is_told(service: Service, told: dict[str, Any]) -> Non
 
 
 def test_a_token_does_not_go_over_the_net_in_the_clear() -> None:
-    with pytest.raises(UsageError, match="over https only"):
+    with pytest.raises(UsageError, match="only sent over https"):
         RestClient("http://buildkite.example/v2", TOKEN, "Buildkite")
 
 
@@ -225,7 +225,7 @@ def test_the_users_netrc_does_not_take_the_tokens_place(
 def test_an_address_elsewhere_is_not_followed(service: Service) -> None:
     service.add(6401, {name_of(): served()})
     service.artifacts["6401"][0]["download_url"] = service.storage + "/artifact-0"
-    with pytest.raises(MachineError, match="leads to another host"):
+    with pytest.raises(MachineError, match="redirects to another host"):
         fetched(service)[0].files[0].read()
     assert service.seen_by_storage == []
 
