@@ -20,9 +20,8 @@ from perfbisect.dashboard.site import (
 from perfbisect.jobs.documents import metric_document
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.detection.levels import levels
-from perfbisect.series.night_table import HEADLINES
 from perfbisect.series.points import Point, Workload, machine_of
-from perfbisect.series.series import CellSeries
+from perfbisect.series.series import HEADLINES, CellSeries
 
 Key = tuple[str, str, int]
 

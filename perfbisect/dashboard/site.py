@@ -94,7 +94,7 @@ class SeriesDocument(Document):
 
 
 class SiteCellDocument(Document):
-    """A cell's lineage on one kind of machine.
+    """A cell on one kind of machine.
 
     ``name`` is the cell's, with the machine in it where the cell was measured on several kinds. ``load``: its
     concurrency or request rate, ``c64`` or ``r2.0``. ``headline`` names the series that is shown first;

@@ -25,8 +25,8 @@ from perfbisect.series.findings import (
     drop_duplicate_tails,
     select_alerts,
 )
-from perfbisect.series.gather import eras_of, series_points
-from perfbisect.series.points import MachineSeriesStart, machine_series_starts
+from perfbisect.series.points import MachineSeriesStart, machine_series, machine_series_starts
+from perfbisect.series.selection import eras_of
 from perfbisect.series.series import CellSeries, day_number, gather, night_of, nightly
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import Table
@@ -212,7 +212,7 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
         )
     away = {point.build.key for point in points if point.build.of_main is False}
     found: list[CellSeries] = []
-    for name, own in series_points(mine):
+    for name, own in machine_series(mine):
         found += map(nightly, gather(own, eras_of, cell=name))
     return tuple(found), len(away)
 
@@ -333,7 +333,7 @@ def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[DiscontinuityDoc
     found: dict[tuple[str, str], list[str]] = {}
     for one in analysis.begun:
         if day_number(one.first.night) >= first:
-            found.setdefault((one.first.night, one.what), []).append(one.lineage)
+            found.setdefault((one.first.night, one.what), []).append(one.name)
     for (night, what), names in found.items():
         count = sum(counts[name] for name in names)
         yield DiscontinuityDocument(night=night, kind="machine", what=what, series=count, cells=tuple(names))

@@ -20,13 +20,10 @@ from perfbisect.series.causes import (
 from perfbisect.series.detection.evidence import INNER
 from perfbisect.series.findings import Finding
 from perfbisect.series.points import Workload
-from perfbisect.series.series import CellSeries
+from perfbisect.series.series import HEADLINES, CellSeries
 
 Traits = Callable[[str], frozenset[str]]
 """The name of a cell -> what it runs."""
-
-HEADLINES = ("audio_ttfp", "ttft", "latency", "image_generation", "video_generation", "e2el")
-"""By which metric a cell is compared that does not report the one that moved: the first of these."""
 
 BACK = 20
 """Nights before a change over which a neighbour's noise is taken."""

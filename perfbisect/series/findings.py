@@ -139,7 +139,7 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
     doubtful: list[tuple[Finding, Suppression]] = []
     for found in (*seen.alerts, *seen.listed):
         finding = _finding(found, *stretches[found.key], ends, q[found.key])
-        rejection = _rejection(finding, alarmed=found.p <= seen.census.cut)
+        rejection = _rejection(finding, significant=seen.census.is_significant(found.p))
         if rejection is None:
             alerts.append(finding)
         else:
@@ -154,13 +154,13 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
     )
 
 
-def _rejection(finding: Finding, *, alarmed: bool) -> Suppression | None:
+def _rejection(finding: Finding, *, significant: bool) -> Suppression | None:
     """Why a change is listed and no alert; None where it is one."""
     if finding.found.shape == "transient" and finding.index == finding.begin:
         return Suppression("starts the series")
     if not finding.found.telling:
         return Suppression("too small", least=finding.series.min_effect)
-    return None if alarmed else Suppression("too doubtful")
+    return None if significant else Suppression("too doubtful")
 
 
 def _stretches(series: CellSeries) -> Iterator[tuple[str, slice]]:

@@ -18,8 +18,8 @@ from perfbisect.report.document import Column, Report, Table, Verdict
 from perfbisect.series.alerts import Alert, beside_worse, recovery
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.findings import Finding
-from perfbisect.series.gather import points_of
 from perfbisect.series.points import Point
+from perfbisect.series.selection import points_of
 from perfbisect.series.series import CellSeries, day_number, night_of
 from perfbisect.series.sources.results import key_of
 from perfbisect.series.store import SeriesStore

@@ -4,34 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from perfbisect.cells.loading import known_cells
 from perfbisect.cells.match import nearest, of_result_name
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import Ends, bisect_command, commit_weights, commit_weights_text
+from perfbisect.common.moments import moment
 from perfbisect.errors import UsageError
 from perfbisect.model.commit_details import Ran, Ranking
 from perfbisect.series.alerts import SET, Alert, leading_alert, recovery
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.finding_causes import is_affected
 from perfbisect.series.findings import Finding
-from perfbisect.series.gather import began, line_of, window_between
-from perfbisect.series.points import Point
+from perfbisect.series.points import Build, Point
 from perfbisect.series.report import size_text
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_document
 from perfbisect.series.suspects.table import Table
 from perfbisect.series.suspects.window import (
+    LEAD,
     Aftermath,
+    CommitWindow,
     LinePosition,
     MainLine,
     Onset,
     WindowQuestion,
     build_question,
+    ordered,
     spot,
+    window,
 )
+
+
+def began(points: Sequence[Point], build: Build) -> datetime:
+    """When a build's first result began."""
+    return min(moment(point.began) for point in points if point.build.key == build.key)
+
+
+def line_of(repository: Repository, tip: str = "HEAD") -> MainLine:
+    """The main line of a repository, oldest first. :raises RevisionError: no such revision."""
+    return ordered([record.change for record in repository.records("--first-parent", tip)])
+
+
+def window_between(
+    line: MainLine, points: Sequence[Point], before: Build, after: Build, lead: timedelta = LEAD
+) -> CommitWindow:
+    """The commits between two builds of these points. :raises RevisionError: the history lacks them."""
+    return window(line, (before, began(points, before)), (after, began(points, after)), lead)
 
 
 @dataclass(frozen=True)
