@@ -59,8 +59,8 @@ class SeriesIndex:
     def __init__(self, series: Sequence[CellSeries], traits: Traits) -> None:
         self._traits = traits
         self._by_cell: dict[str, dict[str, CellSeries]] = {}
-        for one in series:
-            self._by_cell.setdefault(one.cell, {})[one.metric] = one
+        for item in series:
+            self._by_cell.setdefault(item.cell, {})[item.metric] = item
 
     def get(self, cell: str, metric: str) -> CellSeries | None:
         """A metric of a cell, None where it does not report it."""
@@ -68,7 +68,7 @@ class SeriesIndex:
 
     def model(self, cell: str) -> str:
         """What a cell serves, as its newest result says; empty where none does."""
-        points = (one.points[-1] for one in self._by_cell.get(cell, {}).values())
+        points = (item.points[-1] for item in self._by_cell.get(cell, {}).values())
         return next((point.workload.model for point in points if point.workload.model), "")
 
     def changed_work(self, like: Workload, nights: Collection[int]) -> Iterator[tuple[int, str, str, float]]:

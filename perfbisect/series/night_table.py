@@ -135,7 +135,7 @@ def _chosen(found: Sequence[CellSeries], metric: str) -> Sequence[CellSeries]:
 
 
 def _reported(by_cell: Mapping[str, Sequence[Point]]) -> list[str]:
-    return sorted({one.metric for points in by_cell.values() for one in gather(points, eras_of)})
+    return sorted({point.metric for points in by_cell.values() for point in gather(points, eras_of)})
 
 
 def _line(series: CellSeries, marks: Mapping[int, str], began: MachineSeriesStart | None) -> CellSummary:

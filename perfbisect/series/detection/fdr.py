@@ -77,7 +77,7 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
     """
     if not 0 < fdr < 1:
         raise ValueError(f"a false discovery rate lies between 0 and 1: {fdr}")
-    keys = [one.key for one in series]
+    keys = [item.key for item in series]
     if len(set(keys)) != len(keys):
         twice = sorted({key for key in keys if keys.count(key) > 1})
         raise ValueError(f"series of one key: {', '.join(twice)}")

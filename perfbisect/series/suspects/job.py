@@ -140,7 +140,7 @@ def _after(line: MainLine, points: Sequence[Point], seen: SeriesAnalysis, alert:
     """When the series was slow last, and when it was good again: by itself, or where it was not measured
     again by the others of its event, those that moved most first."""
     own = seen.findings[alert.id]
-    of_event = [one for one in seen.alerts if one.event == alert.event and one.cause == alert.cause]
+    of_event = [item for item in seen.alerts if item.event == alert.event and item.cause == alert.cause]
     others = sorted(of_event, key=lambda other: (-other.size, other.id))
     for other in (alert, *others):
         finding = seen.findings[other.id]
@@ -162,13 +162,13 @@ def _spot(line: MainLine, points: Sequence[Point], key: str) -> LinePosition:
 def _ran(seen: SeriesAnalysis, finding: Finding) -> tuple[Ran, ...]:
     return tuple(
         Ran(
-            cell=one.cell,
-            hit=is_affected(one, finding),
-            start=one.start,
-            traits=one.traits,
-            model=seen.cells.model(one.cell),
+            cell=item.cell,
+            hit=is_affected(item, finding),
+            start=item.start,
+            traits=item.traits,
+            model=seen.cells.model(item.cell),
         )
-        for one in seen.cells.beside(finding)
+        for item in seen.cells.beside(finding)
     )
 
 
@@ -183,7 +183,7 @@ def cell_of_ours(finding: Finding) -> str:
         seen = of_result_name(newest.raw.rsplit("/", 1)[-1])
     except UsageError:
         return ""
-    exact = [one.cell.name for one in nearest(seen, cells) if one.exact]
+    exact = [item.cell.name for item in nearest(seen, cells) if item.exact]
     return exact[0] if len(exact) == 1 else ""
 
 
