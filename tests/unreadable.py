@@ -19,6 +19,6 @@ def make_unreadable(patch: pytest.MonkeyPatch) -> None:
     sentences = dict.fromkeys(get_args(EvidenceKind), lambda _: GIBBERISH)
     patch.setattr(cause_text, "_SENTENCES", sentences)
     for module in (detect, collect):
-        patch.setattr(module, "rejection_sentence", lambda _: GIBBERISH)
+        patch.setattr(module, "suppression_sentence", lambda _: GIBBERISH)
     for name in ("_OVER", "_AGAIN", "_GONE"):
         patch.setattr(alerts, name, GIBBERISH)

@@ -20,9 +20,8 @@ from perfbisect.dashboard.site import (
 from perfbisect.jobs.documents import metric_document
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.detection.levels import levels
-from perfbisect.series.night_table import HEADLINES
 from perfbisect.series.points import Point, Workload, machine_of
-from perfbisect.series.series import CellSeries
+from perfbisect.series.series import HEADLINES, CellSeries
 
 Key = tuple[str, str, int]
 
@@ -53,10 +52,10 @@ def cell_document(
 
     :raises ValueError: no series, or those of several cells.
     """
-    cells = {one.cell for one in series}
+    cells = {item.cell for item in series}
     if len(cells) != 1:
         raise ValueError(f"the series of one cell: {sorted(cells)}")
-    points = sorted({_key(point): point for one in series for point in one.points}.items())
+    points = sorted({_key(point): point for item in series for point in item.points}.items())
     places = {key: place for place, (key, _) in enumerate(points)}
     last = points[-1][1]
     return SiteCellDocument(
@@ -70,7 +69,7 @@ def cell_document(
         rows=_rows(last.workload),
         points=tuple(_point(point, subjects or {}) for _, point in points),
         series=tuple(
-            _series(one, places, seen.get(one.metric, SeriesFindings(judged=False))) for one in series
+            _series(item, places, seen.get(item.metric, SeriesFindings(judged=False))) for item in series
         ),
     )
 
@@ -94,7 +93,7 @@ def _key(point: Point) -> Key:
 
 
 def _headline(series: Sequence[CellSeries]) -> str:
-    there = {one.metric for one in series if one.part == "typical"}
+    there = {item.metric for item in series if item.part == "typical"}
     return next((name for name in HEADLINES if name in there), series[0].metric)
 
 
@@ -153,7 +152,7 @@ def _series(series: CellSeries, places: Mapping[Key, int], seen: SeriesFindings)
             )
             for x in levels(series.values, cuts)
         ),
-        small=tuple(one.model_copy(update={"at": at[one.at]}) for one in seen.small),
+        small=tuple(item.model_copy(update={"at": at[item.at]}) for item in seen.small),
         discontinuities=tuple(MarkDocument(at=at[x.index], what=x.what, cut=cut) for x, cut in marks),
         judged=seen.judged,
         note=seen.note,

@@ -58,8 +58,8 @@ def site(
         made=made,
         cells=tuple(_cells(seen)),
         alerts=seen.alerts,
-        suspects=tuple(_suspects(one) for one in rankings) + tuple(failed),
-        bisections=tuple(_bisection(one, rankings, seen.alerts) for one in reports),
+        suspects=tuple(_suspects(ranking) for ranking in rankings) + tuple(failed),
+        bisections=tuple(_bisection(report, rankings, seen.alerts) for report in reports),
         commit_url=commit_url,
         census=_census(seen),
         notes=(*notes, *_unknown(seen)),
@@ -90,7 +90,7 @@ def _cells(seen: SeriesAnalysis) -> Iterable[SiteCellDocument]:
         series = tuple(group)
         yield cell_document(
             series,
-            {one.metric: _seen(one, found, small, notes) for one in series},
+            {item.metric: _seen(item, found, small, notes) for item in series},
         )
 
 
@@ -129,8 +129,8 @@ def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:
         for entry in family.census.judged:
             step = f"a step of {entry.smallest * 100:.3g} % would be seen in four of five cases"
             notes[entry.key.partition(" #")[0]] = True, f"{entry.nights} nights: {step}"
-        for one in family.census.refused:
-            notes.setdefault(one.key.partition(" #")[0], (False, one.reason))
+        for refusal in family.census.refused:
+            notes.setdefault(refusal.key.partition(" #")[0], (False, refusal.reason))
         for name, why in family.left:
             notes[name] = False, why
     return notes
@@ -146,7 +146,7 @@ def _rankings(
     failed: list[SuspectsDocument] = []
     if repository is None:
         return found, failed
-    for event in dict.fromkeys(one.event for one in seen.alerts if one.cause in _SETTLED_BY_COMMITS):
+    for event in dict.fromkeys(item.event for item in seen.alerts if item.cause in _SETTLED_BY_COMMITS):
         alert = leading_alert(seen.alerts, event)
         try:
             found.append(ranked(store, seen, alert, repository, table))
@@ -167,7 +167,7 @@ def _bisection(
 ) -> BisectionDocument:
     """Of the alerts whose window it searched: all of the event whose ends are its ends."""
     ends = {report.good.id, report.bad.id}
-    events = {one.alert.event for one in rankings if {one.good, one.bad} == ends}
+    events = {ranking.alert.event for ranking in rankings if {ranking.good, ranking.bad} == ends}
     return BisectionDocument(
         report=report, alerts=tuple(alert.id for alert in alerts if alert.event in events)
     )
@@ -175,7 +175,7 @@ def _bisection(
 
 def _census(seen: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
     medians, tails = (family.census for family in seen.families)
-    refused = Counter(one.reason for census in (medians, tails) for one in census.refused)
+    refused = Counter(refusal.reason for census in (medians, tails) for refusal in census.refused)
     left = Counter(why for family in seen.families for _, why in family.left)
     rows = [
         ("medians and single numbers that were judged", len(medians.judged)),
@@ -186,7 +186,7 @@ def _census(seen: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
 
 
 def _unknown(seen: SeriesAnalysis) -> Iterable[str]:
-    builds = {point.build.key: point.build for one in seen.series for point in one.points}
+    builds = {point.build.key: point.build for item in seen.series for point in item.points}
     unknown = sum(build.of_main is None for build in builds.values())
     if unknown:
         yield f"{unknown} of {len(builds)} builds do not say their branch: not known to be of main."

@@ -72,7 +72,7 @@ def weight(alert: Alert, metric: SeriesMetricDocument) -> float:
 
 def metrics(document: SiteDocument) -> Mapping[tuple[str, str], SeriesMetricDocument]:
     """(cell, metric's name) -> the metric."""
-    return {(cell.name, one.metric.name): one.metric for cell in document.cells for one in cell.series}
+    return {(cell.name, item.metric.name): item.metric for cell in document.cells for item in cell.series}
 
 
 def events(document: SiteDocument) -> tuple[SiteEvent, ...]:
@@ -189,15 +189,15 @@ def cell_payload(cell: SiteCellDocument) -> Payload:
         "covariates": {name: [point.covariates.get(name) for point in cell.points] for name in names},
         "series": [
             {
-                "metric": one.metric.name,
-                "values": one.values,
-                "levels": [level.model_dump() for level in one.levels],
-                "small": [small.model_dump() for small in one.small],
-                "discontinuities": [mark.model_dump() for mark in one.discontinuities],
-                "judged": one.judged,
-                "note": one.note,
+                "metric": item.metric.name,
+                "values": item.values,
+                "levels": [level.model_dump() for level in item.levels],
+                "small": [small.model_dump() for small in item.small],
+                "discontinuities": [mark.model_dump() for mark in item.discontinuities],
+                "judged": item.judged,
+                "note": item.note,
             }
-            for one in cell.series
+            for item in cell.series
         ],
     }
     return {name: harmless(part) for name, part in made.items()}
@@ -268,8 +268,8 @@ def _cell_in_short(
         "headline": cell.headline,
         "file": file,
         "metrics": [
-            {"measure": numbers[one.metric]} | _series_in_short(one, curve(one, times, span), cell.points)
-            for one in cell.series
+            {"measure": numbers[item.metric]} | _series_in_short(item, curve(item, times, span), cell.points)
+            for item in cell.series
         ],
     }
 

@@ -94,7 +94,7 @@ class SeriesDocument(Document):
 
 
 class SiteCellDocument(Document):
-    """A cell's lineage on one kind of machine.
+    """A cell on one kind of machine.
 
     ``name`` is the cell's, with the machine in it where the cell was measured on several kinds. ``load``: its
     concurrency or request rate, ``c64`` or ``r2.0``. ``headline`` names the series that is shown first;
@@ -119,16 +119,16 @@ class SiteCellDocument(Document):
             raise ValueError(f"{self.name!r} has no points")
         if times != sorted(times):
             raise ValueError(f"the points of {self.name!r} are in order of time")
-        for one in self.series:
-            where = f"{self.name!r}, {one.metric.name!r}"
-            if len(one.values) != count:
-                raise ValueError(f"{where}: {len(one.values)} values for {count} points")
-            if any(not 0 <= x.first <= x.last < count for x in one.levels):
+        for item in self.series:
+            where = f"{self.name!r}, {item.metric.name!r}"
+            if len(item.values) != count:
+                raise ValueError(f"{where}: {len(item.values)} values for {count} points")
+            if any(not 0 <= x.first <= x.last < count for x in item.levels):
                 raise ValueError(f"{where}: a level lies between two of its points")
-            marks = [x.at for x in one.small] + [x.at for x in one.discontinuities]
+            marks = [x.at for x in item.small] + [x.at for x in item.discontinuities]
             if any(not 0 <= at < count for at in marks):
                 raise ValueError(f"{where}: a change is at one of its points")
-        names = [one.metric.name for one in self.series]
+        names = [item.metric.name for item in self.series]
         if self.headline not in names or len(set(names)) < len(names):
             raise ValueError(
                 f"{self.name!r}: {self.headline!r} is one of its metrics, each stands once: {names}"
@@ -163,7 +163,7 @@ class SiteDocument(Document):
 
     @model_validator(mode="after")
     def _agrees(self) -> SiteDocument:
-        series = {(cell.name, one.metric.name) for cell in self.cells for one in cell.series}
+        series = {(cell.name, item.metric.name) for cell in self.cells for item in cell.series}
         _once("cell", (cell.name for cell in self.cells))
         _once("alert", (alert.id for alert in self.alerts))
         _once("ranking", (ranking.alert for ranking in self.suspects))

@@ -17,8 +17,7 @@ from statistics import median
 from typing import Any, Literal
 
 from perfbisect.model.commit_details import CauseWord
-
-Shape = Literal["step", "drift", "transient"]
+from perfbisect.series.detection.model import Shape
 
 LABELS = ("warmups", "client", "definition", "suite", "dataset", "server", "host", "hardware", "keys")
 """Covariates that are equal or not."""

@@ -25,8 +25,8 @@ from perfbisect.series.findings import (
     drop_duplicate_tails,
     select_alerts,
 )
-from perfbisect.series.gather import eras_of, series_points
-from perfbisect.series.points import MachineSeriesStart, machine_series_starts
+from perfbisect.series.points import MachineSeriesStart, machine_series, machine_series_starts
+from perfbisect.series.selection import eras_of
 from perfbisect.series.series import CellSeries, day_number, gather, night_of, nightly
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import Table
@@ -159,12 +159,12 @@ class SeriesAnalysis:
     @property
     def until(self) -> str:
         """The last night of all."""
-        return night_of(max(one.nights[-1] for one in self.series))
+        return night_of(max(item.nights[-1] for item in self.series))
 
     @property
     def begun(self) -> tuple[MachineSeriesStart, ...]:
         """Where another kind of machine began to measure a cell."""
-        points = {id(point): point for one in self.series for point in one.points}
+        points = {id(point): point for item in self.series for point in item.points}
         return tuple(machine_series_starts(points.values()))
 
     def alerts_since(self, night: str) -> tuple[Alert, ...]:
@@ -182,13 +182,13 @@ def look(store: SeriesStore, table: Table, fdr: float = FDR) -> SeriesAnalysis:
         raise UsageError(f"--fdr {fdr:g} is no share of false alarms: a number between 0 and 1")
     series, away = series_of_main(store)
     cells = SeriesIndex(series, table.traits_of)
-    medians = select_alerts([one for one in series if one.part == "typical"], fdr)
+    medians = select_alerts([item for item in series if item.part == "typical"], fdr)
     tails = drop_duplicate_tails(
-        select_alerts([one for one in series if one.part != "typical"], fdr), medians
+        select_alerts([item for item in series if item.part != "typical"], fdr), medians
     )
     findings = (*medians.alerts, *tails.alerts)
     known = store.alerts.all()
-    until = max(one.nights[-1] for one in series)
+    until = max(item.nights[-1] for item in series)
     alerts = match_alerts(
         findings, infer_causes(findings, cells), known, until=until, describe=alert_evidence
     )
@@ -212,7 +212,7 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
         )
     away = {point.build.key for point in points if point.build.of_main is False}
     found: list[CellSeries] = []
-    for name, own in series_points(mine):
+    for name, own in machine_series(mine):
         found += map(nightly, gather(own, eras_of, cell=name))
     return tuple(found), len(away)
 
@@ -315,10 +315,10 @@ def _shared(event: JointEvent) -> JointChange:
 
 def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[DiscontinuityDocument, ...]:
     found: dict[tuple[int, str, str], list[str]] = {}
-    for one in series:
-        for mark in one.boundaries:
-            if one.nights[mark.index] >= first:
-                found.setdefault((one.nights[mark.index], mark.kind, mark.what), []).append(one.cell)
+    for item in series:
+        for mark in item.boundaries:
+            if item.nights[mark.index] >= first:
+                found.setdefault((item.nights[mark.index], mark.kind, mark.what), []).append(item.cell)
     return tuple(
         DiscontinuityDocument(
             night=night_of(night), kind=kind, what=what, series=len(cells), cells=tuple(dict.fromkeys(cells))
@@ -329,18 +329,18 @@ def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[Discontinuity
 
 def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[DiscontinuityDocument]:
     """Nights from which on another kind of machine measures."""
-    counts = Counter(one.cell for one in analysis.series)
+    counts = Counter(item.cell for item in analysis.series)
     found: dict[tuple[str, str], list[str]] = {}
-    for one in analysis.begun:
-        if day_number(one.first.night) >= first:
-            found.setdefault((one.first.night, one.what), []).append(one.lineage)
+    for item in analysis.begun:
+        if day_number(item.first.night) >= first:
+            found.setdefault((item.first.night, item.what), []).append(item.name)
     for (night, what), names in found.items():
         count = sum(counts[name] for name in names)
         yield DiscontinuityDocument(night=night, kind="machine", what=what, series=count, cells=tuple(names))
 
 
 def _family(name: str, family: JudgedFamily) -> FamilyCoverage:
-    alarmed = len({f"{one.series.cell} {one.series.metric}" for one in family.alerts})
+    alarmed = len({f"{alert.series.cell} {alert.series.metric}" for alert in family.alerts})
     return FamilyCoverage.model_validate(
         {"name": name, "judged": len(family.census.judged), "alarmed": alarmed, "cut": family.census.cut}
     )
@@ -351,5 +351,5 @@ def _rows(census: Coverage) -> Iterator[SeriesCoverage]:
         yield SeriesCoverage(
             series=entry.key, nights=entry.nights, p=entry.p, smallest=entry.smallest, changes=entry.breaks
         )
-    for one in census.refused:
-        yield SeriesCoverage(series=one.key, nights=one.nights, why=one.reason)
+    for refusal in census.refused:
+        yield SeriesCoverage(series=refusal.key, nights=refusal.nights, why=refusal.reason)

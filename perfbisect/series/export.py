@@ -19,8 +19,8 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.report.document import Paragraph, Report, Verdict
-from perfbisect.series.gather import points_of
 from perfbisect.series.points import Point
+from perfbisect.series.selection import points_of
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_whole
 
@@ -39,7 +39,7 @@ _LONGEST = 1000
 
 _TONIGHT = timedelta(hours=24)
 
-Lineages = Sequence[tuple[str, Sequence[Point]]]
+MachineSeries = Sequence[tuple[str, Sequence[Point]]]
 """The points of each cell and kind of machine, with the name that tells them apart."""
 
 
@@ -66,8 +66,8 @@ class Benchmarks:
     bigger: tuple[dict[str, Any], ...]
 
 
-def benchmarks(series: Lineages, metric: str = "") -> Benchmarks:
-    """The newest night, an entry for each lineage and metric: the median of the night's launches.
+def benchmarks(series: MachineSeries, metric: str = "") -> Benchmarks:
+    """The newest night, an entry for each machine series and metric: the median of the night's launches.
 
     The action keeps the history itself and compares each entry with the last of its name, so cells that were
     not measured in the 24 hours before the newest point are left out. Without ``metric`` medians and single
@@ -145,7 +145,7 @@ Form = Literal["csv", "github-action-benchmark"]
 
 def series_for_export(
     store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "", since: str = ""
-) -> Lineages:
+) -> MachineSeries:
     """The points of these cells by kind of machine, without builds that are known to be of another branch.
 
     :raises UsageError: a cell without points, a metric that there is not or that none of the points reports.
@@ -163,7 +163,7 @@ def series_for_export(
     return kept
 
 
-def export_files(series: Lineages, form: Form, path: Path, *, metric: str = "") -> dict[str, Path]:
+def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str = "") -> dict[str, Path]:
     """Writes the series in a form; the files by what they are. Each is there whole or not at all.
 
     For github-action-benchmark two: of ``bench.json``, ``bench-smaller.json`` for its tool
@@ -181,12 +181,12 @@ def export_files(series: Lineages, form: Form, path: Path, *, metric: str = "") 
     return files
 
 
-def table(series: Lineages, metric: str = "") -> str:
+def table(series: MachineSeries, metric: str = "") -> str:
     """All of it as CSV."""
     return csv_text((point for _, points in series for point in points), metric)
 
 
-def benchmark_texts(series: Lineages, metric: str = "") -> Mapping[str, str]:
+def benchmark_texts(series: MachineSeries, metric: str = "") -> Mapping[str, str]:
     """``smaller`` and ``bigger``: the JSON of the action's two custom tools."""
     found = benchmarks(series, metric)
     told = {"smaller": found.smaller, "bigger": found.bigger}

@@ -20,13 +20,10 @@ from perfbisect.series.causes import (
 from perfbisect.series.detection.evidence import INNER
 from perfbisect.series.findings import Finding
 from perfbisect.series.points import Workload
-from perfbisect.series.series import CellSeries
+from perfbisect.series.series import HEADLINES, CellSeries
 
 Traits = Callable[[str], frozenset[str]]
 """The name of a cell -> what it runs."""
-
-HEADLINES = ("audio_ttfp", "ttft", "latency", "image_generation", "video_generation", "e2el")
-"""By which metric a cell is compared that does not report the one that moved: the first of these."""
 
 BACK = 20
 """Nights before a change over which a neighbour's noise is taken."""
@@ -62,8 +59,8 @@ class SeriesIndex:
     def __init__(self, series: Sequence[CellSeries], traits: Traits) -> None:
         self._traits = traits
         self._by_cell: dict[str, dict[str, CellSeries]] = {}
-        for one in series:
-            self._by_cell.setdefault(one.cell, {})[one.metric] = one
+        for item in series:
+            self._by_cell.setdefault(item.cell, {})[item.metric] = item
 
     def get(self, cell: str, metric: str) -> CellSeries | None:
         """A metric of a cell, None where it does not report it."""
@@ -71,7 +68,7 @@ class SeriesIndex:
 
     def model(self, cell: str) -> str:
         """What a cell serves, as its newest result says; empty where none does."""
-        points = (one.points[-1] for one in self._by_cell.get(cell, {}).values())
+        points = (item.points[-1] for item in self._by_cell.get(cell, {}).values())
         return next((point.workload.model for point in points if point.workload.model), "")
 
     def changed_work(self, like: Workload, nights: Collection[int]) -> Iterator[tuple[int, str, str, float]]:

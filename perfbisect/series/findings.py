@@ -125,11 +125,13 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
     :raises ValueError: a rate outside (0, 1).
     """
     metrics: dict[str, set[str]] = {}
-    for one in series:
-        metrics.setdefault(one.cell, set()).add(one.metric)
-    left = {id(one): not_judged(one, metrics[one.cell]) for one in series}
-    judged = [one for one in series if not left[id(one)]]
-    stretches = {key: (one, part) for one in judged for key, part in _stretches(one)}
+    for item in series:
+        metrics.setdefault(item.cell, set()).add(item.metric)
+    left = {id(item): not_judged(item, metrics[item.cell]) for item in series}
+    judged = [item for item in series if not left[id(item)]]
+    stretches = {
+        key: (judged_series, part) for judged_series in judged for key, part in _stretches(judged_series)
+    }
     seen = detect_all([_series(key, *which) for key, which in stretches.items()], fdr)
     entries = seen.census.judged
     adjusted = adjusted_p([entry.p for entry in entries])
@@ -139,7 +141,7 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
     doubtful: list[tuple[Finding, Suppression]] = []
     for found in (*seen.alerts, *seen.listed):
         finding = _finding(found, *stretches[found.key], ends, q[found.key])
-        rejection = _rejection(finding, alarmed=found.p <= seen.census.cut)
+        rejection = _rejection(finding, significant=seen.census.is_significant(found.p))
         if rejection is None:
             alerts.append(finding)
         else:
@@ -149,18 +151,18 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
         _ordered(told),
         tuple(sorted(still, key=lambda one: _order(one[0]))),
         seen.census,
-        tuple((f"{one.cell} {one.metric}", why) for one in series if (why := left[id(one)])),
+        tuple((f"{item.cell} {item.metric}", why) for item in series if (why := left[id(item)])),
         _untold(seen.events, told),
     )
 
 
-def _rejection(finding: Finding, *, alarmed: bool) -> Suppression | None:
+def _rejection(finding: Finding, *, significant: bool) -> Suppression | None:
     """Why a change is listed and no alert; None where it is one."""
     if finding.found.shape == "transient" and finding.index == finding.begin:
         return Suppression("starts the series")
     if not finding.found.telling:
         return Suppression("too small", least=finding.series.min_effect)
-    return None if alarmed else Suppression("too doubtful")
+    return None if significant else Suppression("too doubtful")
 
 
 def _stretches(series: CellSeries) -> Iterator[tuple[str, slice]]:
@@ -178,9 +180,9 @@ def _series(key: str, series: CellSeries, part: slice) -> SeriesValues:
 def _ends(breaks: Iterable[ChangePoint]) -> dict[str, list[int]]:
     """By series, the indices at which its level changes for good."""
     found: dict[str, list[int]] = {}
-    for one in breaks:
-        if one.shape != "transient":
-            found.setdefault(one.key, []).append(one.index)
+    for change in breaks:
+        if change.shape != "transient":
+            found.setdefault(change.key, []).append(change.index)
     return {key: sorted(indices) for key, indices in found.items()}
 
 
@@ -238,7 +240,7 @@ def _within(event: JointEvent, night: int) -> bool:
 
 def _untold(events: Sequence[JointEvent], told: Sequence[Finding]) -> tuple[JointEvent, ...]:
     """Events at whose nights nothing is told."""
-    nights = frozenset().union(*(one.nights for one in told))
+    nights = frozenset().union(*(item.nights for item in told))
     return tuple(event for event in events if not any(_within(event, night) for night in nights))
 
 
@@ -255,14 +257,14 @@ def drop_duplicate_tails(tails: JudgedFamily, medians: JudgedFamily) -> JudgedFa
     is not told twice."""
     told: list[Finding] = []
     listed = list(tails.listed)
-    for one in tails.alerts:
+    for alert in tails.alerts:
         same = next(
-            (m for m in medians.alerts if m.series.cell == one.series.cell and _together(m, one)), None
+            (m for m in medians.alerts if m.series.cell == alert.series.cell and _together(m, alert)), None
         )
         if same is None:
-            told.append(one)
+            told.append(alert)
         else:
-            listed.append((one, Suppression("reported by the median", metric=same.series.metric)))
+            listed.append((alert, Suppression("reported by the median", metric=same.series.metric)))
     return replace(tails, alerts=tuple(told), listed=tuple(sorted(listed, key=lambda x: _order(x[0]))))
 
 

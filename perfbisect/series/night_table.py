@@ -12,7 +12,6 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import Metric, parse_metric, row
 from perfbisect.report.document import Column, Paragraph, Report, Section, Table, Verdict
-from perfbisect.series.gather import eras_of, points_of
 from perfbisect.series.points import (
     MachineSeriesStart,
     Point,
@@ -20,14 +19,12 @@ from perfbisect.series.points import (
     cell_of_series,
     machine_series_starts,
 )
-from perfbisect.series.series import CellSeries, gather
+from perfbisect.series.selection import eras_of, points_of
+from perfbisect.series.series import HEADLINES, CellSeries, gather
 from perfbisect.series.store import SeriesStore
 
 Marks = Callable[[CellSeries], Mapping[int, str]]
 """What whoever scores a series says of its points, by their place."""
-
-HEADLINES = ("audio_ttfp", "ttft", "latency", "image_generation", "video_generation", "e2el")
-"""Which metric is shown of a cell where none is named: the first that it reports."""
 
 
 class NightRow(Document):
@@ -109,7 +106,7 @@ def show_nights(
             next_step="perfbisect track show CELL --metric M",
         )
     whole = store.points(sorted(set(map(cell_of_series, by_cell))))
-    began = {one.lineage: one for one in machine_series_starts(whole)}
+    began = {start.name: start for start in machine_series_starts(whole)}
     unknown = {p.build.key for s in chosen for p in s.points if p.build.of_main is None}
     if not cells:
         lines = tuple(_line(series, marks(series), began.get(series.cell)) for series in chosen)
@@ -138,7 +135,7 @@ def _chosen(found: Sequence[CellSeries], metric: str) -> Sequence[CellSeries]:
 
 
 def _reported(by_cell: Mapping[str, Sequence[Point]]) -> list[str]:
-    return sorted({one.metric for points in by_cell.values() for one in gather(points, eras_of)})
+    return sorted({point.metric for points in by_cell.values() for point in gather(points, eras_of)})
 
 
 def _line(series: CellSeries, marks: Mapping[int, str], began: MachineSeriesStart | None) -> CellSummary:

@@ -61,7 +61,7 @@ class TrackReportDocument(Document):
 def build_nightly_report(seen: SeriesAnalysis, *, fdr: float) -> TrackReportDocument:
     """The nightly report of the last night: what is slow or fast now and was not before. Writes nothing."""
     newest = max(
-        (point for one in seen.series for point in one.points), key=lambda point: (point.began, point.raw)
+        (point for item in seen.series for point in item.points), key=lambda point: (point.began, point.raw)
     )
     rows = [ranked for alert in seen.alerts for ranked in _row(alert, seen)]
     alarmed = {(alert.cell, alert.metric) for alert in seen.alerts}

@@ -176,28 +176,27 @@ ON = " on "
 """Between the name of a cell and the kind of machine, of every kind but the first."""
 
 
-def lineages(points: Sequence[Point]) -> Iterator[tuple[str, tuple[Point, ...]]]:
-    """The points of one cell by kind of machine, with the name of each: ``qwen3_tts@c4-n40 on H100``.
+def machine_series(points: Iterable[Point]) -> Iterator[tuple[str, tuple[Point, ...]]]:
+    """The points of each cell by kind of machine, with a name: ``qwen3_tts@c4-n40 on H100``.
 
-    The kind that measured first keeps the cell's own name, so that what was told of it stays when another
-    comes. Points that do not say their machine count with it.
+    The kind that measured first keeps the cell's own name, so that its alerts stay when another comes.
+    Points that do not say their machine count with it.
     """
-    ordered = sorted(points, key=_place)
-    if not ordered:
-        return
-    kinds = dict.fromkeys(filter(None, map(machine_of, ordered)))
-    first = next(iter(kinds), "")
-    for kind in kinds or {"": None}:
-        own = tuple(point for point in ordered if (machine_of(point) or first) == kind)
-        yield (own[0].cell if kind == first else f"{own[0].cell}{ON}{kind}"), own
+    for _, group in groupby(sorted(points, key=_place), key=lambda point: point.cell):
+        ordered = tuple(group)
+        kinds = dict.fromkeys(filter(None, map(machine_of, ordered)))
+        first = next(iter(kinds), "")
+        for kind in kinds or {"": None}:
+            own = tuple(point for point in ordered if (machine_of(point) or first) == kind)
+            yield (own[0].cell if kind == first else f"{own[0].cell}{ON}{kind}"), own
 
 
 @dataclass(frozen=True)
 class MachineSeriesStart:
-    """A lineage begins beside the cell's first: ``first`` is measured on a kind of machine that had measured
-    none of its points, ``before`` is the last one that says its kind."""
+    """Another kind of machine begins to measure a cell: ``first`` is its first point, ``before`` the last
+    point of another kind."""
 
-    lineage: str
+    name: str
     first: Point
     before: Point
 
@@ -211,15 +210,11 @@ class MachineSeriesStart:
 
 def machine_series_starts(points: Iterable[Point]) -> Iterator[MachineSeriesStart]:
     """Where another kind of machine began to measure a cell: an update of the driver makes one too."""
-    for _, group in groupby(sorted(points, key=_place), key=lambda point: point.cell):
-        known: set[str] = set()
-        last: Point | None = None
-        for point in filter(machine_of, group):
-            kind = machine_of(point)
-            if last is not None and kind not in known:
-                yield MachineSeriesStart(f"{point.cell}{ON}{kind}", point, last)
-            known.add(kind)
-            last = point
+    named = tuple(point for point in points if machine_of(point))
+    for name, own in machine_series(named):
+        earlier = [p for p in named if p.cell == own[0].cell and _place(p) < _place(own[0])]
+        if earlier:
+            yield MachineSeriesStart(name, own[0], max(earlier, key=_place))
 
 
 def _place(point: Point) -> tuple[str, str, str, int]:
@@ -231,9 +226,9 @@ def machine_of(point: Point) -> str:
     return str(point.covariates.get("hardware") or "")
 
 
-def cell_of_series(lineage: str) -> str:
-    """The cell of a lineage's name."""
-    return lineage.partition(ON)[0]
+def cell_of_series(name: str) -> str:
+    """The cell of a machine series' name."""
+    return name.partition(ON)[0]
 
 
 _UNLIKE = 2.0

@@ -18,8 +18,8 @@ from perfbisect.report.document import Column, Report, Table, Verdict
 from perfbisect.series.alerts import Alert, beside_worse, recovery
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.findings import Finding
-from perfbisect.series.gather import points_of
 from perfbisect.series.points import Point
+from perfbisect.series.selection import points_of
 from perfbisect.series.series import CellSeries, day_number, night_of
 from perfbisect.series.sources.results import key_of
 from perfbisect.series.store import SeriesStore
@@ -192,7 +192,7 @@ def rebaseline(
             by_cell.setdefault(series.cell, []).append(series)
     if not by_cell:
         raise UsageError(f"no build of main measured {' or '.join(sorted(named))}")
-    last = until or max(one.points[-1].night for of in by_cell.values() for one in of)
+    last = until or max(item.points[-1].night for of in by_cell.values() for item in of)
     rows = tuple(row for of in by_cell.values() for row in _rows(of, seen, day_number(last)))
     return TrackRebaselineDocument(first=night_of(day_number(last) - DAYS + 1), last=last, rows=rows)
 
@@ -200,10 +200,10 @@ def rebaseline(
 def _rows(of: Sequence[CellSeries], seen: SeriesAnalysis, last: int) -> Iterator[BaselineRow]:
     """Those of one cell, by its series."""
     cell, load = of[0].cell, of[0].points[-1].workload
-    points = [point for one in of for point in one.points if day_number(point.night) <= last]
+    points = [point for item in of for point in item.points if day_number(point.night) <= last]
     if not points:
         return
-    reported = {one.metric: one for one in of}
+    reported = {item.metric: item for item in of}
     old = _baselines(max(points, key=lambda point: (point.began, point.raw)))
     changes = [(alert, seen.findings[alert.id]) for alert in seen.alerts if alert.cell == cell]
     breaks: list[int] = []

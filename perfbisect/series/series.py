@@ -27,6 +27,10 @@ _UNUSUAL = 5.0
 """How many times the usual difference between nights is unusual, where a workload draws its prompts anew."""
 
 
+HEADLINES = ("audio_ttfp", "ttft", "latency", "image_generation", "video_generation", "e2el")
+"""The metric by which a cell is shown and compared where none is named: the first that it reports."""
+
+
 @dataclass(frozen=True)
 class Discontinuity:
     """Something changed between ``index`` - 1 and ``index``. ``what``: in words."""

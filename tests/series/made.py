@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from perfbisect.series.gather import eras_of, points_of
+from perfbisect.series.selection import eras_of, points_of
 from perfbisect.series.series import CellSeries, gather
 from perfbisect.series.store import SeriesStore
 
@@ -127,6 +127,6 @@ def nights(
 
 
 def series_of(store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "") -> Iterator[CellSeries]:
-    """Every series of the store, by lineage; ``cells`` and ``metric`` select."""
+    """Every series of the store, by machine series; ``cells`` and ``metric`` select."""
     for name, points in points_of(store, cells):
         yield from gather(points, eras_of, metric=metric, cell=name)

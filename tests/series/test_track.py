@@ -14,12 +14,12 @@ import pytest
 
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.series.detect import look
-from perfbisect.series.gather import window_between
 from perfbisect.series.ingest import IngestResult, ingest, ingest_document, zone_of
 from perfbisect.series.night_table import nights_report, show_nights
 from perfbisect.series.rebaseline import rebaseline
 from perfbisect.series.sources import Asked
 from perfbisect.series.store import SeriesStore
+from perfbisect.series.suspects.job import window_between
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.series.made import drawn, name_of, nights, result, series_of, served, template, text_only, write
 from tests.series.suspects.test_window import line

@@ -46,7 +46,11 @@ class Coverage:
     refused: tuple[RefusedSeries, ...]
     fdr: float
     cut: float
-    """The largest p at which a change may be alarmed, :func:`threshold`; 0 where none is."""
+    """The largest significant p, :func:`threshold`; 0 where none is."""
+
+    def is_significant(self, p: float) -> bool:
+        """Whether a change of this p is reported at the false discovery rate."""
+        return p <= self.cut
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
     """
     if not 0 < fdr < 1:
         raise ValueError(f"a false discovery rate lies between 0 and 1: {fdr}")
-    keys = [one.key for one in series]
+    keys = [item.key for item in series]
     if len(set(keys)) != len(keys):
         twice = sorted({key for key in keys if keys.count(key) > 1})
         raise ValueError(f"series of one key: {', '.join(twice)}")
@@ -82,10 +86,12 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
     seen = [judge_series(s, fdr) for s in able]
     cut = threshold([j.p for j in seen], fdr)
     found = [b for j in seen for b in j.breaks]
-    alerts = tuple(b for b in found if b.p <= cut and b.telling)
-    listed = tuple(b for b in found if not (b.p <= cut and b.telling))
     entries = tuple(_entry(s, j) for s, j in zip(able, seen, strict=True))
-    return Detection(alerts, listed, find_joint_events(able, seen, fdr), Coverage(entries, refused, fdr, cut))
+    coverage = Coverage(entries, refused, fdr, cut)
+    reported = [coverage.is_significant(point.p) and point.telling for point in found]
+    alerts = tuple(point for point, is_alert in zip(found, reported, strict=True) if is_alert)
+    listed = tuple(point for point, is_alert in zip(found, reported, strict=True) if not is_alert)
+    return Detection(alerts, listed, find_joint_events(able, seen, fdr), coverage)
 
 
 def _entry(series: SeriesValues, judged: JudgedSeries) -> CoverageEntry:

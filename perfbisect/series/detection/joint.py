@@ -57,7 +57,7 @@ def find_joint_events(
     series: Sequence[SeriesValues], judged: Sequence[JudgedSeries], rate: float = RATE
 ) -> tuple[JointEvent, ...]:
     """The nights at which at least two series changed together, in order of time."""
-    nights = np.array(sorted({night for one in series for night in one.nights}))[1:]
+    nights = np.array(sorted({night for item in series for night in item.nights}))[1:]
     if len(nights) < 2 or len(series) < 2:
         return ()
     own = np.array([_spread(s, j, nights) for s, j in zip(series, judged, strict=True)])
@@ -125,4 +125,4 @@ def _likely(joint: Array, at: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _before(series: Sequence[SeriesValues], night: int) -> int:
-    return max(n for one in series for n in one.nights if n < night)
+    return max(n for item in series for n in item.nights if n < night)

@@ -4,34 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from perfbisect.cells.loading import known_cells
 from perfbisect.cells.match import nearest, of_result_name
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import Ends, bisect_command, commit_weights, commit_weights_text
+from perfbisect.common.durations import moment
 from perfbisect.errors import UsageError
 from perfbisect.model.commit_details import Ran, Ranking
 from perfbisect.series.alerts import SET, Alert, leading_alert, recovery
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.finding_causes import is_affected
 from perfbisect.series.findings import Finding
-from perfbisect.series.gather import began, line_of, window_between
-from perfbisect.series.points import Point
+from perfbisect.series.points import Build, Point
 from perfbisect.series.report import size_text
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_document
 from perfbisect.series.suspects.table import Table
 from perfbisect.series.suspects.window import (
+    LEAD,
     Aftermath,
+    CommitWindow,
     LinePosition,
     MainLine,
     Onset,
     WindowQuestion,
     build_question,
+    ordered,
     spot,
+    window,
 )
+
+
+def began(points: Sequence[Point], build: Build) -> datetime:
+    """When a build's first result began."""
+    return min(moment(point.began) for point in points if point.build.key == build.key)
+
+
+def line_of(repository: Repository, tip: str = "HEAD") -> MainLine:
+    """The main line of a repository, oldest first. :raises RevisionError: no such revision."""
+    return ordered([record.change for record in repository.records("--first-parent", tip)])
+
+
+def window_between(
+    line: MainLine, points: Sequence[Point], before: Build, after: Build, lead: timedelta = LEAD
+) -> CommitWindow:
+    """The commits between two builds of these points. :raises RevisionError: the history lacks them."""
+    return window(line, (before, began(points, before)), (after, began(points, after)), lead)
 
 
 @dataclass(frozen=True)
@@ -118,7 +140,7 @@ def _after(line: MainLine, points: Sequence[Point], seen: SeriesAnalysis, alert:
     """When the series was slow last, and when it was good again: by itself, or where it was not measured
     again by the others of its event, those that moved most first."""
     own = seen.findings[alert.id]
-    of_event = [one for one in seen.alerts if one.event == alert.event and one.cause == alert.cause]
+    of_event = [item for item in seen.alerts if item.event == alert.event and item.cause == alert.cause]
     others = sorted(of_event, key=lambda other: (-other.size, other.id))
     for other in (alert, *others):
         finding = seen.findings[other.id]
@@ -140,13 +162,13 @@ def _spot(line: MainLine, points: Sequence[Point], key: str) -> LinePosition:
 def _ran(seen: SeriesAnalysis, finding: Finding) -> tuple[Ran, ...]:
     return tuple(
         Ran(
-            cell=one.cell,
-            hit=is_affected(one, finding),
-            start=one.start,
-            traits=one.traits,
-            model=seen.cells.model(one.cell),
+            cell=item.cell,
+            hit=is_affected(item, finding),
+            start=item.start,
+            traits=item.traits,
+            model=seen.cells.model(item.cell),
         )
-        for one in seen.cells.beside(finding)
+        for item in seen.cells.beside(finding)
     )
 
 
@@ -161,7 +183,7 @@ def cell_of_ours(finding: Finding) -> str:
         seen = of_result_name(newest.raw.rsplit("/", 1)[-1])
     except UsageError:
         return ""
-    exact = [one.cell.name for one in nearest(seen, cells) if one.exact]
+    exact = [item.cell.name for item in nearest(seen, cells) if item.exact]
     return exact[0] if len(exact) == 1 else ""
 
 

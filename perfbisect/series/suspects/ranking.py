@@ -270,14 +270,14 @@ def rank_suspects(question: Question, table: Table) -> Ranking:
     votes = starts(question.cells)
     nights = _nights(question, table)
     window = [read(commit, table.is_code) for commit in question.commits]
-    later = [(read(one.commit, table.is_code), one.phase) for one in question.later]
+    later = [(read(item.commit, table.is_code), item.phase) for item in question.later]
     order = {commit.sha: place for place, commit in enumerate(question.commits)}
-    both = {one.commit.sha for one in question.later} & order.keys()
+    both = {item.commit.sha for item in question.later} & order.keys()
     gone = undone(window, but=both)
     judged = []
     for place, known in enumerate(window):
         commit = known.commit
-        since = [one for one in later if order.get(one[0].commit.sha, len(order)) > place]
+        since = [item for item in later if order.get(item[0].commit.sha, len(order)) > place]
         found = [
             nights[commit.sha],
             _kind(commit, question, table),
@@ -356,7 +356,7 @@ def _kind(commit: Commit, question: Question, table: Table) -> Factor | None:
     if not found:
         return None
     weight, name, path = max(found, key=lambda one: one[0])
-    more = sum(1 for one in found if one[1] == name) - 1
+    more = sum(1 for item in found if item[1] == name) - 1
     what = f"{name} ({path}" + (f" and {more} more)" if more else ")")
     return Factor("kind", weight, f"changes {what}" if table.is_code(path) else f"no code: {what}")
 

@@ -149,7 +149,7 @@ class Table(BaseModel):
         return next((part for part in reversed(self.parts) if part.match(path)), None)
 
     def traits_of(self, name: str) -> frozenset[str]:
-        """What a cell of a nightly runs, by its name or a lineage's: of every row that covers it."""
+        """What a cell of a nightly runs, by its name or a machine series': of every row that covers it."""
         cell = cell_of_series(name)
         return frozenset(
             trait

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from perfbisect.model.change import Change
-from perfbisect.series.gather import window_between
 from perfbisect.series.ingest import ingest
 from perfbisect.series.series import CellSeries
 from perfbisect.series.sources import Asked
 from perfbisect.series.store import SeriesStore
+from perfbisect.series.suspects.job import window_between
 from perfbisect.series.suspects.window import ordered
 from tests.series.made import series_of
 from tests.shared import data
