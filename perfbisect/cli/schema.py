@@ -30,7 +30,7 @@ from perfbisect.jobs.documents import (
     ReportDocument,
     RunDocument,
 )
-from perfbisect.nightly.documents import NightlyDocument, NightlyInitDocument
+from perfbisect.nightly.report import NightlyDocument
 from perfbisect.series.documents import (
     TrackDetectDocument,
     TrackExportDocument,
@@ -42,6 +42,7 @@ from perfbisect.series.documents import (
     TrackTrendDocument,
 )
 from perfbisect.series.suspects.render import TrackSuspectsDocument
+from perfbisect.setup.nightly_template import NightlyInitDocument
 
 
 class CellFileDocument(Document):
