@@ -20,5 +20,5 @@ def make_unreadable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cause_text, "_SENTENCES", sentences)
     for module in (detect, collect):
         patch.setattr(module, "suppression_sentence", lambda _: GIBBERISH)
-    for name in ("_OVER", "_AGAIN", "_GONE"):
+    for name in ("_RECOVERED", "_RELAPSED", "_VANISHED"):
         patch.setattr(alerts, name, GIBBERISH)

@@ -29,10 +29,9 @@ def all_checks(
     builder: Callable[[], Builder] | None = None,
     change: Change | None = None,
 ) -> tuple[CheckDocument, ...]:
-    """Every check, in the order in which a measurement would need it; none of them raises.
+    """Run every check; none raises.
 
-    ``profile``: the kind of machine. ``online``: the package registry too, and the wheel indices of
-    ``builder``, asked for ``change``.
+    ``online``: the package registry too, and the wheel indices of ``builder`` for ``change``.
     """
     found = machine_checks(
         state=place.state, cache=place.cache, shell=dict(os.environ), uv=uv.find_uv, profile=profile
@@ -46,7 +45,7 @@ def all_checks(
 
 
 def _settings(place: Place) -> Check:
-    """Which ``perfbisect.yaml`` was read: the kind of machine and the state folder may be from it."""
+    """The ``perfbisect.yaml`` in effect."""
     if place.repository is None:
         return Check("settings", "good", f"no {FILE}: {Path.cwd()} is in no repository; --repo names one")
     path = place.root / FILE
@@ -57,7 +56,7 @@ def _settings(place: Place) -> Check:
 
 
 def _indices(builder: Callable[[], Builder] | None, change: Change | None) -> tuple[Check, ...]:
-    """A line for every place that environments come from."""
+    """A check for every package source."""
     with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
         places: list[setup_doctor.Reach] = []
 
@@ -72,16 +71,16 @@ def _indices(builder: Callable[[], Builder] | None, change: Change | None) -> tu
             "index",
             "good" if one.ok else "bad",
             f"{one.what}: {one.told}",
-            "" if one.ok else one.next_step or "look at the network and the proxies",
+            "" if one.ok else one.next_step or "check the network and the proxies",
         )
         for one in places
     ]
     return tuple(told) if asked.state == "good" else (asked, *told)
 
 
-@click.command(short_help="Look at this machine.")
-@click.option("--online", is_flag=True, help="Ask the package registry too.")
-@click.option("--at", "at", metavar="CHANGE", help="Ask the indices of --env for this change.")
+@click.command(short_help="Check this machine.")
+@click.option("--online", is_flag=True, help="Query the package registry too.")
+@click.option("--at", "at", metavar="CHANGE", help="Query the indices of --env for this change.")
 @options.env
 @options.machine
 @options.repo
@@ -96,12 +95,12 @@ def doctor(
     state: Path | None,
     as_json: bool,
 ) -> int:
-    """Look at this machine: is what measuring needs there, and what to do where it is not.
+    """Check that this machine can measure, with advice where it cannot.
 
-    Which perfbisect.yaml was read, git, uv, disk, memory, ports, devices and who uses them, who leases what,
-    load and clock; with --machine (or that of perfbisect.yaml) what that kind of machine needs: the commands
-    that tell of devices, the variable that chooses them, the lease command; with --online the registry, with
-    --env and --at the indices that the environment of a change comes from.
+    Checks the perfbisect.yaml in effect, git, uv, disk, memory, ports, devices and their users, leases, load
+    and clock; with --machine (or that of perfbisect.yaml) the device commands, the variable that selects
+    devices and the lease command; with --online the registry, with --env and --at the indices that the
+    environment of a change comes from.
 
     \b
     Examples:

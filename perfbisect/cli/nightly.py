@@ -1,4 +1,4 @@
-"""``perfbisect nightly``: every night's measurements, what they show, and who is told."""
+"""``perfbisect nightly``: measure every night and report what changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from perfbisect.commands import options
 
 
-@click.command(short_help="Measure every night, tell what changed, name the commit.")
+@click.command(short_help="Measure every night, report changes, find the commit.")
 @click.argument("config", type=click.Path(path_type=Path), required=False)
 @click.option("--init", is_flag=True, help="Write CONFIG (nightly.yaml) for this repository, with comments.")
 @click.option(
@@ -32,12 +32,11 @@ def nightly(
     full: bool,
     as_json: bool,
 ) -> int:
-    """Measure what CONFIG says at the head of its branch, and tell what changed since the nights before.
+    """Measure the cells of CONFIG at the head of its branch and report changes since earlier nights.
 
-    Cells that were measured at this commit are left out; the shortest that fit into the budget are measured,
-    each in launches far apart, in an order that a seed draws. Then alerts open and close, new ones that are
-    worth it are bisected in the minutes that are left, and report, site and message are written. Killed at
-    any point and started again it goes on.
+    Cells already measured at this commit are skipped; the shortest that fit the budget run, in a random order
+    of launches. Then alerts open and close, new ones are bisected in the remaining minutes, and reports,
+    dashboard and notifications are written. An interrupted night resumes with the same command.
 
     \b
     Examples:
@@ -45,31 +44,31 @@ def nightly(
       perfbisect nightly nightly.yaml --dry-run
       perfbisect nightly nightly.yaml --json
 
-    Exit code: that of the worst finding: 130 interrupted, 2 a cell is wrong, 3 a regression is new, 5 a cell
-    or a step failed, 1 a failure of ours, 4 a bisection is not settled, 0 nothing new.
+    Exit code: of the worst finding: 130 interrupted, 2 wrong cell or setting, 3 new regression, 5 a cell or a
+    step failed, 1 internal error, 4 a bisection is unsettled, 0 nothing new.
     """
     from perfbisect.commands.invocation import Measuring
     from perfbisect.commands.output import emit
     from perfbisect.errors import UsageError
-    from perfbisect.nightly.documents import night_document
-    from perfbisect.nightly.measure import dress, go
-    from perfbisect.nightly.render import nightly_lines
+    from perfbisect.nightly.measure import build_context, run_nightly
+    from perfbisect.nightly.report import night_document, night_report
+    from perfbisect.report.terminal import report_lines
 
     if init:
-        from perfbisect.nightly.init import write_first
+        from perfbisect.setup.nightly_template import write_nightly
 
-        first = write_first(config, repo or Path.cwd())
-        emit(first, [f"wrote {first.file}: read it before", f"next: {first.next}"], as_json=as_json)
+        written = write_nightly(config, repo or Path.cwd())
+        lines = [f"wrote {written.file}: review it before the first night", f"next: {written.next}"]
+        emit(written, lines, as_json=as_json)
         return 0
     if repo is not None:
         raise UsageError(
-            "--repo goes with --init: CONFIG names its repository", next_step="perfbisect nightly -h"
+            "--repo requires --init: CONFIG names its repository", next_step="perfbisect nightly -h"
         )
     if config is None:
-        raise UsageError("no CONFIG was named", next_step="perfbisect nightly --init writes nightly.yaml")
+        raise UsageError("CONFIG is missing", next_step="perfbisect nightly --init writes nightly.yaml")
     working = Measuring(state=state, verbose=verbose, quiet=quiet, full=full, as_json=as_json)
-    scene, hands = dress(config, working, fetch=not dry_run)
-    night = go(scene, hands, dry_run=dry_run)
-    shown = night_document(night)
-    emit(shown, nightly_lines(shown), as_json=as_json, full=full)
+    context, dependencies = build_context(config, working, fetch=not dry_run)
+    night = run_nightly(context, dependencies, dry_run=dry_run)
+    emit(night_document(night), report_lines(night_report(night, paths=True)), as_json=as_json, full=full)
     return night.exit_code

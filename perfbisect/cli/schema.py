@@ -44,7 +44,7 @@ from perfbisect.jobs.documents import (
     PlanDocument,
     ReportDocument,
 )
-from perfbisect.nightly.documents import NightlyDocument, NightlyInitDocument
+from perfbisect.nightly.report import NightlyDocument
 from perfbisect.series.alert_store import TrackStateDocument
 from perfbisect.series.detect import TrackDetectDocument
 from perfbisect.series.export import TrackExportDocument
@@ -54,6 +54,7 @@ from perfbisect.series.nightly_report import TrackReportDocument
 from perfbisect.series.publish import TrackPublishDocument
 from perfbisect.series.rebaseline import TrackRebaselineDocument
 from perfbisect.series.suspects.report import TrackSuspectsDocument
+from perfbisect.setup.nightly_template import NightlyInitDocument
 
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "init": (InitDocument,),

@@ -1,4 +1,4 @@
-"""Which commit is behind what the night found: named without measuring, bisected, or left, each by a rule."""
+"""Determines the commit behind each event of a night: without measuring, by bisection, or later."""
 
 from __future__ import annotations
 
@@ -19,256 +19,246 @@ from perfbisect.jobs.events import Told
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
 from perfbisect.model.change import Change
-from perfbisect.nightly.context import Hands, Scene, Window
+from perfbisect.nightly.config import BisectRules
+from perfbisect.nightly.context import BisectionWindow, Dependencies, NightlyContext
 from perfbisect.nightly.folders import NightFolder
 from perfbisect.nightly.model import BisectionState, NightAlert, NightBisection
 from perfbisect.nightly.plan import CellPlan, NightPlan
-from perfbisect.nightly.state import NightState, bisection_to_json, spent, state_of
+from perfbisect.nightly.replay import NightState, bisection_to_json, spent_minutes
 from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.findings import Finding
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import Ranked, ranked, track_suspects
 
+_NIGHTS_BACK = 30
+"""Nights after which a postponed bisection is dropped."""
 
-@dataclass(frozen=True)
-class Rules:
-    """``wanted``: bisect at all. ``least``: smallest relative effect that is worth it. ``tails``: also a mean
-    or a percentile by itself."""
-
-    wanted: bool = True
-    least: float = 0.0
-    tails: bool = False
+_MIN_MINUTES = 1.0
+"""Minutes below which no bisection is planned."""
 
 
-def not_worth(alert: Alert, rules: Rules, *, is_over: bool = False) -> str:
-    """Why an alert is not worth a bisection, in words; empty where nothing speaks against it.
-
-    ``is_over``: it was a transient, and has ended.
-    """
+def rejection_reason(alert: Alert, rules: BisectRules, *, is_over: bool = False) -> str:
+    """Say why an alert is not worth a bisection; empty if it is. ``is_over``: a transient that ended."""
     effect = abs(alert.effect)
-    against = (
-        (not rules.wanted, "the configuration says bisect: {when: never}"),
-        (alert.state == "acknowledged", "somebody knows of it"),
+    reasons = (
+        (rules.when == "never", "the configuration says bisect: {when: never}"),
+        (alert.state == "acknowledged", "it is acknowledged"),
         (alert.state == "closed", "it is closed"),
-        (alert.recovered, "the series is back where it was"),
-        (is_over, "it passed"),
+        (alert.recovered, "the series recovered"),
+        (is_over, "the transient ended"),
         (alert.cause == "instrument", "the instrument changed, not the product"),
         (alert.cause == "workload", "the workload changed, not the product"),
         (alert.cause == "night", "the night was bad, not the product"),
-        (not alert.worse, "it became better"),
+        (not alert.worse, "it is an improvement"),
         (alert.part != "typical" and not rules.tails, "the median did not move"),
-        (effect < rules.least, f"{effect:.1%} is less than the {rules.least:.1%} from which it is worth it"),
+        (effect < rules.min_effect, f"{effect:.1%} is less than bisect.smallest ({rules.min_effect:.1%})"),
     )
-    return next((why for holds, why in against if holds), "")
+    return next((reason for holds, reason in reasons if holds), "")
 
 
-def named(commits: int, attributed: str) -> tuple[Literal["named", "attributed", ""], str]:
-    """How the commit is known without a measurement, and why; empty where it must be measured.
+def culprit_known_from(commits: int, reverted_by: str) -> tuple[Literal["named", "attributed"], str] | None:
+    """How the commit is known without measuring, and why; None if it must be measured.
 
-    ``commits``: how many lie in the window; ``attributed``: the revert after which the series recovered.
+    ``commits``: in the window; ``reverted_by``: the revert with which the series recovered.
     """
-    if attributed:
-        return "attributed", attributed
+    if reverted_by:
+        return "attributed", reverted_by
     if commits == 1:
-        return "named", "the window holds one commit"
-    return "", ""
+        return "named", "the window contains one commit"
+    return None
 
 
-def no_time(left: float, least: float) -> str:
-    """Why a bisection does not begin tonight; empty where it does. ``least``: minutes that it takes."""
-    if left < least:
-        return f"{left:.0f} minutes are left, and it takes {least:.0f} at least"
+def shortage(minutes: float, min_minutes: float) -> str:
+    """Say why the remaining minutes do not suffice; empty if they do."""
+    if minutes < min_minutes:
+        return f"{minutes:.0f} minutes are left, a bisection takes at least {min_minutes:.0f}"
     return ""
 
 
-_NIGHTS_BACK = 30
-"""Nights after which a bisection that was put off is forgotten."""
-
-_LEAST = 1.0
-"""Minutes below which a bisection is not even planned."""
-
-
 @dataclass(frozen=True)
-class Case:
-    """An event that the night looks into, by the alert that stands for it. ``cell``: of ours that measures
-    it, None where there is none."""
+class EventCase:
+    """An event to examine, represented by one alert.
+
+    ``cell``: the nightly's cell that measures it; ``rejection``: why it is not worth a bisection.
+    """
 
     alert: Alert
     cell: CellPlan | None
-    against: str
-    """Why it is not worth it; empty where it is."""
+    rejection: str
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """What earlier nights looked into, by the alerts that stood for the events. ``done``: settled, ``left``:
-    put off, or given up for a reason outside."""
+class EarlierBisections:
+    """Alerts of events that earlier nights settled, or left for later."""
 
-    done: frozenset[str] = frozenset()
-    left: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
+    postponed: frozenset[str] = frozenset()
 
 
-def earlier(nights: Sequence[NightFolder]) -> Earlier:
-    """Of the last of these nights. An event has not the same name every night: its cause may be another."""
-    done, left = set[str](), set[str]()
-    for one in nights[-_NIGHTS_BACK:]:
-        for bisection in state_of(one.events()).bisections.values():
-            outside = bisection.state == "failed" and bisection.exit_code == EXIT_OUTSIDE
-            if bisection.state == "postponed" or outside:
-                left.add(bisection.alert)
+def read_earlier_bisections(nights: Sequence[NightFolder]) -> EarlierBisections:
+    """Collect by alert, since an event changes its name with its cause."""
+    settled, postponed = set[str](), set[str]()
+    for night in nights[-_NIGHTS_BACK:]:
+        for bisection in NightState.from_events(night.events()).bisections.values():
+            failed_outside = bisection.state == "failed" and bisection.exit_code == EXIT_OUTSIDE
+            if bisection.state == "postponed" or failed_outside:
+                postponed.add(bisection.alert)
             elif bisection.state != "not worth it":
-                done.add(bisection.alert)
-    return Earlier(frozenset(done), frozenset(left - done))
+                settled.add(bisection.alert)
+    return EarlierBisections(frozenset(settled), frozenset(postponed - settled))
 
 
-def cases(
-    seen: SeriesAnalysis,
-    changed: Sequence[NightAlert],
-    before: Earlier,
+def select_cases(
+    analysis: SeriesAnalysis,
+    changes: Sequence[NightAlert],
+    earlier: EarlierBisections,
     states: Mapping[str, State],
     plan: NightPlan,
-    rules: Rules,
-) -> Iterator[Case]:
-    """The events of the alerts that tonight opened and of those that were put off, each once: by an alert
-    that is worth it and that a cell of ours measures, of the cell's headline before any other, the largest
-    first."""
-    opened = {one.alert.id: one for one in changed if one.is_new}
-    names, events = {*opened, *before.left}, dict[str, list[Case]]()
-    known = {alert.event for alert in seen.alerts if alert.id in before.done}
-    for alert in seen.alerts:
-        if alert.id in names:
-            finding = seen.findings[alert.id]
-            today = replace(alert, state=states.get(alert.id, "open"))
-            against = not_worth(today, rules, is_over=finding.is_over)
-            if alert.id in opened and not opened[alert.id].counts:
-                against = against or "the rules of the configuration make it no finding"
-            if alert.event in known:
-                against = against or "its event was looked into in an earlier night"
-            cell = _cell(finding, plan)
-            against = against or ("" if cell else "no cell of this nightly measures it")
-            events.setdefault(alert.event, []).append(Case(alert, cell, against))
-    for of_event in events.values():
-        yield min(of_event, key=_last)
+    rules: BisectRules,
+) -> Iterator[EventCase]:
+    """Choose an alert for each new or postponed event.
+
+    Alerts worth a bisection come first, then the headline metric of a cell, then the largest effect.
+    """
+    opened = {change.alert.id: change for change in changes if change.is_new}
+    settled_events = {alert.event for alert in analysis.alerts if alert.id in earlier.settled}
+    by_event: dict[str, list[EventCase]] = {}
+    for alert in analysis.alerts:
+        if alert.id not in opened and alert.id not in earlier.postponed:
+            continue
+        finding = analysis.findings[alert.id]
+        cell = _measuring_cell(finding, plan)
+        current = replace(alert, state=states.get(alert.id, "open"))
+        rejection = rejection_reason(current, rules, is_over=finding.is_over)
+        if not rejection and alert.id in opened and not opened[alert.id].counts:
+            rejection = "it is no finding by the rules of the configuration"
+        if not rejection and alert.event in settled_events:
+            rejection = "an earlier night examined its event"
+        if not rejection and cell is None:
+            rejection = "no cell of this nightly measures it"
+        by_event.setdefault(alert.event, []).append(EventCase(alert, cell, rejection))
+    for cases in by_event.values():
+        yield min(cases, key=_priority)
 
 
-def _cell(finding: Finding, plan: NightPlan) -> CellPlan | None:
+def _measuring_cell(finding: Finding, plan: NightPlan) -> CellPlan | None:
     digest = finding.series.points[-1].workload.digest
-    return next((one for one in plan.cells if digest and one.digest == digest), None)
+    return next((cell for cell in plan.cells if digest and cell.digest == digest), None)
 
 
-def _last(case: Case) -> tuple[bool, bool, float, str]:
-    headline = case.cell is not None and case.cell.metric == case.alert.metric
-    return bool(case.against), not headline, -case.alert.size, case.alert.id
+def _priority(case: EventCase) -> tuple[bool, bool, float, str]:
+    is_headline = case.cell is not None and case.cell.metric == case.alert.metric
+    return bool(case.rejection), not is_headline, -case.alert.size, case.alert.id
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What looking into a night's cases needs."""
+class EventExaminer:
+    """Examines the events of a night and records each result in its journal."""
 
-    scene: Scene
-    hands: Hands
+    context: NightlyContext
+    dependencies: Dependencies
     plan: NightPlan
     journal: Journal
     store: SeriesStore
-    seen: SeriesAnalysis
+    analysis: SeriesAnalysis
     folder: Path
 
+    def examine(self, cases: Sequence[EventCase]) -> None:
+        """Examine the cases that have no result yet.
+
+        Raises:
+            Interrupted: Ctrl-C or a stop.
+        """
+        for case in cases:
+            if case.alert.event in self._state.bisections:
+                continue
+            result = self._examine_case(case)
+            self.journal.append("step", bisection_to_json(result))
+            self.dependencies.sink(Told(f"{result.event}: {result.state}: {result.why}"))
+
     @property
-    def state(self) -> NightState:
-        return state_of(self.journal.events)
+    def _state(self) -> NightState:
+        return NightState.from_events(self.journal.events)
 
-    def left(self) -> float:
-        """Minutes of the night's budget that are left."""
-        return self.plan.budget - spent(self.plan, self.state, self.scene.jobs)
-
-
-def settle(bench: Bench, among: Sequence[Case]) -> None:
-    """Looks into every case that the night has not settled yet; what came of each is in the journal.
-
-    :raises Interrupted: Ctrl-C or a stop.
-    """
-    for case in among:
-        if case.alert.event in bench.state.bisections:
-            continue
-        found = _settled(bench, case)
-        bench.journal.append("step", bisection_to_json(found))
-        bench.hands.sink(Told(f"{found.event}: {found.state}: {found.why}"))
-
-
-def _settled(bench: Bench, case: Case) -> NightBisection:
-    if case.against or case.cell is None:
-        return _result(case, "not worth it", case.against)
-    try:
-        found = ranked(bench.store, bench.seen, case.alert, bench.scene.repository, bench.scene.table)
-        top, attributed = found.ranking.suspects[0], found.ranking.attributed
-        state, why = named(len(found.ranking.suspects), attributed.words if attributed else "")
-        if state:
-            commit = top.commit
+    def _examine_case(self, case: EventCase) -> NightBisection:
+        if case.rejection or case.cell is None:
+            return _result(case, "not worth it", case.rejection)
+        try:
+            ranking = ranked(
+                self.store, self.analysis, case.alert, self.context.repository, self.context.table
+            )
+            suspects, attributed = ranking.ranking.suspects, ranking.ranking.attributed
+            known = culprit_known_from(len(suspects), attributed.words if attributed else "")
+            if known is None:
+                return self._bisect(case, case.cell, ranking)
+            state, why = known
+            commit = suspects[0].commit
             culprit = Change(commit.sha, subject=commit.subject, date=commit.date)
-            return _result(case, state, why, found, culprit=culprit, probability=top.p)
-        return _bisected(bench, case, case.cell, found)
-    except Interrupted:
-        raise
-    except PerfbisectError as error:
-        where = f" ({error.where})" if error.where else ""
-        job = bench.state.searches.get(case.alert.event, "")
-        # A window that holds nothing to bisect is no mistake of the user's.
-        code = EXIT_INCONCLUSIVE if isinstance(error, UsageError) else error.exit_code
-        return _result(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
+            return _result(case, state, why, ranking, culprit=culprit, probability=suspects[0].p)
+        except Interrupted:
+            raise
+        except PerfbisectError as error:
+            where = f" ({error.where})" if error.where else ""
+            job = self._state.bisection_jobs.get(case.alert.event, "")
+            # An empty window is not the user's mistake.
+            code = EXIT_INCONCLUSIVE if isinstance(error, UsageError) else error.exit_code
+            return _result(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
 
+    def _bisect(self, case: EventCase, cell: CellPlan, ranking: Ranked) -> NightBisection:
+        event, rules, state = case.alert.event, self.context.file.nightly.bisect, self._state
+        window = BisectionWindow(
+            cell, case.alert.metric, ranking.good, ranking.bad, self._write_weights(ranking)
+        )
+        identity = state.bisection_jobs.get(event)
+        prepare = self.dependencies.prepare_bisection
+        if identity is not None:
+            bisection = prepare(self.plan, window, rules.minutes)
+        else:
+            left = self.plan.budget - spent_minutes(self.plan, state, self.context.jobs)
+            minutes = min(rules.minutes, left)
+            reason = shortage(minutes, _MIN_MINUTES)
+            if not reason and len(state.bisection_jobs) >= rules.most:
+                reason = f"at most {rules.most} bisections a night"
+            if reason:
+                return _result(case, "postponed", reason, ranking)
+            bisection = prepare(self.plan, window, minutes)
+            reason = shortage(minutes, bisection.min_minutes)
+            if reason:
+                return _result(case, "postponed", reason, ranking)
+            identity = self.dependencies.new_job().id
+            self.journal.append("job", {"event": event, "alert": case.alert.id, "job": identity})
+        job = Job(self.context.jobs.folder / identity)
+        result = bisection(job)
+        return _result(
+            case,
+            "measured",
+            f"bisected: {result.outcome}",
+            ranking,
+            job=job.id,
+            outcome=result.outcome,
+            culprit=result.culprit,
+            probability=result.probability,
+            summary=result.summary,
+            minutes=result.minutes,
+            budget=result.budget,
+            report=str(job.report),
+            exit_code=result.exit_code,
+        )
 
-def _bisected(bench: Bench, case: Case, cell: CellPlan, found: Ranked) -> NightBisection:
-    event, rules, state = case.alert.event, bench.scene.file.nightly.bisect, bench.state
-    window = Window(cell, case.alert.metric, found.good, found.bad, _weights(bench, found))
-    identity = state.searches.get(event)
-    if identity is None:
-        budget = min(rules.minutes, bench.left())
-        late = no_time(budget, _LEAST) or _enough(rules.most, len(state.searches))
-        search = None if late else bench.hands.prepare(bench.plan, window, budget)
-        late = late if search is None else no_time(budget, search.least)
-        if search is None or late:
-            return _result(case, "postponed", late, found)
-        identity = bench.hands.new_job().id
-        bench.journal.append("job", {"event": event, "alert": case.alert.id, "job": identity})
-    else:
-        budget = rules.minutes
-        search = bench.hands.prepare(bench.plan, window, budget)
-    job = Job(bench.scene.jobs.folder / identity)
-    result = search(job)
-    return _result(
-        case,
-        "measured",
-        f"bisected: {result.outcome}",
-        found,
-        job=job.id,
-        outcome=result.outcome,
-        culprit=result.culprit,
-        probability=result.probability,
-        sentences=result.sentences,
-        minutes=result.minutes,
-        budget=result.budget,
-        report=str(job.report),
-        exit_code=result.exit_code,
-    )
-
-
-def _enough(most: int, begun: int) -> str:
-    return "" if begun < most else f"at most {most} bisections a night"
-
-
-def _weights(bench: Bench, found: Ranked) -> Path:
-    path = bench.folder / "suspects" / f"{found.alert.id}.yaml"
-    track_suspects(found, top=1, repo=bench.plan.setting.repository, cell="", weights=path)
-    return path
+    def _write_weights(self, ranking: Ranked) -> Path:
+        path = self.folder / "suspects" / f"{ranking.alert.id}.yaml"
+        track_suspects(ranking, top=1, repo=self.plan.setting.repository, cell="", weights=path)
+        return path
 
 
 def _result(
-    case: Case, state: BisectionState, why: str, found: Ranked | None = None, **more: Any
+    case: EventCase, state: BisectionState, why: str, ranking: Ranked | None = None, **more: Any
 ) -> NightBisection:
-    known: dict[str, Any] = {"exit_code": EXIT_INCONCLUSIVE if state == "postponed" else EXIT_OK}
-    if found is not None:
-        known |= {"good": found.good, "bad": found.bad, "commits": len(found.ranking.suspects)}
+    window: dict[str, Any] = {}
+    if ranking is not None:
+        window = {"good": ranking.good, "bad": ranking.bad, "commits": len(ranking.ranking.suspects)}
+    more.setdefault("exit_code", EXIT_INCONCLUSIVE if state == "postponed" else EXIT_OK)
     return NightBisection(
         event=case.alert.event,
         alert=case.alert.id,
@@ -276,5 +266,6 @@ def _result(
         metric=case.alert.metric,
         state=state,
         why=why,
-        **{**known, **more},
+        **window,
+        **more,
     )

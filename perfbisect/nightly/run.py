@@ -1,7 +1,7 @@
-"""A night: measured, read, bisected, told. Starting it again is starting the same loop: what ended is over.
+"""Runs a night: measure, detect, bisect, deliver.
 
-Its journal holds the plan, the job of each cell, what failed and what came of each step; the launches stand
-in the jobs' own journals. So a night that was killed at any point goes on where it was.
+The journal holds the plan, the job of each cell, failures and completed steps; launches are in the jobs' own
+journals. A night that was killed at any point continues from there.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
-from pathlib import Path
 
 from perfbisect.errors import EXIT_OURS, BuildError, Interrupted, MachineError, PerfbisectError
 from perfbisect.jobs.events import Told
@@ -20,96 +19,132 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, stamp
 from perfbisect.jobs.runner import clear_up
 from perfbisect.nightly import schedule
-from perfbisect.nightly.alerts import bring_in, judge, machines, unjudged, write_down
-from perfbisect.nightly.bisect import Bench, Rules, cases, earlier, settle
-from perfbisect.nightly.context import CellJob, Done, Hands, Scene, Step, prepare
-from perfbisect.nightly.document import build_night, plan_night
-from perfbisect.nightly.documents import night_document
+from perfbisect.nightly.alerts import (
+    count_too_few_nights,
+    ingest_jobs,
+    judge_series,
+    machine_notes,
+    store_alerts,
+)
+from perfbisect.nightly.bisect import EventExaminer, read_earlier_bisections, select_cases
+from perfbisect.nightly.context import CellJob, Dependencies, NightlyContext, NightTask, StepResult
+from perfbisect.nightly.delivery import report_tasks
 from perfbisect.nightly.folders import NightFolder
 from perfbisect.nightly.model import Night, NightAlert, NightFindings
-from perfbisect.nightly.plan import NightPlan, night_plan_of, setting_name
-from perfbisect.nightly.state import CellFailure, NightState, StepRecord, Tally, spent, state_of, tallies
-from perfbisect.nightly.steps import reading_steps
+from perfbisect.nightly.plan import (
+    NightHistory,
+    NightPlan,
+    build_plan,
+    one_cell_per_server,
+    read_plan,
+    setting_key,
+)
+from perfbisect.nightly.replay import (
+    CellFailure,
+    CellLaunches,
+    NightState,
+    StepRecord,
+    planned_night,
+    read_cell_launches,
+    replay_night,
+    spent_minutes,
+)
+from perfbisect.nightly.report import night_document
 from perfbisect.series.detect import SeriesAnalysis, look
-from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_whole
 
-GOES_ON = timedelta(hours=12)
-"""So long after it began a night that was cut short is still tonight's: it goes on with its own commit."""
+RESUME_WITHIN = timedelta(hours=12)
+"""An interrupted night resumes for this long after it began; later it is abandoned."""
 
-_MACHINE = 2
-"""Cells in a row that the machine fails, after which no other is tried."""
+_MAX_MACHINE_FAILURES = 2
+"""Consecutive machine failures after which no further cell is tried."""
 
 
-def nightly(scene: Scene, hands: Hands) -> Night:
-    """One night, new or cut short, to its end.
+def run_night(context: NightlyContext, dependencies: Dependencies) -> Night:
+    """Run a new or interrupted night to its end.
 
-    :raises MachineError: another process is at work on this nightly; or the disk.
-    :raises Interrupted: Ctrl-C or a stop; started again it goes on.
+    Raises:
+        MachineError: another process runs this nightly, or the disk failed.
+        Interrupted: Ctrl-C or a stop; the next call resumes.
     """
-    nights, now = scene.nights, hands.clock()
+    nights, now = context.nights, dependencies.clock()
     with nights.held(now):
-        before = nights.all()
-        tonight = _open(before, now)
+        earlier = nights.all()
+        tonight = _interrupted_night(earlier, now)
         if tonight is not None:
-            before = before[:-1]
-        elif before:
-            _give_up(scene, hands, before[-1])
-        tonight = tonight or nights.new(now, scene.commit.id)
-        with Journal(tonight.journal, clock=hands.clock) as journal:
+            earlier = earlier[:-1]
+        elif earlier:
+            _abandon(context, dependencies, earlier[-1])
+        tonight = tonight or nights.new(now, context.commit.id)
+        with Journal(tonight.journal, clock=dependencies.clock) as journal:
             if not journal.events:
-                plan = prepare(scene, before, now, hands)
+                plan = _plan_night(context, dependencies, earlier, now)
                 journal.append("plan", plan.model_dump(mode="json"))
-            return _NightRun(scene, hands, tonight, before, journal).run()
+            return _NightRun(context, dependencies, tonight, earlier, journal).run()
 
 
-def foreseen(scene: Scene, hands: Hands) -> Night:
-    """What a night that began now would do; nothing is started or written."""
-    before, now = scene.nights.all(), hands.clock()
-    cut = _open(before, now)
-    if cut is None:
-        return plan_night(scene, prepare(scene, before, now, hands), stamp(now))
-    told = f"night {cut.id} was cut short: it goes on, with its own commit and what is left of its minutes"
-    return plan_night(scene, night_plan_of(cut.events()), stamp(now), told)
+def forecast_night(context: NightlyContext, dependencies: Dependencies) -> Night:
+    """Build the night that would run now; starts and writes nothing."""
+    earlier, now = context.nights.all(), dependencies.clock()
+    interrupted = _interrupted_night(earlier, now)
+    if interrupted is None:
+        return planned_night(context, _plan_night(context, dependencies, earlier, now), stamp(now))
+    note = f"night {interrupted.id} was interrupted: it resumes with its own commit and remaining budget"
+    return planned_night(context, read_plan(interrupted.events()), stamp(now), note)
 
 
-def _open(nights: Sequence[NightFolder], now: datetime) -> NightFolder | None:
-    """The last night, if it was cut short and is still tonight's."""
+def _plan_night(
+    context: NightlyContext, dependencies: Dependencies, earlier: Sequence[NightFolder], now: datetime
+) -> NightPlan:
+    return build_plan(
+        context.file,
+        context.cells,
+        context.commit,
+        context.setting,
+        NightHistory(earlier, context.commit.id),
+        date=f"{now.astimezone(timezone.utc):%Y-%m-%d}",
+        group_cells=dependencies.group_cells if context.file.nightly.suite else one_cell_per_server,
+        estimate_minutes=dependencies.estimate_minutes,
+    )
+
+
+def _interrupted_night(nights: Sequence[NightFolder], now: datetime) -> NightFolder | None:
+    """The last night if it was interrupted recently."""
     events = nights[-1].events() if nights else ()
     if not events:
         return None
-    recent = now - datetime.fromisoformat(events[0].time) < GOES_ON
-    return nights[-1] if recent and not state_of(events).over else None
+    is_recent = now - datetime.fromisoformat(events[0].time) < RESUME_WITHIN
+    return nights[-1] if is_recent and not NightState.from_events(events).is_over else None
 
 
-def _give_up(scene: Scene, hands: Hands, night: NightFolder) -> None:
-    """A night that was cut short too long ago: what it left is ended, what it measured is kept."""
-    with Journal(night.journal, clock=hands.clock) as journal:
-        state = state_of(journal.events)
-        if state.over or not journal.events:
+def _abandon(context: NightlyContext, dependencies: Dependencies, night: NightFolder) -> None:
+    """End what an interrupted night left running; keep its measurements."""
+    with Journal(night.journal, clock=dependencies.clock) as journal:
+        state = NightState.from_events(journal.events)
+        if state.is_over or not journal.events:
             return
-        for identity in (*state.jobs.values(), *state.searches.values()):
-            _clear(scene.jobs.folder / identity, hands)
-        plan = night_plan_of(journal.events)
-        journal.append("verdict", {"word": "given up", **_verdict(plan, tallies(plan, state, scene.jobs))})
+        for identity in (*state.jobs.values(), *state.bisection_jobs.values()):
+            _clear_job(Job(context.jobs.folder / identity), dependencies)
+        plan = read_plan(journal.events)
+        measured = read_cell_launches(plan, state, context.jobs)
+        journal.append("verdict", {"verdict": "abandoned", **_history_data(plan, measured)})
 
 
-def _clear(path: Path, hands: Hands) -> None:
-    """Ends what a killed process left of a job, which stays as it is and can be resumed."""
-    job = Job(path)
+def _clear_job(job: Job, dependencies: Dependencies) -> None:
+    """End the processes that a killed job left; it stays resumable."""
     if job.journal.exists() and not job.finished:
-        with job.held(), Journal(job.journal, clock=hands.clock) as journal:
-            clear_up(job, journal, hands)
+        with job.held(), Journal(job.journal, clock=dependencies.clock) as journal:
+            clear_up(job, journal, dependencies)
 
 
-def _verdict(plan: NightPlan, done: Mapping[str, Tally]) -> dict[str, object]:
-    """What later nights want to know of this one."""
-    each = {one.digest: done[one.name].each for one in plan.wanted}
+def _history_data(plan: NightPlan, measured: Mapping[str, CellLaunches]) -> dict[str, object]:
+    """What later nights read from the verdict event."""
+    minutes = {cell.digest: measured[cell.name].launch_minutes for cell in plan.wanted}
     return {
-        "setting": setting_name(plan.setting),
-        "measured": {one.digest: len(done[one.name].measured) for one in plan.wanted},
-        "each": {digest: minutes for digest, minutes in each.items() if minutes is not None},
+        "setting": setting_key(plan.setting),
+        "measured": {cell.digest: len(measured[cell.name].measured) for cell in plan.wanted},
+        "launch_minutes": {digest: value for digest, value in minutes.items() if value is not None},
     }
 
 
@@ -117,76 +152,96 @@ class _NightRun:
     """The loop of a night."""
 
     def __init__(
-        self, scene: Scene, hands: Hands, folder: NightFolder, before: Sequence[NightFolder], journal: Journal
+        self,
+        context: NightlyContext,
+        dependencies: Dependencies,
+        folder: NightFolder,
+        earlier: Sequence[NightFolder],
+        journal: Journal,
     ) -> None:
-        self.scene, self.hands, self.folder, self.before, self.journal = scene, hands, folder, before, journal
-        self.plan = night_plan_of(journal.events)
-        self.rules = scene.file.nightly
+        self.context, self.dependencies = context, dependencies
+        self.folder, self.earlier, self.journal = folder, earlier, journal
+        self.plan = read_plan(journal.events)
+        self.rules = context.file.nightly
 
     @property
     def state(self) -> NightState:
-        return state_of(self.journal.events)
+        return NightState.from_events(self.journal.events)
 
     def run(self) -> Night:
-        if self.scene.fetched is not None:
-            self._step("fetch", self.scene.fetched)
+        if self.context.fetch is not None:
+            self._run_step("fetch", self.context.fetch)
         self._measure()
-        with SeriesStore.of(self.scene.state) as store:
-            self._step("ingest", partial(self._ingest, store))
-            seen = self._read(store)
-            if seen is not None:
-                for step in reading_steps(self.scene, store, seen, self.folder, self.hands.clock):
-                    self._step(step.name, partial(self._run, step))
-        for step in self.hands.steps:
-            self._step(step.name, partial(self._run, step))
-        night = self.night(ended=stamp(self.hands.clock()))
+        with SeriesStore.of(self.context.state) as store:
+            self._run_step("ingest", partial(self._ingest, store))
+            analysis = self._analyse(store)
+            if analysis is not None:
+                tasks = report_tasks(self.context, store, analysis, self.folder, self.dependencies.clock)
+                self._run_tasks(tuple(tasks))
+        self._run_tasks(self.dependencies.tasks)
+        night = self._night(ended=stamp(self.dependencies.clock()))
         write_whole(self.folder.document, night_document(night).text() + "\n")
-        done = _verdict(self.plan, tallies(self.plan, self.state, self.scene.jobs))
-        self.journal.append("verdict", {"word": "over", "exit_code": night.exit_code, **done})
+        measured = read_cell_launches(self.plan, self.state, self.context.jobs)
+        self.journal.append(
+            "verdict",
+            {"verdict": "over", "exit_code": night.exit_code, **_history_data(self.plan, measured)},
+        )
         return night
 
-    def _run(self, step: Step) -> Done:
-        return step.run(self.night())
+    def _night(self, ended: str = "") -> Night:
+        return replay_night(self.context, self.plan, self.journal.events, self.folder, ended=ended)
 
-    def night(self, ended: str = "") -> Night:
-        """The night as it stands."""
-        return build_night(self.scene, self.plan, self.journal.events, self.folder, ended=ended)
+    def _run_tasks(self, tasks: Sequence[NightTask]) -> None:
+        for task in tasks:
+            self._run_step(task.name, partial(self._run_task, task))
+
+    def _run_task(self, task: NightTask) -> StepResult:
+        return task.run(self._night())
 
     def _measure(self) -> None:
-        plan, order, machine = self.plan, self.plan.order, 0
+        plan, order, machine_failures = self.plan, self.plan.order, 0
         while True:
             state = self.state
-            done = tallies(plan, state, self.scene.jobs)
-            counts = {name: len(one.measured) for name, one in done.items()}
-            each = {name: one.each for name, one in done.items() if one.each is not None}
-            used = spent(plan, state, self.scene.jobs)
-            sitting = schedule.next_sitting(order, plan.sets(each), counts, state.failed, used, plan.budget)
-            if sitting is None:
+            before = read_cell_launches(plan, state, self.context.jobs)
+            counts = {name: len(cell.measured) for name, cell in before.items()}
+            minutes = {
+                name: cell.launch_minutes for name, cell in before.items() if cell.launch_minutes is not None
+            }
+            spent = spent_minutes(plan, state, self.context.jobs)
+            scheduled = schedule.next_launch(
+                order, plan.launch_groups(minutes), counts, state.failed, spent, plan.budget
+            )
+            if scheduled is None:
                 return
-            left = sum(one.launches - counts[one.name] for one in plan.wanted if one.name not in state.failed)
-            cells = ", ".join(sitting.cells)
-            self.hands.sink(Told(f"{cells}: launch {sitting.launch}; {left} launches are left tonight"))
-            jobs = [CellJob(plan.cell(name), self._job(name)) for name in sitting.cells]
-            failures = self.hands.measure(plan, jobs, sitting.launch)
+            left = sum(
+                cell.launches - counts[cell.name] for cell in plan.wanted if cell.name not in state.failed
+            )
+            cells = ", ".join(scheduled.cells)
+            self.dependencies.sink(Told(f"{cells}: launch {scheduled.launch}; {left} launches left tonight"))
+            jobs = [CellJob(plan.cell(name), self._job(name)) for name in scheduled.cells]
+            failures = self.dependencies.measure(plan, jobs, scheduled.launch)
             for name, error in failures.items():
-                self._failed(name, error)
-            after = tallies(plan, self.state, self.scene.jobs)
-            if not failures and all(len(after[name].measured) == counts[name] for name in sitting.cells):
+                self._record_failure(name, error)
+            after = read_cell_launches(plan, self.state, self.context.jobs)
+            if not failures and all(len(after[name].measured) == counts[name] for name in scheduled.cells):
                 raise PerfbisectError(f"a launch of {cells} neither measured nor failed")
-            machine = machine + 1 if any(isinstance(e, MachineError) for e in failures.values()) else 0
+            on_machine = any(isinstance(error, MachineError) for error in failures.values())
+            machine_failures = machine_failures + 1 if on_machine else 0
             first = next(iter(failures.values()), None)
-            if isinstance(first, BuildError) or machine >= _MACHINE:
-                self._all_fail(first, after)
+            if first is not None and (
+                isinstance(first, BuildError) or machine_failures >= _MAX_MACHINE_FAILURES
+            ):
+                self._fail_remaining(first, after)
 
     def _job(self, name: str) -> Job:
-        """The job of a cell: that which the journal names, or a new one, told first."""
+        """The cell's job; a new one is recorded before it exists."""
         identity = self.state.jobs.get(name)
         if identity is None:
-            identity = self.hands.new_job().id
+            identity = self.dependencies.new_job().id
             self.journal.append("job", {"cell": name, "job": identity})
-        return Job(self.scene.jobs.folder / identity)
+        return Job(self.context.jobs.folder / identity)
 
-    def _failed(self, name: str, error: PerfbisectError, reason: str = "") -> None:
+    def _record_failure(self, name: str, error: PerfbisectError, reason: str = "") -> None:
         failure = CellFailure(
             cell=name,
             reason=reason or error.message,
@@ -195,87 +250,89 @@ class _NightRun:
             exit_code=error.exit_code,
         )
         self.journal.append("cell", failure.to_json())
-        self.hands.sink(Told(f"{name}: failed: {failure.reason}"))
+        self.dependencies.sink(Told(f"{name}: failed: {failure.reason}"))
 
-    def _all_fail(self, error: PerfbisectError | None, done: Mapping[str, Tally]) -> None:
-        """What no cell can do, every one is spared: the commit cannot be built, or the machine is ill."""
-        if error is None:
-            return
-        for one in self.plan.wanted:
-            if one.name not in self.state.failed and len(done[one.name].measured) < one.launches:
-                self._failed(one.name, error, f"not tried, since another cell failed so: {error.message}")
+    def _fail_remaining(self, error: PerfbisectError, measured: Mapping[str, CellLaunches]) -> None:
+        """Fail all incomplete cells: the commit cannot be built, or the machine is broken."""
+        for cell in self.plan.wanted:
+            if cell.name not in self.state.failed and len(measured[cell.name].measured) < cell.launches:
+                reason = f"not tried: another cell failed with: {error.message}"
+                self._record_failure(cell.name, error, reason)
 
-    def _ingest(self, store: SeriesStore) -> Done:
-        """Those of the night before once more: it may have been given up, and its jobs resumed by hand."""
-        states = [state_of(one.events()) for one in self.before[-1:]] + [self.state]
-        jobs = [Job(self.scene.jobs.folder / name) for state in states for name in state.jobs.values()]
-        return Done(bring_in(store, jobs))
+    def _ingest(self, store: SeriesStore) -> StepResult:
+        # The previous night too: it may have been abandoned, and its jobs resumed by hand.
+        states = [NightState.from_events(night.events()) for night in self.earlier[-1:]] + [self.state]
+        jobs = [Job(self.context.jobs.folder / name) for state in states for name in state.jobs.values()]
+        return StepResult(ingest_jobs(store, jobs))
 
-    def _read(self, store: SeriesStore) -> SeriesAnalysis | None:
-        """What changed, told and looked into; None where the series cannot be read."""
-        table, rules = self.scene.table, self.rules.alerts
-        found: list[SeriesAnalysis] = []
-
-        def detect() -> Done:
-            seen, alerts = judge(store, table, rules)
-            found.append(seen)
-            cells, since = {one.name for one in self.plan.wanted}, self.journal.events[0].time[:10]
-            findings = NightFindings(
-                alerts=alerts,
-                rows=build_nightly_report(seen, fdr=rules.fdr).rows,
-                notes=tuple(machines(seen, cells, since)),
-                unjudged=unjudged(seen, cells),
-            )
-            counted = Counter(one.change for one in alerts)
-            return Done(
-                ", ".join(f"{n} {change}" for change, n in counted.items()) or "no alerts", findings=findings
-            )
-
+    def _analyse(self, store: SeriesStore) -> SeriesAnalysis | None:
+        """Detect changes, store alerts, examine events; None if the series cannot be judged."""
         if not store.cells():
             return None
-        self._step("detect", detect)
+        analyses: list[SeriesAnalysis] = []
+        self._run_step("detect", lambda: self._detect(store, analyses))
         findings = self.state.findings
         if findings is None:
             return None
-        alerts = findings.alerts
-        seen = found[0] if found else look(store, table, rules.fdr)
-        now = stamp(self.hands.clock())
-        self._step("alerts", lambda: Done(write_down(store, seen, alerts, rules, now)))
-        self._step("search", partial(self._search, store, seen, alerts))
-        return seen
-
-    def _search(self, store: SeriesStore, seen: SeriesAnalysis, alerts: Sequence[NightAlert]) -> Done:
-        rules = self.rules.bisect
-        states = {record.alert.id: record.alert.state for record in store.alerts.all()}
-        among = cases(
-            seen,
-            alerts,
-            earlier(self.before),
-            states,
-            self.plan,
-            Rules(wanted=rules.when == "new", least=rules.least, tails=rules.tails),
+        rules = self.rules.alerts
+        analysis = analyses[0] if analyses else look(store, self.context.table, rules.fdr)
+        now = stamp(self.dependencies.clock())
+        self._run_step(
+            "alerts", lambda: StepResult(store_alerts(store, analysis, findings.alerts, rules, now))
         )
-        bench = Bench(self.scene, self.hands, self.plan, self.journal, store, seen, self.folder.path)
-        settle(bench, tuple(among))
-        return Done(f"{len(self.state.bisections)} events looked into")
+        self._run_step("search", lambda: self._examine_events(store, analysis, findings.alerts))
+        return analysis
 
-    def _step(self, name: str, work: Callable[[], Done]) -> None:
-        """A step that was done is not done again; one that fails is told, and those behind it still run.
+    def _detect(self, store: SeriesStore, analyses: list[SeriesAnalysis]) -> StepResult:
+        rules = self.rules.alerts
+        analysis, alerts = judge_series(store, self.context.table, rules)
+        analyses.append(analysis)
+        cells, since = {cell.name for cell in self.plan.wanted}, self.journal.events[0].time[:10]
+        findings = NightFindings(
+            alerts=alerts,
+            rows=build_nightly_report(analysis, fdr=rules.fdr).rows,
+            notes=tuple(machine_notes(analysis, cells, since)),
+            unjudged=count_too_few_nights(analysis, cells),
+        )
+        counts = Counter(change.change for change in alerts)
+        summary = ", ".join(f"{count} {change}" for change, count in counts.items())
+        return StepResult(summary or "no alerts", findings=findings)
 
-        :raises Interrupted: Ctrl-C or a stop.
+    def _examine_events(
+        self, store: SeriesStore, analysis: SeriesAnalysis, alerts: Sequence[NightAlert]
+    ) -> StepResult:
+        cases = select_cases(
+            analysis,
+            alerts,
+            read_earlier_bisections(self.earlier),
+            {record.alert.id: record.alert.state for record in store.alerts.all()},
+            self.plan,
+            self.rules.bisect,
+        )
+        examiner = EventExaminer(
+            self.context, self.dependencies, self.plan, self.journal, store, analysis, self.folder.path
+        )
+        examiner.examine(tuple(cases))
+        return StepResult(f"{len(self.state.bisections)} events examined")
+
+    def _run_step(self, name: str, work: Callable[[], StepResult]) -> None:
+        """Run a step unless it is done; a failure is recorded, and later steps still run.
+
+        Raises:
+            Interrupted: Ctrl-C or a stop.
         """
-        ended = self.state.steps.get(name)
-        if ended is not None and ended.state == "done":
+        previous = self.state.steps.get(name)
+        if previous is not None and previous.state == "done":
             return
         try:
-            done = work()
+            result = work()
         except Interrupted:
             raise
         except PerfbisectError as error:
             record = StepRecord(
                 name=name,
                 state="failed",
-                told=error.message,
+                reported=error.message,
                 where=str(error.where or ""),
                 next=error.next_step or "",
                 exit_code=error.exit_code,
@@ -284,19 +341,21 @@ class _NightRun:
             record = StepRecord(
                 name=name,
                 state="failed",
-                told=f"a mistake of perfbisect itself: {error!r}",
-                where=self._traceback(name),
+                reported=f"internal error: {error!r}",
+                where=self._write_traceback(name),
                 next="report it, with that file",
                 exit_code=EXIT_OURS,
             )
         else:
-            files = {kind: str(path) for kind, path in done.files.items()}
-            record = StepRecord(name=name, state="done", told=done.told, files=files, findings=done.findings)
+            files = {kind: str(path) for kind, path in result.files.items()}
+            record = StepRecord(
+                name=name, state="done", reported=result.reported, files=files, findings=result.findings
+            )
         self.journal.append("step", record.to_json())
         if record.state == "failed":
-            self.hands.sink(Told(f"{name} failed: {record.told}"))
+            self.dependencies.sink(Told(f"{name} failed: {record.reported}"))
 
-    def _traceback(self, name: str) -> str:
+    def _write_traceback(self, name: str) -> str:
         path = self.folder.path / f"{name}.log"
         with suppress(OSError):
             path.write_text(traceback.format_exc(), encoding="utf-8")

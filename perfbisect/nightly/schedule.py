@@ -1,8 +1,7 @@
-"""What a night measures, in which order, and when it stops: pure functions of its plan and of what was done.
+"""Launch order and budget of a night; pure functions.
 
-The shortest cells are chosen first, for the budget holds more of them. Those that are chosen run round by
-round, every round in an order of its own that the seed draws: the launches of one cell lie far apart, and a
-machine that slows down in the night slows no cell alone.
+Groups are taken shortest first, since the budget holds more of them. Their launches run in rounds, each in a
+random order of its own, so that a machine that slows down within the night affects all cells alike.
 """
 
 from __future__ import annotations
@@ -12,135 +11,125 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from perfbisect.errors import (
-    EXIT_INCONCLUSIVE,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_OURS,
-    EXIT_OUTSIDE,
-    EXIT_REGRESSION,
-    EXIT_USAGE,
-)
-
 _Item = TypeVar("_Item")
-
-WORST = (
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    EXIT_REGRESSION,
-    EXIT_OUTSIDE,
-    EXIT_OURS,
-    EXIT_INCONCLUSIVE,
-    EXIT_OK,
-)
-"""Exit codes of findings, the worst first."""
 
 
 @dataclass(frozen=True)
-class Group:
-    """Cells that one launch measures: one, or those of a suite.
+class LaunchGroup:
+    """Cells measured by the same server launch: one, or several that share a server.
 
-    ``launches``: how many they have; ``each``: minutes that one is expected to take. ``ordered``: the cells
-    keep the order in which they stand here; else every launch draws one.
+    ``launches``: how many are wanted, each expected to take ``launch_minutes``. ``ordered``: the cells keep
+    this order; otherwise each launch shuffles them.
     """
 
     cells: tuple[str, ...]
     launches: int
-    each: float
+    launch_minutes: float
     ordered: bool = False
 
     @property
-    def whole(self) -> float:
-        """Minutes of all its launches."""
-        return self.launches * self.each
+    def total_minutes(self) -> float:
+        """Expected minutes of all launches."""
+        return self.launches * self.launch_minutes
 
 
 @dataclass(frozen=True)
-class Sitting:
-    """One launch: the cells that it measures, in their order, and which launch of theirs it is, from 1."""
+class ScheduledLaunch:
+    """The cells of one launch, in order, and its number among theirs, from 1."""
 
     cells: tuple[str, ...]
     launch: int
 
 
-def chosen(groups: Sequence[Group], budget: float) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """The groups whose launches fit into so many minutes, the shortest first; and those that do not."""
-    taken, left, spent = list[Group](), list[Group](), 0.0
-    for group in sorted(groups, key=lambda one: (one.whole, one.cells)):
-        fits = not left and spent + group.whole <= budget
-        (taken if fits else left).append(group)
-        spent += group.whole if fits else 0.0
-    return tuple(taken), tuple(left)
+def fit_to_budget(
+    groups: Sequence[LaunchGroup], budget: float
+) -> tuple[tuple[LaunchGroup, ...], tuple[LaunchGroup, ...]]:
+    """Split groups into those that fit the budget (minutes), shortest first, and the others."""
+    fitting, excess, spent = list[LaunchGroup](), list[LaunchGroup](), 0.0
+    for group in sorted(groups, key=lambda group: (group.total_minutes, group.cells)):
+        if not excess and spent + group.total_minutes <= budget:
+            fitting.append(group)
+            spent += group.total_minutes
+        else:
+            excess.append(group)
+    return tuple(fitting), tuple(excess)
 
 
-def sittings(groups: Sequence[Group], budget: float, seed: int) -> tuple[Sitting, ...]:
-    """Every launch in its order: the chosen round by round, then the others, the shortest first, should there
-    be minutes left after all."""
-    taken, left = chosen(groups, budget)
-    rounds = range(1, max((group.launches for group in taken), default=0) + 1)
-    first = [
-        _sitting(group, launch, seed)
+def schedule_launches(groups: Sequence[LaunchGroup], budget: float, seed: int) -> tuple[ScheduledLaunch, ...]:
+    """Order all launches: the fitting groups in rounds, then the excess ones, shortest first."""
+    fitting, excess = fit_to_budget(groups, budget)
+    rounds = range(1, max((group.launches for group in fitting), default=0) + 1)
+    in_rounds = [
+        _schedule(group, launch, seed)
         for launch in rounds
-        for group in _drawn((one for one in taken if one.launches >= launch), seed, launch)
+        for group in _shuffled((group for group in fitting if group.launches >= launch), seed, launch)
     ]
-    rest = [_sitting(group, launch, seed) for group in left for launch in range(1, group.launches + 1)]
-    return (*first, *rest)
+    afterwards = [
+        _schedule(group, launch, seed) for group in excess for launch in range(1, group.launches + 1)
+    ]
+    return (*in_rounds, *afterwards)
 
 
-def next_sitting(
-    order: Sequence[Sitting],
-    groups: Sequence[Group],
-    done: Mapping[str, int],
-    out: Collection[str],
+def next_launch(
+    order: Sequence[ScheduledLaunch],
+    groups: Sequence[LaunchGroup],
+    launches: Mapping[str, int],
+    failed: Collection[str],
     spent: float,
     budget: float,
-) -> Sitting | None:
-    """The launch that comes next; None where the night's measuring is over.
+) -> ScheduledLaunch | None:
+    """Choose the next launch; None when measuring is over.
 
-    A group is begun only if all its launches probably fit beside those that are owed to the groups that were
-    begun; what was begun goes on while there are minutes, so that the budget is overrun by one launch at
-    most. ``done``: launches that each cell has; ``out``: cells that failed. ``spent``: minutes so far.
+    A group starts only if all its launches are expected to fit beside the outstanding ones of the groups that
+    have started. A started group continues while minutes are left, so at most one launch exceeds the budget.
+    ``launches``: completed ones of each cell.
     """
-    of = {cell: group for group in groups for cell in group.cells}
-    owed = sum(_owed(group, done, out) * group.each for group in groups if _begun(group, done))
-    for sitting in order:
-        cells = tuple(c for c in sitting.cells if c not in out and done.get(c, 0) < sitting.launch)
+    group_of = {cell: group for group in groups for cell in group.cells}
+    outstanding = sum(
+        _missing_launches(group, launches, failed) * group.launch_minutes
+        for group in groups
+        if _has_started(group, launches)
+    )
+    for scheduled in order:
+        cells = tuple(
+            cell
+            for cell in scheduled.cells
+            if cell not in failed and launches.get(cell, 0) < scheduled.launch
+        )
         if not cells:
             continue
-        group = of[cells[0]]
-        fits = spent < budget if _begun(group, done) else spent + owed + group.whole <= budget
+        group = group_of[cells[0]]
+        if _has_started(group, launches):
+            fits = spent < budget
+        else:
+            fits = spent + outstanding + group.total_minutes <= budget
         if fits:
-            return Sitting(cells, sitting.launch)
+            return ScheduledLaunch(cells, scheduled.launch)
     return None
 
 
-def worst(codes: Iterable[int]) -> int:
-    """The exit code of the worst finding. :raises ValueError: one that is none of :data:`WORST`."""
-    return min(codes, key=WORST.index, default=EXIT_OK)
-
-
-def seed_of(*words: str) -> int:
-    """The seed of a night, from what it is: the same night draws the same order."""
+def derive_seed(*words: str) -> int:
+    """Hash the identity of a night, so that repeating it draws the same order."""
     return int(hashlib.sha256("\0".join(words).encode()).hexdigest()[:8], 16)
 
 
-def _begun(group: Group, done: Mapping[str, int]) -> bool:
-    return any(done.get(cell, 0) for cell in group.cells)
+def _has_started(group: LaunchGroup, launches: Mapping[str, int]) -> bool:
+    return any(launches.get(cell, 0) for cell in group.cells)
 
 
-def _owed(group: Group, done: Mapping[str, int], out: Collection[str]) -> int:
-    return max((group.launches - done.get(cell, 0) for cell in group.cells if cell not in out), default=0)
+def _missing_launches(group: LaunchGroup, launches: Mapping[str, int], failed: Collection[str]) -> int:
+    missing = (group.launches - launches.get(cell, 0) for cell in group.cells if cell not in failed)
+    return max(missing, default=0)
 
 
-def _sitting(group: Group, launch: int, seed: int) -> Sitting:
-    cells = group.cells if group.ordered else tuple(_drawn(group.cells, seed, launch))
-    return Sitting(cells, launch)
+def _schedule(group: LaunchGroup, launch: int, seed: int) -> ScheduledLaunch:
+    cells = group.cells if group.ordered else tuple(_shuffled(group.cells, seed, launch))
+    return ScheduledLaunch(cells, launch)
 
 
-def _drawn(items: Iterable[_Item], seed: int, launch: int) -> list[_Item]:
-    """In an order that the seed draws."""
-    return sorted(items, key=lambda item: hashlib.sha256(f"{seed} {launch} {_text(item)}".encode()).digest())
+def _shuffled(items: Iterable[_Item], seed: int, launch: int) -> list[_Item]:
+    def draw(item: _Item) -> bytes:
+        name = "\0".join(item.cells) if isinstance(item, LaunchGroup) else str(item)
+        return hashlib.sha256(f"{seed} {launch} {name}".encode()).digest()
 
-
-def _text(item: object) -> str:
-    return "\0".join(item.cells) if isinstance(item, Group) else str(item)
+    return sorted(items, key=draw)

@@ -1,11 +1,11 @@
-"""An engine's sources at one commit, read from git's objects: which words, options and files are there."""
+"""An engine's checkout at one commit, read from git objects: which engine, options and files it has."""
 
 from __future__ import annotations
 
 import ast
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,38 +13,43 @@ from packaging.version import InvalidVersion, Version
 
 from perfbisect.cells.lint import Facts
 from perfbisect.changes.git import Repository
-from perfbisect.changes.pins import DOCKERFILE, pins_of
+from perfbisect.changes.pins import DOCKERFILE, Pins, pins_of
 from perfbisect.errors import LocatedError, RevisionError
 from perfbisect.machine.profile import Machine, load_machine, machine, machine_names, profile_of
 from perfbisect.model.change import Change
-from perfbisect.setup.checkout_kind import ENGINES, PYPROJECT, SETUP, Project, engine_of, project_of
-from perfbisect.setup.templates import Seen
+
+ENGINES = {"vllm_omni": "vLLM-Omni", "vllm": "vLLM"}
+"""Import name and display name; the first package in a checkout is its engine."""
+
+PYPROJECT, SETUP = "pyproject.toml", "setup.py"
+
+_TABLE = re.compile(r"^\[(?P<table>[^\[\]]+)\]\s*(?:#.*)?$")
+_NAME = re.compile(r"""^name\s*=\s*["'](?P<name>[A-Za-z0-9._-]+)["']""")
+_SETUP_NAME = re.compile(r"""\bname\s*=\s*["'](?P<name>[A-Za-z0-9._-]+)["']""")
+_PLUGIN = re.compile(r"\bvllm\.(?:platform|general)_plugins\b")
 
 _BENCHMARKS = ("vllm_omni/benchmarks", "vllm/benchmarks", "benchmarks")
-_ENGINES = ("vllm_omni", "vllm")
-"""Packages by which an engine is known, the more special first."""
-
 _REJECTS = (
     ("/v1/audio/speech", "omni", 2763, "speech is for speech models; ask /v1/chat/completions for audio"),
 )
-"""(endpoint, kind of model, the pull request since which it is refused, what to do)."""
+"""(endpoint, kind of model, pull request that refuses it, advice)."""
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """One commit of a repository of an engine; what does not depend on a cell is read once."""
+    """One commit of an engine's repository, read lazily and once."""
 
     repository: Repository
     sha: str
 
     @cached_property
     def engine(self) -> str:
-        """Its package, or the repository's folder where it has none that is known."""
-        found = next((name for name in _ENGINES if self.repository.tree_id(self.sha, name)), None)
-        return found or self.repository.path.name
+        """Its package, or the repository's folder name if it is unknown."""
+        package = next((name for name in ENGINES if self.repository.tree_id(self.sha, name)), None)
+        return package or self.repository.path.name
 
     def text(self, path: str) -> str | None:
-        """A file; None where it is not there."""
+        """Read a file; None if it does not exist."""
         try:
             return self.repository.read(self.sha, path).decode("utf-8", errors="replace")
         except RevisionError:
@@ -52,7 +57,7 @@ class Checkout:
 
     @cached_property
     def benchmark_words(self) -> frozenset[str]:
-        """Every text literal in the Python sources of its benchmarks."""
+        """All string literals in the Python sources of its benchmarks."""
         words: set[str] = set()
         blobs = [
             entry.blob
@@ -66,7 +71,7 @@ class Checkout:
 
     @cached_property
     def rejects(self) -> tuple[tuple[str, str, str], ...]:
-        """Endpoints that its server refuses for a kind of model, with why: those whose change it contains."""
+        """Endpoints that its server refuses: (endpoint, kind of model, reason)."""
         return tuple(
             (endpoint, kind, f"since #{pull}: {why}")
             for endpoint, kind, pull, why in _REJECTS
@@ -74,23 +79,23 @@ class Checkout:
         )
 
     def mentions(self, options: Iterable[str]) -> dict[str, bool]:
-        """Whether each option (``max-model-len``) is mentioned, as one or as the field behind it."""
+        """Whether each option (``max-model-len``) occurs as an option or as its field."""
         return {name: self._mentioned(name) for name in options}
 
     def _mentioned(self, option: str) -> bool:
         name = option.partition(".")[0]
-        done = self.repository.run(
+        search = self.repository.run(
             "grep", "-q", "-w", "-F", "-e", f"--{name}", "-e", name.replace("-", "_"), self.sha, "--", "*.py"
         )
-        return done.returncode == 0
+        return search.returncode == 0
 
     def born(self, path: str) -> str:
-        """The commit that first added a file, with its date, on any branch; empty where none did."""
-        done = self.repository.run(
+        """The commit that first added a file on any branch, with its date; empty if none did."""
+        log = self.repository.run(
             "log", "--all", "--diff-filter=A", "--format=%h of %cs", "--reverse", "--", path
         )
-        lines = done.stdout.decode(errors="replace").splitlines()
-        return lines[0] if done.returncode == 0 and lines else ""
+        lines = log.stdout.decode(errors="replace").splitlines()
+        return lines[0] if log.returncode == 0 and lines else ""
 
 
 def _literals(source: str) -> set[str]:
@@ -108,7 +113,7 @@ def _literals(source: str) -> set[str]:
 
 
 def facts_of(checkout: Checkout, deploy: str | None, options: Iterable[str]) -> Facts:
-    """What the rules need to know for a cell with this deploy YAML of the change and these server options."""
+    """Collect what the lint rules need for a cell with this deploy YAML and these server options."""
     return Facts(
         engine=checkout.engine,
         at=checkout.sha[:12],
@@ -120,51 +125,139 @@ def facts_of(checkout: Checkout, deploy: str | None, options: Iterable[str]) -> 
     )
 
 
+@dataclass(frozen=True)
+class DetectedCheckout:
+    """A checkout at HEAD, and the machine.
+
+    ``engine``: import name; ``evidence``: how it was recognised. ``releases``: release tags not younger than
+    HEAD, newest first; ``at_head``: those of HEAD itself. ``upstream``: whether its remote is the engine's
+    own repository. ``pins``: of vLLM-Omni, None without a Dockerfile. ``machine``: the kind, as ``--machine``
+    takes it; ``hardware``: a description; ``devices``: their number.
+    """
+
+    engine: str
+    evidence: str
+    releases: tuple[str, ...]
+    at_head: frozenset[str]
+    upstream: bool
+    pins: Pins | None
+    machine: str
+    hardware: str
+    devices: int
+
+
+_Finder = Callable[[str], tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Project:
+    """A checkout's project files. Lines count from 1; 0 means absent.
+
+    ``line``: of the name in ``file``; ``plugin_line``: the vLLM plug-in entry point in ``plugin_file``.
+    """
+
+    file: str = ""
+    name: str = ""
+    line: int = 0
+    plugin_file: str = ""
+    plugin_line: int = 0
+
+    @property
+    def description(self) -> str:
+        if not self.name:
+            return f"{self.file}, without a project name" if self.file else "no project file"
+        return f"project {self.name!r} ({self.file}:{self.line})"
+
+
+def parse_project(pyproject: str | None, setup: str | None) -> Project:
+    """Parse the texts of ``pyproject.toml`` and ``setup.py``, None if missing."""
+    found = [
+        (file, *_parse_file(text, named))
+        for file, text, named in ((PYPROJECT, pyproject, _name_in_table), (SETUP, setup, _name_in_setup))
+        if text is not None
+    ]
+    if not found:
+        return Project()
+    file, name, line, _ = next((row for row in found if row[1]), found[0])
+    plugin = next((row for row in found if row[3]), ("", "", 0, 0))
+    return Project(file, name, line, plugin[0], plugin[3])
+
+
+def detect_engine(packages: Collection[str]) -> str | None:
+    """The engine among the packages at a checkout's root; None if there is none."""
+    return next((name for name in ENGINES if name in packages), None)
+
+
+def _parse_file(text: str, named: _Finder) -> tuple[str, int, int]:
+    """Return name, its line and the line of the vLLM plug-in entry point; 0 if absent."""
+    name, line = named(text)
+    plugin = next((number for number, row in enumerate(text.splitlines(), 1) if _PLUGIN.search(row)), 0)
+    return name, line, plugin
+
+
+def _name_in_table(text: str) -> tuple[str, int]:
+    """``name`` of the ``[project]`` table."""
+    table = ""
+    for number, row in enumerate(text.splitlines(), 1):
+        if head := _TABLE.match(row):
+            table = head["table"].strip()
+        elif table == "project" and (found := _NAME.match(row)):
+            return found["name"], number
+    return "", 0
+
+
+def _name_in_setup(text: str) -> tuple[str, int]:
+    """The first ``name="..."``."""
+    found = _SETUP_NAME.search(text)
+    return (found["name"], text.count("\n", 0, found.start()) + 1) if found else ("", 0)
+
+
 _UPSTREAM = re.compile(r"[/:]vllm-project/vllm(?:\.git)?/?$")
 _TAGS = ("refname:short", "objectname", "*objectname", "creatordate:unix", "*committerdate:unix")
 
 
-def look(repository: Repository, shell: Mapping[str, str]) -> Seen:
-    """What is there at HEAD and on this machine; nothing is started, written or fetched.
+def detect_checkout(repository: Repository, shell: Mapping[str, str]) -> DetectedCheckout:
+    """Detect engine, releases and machine at HEAD; starts, writes and fetches nothing.
 
-    :raises LocatedError: the repository is neither vLLM nor vLLM-Omni.
-    :raises RevisionError: it has no commit.
+    Raises:
+        LocatedError: the repository is neither vLLM nor vLLM-Omni.
+        RevisionError: it has no commit.
     """
     head = repository.head()
     checkout = Checkout(repository, head.id)
-    project = project_of(checkout.text(PYPROJECT), checkout.text(SETUP))
-    there = [name for name in ENGINES if repository.tree_id(head.id, f"{name}/__init__.py")]
-    engine = engine_of(there)
+    project = parse_project(checkout.text(PYPROJECT), checkout.text(SETUP))
+    packages = [name for name in ENGINES if repository.tree_id(head.id, f"{name}/__init__.py")]
+    engine = detect_engine(packages)
     if engine is None:
-        raise _another(repository, project)
+        raise _unknown_engine(repository, project)
     tags = _releases(repository, head)
     dockerfile = checkout.text(DOCKERFILE) if engine == "vllm_omni" else None
-    kind, here = _machine(shell)
-    return Seen(
+    kind, hardware = _detect_machine(shell)
+    return DetectedCheckout(
         engine=engine,
-        evidence=f"{engine}/, {project.told}",
+        evidence=f"{engine}/, {project.description}",
         releases=tuple(tags),
         at_head=frozenset(tag for tag, sha in tags.items() if sha == head.id),
         upstream=_UPSTREAM.search(repository.remote()) is not None,
         pins=None if dockerfile is None else pins_of(dockerfile),
         machine=kind,
-        hardware=here.kind if here.gpus else f"no devices, {here.kind}",
-        devices=len(here.gpus),
+        hardware=hardware.kind if hardware.gpus else f"no devices, {hardware.kind}",
+        devices=len(hardware.gpus),
     )
 
 
-def _another(repository: Repository, project: Project) -> LocatedError:
-    known = " or ".join(f"{name}/ ({people})" for name, people in reversed(ENGINES.items()))
+def _unknown_engine(repository: Repository, project: Project) -> LocatedError:
+    known = " or ".join(f"{name}/ ({display})" for name, display in reversed(ENGINES.items()))
     if project.plugin_line:
         return LocatedError(
-            f"{project.name or repository.path.name} is a plug-in of vLLM, with no engine of its own",
+            f"{project.name or repository.path.name} is a vLLM plug-in without an engine of its own",
             file=repository.path / project.plugin_file,
             line=project.plugin_line,
-            next_step="how it is installed only you know: --env 'command:./environment.sh {env} {tree}"
+            next_step="say how to install it: --env 'command:./environment.sh {env} {tree}"
             f",package={project.name.replace('-', '_') or 'NAME'}' (docs/environments.md, Examples)",
         )
     return LocatedError(
-        f"no engine that is known: the root has no package {known}; {project.told}",
+        f"unknown engine: the root has no package {known}; {project.description}",
         file=repository.path / project.file,
         line=project.line or None,
         field="project.name" if project.name else None,
@@ -173,23 +266,23 @@ def _another(repository: Repository, project: Project) -> LocatedError:
 
 
 def _releases(repository: Repository, head: Change) -> dict[str, str]:
-    """Tag of a release -> its commit, newest first, of those that are not younger than HEAD."""
+    """Commits by release tag, newest first, without those younger than HEAD."""
     form = "%00".join(f"%({field})" for field in _TAGS)
     rows = [
         row.split("\0")
         for row in repository.text("for-each-ref", f"--format={form}", "refs/tags").splitlines()
     ]
     until = int(repository.text("show", "-s", "--format=%ct", head.id).strip())
-    found: list[tuple[Version, str, str]] = []
+    releases: list[tuple[Version, str, str]] = []
     for tag, own, commit, own_second, commit_second in rows:
         version = _version(tag)
         if version is not None and int(commit_second or own_second or 0) <= until:
-            found.append((version, tag, commit or own))
-    return {tag: sha for _, tag, sha in sorted(found, reverse=True)}
+            releases.append((version, tag, commit or own))
+    return {tag: sha for _, tag, sha in sorted(releases, reverse=True)}
 
 
 def _version(tag: str) -> Version | None:
-    """The release that a tag names; None for candidates, development versions and other words."""
+    """Parse a release tag; None for pre-releases and other tags."""
     try:
         version = Version(tag)
     except InvalidVersion:
@@ -198,8 +291,8 @@ def _version(tag: str) -> Version | None:
     return version if plain else None
 
 
-def _machine(shell: Mapping[str, str]) -> tuple[str, Machine]:
-    """The first kind of machine of which there are devices here, NVIDIA's first; else the processors."""
+def _detect_machine(shell: Mapping[str, str]) -> tuple[str, Machine]:
+    """The first machine kind with devices here, NVIDIA first; otherwise the CPU."""
     names = sorted(machine_names(), key=lambda name: name != "cuda")
     for name in names:
         found = machine(shell, profile_of(load_machine(name)))

@@ -1,4 +1,4 @@
-"""What of this machine a measurement needs, looked at: each with what was seen and what to do about it."""
+"""Checks of the machine: what measuring needs, the state found, and advice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ State = Literal["good", "warning", "bad"]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at. ``advice``: what to do about it; empty where it is good."""
+    """The result of one check. ``advice`` is empty if it is good."""
 
     name: str
     state: State
@@ -43,7 +43,7 @@ class Check:
 
 
 def guarded(name: str, check: Callable[[], Check]) -> Check:
-    """A check that cannot be made is a bad one."""
+    """Run a check; an error makes it bad."""
     try:
         return check()
     except PerfbisectError as error:
@@ -53,17 +53,15 @@ def guarded(name: str, check: Callable[[], Check]) -> Check:
 
 
 def _failed(name: str, said: str, advice: str | None) -> Check:
-    return Check(
-        name, "bad", " ".join(said.split()), advice or "this could not be looked at; see the message"
-    )
+    return Check(name, "bad", " ".join(said.split()), advice or "the check failed; see the message")
 
 
 _DEVICE_CHECKS_PATIENCE = 20.0
-_MEND = "in the machine's file"
+_IN_FILE = "in the machine file"
 
 
 def device_checks(shell: Mapping[str, str], profile: Profile) -> list[tuple[str, Callable[[], Check]]]:
-    """What tells of the devices, chooses them and stands before a server, on a kind of machine; by name."""
+    """Checks of a machine kind: device queries, device selection and lease command."""
     checks: list[tuple[str, Callable[[], Check]]] = [("machine", lambda: machine(profile))]
     if profile.source == "none":
         return checks + _lease(profile)
@@ -79,38 +77,40 @@ def device_checks(shell: Mapping[str, str], profile: Profile) -> list[tuple[str,
             ("memory", "device memory", asked.memory),
             ("tenants", "tenants", asked.tenants),
         )
-        checks += [(name, _told(key, name, query)) for key, name, query in queries if query is not None]
+        checks += [
+            (name, _query_check(key, name, query)) for key, name, query in queries if query is not None
+        ]
     return checks + _lease(profile)
 
 
 def machine(profile: Profile) -> Check:
-    """Which command tells of devices, and is it on the PATH?"""
+    """Whether the command that lists devices is on the PATH."""
     if profile.source == "none":
         return Check("machine", "good", f"{profile.name}: no devices, cells with `gpus: 0` only")
     own = profile.queries.devices.command[0] if profile.queries else "nvidia-smi"
     path = shutil.which(own)
     if path is not None:
-        return Check("machine", "good", f"{profile.name}: {path} tells of devices")
-    instead = f"mend devices.command {_MEND}" if profile.queries else "cells with `gpus: 0`: --machine cpu"
-    return Check("machine", "bad", f"{profile.name}: no {own} on the PATH", f"bring it there; or {instead}")
+        return Check("machine", "good", f"{profile.name}: {path} lists devices")
+    instead = f"fix devices.command {_IN_FILE}" if profile.queries else "cells with `gpus: 0`: --machine cpu"
+    return Check("machine", "bad", f"{profile.name}: no {own} on the PATH", f"install it; or {instead}")
 
 
 def look(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
-    """Which devices there are, which the user's mask in ``shell`` leaves, and who uses them."""
+    """The devices that the mask in ``shell`` leaves, and who uses them."""
     known = devices.look(smi)
     if not known:
         problem = smi.devices(("uuid",)).problem
-        advice = "mend the driver, or give the container its devices; `gpus: 0` works without"
+        advice = "fix the driver, or pass devices to the container; `gpus: 0` works without"
         if profile.queries is not None:
             unread = "" if problem else ": its expression finds none in what the command prints"
-            advice = f"mend the driver, or devices {_MEND}{unread}"
+            advice = f"fix the driver, or devices {_IN_FILE}{unread}"
         return Check("devices", "bad", problem or "no devices were found", advice)
     mask = shell.get(profile.variable)
     visible = devices.visible(known, mask)
     found = _listed(visible) + ("" if mask is None else f" ({profile.variable}={mask})")
     if not visible:
         none = f"none of {_listed(devices.usable(known))}{found}"
-        return Check("devices", "bad", none, f"unset or mend {profile.variable}")
+        return Check("devices", "bad", none, f"unset or fix {profile.variable}")
     if any(gpu.compute_mode == "Prohibited" for gpu in visible):
         return Check(
             "devices", "bad", f"{found}; compute mode Prohibited", "as root: nvidia-smi --compute-mode=0"
@@ -118,7 +118,7 @@ def look(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
     now = devices.readings(smi)
     troubles = [*_used(visible, now, devices.tenants(smi)), *_slowed(now)]
     if troubles:
-        advice = "slots take these last; runs beside others are void"
+        advice = "slots use these last; runs beside other processes are discarded"
         return Check("devices", "warning", "; ".join([found, *troubles]), advice)
     if any(gpu.parent for gpu in visible):
         advice = "many versions of vLLM end on the name of a MIG instance (vLLM issue 41848)"
@@ -127,29 +127,29 @@ def look(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
 
 
 def select(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
-    """Which variable chooses devices, and what an engine on the first of them is given."""
+    """The variable that selects devices, and its value for the first of them."""
     mask = shell.get(profile.variable)
     visible = devices.visible(devices.look(smi), mask)
     if not visible:
         return Check(
-            "select", "warning", f"{profile.variable} has nothing to choose from", "see devices above"
+            "select", "warning", f"{profile.variable} has nothing to select from", "see devices above"
         )
     said = "is not set here: all are used" if mask is None else "is set here: only these are used"
     given = " ".join(f"{name}={value}" for name, value in sorted(profile.mask(visible[:1]).items()))
-    return Check("select", "good", f"{profile.variable} {said}; an engine on the first is given {given}")
+    return Check("select", "good", f"{profile.variable} {said}; the engine on the first gets {given}")
 
 
-def _told(key: str, name: str, query: Query) -> Callable[[], Check]:
-    """What a further command of the machine's file tells; of processes there may well be none."""
+def _query_check(key: str, name: str, query: Query) -> Callable[[], Check]:
+    """Check a further command of the machine file; only ``tenants`` may print nothing."""
 
     def check() -> Check:
         command = " ".join(query.command)
         rows, problem = query.rows(_DEVICE_CHECKS_PATIENCE)
         if problem:
-            return Check(name, "bad", f"{command}: {problem}", f"bring it there; or mend {key} {_MEND}")
+            return Check(name, "bad", f"{command}: {problem}", f"install it; or fix {key} {_IN_FILE}")
         if not rows and key != "tenants":
             found = f"{command}: {key}.each finds nothing in what it prints"
-            return Check(name, "warning", found, f"mend {key}.each {_MEND}: what is not told is not judged")
+            return Check(name, "warning", found, f"fix {key}.each {_IN_FILE}: without it this is not checked")
         told = rows[0].get("driver", "") if key == "driver" else f"{len(rows)} found"
         return Check(name, "good", f"{command}: {told}")
 
@@ -163,7 +163,7 @@ def _lease(profile: Profile) -> list[tuple[str, Callable[[], Check]]]:
     def check() -> Check:
         words = profile.before(1, {profile.variable: "0"})
         lost = ", ".join(map(str, profile.lease.lost)) or "none"
-        found = f"{shutil.which(words[0])} stands before every server ({' '.join(words)}); lost: {lost}"
+        found = f"{shutil.which(words[0])} precedes every server command ({' '.join(words)}); lost: {lost}"
         return Check("lease command", "good", found)
 
     return [("lease command", check)]
@@ -185,13 +185,18 @@ def _used(gpus: Sequence[Gpu], now: Sequence[Reading], tenants: Sequence[Tenant]
             and one.used > devices.IN_USE * one.total
         ):
             here = [str(process(t.pid) or f"pid {t.pid}") for t in tenants if t.uuid == one.uuid]
-            who = ", ".join(here) or "whom the driver does not name (another container?)"
+            who = ", ".join(here) or "a process the driver does not name (another container?)"
             told.append(f"{labels[one.uuid]}: {one.used:.0f} of {one.total:.0f} MiB in use by {who}")
     return told
 
 
 def _slowed(now: Iterable[Reading]) -> list[str]:
-    return [f"{one.uuid} is held back: {reason}" for one in now for reason in one.reasons if reason in SLOWED]
+    return [
+        f"{reading.uuid} is throttled: {reason}"
+        for reading in now
+        for reason in reading.reasons
+        if reason in SLOWED
+    ]
 
 
 _GIB = 1024**3
@@ -212,10 +217,9 @@ def machine_checks(
     uv: Callable[[], Path],
     profile: Profile = CUDA,
 ) -> tuple[Check, ...]:
-    """Every check, in the order in which a measurement would need it; none of them raises.
+    """Run every check, in the order in which a measurement depends on them; none raises.
 
-    ``state``, ``cache``: the folders of jobs and of environments; ``uv`` finds that command; ``profile``: the
-    kind of machine it is taken for.
+    ``state``, ``cache``: folders of jobs and environments; ``uv`` finds that command.
     """
     checks: list[tuple[str, Callable[[], Check]]] = [
         ("python", python),
@@ -242,7 +246,7 @@ def python() -> Check:
 def system() -> Check:
     found = f"{platform.system()} {platform.release()}, {os.cpu_count()} processors"
     if platform.system() != "Linux":
-        return Check("system", "bad", found, "servers are found and ended through /proc: measure on Linux")
+        return Check("system", "bad", found, "servers are found and stopped through /proc: measure on Linux")
     mine = len(os.sched_getaffinity(0))
     if mine != os.cpu_count():
         found += f", {mine} of them for this process"
@@ -257,7 +261,7 @@ def git() -> Check:
 
 
 def command(name: str, path: Path) -> Check:
-    """What a command says of its version."""
+    """The version a command prints."""
     done = subprocess.run(
         [str(path), "--version"], capture_output=True, text=True, timeout=_PATIENCE, check=True
     )
@@ -265,7 +269,7 @@ def command(name: str, path: Path) -> Check:
 
 
 def disk(name: str, folder: Path) -> Check:
-    """Room in the folder, or in what will be its parent."""
+    """Free space in the folder, or in its nearest existing parent."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(there).free
     found = f"{free / _GIB:.1f} GiB free for {folder}"
@@ -284,7 +288,7 @@ def memory() -> Check:
     found = f"{available / 1024:.1f} of {total / 1024:.1f} GiB available"
     if available < _LITTLE_MEMORY:
         return Check(
-            "memory", "bad", found, "end other work: vLLM on a CPU takes 3 GiB for the smallest model"
+            "memory", "bad", found, "stop other work: vLLM on a CPU takes 3 GiB for the smallest model"
         )
     if available < _ENOUGH_MEMORY:
         return Check("memory", "warning", found, "vLLM on a CPU takes 3 GiB for the smallest model")
@@ -294,37 +298,39 @@ def memory() -> Check:
 def shared_memory() -> Check:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return Check("shm", "warning", "no /dev/shm", "the engine's processes talk through it: mount it")
+        return Check(
+            "shm", "warning", "no /dev/shm", "the engine's processes communicate through it: mount it"
+        )
     free = shutil.disk_usage(folder).free
     found = f"{free / _GIB:.1f} GiB free in /dev/shm"
     if free < _LITTLE_SHARED:
-        return Check("shm", "warning", found, "in a container: give it more, for example --shm-size 2g")
+        return Check("shm", "warning", found, "in a container: increase it, for example --shm-size 2g")
     return Check("shm", "good", found)
 
 
 def free_ports() -> Check:
-    return Check("ports", "good", f"a free one was found on 127.0.0.1, for example {ports.free_port()}")
+    return Check("ports", "good", f"free on 127.0.0.1, for example {ports.free_port()}")
 
 
 def held(folder: Path) -> Check:
-    """Who has leased devices or cores of this host."""
-    by: dict[str, list[leases.Held]] = {}
-    for one in leases.holders(folder):
-        by.setdefault(str(one.holder), []).append(one)
-    if not by:
+    """Leases of this host's devices and cores."""
+    by_holder: dict[str, list[leases.Held]] = {}
+    for lease in leases.holders(folder):
+        by_holder.setdefault(str(lease.holder), []).append(lease)
+    if not by_holder:
         return Check("leases", "good", "no other perfbisect measures on this host")
-    found = "; ".join(f"{who} has {leases.few(what)}" for who, what in by.items())
-    return Check("leases", "warning", found, "what needs the same waits for it, or is refused")
+    found = "; ".join(f"{who} has {leases.few(what)}" for who, what in by_holder.items())
+    return Check("leases", "warning", found, "jobs that need the same wait, or are refused")
 
 
 def load() -> Check:
-    """How busy others keep the processors, and who does most of it."""
+    """Processor load, and the processes that cause most of it."""
     before, cpu = processes.table(), sampler.cpu_times()
     time.sleep(_LOOK)
     after, now = processes.table(), sampler.cpu_times()
     shares = now.shares(cpu) if now and cpu else None
     if shares is None:
-        return Check("load", "warning", "the kernel does not tell", "mount /proc")
+        return Check("load", "warning", "the kernel does not report it", "mount /proc")
     busy, steal = shares
     found = f"{busy:.0%} of the processors are busy"
     limits = Limits()
@@ -341,12 +347,12 @@ def load() -> Check:
         most = sorted(used, key=lambda row: used[row], reverse=True)[:3]
         who = ", ".join(f"{row} {used[row] / _LOOK:.0%} of one" for row in most if used[row] > 0)
         found += f": {who}" if who else ""
-        return Check("load", "warning", found, "end it, or measure elsewhere: runs beside it are void")
+        return Check("load", "warning", found, "stop it, or measure elsewhere: runs beside it are discarded")
     return Check("load", "good", found)
 
 
 def clocks() -> Check:
-    """Dates only: durations are measured by a clock that nobody sets."""
+    """Check the wall clock, which dates jobs; durations use a monotonic clock."""
     with tempfile.NamedTemporaryFile() as file:
         skew = abs(Path(file.name).stat().st_mtime - time.time())
     if skew > _SKEW:
@@ -355,13 +361,13 @@ def clocks() -> Check:
     if time.time() < _EARLIEST:
         return Check("clock", "warning", now, "the clock is wrong: job ids sort by it")
     if clock.synchronised() is False:
-        now += ", kept by no time server (dates may jump, durations do not)"
+        now += ", not synchronised (dates may jump, durations do not)"
     return Check("clock", "good", now)
 
 
 @dataclass(frozen=True)
 class Reach:
-    """A place that is needed: ``what`` it is, whether it answered, what it said, what to do if it did not."""
+    """Whether a package source answers. ``told``: its answer or the error."""
 
     what: str
     ok: bool
@@ -370,7 +376,7 @@ class Reach:
 
 
 def check(builder: Builder | None, change: Change | None, *, log: Path) -> tuple[Reach, ...]:
-    """The package registry through uv's settings, and each wheel index of a builder, asked for ``change``."""
+    """Query the package registry with uv's settings, and each wheel index of a builder for ``change``."""
     found = [registry(log=log)]
     builder = builder.inner if isinstance(builder, SwapBuilder) else builder
     builders = builder.builders if isinstance(builder, ChainBuilder) else (builder,)
@@ -380,7 +386,7 @@ def check(builder: Builder | None, change: Change | None, *, log: Path) -> tuple
 
 
 def registry(*, log: Path, timeout: float = 120.0) -> Reach:
-    """Whether uv finds a package that every registry has, asked anew."""
+    """Query the package registry, bypassing the cache."""
     try:
         with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
             told = uv.find_package("pip", folder=Path(folder), log=log, timeout=timeout)

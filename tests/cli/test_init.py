@@ -47,7 +47,7 @@ def test_the_first_bisection_needs_only_the_cell_and_two_revisions(
     assert run(["init"]) == 0
     told = capsys.readouterr().out
     assert told.splitlines()[0] == "engine   vLLM: vllm/, project 'vllm' (pyproject.toml:5)"
-    assert "release  v0.32.0, the newest release tag that is not younger than HEAD" in told
+    assert "release  v0.32.0, the newest release tag up to HEAD" in told
     assert "machine  no devices, " in told
     assert told.endswith("next: perfbisect bisect text_cpu_llama100m --good v0.32.0 --bad HEAD --dry-run\n")
     assert (tmp_path / "vllm" / "perfbisect.yaml").is_file()
@@ -133,9 +133,9 @@ def test_the_remote_of_the_engine_itself_needs_no_compiler(
 @pytest.mark.parametrize(
     ("files", "where", "told"),
     [
-        (None, "pyproject.toml:4", "vllm-toaster is a plug-in of vLLM"),
-        ({"pyproject.toml": b'[project]\nname = "x"\n'}, "pyproject.toml:2", "project.name: no engine"),
-        ({"setup.py": b"setup()\n"}, "setup.py", "which names no project"),
+        (None, "pyproject.toml:4", "vllm-toaster is a vLLM plug-in"),
+        ({"pyproject.toml": b'[project]\nname = "x"\n'}, "pyproject.toml:2", "project.name: unknown engine"),
+        ({"setup.py": b"setup()\n"}, "setup.py", "without a project name"),
         ({"README": b"vllm\n", "vllm/README": b""}, "", "no project file"),
     ],
 )
@@ -175,7 +175,7 @@ def test_what_is_there_is_kept_and_the_difference_shown(
     code, refused = asked(capsys, "--repo", "vllm")
     assert (code, refused["where"]) == (2, str(file))
     assert "\n  -machine: [broken\n  +machine: cpu" in str(refused["error"])
-    assert refused["next"] == "keep it, or write over it: perfbisect init --repo vllm --force"
+    assert refused["next"] == "keep it, or overwrite it: perfbisect init --repo vllm --force"
     assert file.read_text() == mine
     code, shown = asked(capsys, "--repo", "vllm", "--dry-run")
     assert (code, shown["state"], shown["written"], file.read_text()) == (0, "replaced", False, mine)

@@ -17,9 +17,9 @@ import pytest
 from perfbisect.cli.app import run
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.nightly.config import cells_of, load_nightly
-from perfbisect.nightly.documents import NightlyDocument
+from perfbisect.nightly.config import find_cells, load_nightly
 from perfbisect.nightly.folders import Nights
+from perfbisect.nightly.report import NightlyDocument
 from tests.fakes import checkouts
 from tests.fakes.history import ENGINE, make_history
 
@@ -91,7 +91,7 @@ def test_killed_with_9_it_goes_on_and_a_second_one_is_told_who_works(tmp_path: P
     second = scene.start()
     output, _ = second.communicate(timeout=60)
     assert second.returncode == 5
-    told = f"nightly n is at work already: process {process.pid}, since 2026-01-05T02:00:"
+    told = f"nightly n is already running: process {process.pid}, since 2026-01-05T02:00:"
     assert told in json.loads(output)["error"]
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -125,11 +125,11 @@ def test_what_init_writes_is_read(checkout: Path, capsys: pytest.CaptureFixture[
     file = load_nightly(checkout / "nightly.yaml")
     assert file.nightly.name == "vllm"
     assert file.path(file.nightly.repository) == checkout.resolve()
-    assert cells_of(file)
+    assert find_cells(file)
     assert file.nightly.environment
     before = (checkout / "nightly.yaml").read_text()
     assert run(["nightly", "--init"]) == 2
-    assert "is there already: it stays as it is" in capsys.readouterr().err
+    assert "exists and is kept" in capsys.readouterr().err
     assert (checkout / "nightly.yaml").read_text() == before
 
 
@@ -174,4 +174,4 @@ def test_init_of_a_repository_somewhere_else(
     file = load_nightly(tmp_path / "nightly.yaml")
     assert file.path(file.nightly.repository) == checkout.resolve()
     assert run(["nightly", "nightly.yaml", "--repo", "vllm", "--dry-run"]) == 2
-    assert "--repo goes with --init" in capsys.readouterr().err
+    assert "--repo requires --init" in capsys.readouterr().err

@@ -27,20 +27,21 @@ from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, load_nightly
 from perfbisect.nightly.context import (
+    BisectionResult,
+    BisectionWindow,
     CellJob,
-    Hands,
-    Scene,
-    Search,
-    SearchResult,
-    Step,
-    Window,
-    alone,
-    one_after_another,
-    search_result,
+    Dependencies,
+    NightlyContext,
+    NightTask,
+    PreparedBisection,
+    bisection_result,
+    measure_each,
 )
-from perfbisect.nightly.documents import NightlyDocument, night_document
-from perfbisect.nightly.plan import NightPlan
-from perfbisect.nightly.run import nightly
+from perfbisect.nightly.model import Night
+from perfbisect.nightly.plan import NightPlan, one_cell_per_server
+from perfbisect.nightly.report import NightlyDocument, night_document, night_report
+from perfbisect.nightly.run import run_night
+from perfbisect.report.document import Report
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.fakes.gitwriter import HistoryWriter
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
@@ -93,12 +94,19 @@ class Place:
     cells: tuple[Cell, ...]
     text: str = CONFIG.format(budget="10h")
     watch: Watch = field(default_factory=Watch)
-    steps: Sequence[Step] = ()
-    searched: list[Window] = field(default_factory=list)
+    tasks: Sequence[NightTask] = ()
+    searched: list[BisectionWindow] = field(default_factory=list)
     least: float = 5.0
     refusal: PerfbisectError | None = None
     """What a bisection of this place ends with before it begins."""
+    last: Night | None = None
+    """The night that ran last."""
     _jobs: int = 0
+
+    @property
+    def last_report(self) -> Report:
+        assert self.last is not None
+        return night_report(self.last)
 
     @property
     def jobs(self) -> Jobs:
@@ -110,12 +118,12 @@ class Place:
         path.write_text(self.text)
         return load_nightly(path)
 
-    def scene(self, day: int, head: int | None = None) -> Scene:
+    def context(self, day: int, head: int | None = None) -> NightlyContext:
         """``head``: the place of the commit that is measured, where it is not the day's last."""
         place = day * EACH + EACH - 1 if head is None else head
         commit = self.repository.resolve(self.commits[place])
         cells = tuple(FoundCell(one, one.name) for one in self.cells)
-        return Scene(
+        return NightlyContext(
             self.file, self.folder / "state", self.repository, commit, cells, SETTING, load_suspect_table()
         )
 
@@ -124,19 +132,20 @@ class Place:
         self.world.moment = datetime(2026, 1, 1, 2, tzinfo=timezone.utc) + timedelta(
             days=day if date is None else date
         )
-        return night_document(nightly(self.scene(day, head), self.hands()))
+        self.last = run_night(self.context(day, head), self.dependencies())
+        return night_document(self.last)
 
-    def hands(self) -> Hands:
-        return Hands(
+    def dependencies(self) -> Dependencies:
+        return Dependencies(
             clock=Clock(self.world.moment),
             sink=self.watch.notices.append,
             new_job=self._new_job,
             measure=self._measure,
-            prepare=self._prepare,
+            prepare_bisection=self._prepare,
             stop_leftovers=self.watch.stop_leftovers,
-            steps=self.steps,
-            together=alone,
-            guess=lambda _: 5.0,
+            tasks=self.tasks,
+            group_cells=one_cell_per_server,
+            estimate_minutes=lambda _: 5.0,
         )
 
     def _new_job(self) -> Job:
@@ -146,7 +155,7 @@ class Place:
     def _measure(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
     ) -> Mapping[str, PerfbisectError]:
-        return one_after_another(cells, lambda one: self._launched(night, one, launch))
+        return measure_each(cells, lambda one: self._launched(night, one, launch))
 
     def _launched(self, night: NightPlan, one: CellJob, launch: int) -> None:
         served, tools = one.plan.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
@@ -159,7 +168,7 @@ class Place:
         with one.job.held():
             run(one.job, tools, until=launch)
 
-    def _prepare(self, night: NightPlan, window: Window, minutes: float) -> Search:
+    def _prepare(self, night: NightPlan, window: BisectionWindow, minutes: float) -> PreparedBisection:
         self.searched.append(window)
         if self.refusal is not None:
             raise self.refusal
@@ -180,14 +189,14 @@ class Place:
 class _Searching:
     place: Place
     night: NightPlan
-    window: Window
+    window: BisectionWindow
     minutes: float
 
     @property
-    def least(self) -> float:
+    def min_minutes(self) -> float:
         return self.place.least
 
-    def __call__(self, job: Job) -> SearchResult:
+    def __call__(self, job: Job) -> BisectionResult:
         served, place = self.window.cell.load(), self.place
         tools = place.watch.tools(place.world, clock=Clock(place.world.moment))
         if not job.journal.exists():
@@ -198,7 +207,7 @@ class _Searching:
             )  # fmt: skip
             begin(job, plan, tools.clock)
         with job.held():
-            return search_result(bisect(job, tools))
+            return bisection_result(bisect(job, tools))
 
 
 @cache

@@ -37,8 +37,8 @@ def test_nights_are_in_order_of_time_and_know_their_commit(tmp_path: Path) -> No
         one.journal.touch()
     assert nights.all() == (first, later)
     assert first.id == "20260105-020000-cdcdcdcdcd"
-    assert first.of("cd" * 20)
-    assert not first.of("ab" * 20)
+    assert first.measures("cd" * 20)
+    assert not first.measures("ab" * 20)
     assert first.events() == ()
     assert nights.new(NOW, "cd" * 20).id == "20260105-020001-cdcdcdcdcd", "no night has the folder of another"
 
@@ -50,7 +50,7 @@ def test_the_second_is_told_who_holds_the_lock(tmp_path: Path) -> None:
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        told = f"nightly n is at work already: process {holder.pid}, since 2026-01-05T02:00:00Z"
+        told = f"nightly n is already running: process {holder.pid}, since 2026-01-05T02:00:00Z"
         with pytest.raises(MachineError, match=told) as caught, Nights(tmp_path, "n").held(NOW):
             pass
         assert caught.value.exit_code == 5
@@ -68,8 +68,8 @@ def test_a_holder_that_did_not_write_itself_down(tmp_path: Path) -> None:
     with Nights(tmp_path, "n").held(NOW):
         record = tmp_path / "nightly/n/holder.json"
         record.write_text('{"pid": 1, "created": 1.0, "since": "2026-01-05T02:00:00+00:00"}')
-        with pytest.raises(MachineError, match="by a process that did not write itself down"):
+        with pytest.raises(MachineError, match="an unrecorded process"):
             Nights(tmp_path, "n").held(NOW).__enter__()
         record.unlink()
-        with pytest.raises(MachineError, match="by a process that did not write itself down"):
+        with pytest.raises(MachineError, match="an unrecorded process"):
             Nights(tmp_path, "n").held(NOW).__enter__()

@@ -12,7 +12,7 @@ from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
 from perfbisect.model.metric import parse_metric
 from perfbisect.nightly.plan import CellPlan
-from perfbisect.nightly.state import Tally
+from perfbisect.nightly.replay import CellLaunches
 from perfbisect.series.points import Point
 from perfbisect.series.sources.journals import points_of, run_in
 from perfbisect.stats.two_sample import Scale
@@ -21,7 +21,15 @@ from tests.jobs.world import Watch, World, history
 
 TPOT = parse_metric("tpot")
 NIGHT_CELL = CellPlan(
-    name="tiny", source="", cell={}, digest="", metric="tpot", launches=3, runs=1, each=1.0, foreseen=""
+    name="tiny",
+    source="",
+    cell={},
+    digest="",
+    metric="tpot",
+    launches=3,
+    runs=1,
+    launch_minutes=1.0,
+    forecast_basis="",
 )
 
 
@@ -43,4 +51,4 @@ def test_every_surface_has_the_same_value(tmp_path: Path, runs: int) -> None:
     assert told is not None
     points = [p for p in points_of(told.build, told.document, "") if isinstance(p, Point)]
     assert tuple(point.values["tpot:median"] for point in points) == values
-    assert Tally(seen).value(NIGHT_CELL) == median(values)
+    assert CellLaunches(seen).value(NIGHT_CELL) == median(values)

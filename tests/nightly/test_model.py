@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from perfbisect.nightly.documents import night_document
 from perfbisect.nightly.model import NightStep
-from perfbisect.nightly.render import NOTHING, UNJUDGED, summary
-from tests.nightly.night_made import alert, made_night, made_quiet_night, search
+from perfbisect.nightly.report import night_verdict
+from tests.nightly.night_factory import alert, make_night, make_quiet_night, search
 
 QUIET: dict[str, Any] = {"alerts": (), "bisections": (), "steps": (), "cells": (), "failures": ()}
 
@@ -33,11 +32,12 @@ QUIET: dict[str, Any] = {"alerts": (), "bisections": (), "steps": (), "cells": (
     ],
 )
 def test_exit_code_and_news(changed: dict[str, Any], code: int, news: bool) -> None:
-    night = made_night(**QUIET | changed)
+    night = make_night(**QUIET | changed)
     assert (night.exit_code, night.has_news) == (code, news)
-    assert (summary(night_document(night)) not in (NOTHING, UNJUDGED)) is news, "the words agree"
+    words = night_verdict(night).text.partition(";")[0]
+    assert (words != "nothing new") is news, "the words agree"
 
 
 def test_a_failed_cell_is_news() -> None:
-    assert made_night(**QUIET | {"cells": made_night().cells}).has_news
-    assert not made_quiet_night().has_news
+    assert make_night(**QUIET | {"cells": make_night().cells}).has_news
+    assert not make_quiet_night().has_news

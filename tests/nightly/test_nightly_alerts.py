@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.nightly.alerts import judge
-from perfbisect.nightly.bisect import Earlier, Rules, cases, earlier
-from perfbisect.nightly.documents import NightlyDocument
-from perfbisect.nightly.plan import night_plan_of
-from perfbisect.nightly.render import NOTHING, UNJUDGED, night_markdown, nightly_lines, summary
-from perfbisect.nightly.state import state_of
+from perfbisect.nightly.alerts import judge_series
+from perfbisect.nightly.bisect import EarlierBisections, read_earlier_bisections, select_cases
+from perfbisect.nightly.config import BisectRules
+from perfbisect.nightly.plan import read_plan
+from perfbisect.nightly.replay import NightState
+from perfbisect.nightly.report import NightlyDocument
+from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import report_lines
 from perfbisect.series.alert_store import set_state
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import PowerCut
@@ -80,14 +82,16 @@ def test_a_night_on_another_machine_says_why_its_series_begin_anew(place: Place)
     place.world.machine_class = "H200 x 1, driver 550"
     nights(place, 0, SHOWN - 2)
     place.world.machine_class, place.world.base = "H200 x 1, driver 560", 2 * place.world.base
-    night, after = nights(place, SHOWN - 1, SHOWN)
-    told = (
-        f"the machine is another one since 2026-01-0{SHOWN - 1}: driver 550 -> driver 560. The series of 2 "
-        "cells begin anew: nothing is compared with the nights before"
+    night = place.night(SHOWN - 1)
+    report = place.last_report
+    after = place.night(SHOWN)
+    note = (
+        f"the machine changed after 2026-01-0{SHOWN - 1}: driver 550 -> driver 560. The series of 2 cells "
+        "restart; earlier nights are not compared"
     )
-    assert (night.told, after.told) == ((told,), ())
-    assert f"note: {told}" in list(nightly_lines(night))
-    assert "another one since" in night_markdown(night)
+    assert (night.notes, after.notes) == ((note,), ())
+    assert f"  - {note}" in report_lines(report)
+    assert "the machine changed after" in report_markdown(report)
     assert not night.alerts and not after.alerts
 
 
@@ -115,7 +119,7 @@ def test_what_the_night_has_no_minutes_for_the_next_one_does(place: Place) -> No
     place.least = 10_000.0
     night = place.night(SHOWN)
     states = {one.state: one.why for one in night.bisections}
-    assert "takes 10000 at least" in states["postponed"]
+    assert "takes at least 10000" in states["postponed"]
     assert night.exit_code == 3
     place.least = 1.0
     later = place.night(SHOWN + 1)
@@ -133,7 +137,7 @@ def test_a_window_of_one_commit_is_named_without_a_launch(place: Place) -> None:
     (one,) = [one for one in night.bisections if one.state == "named"]
     assert one.culprit is not None
     assert one.culprit.id == place.commits[SLOW * EACH]
-    assert one.why == "the window holds one commit"
+    assert one.why == "the window contains one commit"
     assert night.exit_code == 3
     assert place.night(SHOWN + 1).bisections == (), "what is settled is not looked into again"
     assert not place.searched
@@ -142,25 +146,25 @@ def test_a_window_of_one_commit_is_named_without_a_launch(place: Place) -> None:
 def test_an_event_that_another_series_joins_later_is_looked_into_once(place: Place) -> None:
     slow(place)
     nights(place, 0, SHOWN)
-    scene = place.scene(SHOWN)
-    begun = scene.nights.all()
+    context = place.context(SHOWN)
+    begun = context.nights.all()
     with SeriesStore.of(place.folder / "state") as store:
-        seen, _ = judge(store, scene.table, scene.file.nightly.alerts)
-    before = earlier(begun)
-    (done,) = [one for one in seen.alerts if one.id in before.done]
+        seen, _ = judge_series(store, context.table, context.file.nightly.alerts)
+    before = read_earlier_bisections(begun)
+    (done,) = [one for one in seen.alerts if one.id in before.settled]
     joining = next(
         one.id
         for one in seen.alerts
         if one.event == done.event and one.id != done.id and one.part == "typical"
     )
-    findings = state_of(begun[-1].events()).findings
+    findings = NightState.from_events(begun[-1].events()).findings
     assert findings is not None
     told = [one for one in findings.alerts if one.alert.id == joining]
-    plan = night_plan_of(begun[-1].events())
-    (case,) = cases(seen, told, before, {}, plan, Rules())
-    assert case.against == "its event was looked into in an earlier night"
-    (case,) = cases(seen, told, Earlier(), {}, plan, Rules())
-    assert case.against == ""
+    plan = read_plan(begun[-1].events())
+    (case,) = select_cases(seen, told, before, {}, plan, BisectRules())
+    assert case.rejection == "an earlier night examined its event"
+    (case,) = select_cases(seen, told, EarlierBisections(), {}, plan, BisectRules())
+    assert case.rejection == ""
 
 
 def test_a_bisection_that_the_machine_stops_is_tried_again(place: Place) -> None:
@@ -253,7 +257,7 @@ def test_what_is_not_found_any_more_is_closed_by_rule(place: Place) -> None:
     until = f"2026-01-{SHOWN + 2:02}"
     assert (gone.change, gone.why) == (
         "closed",
-        f"by rule: it is not found any more in the nights up to {until}",
+        f"by rule: no longer detected in the nights up to {until}",
     )
     with SeriesStore.of(place.folder / "state") as store:
         assert store.alerts.get("20260101-beef").alert.state == "closed"
@@ -289,15 +293,16 @@ def test_what_the_rules_leave_out_is_listed(place: Place) -> None:
 def test_nights_too_few_to_judge_do_not_say_that_there_is_nothing(place: Place) -> None:
     slow(place, factor=2.0)
     first = place.night(0)
-    assert summary(first) == UNJUDGED
+    assert place.last_report.verdict.text == "too few nights to judge"
     assert {cell.too_few_nights for cell in first.cells} == {1}
-    (note,) = [text for text in first.told if text.startswith("not judged yet")]
+    (note,) = [text for text in first.notes if text.startswith("not judged yet")]
     assert "2 cells, with 1 of the 7 nights" in note
-    assert note in "\n".join(nightly_lines(first))
-    assert UNJUDGED in night_markdown(first)
-    *young, seventh = nights(place, 1, 6)
-    assert {summary(night) for night in young} == {UNJUDGED}
-    assert {cell.too_few_nights for cell in young[-1].cells} == {6}
-    assert summary(seventh) == NOTHING
+    assert note in "\n".join(report_lines(place.last_report))
+    assert "too few nights to judge" in report_markdown(place.last_report)
+    *_, sixth = nights(place, 1, 5)
+    assert place.last_report.verdict.text == "too few nights to judge"
+    assert {cell.too_few_nights for cell in sixth.cells} == {6}
+    seventh = place.night(6)
+    assert place.last_report.verdict.text == "nothing new"
     assert {cell.too_few_nights for cell in seventh.cells} == {None}
-    assert not any(text.startswith("not judged yet") for text in seventh.told)
+    assert not any(text.startswith("not judged yet") for text in seventh.notes)

@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.commands.invocation import Measuring
 from perfbisect.errors import LocatedError, MachineError
-from perfbisect.nightly.measure import dress
+from perfbisect.nightly.measure import build_context
 from tests.fakes.remote import Cloned, cloned
 
 CONFIG = """\
@@ -43,32 +43,32 @@ def configured(there: Cloned, branch: str = "origin/main") -> Path:
 
 def test_the_night_is_of_what_was_pushed_since(there: Cloned) -> None:
     config, pushed = configured(there), there.push(2)
-    scene, _ = dress(config, Measuring(), fetch=True)
-    assert scene.commit.id == pushed
-    assert scene.fetched is not None
-    assert scene.fetched().told == f"origin/main is {pushed[:12]}, was {there.commits[0][:12]}"
-    again, _ = dress(config, Measuring(), fetch=True)
-    assert again.fetched is not None
-    assert again.fetched().told == f"origin/main is {pushed[:12]}, as before"
+    context, _ = build_context(config, Measuring(), fetch=True)
+    assert context.commit.id == pushed
+    assert context.fetch is not None
+    assert context.fetch().reported == f"origin/main is {pushed[:12]}, was {there.commits[0][:12]}"
+    again, _ = build_context(config, Measuring(), fetch=True)
+    assert again.fetch is not None
+    assert again.fetch().reported == f"origin/main is {pushed[:12]}, unchanged"
 
 
 def test_a_dry_run_asks_nobody(there: Cloned) -> None:
     there.push(2)
-    scene, _ = dress(configured(there), Measuring())
-    assert (scene.commit.id, scene.fetched) == (there.commits[0], None)
+    context, _ = build_context(configured(there), Measuring())
+    assert (context.commit.id, context.fetch) == (there.commits[0], None)
 
 
 def test_without_the_net_it_is_of_what_is_there(there: Cloned) -> None:
     shutil.rmtree(there.origin)
-    scene, _ = dress(configured(there), Measuring(), fetch=True)
-    assert scene.commit.id == there.commits[0]
-    assert scene.fetched is not None
+    context, _ = build_context(configured(there), Measuring(), fetch=True)
+    assert context.commit.id == there.commits[0]
+    assert context.fetch is not None
     with pytest.raises(MachineError, match="fetch origin failed"):
-        scene.fetched()
+        context.fetch()
 
 
 @pytest.mark.parametrize("branch", ["HEAD", "main"])
 def test_a_branch_that_no_fetch_moves_is_refused(there: Cloned, branch: str) -> None:
-    with pytest.raises(LocatedError, match=f"fetch: a fetch moves no '{branch}'") as caught:
-        dress(configured(there, branch), Measuring(), fetch=True)
+    with pytest.raises(LocatedError, match=f"fetch: '{branch}' is not a remote branch") as caught:
+        build_context(configured(there, branch), Measuring(), fetch=True)
     assert caught.value.line == 5

@@ -14,10 +14,11 @@ import pytest
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.jobs.journal import Event, Journal, Kind
 from perfbisect.model.attempt import Failure
-from perfbisect.nightly.context import Done, Step
-from perfbisect.nightly.documents import NightlyDocument
+from perfbisect.nightly.context import NightTask, StepResult
 from perfbisect.nightly.folders import Nights
-from perfbisect.nightly.run import foreseen, nightly
+from perfbisect.nightly.model import Night
+from perfbisect.nightly.report import NightlyDocument
+from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import Clock, PowerCut
 from tests.nightly.nights import CONFIG, EACH, Place, make_place, make_repository
@@ -63,7 +64,7 @@ def test_a_night_measures_each_cell_twice_in_launches_far_apart(place: Place) ->
     assert NightlyDocument.model_validate_json(again.read_text()) == document
     report = Path(document.files["report"])
     assert "Nightly of 2026-01-01" in report.read_text()
-    assert "## Nightly n of 2026-01-01" in Path(document.files["night"]).read_text()
+    assert "# Nightly n of 2026-01-01" in Path(document.files["night"]).read_text()
 
 
 def test_what_was_measured_at_this_commit_is_left_out(place: Place) -> None:
@@ -78,12 +79,12 @@ def test_what_was_measured_at_this_commit_is_left_out(place: Place) -> None:
 
 def test_cells_take_as_long_as_they_took_and_the_shortest_that_fit_are_measured(place: Place) -> None:
     first = place.night(0)
-    assert {one.foreseen for one in first.cells} == {"a guess: it was never measured"}
+    assert {one.forecast_basis for one in first.cells} == {"an estimate: never measured"}
     each = place.world.now / 6 / 60
     place.text = CONFIG.format(budget=f"{4.5 * each:.2f}m")
-    shown = foreseen(place.scene(1), place.hands())
+    shown = forecast_night(place.context(1), place.dependencies())
     assert Counter(states(shown).values()) == {"planned": 2, "not reached": 1}
-    assert {one.foreseen for one in shown.cells} == {"from 1 earlier nights"}
+    assert {one.forecast_basis for one in shown.cells} == {"from 1 earlier nights"}
     assert len(place.world.requests) == 6, "a dry run starts nothing"
     second = place.night(1)
     assert Counter(states(second).values()) == {"measured": 2, "not reached": 1}
@@ -110,7 +111,7 @@ def test_a_broken_build_is_tried_once_and_told(place: Place) -> None:
     document = place.night(1)
     assert len(place.world.requests) == requests + 1
     assert set(states(document).values()) == {"failed"}
-    assert sum("not tried, since another cell failed so" in one.reason for one in document.cells) == 2
+    assert sum("not tried: another cell failed with" in one.reason for one in document.cells) == 2
     assert document.exit_code == 5
     assert step(document, "detect") == "done"
 
@@ -134,8 +135,8 @@ def test_a_night_that_is_killed_goes_on_and_nothing_is_measured_twice(place: Pla
     place.world.fault = lambda n, _: PowerCut() if n == cut else None
     with pytest.raises(PowerCut):
         place.night(0)
-    shown = foreseen(place.scene(3), place.hands())
-    assert "was cut short: it goes on, with its own commit" in shown.notes[-1]
+    shown = forecast_night(place.context(3), place.dependencies())
+    assert "was interrupted: it resumes with its own commit" in shown.notes[-1]
     document = place.night(3, date=0)
     assert document.commit.id == shown.commit.id == place.commits[EACH - 1]
     assert Counter(name for name, _, _ in place.launches()) == {"a": 2, "b": 2, "c": 2}
@@ -180,17 +181,17 @@ def test_a_night_that_is_killed_at_a_line_of_a_journal_goes_on(
 def test_a_night_that_is_killed_in_a_step_does_the_others_once(place: Place) -> None:
     done: list[str] = []
 
-    def cut(_: NightlyDocument) -> Done:
+    def cut(_: Night) -> StepResult:
         done.append("second")
         if len(done) == 2:
             raise PowerCut
-        return Done("x")
+        return StepResult("x")
 
-    def first(_: NightlyDocument) -> Done:
+    def first(_: Night) -> StepResult:
         done.append("first")
-        return Done("x", {"made": place.folder / "made"})
+        return StepResult("x", {"made": place.folder / "made"})
 
-    place.steps = (Step("first", first), Step("second", cut))
+    place.tasks = (NightTask("first", first), NightTask("second", cut))
     with pytest.raises(PowerCut):
         place.night(0)
     document = place.night(0)
@@ -200,19 +201,19 @@ def test_a_night_that_is_killed_in_a_step_does_the_others_once(place: Place) -> 
 
 
 def test_a_step_that_fails_is_told_and_the_others_run(place: Place) -> None:
-    def full(_: NightlyDocument) -> Done:
+    def full(_: Night) -> StepResult:
         raise MachineError("the disk is full", next_step="make room")
 
-    def mistaken(_: NightlyDocument) -> Done:
+    def mistaken(_: Night) -> StepResult:
         raise KeyError("oops")
 
     told: list[int] = []
 
-    def tell(document: NightlyDocument) -> Done:
-        told.append(document.exit_code)
-        return Done()
+    def tell(night: Night) -> StepResult:
+        told.append(night.exit_code)
+        return StepResult()
 
-    place.steps = (Step("full", full), Step("mistaken", mistaken), Step("tell", tell))
+    place.tasks = (NightTask("full", full), NightTask("mistaken", mistaken), NightTask("tell", tell))
     document = place.night(0)
     assert [step(document, name) for name in ("full", "mistaken", "tell")] == ["failed", "failed", "done"]
     assert told == [5]
@@ -242,15 +243,17 @@ def test_a_night_that_was_cut_long_ago_is_given_up_and_what_it_measured_is_kept(
 
 
 def test_a_fetch_that_fails_is_told_and_the_night_goes_on(place: Place) -> None:
-    def failed() -> Done:
+    def failed() -> StepResult:
         raise MachineError("git fetch origin failed: no route", next_step="git fetch origin")
 
-    scene = replace(place.scene(0), fetched=failed)
-    document = nightly(scene, place.hands())
+    context = replace(place.context(0), fetch=failed)
+    document = run_night(context, place.dependencies())
     assert set(states(document).values()) == {"measured"}
     assert (step(document, "fetch"), document.exit_code, document.next) == ("failed", 5, "git fetch origin")
-    scene = replace(place.scene(0), fetched=lambda: Done("as before"))
-    document = nightly(scene, replace(place.hands(), clock=Clock(place.world.moment + timedelta(days=1))))
+    context = replace(place.context(0), fetch=lambda: StepResult("as before"))
+    document = run_night(
+        context, replace(place.dependencies(), clock=Clock(place.world.moment + timedelta(days=1)))
+    )
     assert set(states(document).values()) == {"skipped"}
     assert (step(document, "fetch"), document.exit_code) == ("done", 0)
     assert "fetch" not in document.next, "it was just done"
@@ -265,6 +268,6 @@ def test_an_interruption_ends_the_night_and_it_goes_on(place: Place) -> None:
 
 def test_the_lock_is_held_while_a_night_is_at_work(place: Place) -> None:
     nights = Nights(place.folder / "state", "n")
-    with nights.held(place.world.moment), pytest.raises(MachineError, match="is at work already"):
+    with nights.held(place.world.moment), pytest.raises(MachineError, match="is already running"):
         place.night(0)
     assert not place.world.requests

@@ -10,7 +10,7 @@ from email.utils import format_datetime
 import pytest
 
 from perfbisect.errors import MachineError, PerfbisectError, UsageError
-from perfbisect.nightly.notify import Target, send, target
+from perfbisect.nightly.webhook import WebhookTarget, read_target, send
 from tests.nightly.webhook_server import NAME, SECRET, hook
 
 TOKEN = "tok-0123456789abcdef"
@@ -99,7 +99,7 @@ def test_a_wait_that_is_too_long_is_told() -> None:
 
 def test_a_redirect_is_not_followed() -> None:
     away = (302, "", {"Location": "http://127.0.0.1:1/elsewhere"})
-    with hook(away) as made, pytest.raises(MachineError, match="leads elsewhere: status 302"):
+    with hook(away) as made, pytest.raises(MachineError, match="redirects: status 302"):
         made.send(token=TOKEN)
     assert len(made.got) == 1
 
@@ -117,7 +117,7 @@ def test_nobody_listens() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     waited: list[float] = []
-    to = target(NAME, {NAME: f"http://127.0.0.1:{port}/services/{SECRET}"})
+    to = read_target(NAME, {NAME: f"http://127.0.0.1:{port}/services/{SECRET}"})
     with pytest.raises(MachineError, match="ConnectionError") as caught:
         send(to, {"text": "x"}, wait=waited.append)
     assert len(waited) == 3
@@ -128,10 +128,10 @@ def test_one_that_hangs_is_left() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)
-        to = Target(NAME, f"http://127.0.0.1:{silent.getsockname()[1]}/services/{SECRET}")
+        to = WebhookTarget(NAME, f"http://127.0.0.1:{silent.getsockname()[1]}/services/{SECRET}")
         said: list[str] = []
         with pytest.raises(MachineError, match=r"no answer within 0\.1 s") as caught:
-            send(to, {"text": "x"}, wait=lambda _: None, say=said.append, patience=(0.1, 0.1))
+            send(to, {"text": "x"}, wait=lambda _: None, say=said.append, timeouts_s=(0.1, 0.1))
     assert len(said) == 3
     assert not secret_in(caught.value)
 
@@ -140,14 +140,14 @@ def test_one_that_hangs_is_left() -> None:
     ("address", "message"),
     [
         ("", "is not set"),
-        (f"http://hooks.example/services/{SECRET}", "no https address"),
-        (f"hooks.example/{SECRET}", "no https address"),
-        ("https://", "no https address"),
+        (f"http://hooks.example/services/{SECRET}", "is no https address"),
+        (f"hooks.example/{SECRET}", "is no https address"),
+        ("https://", "is no https address"),
     ],
 )
 def test_an_address_that_is_none(address: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        target(NAME, {NAME: address})
+        read_target(NAME, {NAME: address})
     assert caught.value.next_step == f"export {NAME}=https://..."
     assert not secret_in(caught.value)
 
@@ -160,7 +160,7 @@ def test_a_token_that_is_none() -> None:
 
 
 def test_a_target_does_not_show_itself() -> None:
-    to = Target(NAME, f"https://hooks.example/services/{SECRET}", TOKEN)
+    to = WebhookTarget(NAME, f"https://hooks.example/services/{SECRET}", TOKEN)
     assert SECRET not in repr(to)
     assert TOKEN not in repr(to)
     assert to.shown == "https://hooks.example/(redacted)"

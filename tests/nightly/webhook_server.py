@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from perfbisect.nightly.notify import send, target
+from perfbisect.nightly.webhook import read_target, send
 
 SECRET = "T0AAAAAAA/B0BBBBBBB/xyzxyzxyzxyz"
 NAME = "NIGHTLY_WEBHOOK"
@@ -33,7 +33,7 @@ class Hook:
     def send(self, payload: dict[str, Any] | None = None, token: str = "") -> None:
         variables = {NAME: f"{self.url}/services/{SECRET}", f"{NAME}_TOKEN": token}
         send(
-            target(NAME, variables),
+            read_target(NAME, variables),
             payload or {"text": "hello"},
             wait=self.waited.append,
             say=self.said.append,

@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.jobs.replay import Launch
 from perfbisect.model.attempt import Attempt, Provenance
-from perfbisect.nightly.config import cells_of, load_nightly
+from perfbisect.nightly.config import find_cells, load_nightly
 from perfbisect.serving.families import suites
 from scripts.demo_nightly_judge import Found, judge
 from scripts.demo_nightly_world import (
@@ -64,7 +64,7 @@ def test_the_alert_cannot_open_earlier_than_is_said() -> None:
 
 
 def test_two_of_the_cells_share_a_server(world: World) -> None:
-    cells = [found.cell for found in cells_of(load_nightly(world.config))]
+    cells = [found.cell for found in find_cells(load_nightly(world.config))]
     assert [cell.name for cell in cells] == list(CELLS)
     assert [[cell.name for cell in group] for group in suites(cells)] == [
         ["chat_short", "chat_long"], ["wide"], ["deep"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.setup.checkout_kind import Project, engine_of, project_of
+from perfbisect.setup.checkout import Project, detect_engine, parse_project
 
 TABLE = '[build]\nname = "other"\n\n[project]\nversion = "1"\nname = "vllm"\n\n[tool.x]\nname = "nor this"\n'
 
@@ -20,7 +20,7 @@ TABLE = '[build]\nname = "other"\n\n[project]\nversion = "1"\nname = "vllm"\n\n[
     ],
 )
 def test_packages_decide(packages: list[str], engine: str | None) -> None:
-    assert engine_of(packages) == engine
+    assert detect_engine(packages) == engine
 
 
 @pytest.mark.parametrize(
@@ -35,19 +35,19 @@ def test_packages_decide(packages: list[str], engine: str | None) -> None:
     ],
 )
 def test_what_a_project_calls_itself(pyproject: str | None, setup: str | None, wanted: Project) -> None:
-    assert project_of(pyproject, setup) == wanted
+    assert parse_project(pyproject, setup) == wanted
 
 
 @pytest.mark.parametrize("group", ["vllm.platform_plugins", "vllm.general_plugins"])
 def test_a_plug_in_is_known_by_its_entry_points(group: str) -> None:
     table = f'[project]\nname = "a"\n[project.entry-points."{group}"]\nx = "y:z"\n'
-    assert project_of(table, None) == Project("pyproject.toml", "a", 2, "pyproject.toml", 3)
+    assert parse_project(table, None) == Project("pyproject.toml", "a", 2, "pyproject.toml", 3)
     call = f'setup(name="b",\n  entry_points={{"{group}": ["x = y:z"]}})'
-    assert project_of("[tool.ruff]\n", call) == Project("setup.py", "b", 1, "setup.py", 2)
-    assert project_of('[project]\nname = "vllm.plugins"\n', None).plugin_line == 0
+    assert parse_project("[tool.ruff]\n", call) == Project("setup.py", "b", 1, "setup.py", 2)
+    assert parse_project('[project]\nname = "vllm.plugins"\n', None).plugin_line == 0
 
 
 def test_in_words() -> None:
-    assert project_of(TABLE, None).told == "project 'vllm' (pyproject.toml:6)"
-    assert project_of("", None).told == "pyproject.toml, which names no project"
-    assert project_of(None, None).told == "no project file"
+    assert parse_project(TABLE, None).description == "project 'vllm' (pyproject.toml:6)"
+    assert parse_project("", None).description == "pyproject.toml, without a project name"
+    assert parse_project(None, None).description == "no project file"

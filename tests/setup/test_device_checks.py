@@ -66,12 +66,12 @@ def test_mask_that_leaves_nothing(smi: Smis) -> None:
 
 def test_container_does_not_say_who(smi: Smis) -> None:
     check = seen(smi("container"))
-    assert check.state == "warning" and "whom the driver does not name" in check.found
+    assert check.state == "warning" and "a process the driver does not name" in check.found
 
 
 def test_hot_device(smi: Smis) -> None:
     check = seen(smi("throttled"))
-    assert check.state == "warning" and "held back: hardware thermal slowdown" in check.found
+    assert check.state == "warning" and "throttled: hardware thermal slowdown" in check.found
 
 
 def test_instances_are_warned_of(smi: Smis) -> None:
@@ -118,14 +118,14 @@ def test_all_that_a_machine_file_names_is_looked_at(toy: Toy) -> None:
     found = toy.checks()
     assert {check.state for check in found.values()} == {"good"}
     assert {name: check.found for name, check in found.items()} == {
-        "machine": f"toy: {toy.folder}/toy-smi tells of devices",
+        "machine": f"toy: {toy.folder}/toy-smi lists devices",
         "devices": "2 x toy9, driver 4.2",
-        "select": "TOY_VISIBLE is not set here: all are used; an engine on the first is given "
+        "select": "TOY_VISIBLE is not set here: all are used; the engine on the first gets "
         "TOY_ORDER=bus TOY_VISIBLE=0",
         "driver": "toy-smi version: 4.2",
         "device memory": "toy-smi memory: 2 found",
         "tenants": "toy-smi who: 0 found",
-        "lease command": f"{toy.folder}/toy-queue stands before every server "
+        "lease command": f"{toy.folder}/toy-queue precedes every server command "
         "(toy-queue --devices=1 --); lost: 75, -15",
     }
 
@@ -133,20 +133,20 @@ def test_all_that_a_machine_file_names_is_looked_at(toy: Toy) -> None:
 def test_the_users_mask_is_read_from_the_machines_variable(toy: Toy) -> None:
     found = toy.checks(TOY_VISIBLE="1", CUDA_VISIBLE_DEVICES="7")
     assert found["devices"].found == "1 x toy9, driver 4.2 (TOY_VISIBLE=1)"
-    assert found["select"].found.endswith("only these are used; an engine on the first is given "
+    assert found["select"].found.endswith("only these are used; the engine on the first gets "
                                           "TOY_ORDER=bus TOY_VISIBLE=1")  # fmt: skip
     none = toy.checks(TOY_VISIBLE="5")
-    assert (none["devices"].state, none["devices"].advice) == ("bad", "unset or mend TOY_VISIBLE")
+    assert (none["devices"].state, none["devices"].advice) == ("bad", "unset or fix TOY_VISIBLE")
     assert none["select"].state == "warning"
 
 
 @pytest.mark.parametrize(
     ("name", "says", "check", "state", "said", "advice"),
     [
-        ("list", "nothing", "devices", "bad", "no devices were found", "devices in the machine's file"),
-        ("version", "?", "driver", "warning", "driver.each finds nothing", "mend driver.each"),
-        ("memory", "?", "device memory", "warning", "memory.each finds nothing", "is not judged"),
-        ("memory", "0: 900/1000", "devices", "warning", "900 of 1000 MiB in use", "slots take these last"),
+        ("list", "nothing", "devices", "bad", "no devices were found", "devices in the machine file"),
+        ("version", "?", "driver", "warning", "driver.each finds nothing", "fix driver.each"),
+        ("memory", "?", "device memory", "warning", "memory.each finds nothing", "is not checked"),
+        ("memory", "0: 900/1000", "devices", "warning", "900 of 1000 MiB in use", "slots use these last"),
     ],
 )
 def test_what_a_command_does_not_tell(
@@ -165,8 +165,8 @@ def test_commands_that_are_not_there(toy: Toy) -> None:
         *("machine", "devices", "driver", "device memory", "tenants", "lease command"),
     ]
     assert found["machine"].found == "toy: no toy-smi on the PATH"
-    assert "mend devices.command in the machine's file" in found["machine"].advice
-    assert "mend memory in the machine's file" in found["device memory"].advice
+    assert "fix devices.command in the machine file" in found["machine"].advice
+    assert "fix memory in the machine file" in found["device memory"].advice
     assert "toy-queue" in found["lease command"].found and "lease.command" in found["lease command"].advice
 
 

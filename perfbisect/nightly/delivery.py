@@ -1,0 +1,210 @@
+"""Delivers a night: report, dashboard, publishing, exports, Markdown, job summary and webhook."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from perfbisect.common.durations import stamp
+from perfbisect.dashboard.build import build
+from perfbisect.dashboard.collect import bisections, site
+from perfbisect.errors import MachineError
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import Clock
+from perfbisect.nightly import webhook
+from perfbisect.nightly.config import DashboardRules, WebhookRules
+from perfbisect.nightly.context import NightlyContext, NightTask, StepResult
+from perfbisect.nightly.folders import NightFolder
+from perfbisect.nightly.model import Night
+from perfbisect.nightly.report import night_report
+from perfbisect.report.html import report_html
+from perfbisect.report.markdown import report_markdown
+from perfbisect.series.detect import SeriesAnalysis
+from perfbisect.series.export import export_files, series_for_export
+from perfbisect.series.nightly_report import build_nightly_report, nightly_report
+from perfbisect.series.publish import publish
+from perfbisect.series.store import SeriesStore
+from perfbisect.system.files import write_whole
+
+MAX_COMMENT_CHARACTERS = 65_000
+"""GitHub accepts 65,536 in an issue or a comment."""
+
+MAX_SUMMARY_BYTES = 1024 * 1024
+"""GitHub drops the whole summary of a step if it is larger."""
+
+MIN_SUMMARY_BYTES = 2048
+"""Remaining room below which no summary is written."""
+
+
+def report_tasks(
+    context: NightlyContext,
+    store: SeriesStore,
+    analysis: SeriesAnalysis,
+    folder: NightFolder,
+    clock: Clock,
+) -> Iterator[NightTask]:
+    """The report, and the dashboard if it is configured."""
+    yield NightTask("report", lambda night: _write_reports(context, analysis, folder, night))
+    dashboard = context.file.nightly.dashboard
+    if dashboard is not None:
+        yield NightTask("dashboard", lambda _: _build_dashboard(context, store, analysis, dashboard, clock))
+
+
+def delivery_tasks(
+    context: NightlyContext,
+    variables: Mapping[str, str],
+    *,
+    wait: Callable[[float], None] = time.sleep,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[NightTask]:
+    """The configured tasks. ``variables``: the process environment with addresses and tokens."""
+    rules, tell = context.file.nightly, context.file.nightly.tell
+    folder = context.file.path(rules.publish)
+    if folder is not None:
+        yield NightTask("publish", lambda night: _publish(context, folder, night))
+    if rules.exports.csv or rules.exports.benchmark:
+        yield NightTask("exports", lambda _: _export(context))
+    path = context.file.path(tell.markdown)
+    if path is not None:
+        yield NightTask("markdown", lambda night: _write_markdown(path, night))
+    summary = variables.get("GITHUB_STEP_SUMMARY", "") if tell.job_summary else ""
+    if summary:
+        yield NightTask("job summary", lambda night: append_summary(Path(summary), night_markdown(night)))
+    hook = tell.webhook
+    if hook is not None:
+        yield NightTask("webhook", lambda night: _send_webhook(hook, night, variables, wait, say))
+
+
+def night_markdown(night: Night) -> str:
+    return report_markdown(night_report(night))
+
+
+def truncate(text: str, limit: int, *, size: type[str] | type[bytes] = str) -> str:
+    """Drop the last lines of a text that exceeds ``limit`` characters (or UTF-8 bytes), with a note.
+
+    Raises:
+        ValueError: the note itself does not fit.
+    """
+    note = "\n\n(Truncated: the report of the night is complete.)\n"
+
+    def length(part: str) -> int:
+        return len(part.encode("utf-8")) if size is bytes else len(part)
+
+    if length(text) <= limit:
+        return text
+    left = limit - length(note)
+    if left < 0:
+        raise ValueError(f"the note does not fit into {limit}")
+    kept: list[str] = []
+    for row in text.splitlines():
+        left -= length(row) + 1
+        if left < 0:
+            break
+        kept.append(row)
+    return "\n".join(kept) + note
+
+
+def append_summary(path: Path, text: str) -> StepResult:
+    """Append to the summary file of a GitHub Actions step, as far as its size limit allows.
+
+    Raises:
+        MachineError: the file cannot be written.
+    """
+    room = MAX_SUMMARY_BYTES - (path.stat().st_size if path.exists() else 0)
+    if room < MIN_SUMMARY_BYTES:
+        return StepResult("skipped: earlier steps have filled it")
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(truncate(text, room, size=bytes))
+    except OSError as error:
+        raise MachineError(
+            f"the job summary cannot be written: {error.strerror or error}", where=path
+        ) from error
+    return StepResult("appended")
+
+
+def job_link(variables: Mapping[str, str]) -> str:
+    """The page of the CI job that runs this; empty outside Buildkite and GitHub Actions."""
+    if url := variables.get("BUILDKITE_BUILD_URL", ""):
+        return url
+    server, repository, run = (
+        variables.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")
+    )
+    return f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
+
+
+def _write_reports(
+    context: NightlyContext, analysis: SeriesAnalysis, folder: NightFolder, night: Night
+) -> StepResult:
+    rules = context.file.nightly
+    document = build_nightly_report(analysis, fdr=rules.alerts.fdr)
+    series_report = nightly_report(document)
+    target = context.file.path(rules.report) or folder.path
+    files = {"night": target / "night.md", "report": target / "nightly.md", "page": target / "nightly.html"}
+    write_whole(files["night"], night_markdown(night))
+    write_whole(files["report"], report_markdown(series_report))
+    write_whole(files["page"], report_html(series_report))
+    return StepResult(f"{len(document.rows)} series at a new level", files)
+
+
+def _build_dashboard(
+    context: NightlyContext,
+    store: SeriesStore,
+    analysis: SeriesAnalysis,
+    rules: DashboardRules,
+    clock: Clock,
+) -> StepResult:
+    folder = context.file.path(rules.folder)
+    assert folder is not None
+    document = site(
+        store,
+        analysis,
+        context.table,
+        title=rules.title,
+        made=stamp(clock()),
+        repository=context.repository,
+        reports=bisections(context.jobs.all()),
+        commit_url=rules.commit_url,
+    )
+    index = build(document, folder).index
+    return StepResult(f"{len(document.cells)} cells, {len(document.alerts)} alerts", {"dashboard": index})
+
+
+def _publish(context: NightlyContext, folder: Path, night: Night) -> StepResult:
+    jobs = [Job(context.jobs.folder / cell.job) for cell in night.cells if cell.job]
+    published = publish(folder, [job for job in jobs if job.journal.exists()])
+    summary = f"{published.launches} launches, {len(published.written)} new files"
+    skipped = "".join(f"; skipped: {reason}" for reason in published.left_out)
+    return StepResult(summary + skipped, {"published": folder})
+
+
+def _export(context: NightlyContext) -> StepResult:
+    rules, files = context.file.nightly.exports, dict[str, Path]()
+    with SeriesStore.of(context.state) as store:
+        series = series_for_export(store)
+    if (path := context.file.path(rules.csv)) is not None:
+        files |= export_files(series, "csv", path)
+    if (path := context.file.path(rules.benchmark)) is not None:
+        exported = export_files(series, "github-action-benchmark", path)
+        files |= {f"benchmark {name}": file for name, file in exported.items()}
+    return StepResult(f"{sum(len(points) for _, points in series)} points", files)
+
+
+def _write_markdown(path: Path, night: Night) -> StepResult:
+    write_whole(path, truncate(night_markdown(night), MAX_COMMENT_CHARACTERS))
+    return StepResult("", {"markdown": path})
+
+
+def _send_webhook(
+    rules: WebhookRules,
+    night: Night,
+    variables: Mapping[str, str],
+    wait: Callable[[float], None],
+    say: Callable[[str], None],
+) -> StepResult:
+    if rules.when == "findings" and not night.exit_code and not night.has_news:
+        return StepResult("skipped: no findings")
+    target = webhook.read_target(rules.url, variables)
+    webhook.send(target, webhook.message(night, link=job_link(variables)), wait=wait, say=say)
+    return StepResult(f"sent to {target.shown}")

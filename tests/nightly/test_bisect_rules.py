@@ -1,0 +1,65 @@
+"""Which alerts are worth a bisection, and how a commit is known without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfbisect.nightly.bisect import culprit_known_from, rejection_reason, shortage
+from perfbisect.nightly.config import BisectRules
+from perfbisect.series.alerts import Alert
+
+
+def alert(**changed: Any) -> Alert:
+    """A step of a median by a tenth, of the product, that is still there."""
+    given: dict[str, Any] = {
+        "id": "20260412-3f1a", "cell": "a", "metric": "ttft", "first": "2026-04-12T01:20:00Z",
+        "last": "2026-04-13T01:20:00Z", "shape": "step", "cause": "product", "effect": 0.1,
+        "interval": (0.05, 0.15), "places": (), "builds": (), "state": "open", "evidence": (), "new": True,
+        "nights": 2,
+    }  # fmt: skip
+    return Alert(**given | changed)
+
+
+@pytest.mark.parametrize("changed", [{}, {"cause": "unknown"}, {"shape": "transient"}, {"shape": "drift"}])
+def test_what_is_worth_it(changed: dict[str, Any]) -> None:
+    assert rejection_reason(alert(**changed), BisectRules()) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_over", "rules", "why"),
+    [
+        ({}, False, BisectRules(when="never"), "the configuration says bisect: {when: never}"),
+        ({"state": "acknowledged"}, False, BisectRules(), "it is acknowledged"),
+        ({"state": "closed"}, False, BisectRules(), "it is closed"),
+        ({"recovered": True}, False, BisectRules(), "the series recovered"),
+        ({"shape": "transient"}, True, BisectRules(), "the transient ended"),
+        ({"cause": "instrument"}, False, BisectRules(), "the instrument changed, not the product"),
+        ({"cause": "workload"}, False, BisectRules(), "the workload changed, not the product"),
+        ({"cause": "night"}, False, BisectRules(), "the night was bad, not the product"),
+        ({"effect": -0.1}, False, BisectRules(), "it is an improvement"),
+        ({"metric": "ttft:p99"}, False, BisectRules(), "the median did not move"),
+        ({}, False, BisectRules(smallest="20%"), "10.0% is less than bisect.smallest (20.0%)"),
+    ],
+)
+def test_what_is_not(changed: dict[str, Any], is_over: bool, rules: BisectRules, why: str) -> None:
+    assert rejection_reason(alert(**changed), rules, is_over=is_over) == why
+
+
+def test_tails_where_they_are_asked_for_and_throughput_that_falls() -> None:
+    assert rejection_reason(alert(metric="ttft:p99"), BisectRules(tails=True)) == ""
+    assert (
+        rejection_reason(alert(metric="output_throughput", effect=-0.1), BisectRules(smallest="5%")) == ""
+    ), "worse is the way of its metric"
+
+
+def test_a_commit_that_is_known_without_a_launch() -> None:
+    assert culprit_known_from(1, "") == ("named", "the window contains one commit")
+    assert culprit_known_from(7, "reverted by abc") == ("attributed", "reverted by abc")
+    assert culprit_known_from(7, "") is None
+
+
+def test_minutes_that_are_left() -> None:
+    assert shortage(30.0, 30.0) == ""
+    assert shortage(12.4, 30.0) == "12 minutes are left, a bisection takes at least 30"

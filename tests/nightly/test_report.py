@@ -1,0 +1,143 @@
+"""The report of a night: findings first, and nothing of others acts as markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from perfbisect.nightly.model import Night
+from perfbisect.nightly.report import night_document, night_report, night_verdict
+from perfbisect.nightly.webhook import message
+from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import report_lines
+from tests.nightly.night_factory import HOSTILE, alert, make_night, make_quiet_night, row, search
+
+HOUSE = (
+    "| Source | Model | Hardware | Type | Config | Test | Metric | latest | baseline | vs baseline | Status "
+    "| Days failing | Alert |"
+)
+BARE: dict[str, Any] = {"steps": (), "cells": (), "bisections": ()}
+
+
+def markdown(night: Night) -> str:
+    return report_markdown(night_report(night))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "tone"),
+    [
+        ({}, "1 regression, 1 commit named, 1 cell failed, publish failed", "bad"),
+        (BARE | {"failures": ()}, "1 regression", "bad"),
+        (BARE | {"alerts": (alert(), alert(id="2", metric="ttft"))}, "1 regression", "bad"),
+        (
+            {"alerts": (alert(), alert(event="b"), alert(event="c", worse=False)), "steps": (), "cells": ()},
+            "2 regressions, 1 improvement, 1 commit named",
+            "bad",
+        ),
+        (BARE | {"alerts": (alert(counts=False),), "failures": ()}, "nothing new", "good"),
+        (
+            BARE | {"alerts": (alert(change="updated"),), "failures": ()},
+            "nothing new; 1 finding of earlier nights remaining",
+            "good",
+        ),
+        (
+            BARE | {"alerts": (alert(change="closed", counts=False),), "failures": ()},
+            "1 regression resolved",
+            "good",
+        ),
+        (
+            BARE | {"bisections": (search(culprit=None, exit_code=4),), "alerts": (), "failures": ()},
+            "nothing new",
+            "open",
+        ),
+    ],
+)
+def test_the_verdict(changed: dict[str, Any], words: str, tone: str) -> None:
+    verdict = night_verdict(make_night(**changed))
+    assert (verdict.text, verdict.tone) == (words, tone)
+
+
+def test_the_markdown() -> None:
+    text = markdown(make_night())
+    lines = text.splitlines()
+    assert lines[0].startswith("# Nightly vllm-cpu of 2026-04-12: 1 regression, 1 commit named")
+    assert HOUSE in lines
+    names = ("perfbisect", "acme/tiny", "H20 x 1", "median or total", "c2", "text_cpu", "tpot")
+    cells = (*(f"`{name}`" for name in names), "12.10 ms", "10.00 ms", r"+21.0 %", "`regressed`", "2")
+    assert f"| {' | '.join(cells)} | `20260412-3f1a` |" in lines
+    assert "| engine | `0.32.0` |" in lines
+    assert "| cells | `1 measured, 1 failed` |" in lines
+    assert any("probability 0.97" in line for line in lines)
+    assert "perfbisect report 20260412-013000-ab12" in lines
+    assert text.count("\n- e") == 2, "the first pieces of evidence"
+    what = "+21.0 % of `tpot` in `text_cpu`, worse; since 2026-04-12; product, step (`20260412-product`)"
+    assert f"opened: {what}" in lines
+
+
+def test_an_event_is_reported_once_by_its_largest_finding() -> None:
+    alerts = (
+        alert(id="1", effect=0.1), alert(id="2", cell="other", effect=0.3),
+        alert(id="3", effect=0.9, counts=False), alert(id="6", event="d", counts=False),
+        alert(id="4", event="b", change="updated", metric="ttft", evidence=("old",)),
+        alert(id="5", event="c", change="closed", recovered=True, counts=False),
+    )  # fmt: skip
+    night = make_night(alerts=alerts, steps=(), cells=(), bisections=())
+    lines = [line for line in markdown(night).splitlines() if re.match("opened|closed|remaining", line)]
+    how = "worse; since 2026-04-12; product, step"
+    assert lines == [
+        f"opened: +30.0 % of `tpot` in `other`, {how}; 2 more series, 2 cells in all (`20260412-product`)",
+        f"opened: +21.0 % of `tpot` in `text_cpu`, {how}; no finding by the rules (`d`)",
+        f"closed: +21.0 % of `tpot` in `text_cpu`, {how}; recovered (`c`)",
+        f"remaining: +21.0 % of `ttft` in `text_cpu`, {how} (`b`)",
+    ]
+    assert "old" not in markdown(night), "its evidence was in the report of the night that opened it"
+    words = "1 regression, 1 regression resolved; 1 finding of earlier nights remaining"
+    assert night_verdict(night).text == words
+    assert message(night)["text"] == f"vllm-cpu: {words}"
+
+
+def test_nothing_of_others_acts_in_the_markdown() -> None:
+    rows = (row(model=HOSTILE, status=HOSTILE),)
+    outside = re.sub(r"(`+).*?\1", "", markdown(make_night(rows=rows)))
+    for mark in ("<script", "](http", "@team", "<!channel"):
+        assert mark not in outside
+    (table_row,) = [line for line in outside.splitlines() if line.count(" | ") == 12 and "Source" not in line]
+    assert table_row
+
+
+def test_a_quiet_night() -> None:
+    text = markdown(make_quiet_night())
+    assert text.splitlines()[0] == "# Nightly vllm-cpu of 2026-04-12: nothing new"
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings == ["## Cells"]
+
+
+def test_the_terminal_shows_the_result_without_the_table_of_levels() -> None:
+    lines = report_lines(night_report(make_night()))
+    assert lines[0] == "1 REGRESSION, 1 COMMIT NAMED, 1 CELL FAILED, PUBLISH FAILED"
+    assert "  - publish: the disk is full" in lines
+    assert lines[-1] == "  run: perfbisect report 20260412-013000-ab12"
+    assert not any("baseline" in line for line in lines)
+
+
+def test_the_message_for_programs() -> None:
+    sent = json.loads(json.dumps(message(make_night(), link="https://ci.example/1")))
+    assert sent["schema"] == "perfbisect.nightly-message/1"
+    assert (sent["nightly"], sent["night"], sent["exit_code"]) == ("vllm-cpu", "20260412-012000", 3)
+    assert sent["engine_version"] == "0.32.0"
+    assert [alert["id"] for alert in sent["alerts"]] == ["20260412-3f1a"]
+    assert sent["commits"][0]["probability"] == 0.97
+    assert sent["commits"][0]["id"] == "c0ffee" + "0" * 34
+    assert [failure["what"] for failure in sent["failed"]] == ["text_big", "publish"]
+    assert sent["link"] == "https://ci.example/1"
+
+
+def test_the_document_has_the_alerts_as_the_night_leaves_them() -> None:
+    document = night_document(make_night())
+    assert (document.alerts[0].id, document.alerts[0].change) == ("20260412-3f1a", "opened")
+    assert document.bisections[0].culprit is not None
+    assert document.bisections[0].culprit.short == "c0ffee000000"
+    assert document.bisections[0].summary == ("It is slower by 21 %.",)
