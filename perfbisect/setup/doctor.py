@@ -18,7 +18,7 @@ from typing import Literal
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
 from perfbisect.environments.builders.chain import ChainBuilder
-from perfbisect.environments.builders.overrides import SwapBuilder
+from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.errors import BuildError, MachineError, PerfbisectError
 from perfbisect.machine import devices, leases, sampler
@@ -372,7 +372,7 @@ class Reach:
 def check(builder: Builder | None, change: Change | None, *, log: Path) -> tuple[Reach, ...]:
     """The package registry through uv's settings, and each wheel index of a builder, asked for ``change``."""
     found = [registry(log=log)]
-    builder = builder.inner if isinstance(builder, SwapBuilder) else builder
+    builder = builder.inner if isinstance(builder, OverrideBuilder) else builder
     builders = builder.builders if isinstance(builder, ChainBuilder) else (builder,)
     if change is not None:
         found += [_index(each, change) for each in builders if isinstance(each, WheelBuilder)]
