@@ -169,7 +169,7 @@ _DEVICE_INTERVAL = 2.0
 _PROCESS_SHARE, _DEVICE_SHARE = 50.0, 20.0
 """A look that took s seconds is not taken again within so many times s: the sampler's own share of a core
 stays below 2 % for the process table and 5 % for the driver's command, however slow these are."""
-_DRIVER_PATIENCE = 5.0
+_DRIVER_TIMEOUT_S = 5.0
 _SHORTEST = 0.2
 """Seconds. The kernel counts processor time in hundredths: over less a share is noise."""
 
@@ -241,7 +241,7 @@ class Sampler:
         self._slot_cores = slot.cores if slot else ()
         self._every = every
         wanted = tuple(uuids) if uuids is not None else slot.devices if slot else ()
-        self._smi = smi or Smi(patience=_DRIVER_PATIENCE)
+        self._smi = smi or Smi(timeout_s=_DRIVER_TIMEOUT_S)
         self._devices: DeviceSamples | None = None
         if wanted:
             known = devices.look(self._smi) if smi else devices.gpus()

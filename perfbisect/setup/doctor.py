@@ -22,7 +22,8 @@ from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.errors import BuildError, MachineError, PerfbisectError
 from perfbisect.machine import devices, leases, sampler
-from perfbisect.machine.devices import Gpu, Query, Reading, Smi, Tenant
+from perfbisect.machine.device_commands import CommandQuery
+from perfbisect.machine.devices import Gpu, Reading, Smi, Tenant
 from perfbisect.machine.interference import SLOWED, Limits
 from perfbisect.machine.profile import CUDA, Profile
 from perfbisect.model.change import Change
@@ -139,7 +140,7 @@ def select(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
     return Check("select", "good", f"{profile.variable} {said}; an engine on the first is given {given}")
 
 
-def _told(key: str, name: str, query: Query) -> Callable[[], Check]:
+def _told(key: str, name: str, query: CommandQuery) -> Callable[[], Check]:
     """What a further command of the machine's file tells; of processes there may well be none."""
 
     def check() -> Check:
