@@ -1,4 +1,4 @@
-"""What was typed as a CHANGE -> the change: one way for every verb."""
+"""Resolves CHANGE arguments of all commands."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from perfbisect.model.change import Change
 
 
 def the_change(place: Place, typed: str) -> Change:
-    """The commit, the release, or the commit less others or with patches.
+    """Resolve a change: a release, or a commit with reverts and patches applied.
 
-    :raises UsageError: it is none, or what is done to it cannot be done.
+    :raises UsageError: it is invalid, or a revert or patch does not apply.
     :raises RevisionError: a revision does not exist, or there is no repository.
     """
     text = parse_change_text(typed)
@@ -28,9 +28,9 @@ def the_change(place: Place, typed: str) -> Change:
 
 
 def change_of(place: Place, text: ChangeText) -> Change:
-    """A change that was typed, whatever its variant.
+    """Resolve a parsed change without its variant.
 
-    :raises UsageError: it is none that can be built, or what is done to it cannot be done.
+    :raises UsageError: it cannot be built, or a revert or patch does not apply.
     :raises RevisionError: a revision does not exist, or there is no repository.
     """
     if text.release is not None:
@@ -38,13 +38,13 @@ def change_of(place: Place, text: ChangeText) -> Change:
     repository = place.needed_repository()
     change = repository.resolve(text.base) if text.pull is None else pull(repository, text.pull)
     for sha in text.reverts:
-        made = reverted(repository, change, repository.resolve(sha))
-        if isinstance(made, Conflict):
+        result = reverted(repository, change, repository.resolve(sha))
+        if isinstance(result, Conflict):
             raise UsageError(
-                f"{sha} cannot be taken out of {text.base}: {made.reason}",
+                f"{sha} cannot be taken out of {text.base}: {result.reason}",
                 next_step=f"by hand on a branch, then name that: git -C {repository.path} revert {sha}",
             )
-        change = made
+        change = result
     for name in text.patches:
         try:
             content = Path(name).expanduser().read_bytes()
@@ -53,22 +53,19 @@ def change_of(place: Place, text: ChangeText) -> Change:
                 f"the patch {name} cannot be read: {error.strerror or error}",
                 next_step="+patch:FILE takes a path from the current folder",
             ) from None
-        made = patched(repository, change, content, Path(name).name)
-        if isinstance(made, Conflict):
+        result = patched(repository, change, content, Path(name).name)
+        if isinstance(result, Conflict):
             raise UsageError(
-                f"the patch {name} cannot be applied to {text.base}: {made.reason}",
+                f"the patch {name} cannot be applied to {text.base}: {result.reason}",
                 where=name,
                 next_step=f"make it against that revision: git -C {repository.path} diff {text.base}",
             )
-        change = made
+        change = result
     return change.swapped(text.pips)
 
 
 def pull(repository: Repository, number: int) -> Change:
-    """The head of a pull request that was fetched.
-
-    :raises RevisionError: it was not.
-    """
+    """The head of a fetched pull request. :raises RevisionError: it was not fetched."""
     for name in (f"refs/pull/{number}/head", f"refs/remotes/origin/pr/{number}", f"pr/{number}"):
         try:
             return repository.resolve(name)
@@ -81,7 +78,7 @@ def pull(repository: Repository, number: int) -> Change:
 
 
 def base_of_pull(repository: Repository, number: int) -> Change:
-    """Where a pull request left the main line: its merge base with origin's head, ``main`` or ``master``.
+    """Merge base of a pull request with origin's head, ``main`` or ``master``.
 
     :raises RevisionError: there is no main line, or the two have nothing in common.
     """
@@ -101,9 +98,9 @@ def base_of_pull(repository: Repository, number: int) -> Change:
 
 
 def environment_of(place: Place, spec: str | None, typed: str) -> str:
-    """How a change that was typed gets its environment: a release needs no specification.
+    """The environment specification of a change; a release needs none.
 
-    :raises UsageError: nothing was typed and nothing stands in ``perfbisect.yaml``.
+    :raises UsageError: neither ``--env`` nor ``perfbisect.yaml`` has it.
     """
     release = parse_change_text(typed).release
     found = place.setting("env", spec) if spec or release is None else f"release:{release[0]}"
