@@ -1,4 +1,4 @@
-"""Commits with all that a ranking of suspects reads of them: words, files, and what they stand on."""
+"""Reads the commits of a range with message, changed files and moved pins, for suspect ranking."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from perfbisect.model.commit_details import Commit, Touched
 
 
 def commits_between(repository: Repository, after: str, upto: str) -> tuple[Commit, ...]:
-    """First-parent commits that ``upto`` has and ``after`` has not, oldest first; empty if there are none.
+    """First-parent commits of ``after..upto``, oldest first.
 
-    Lines are counted against the first parent, so that a merge is all that it brings. Where a commit moves
-    the engine that it is built on, it says from what to what.
+    Lines are counted against the first parent, so that a merge counts all that it adds.
 
-    :raises RevisionError: a revision that does not exist, or a shallow clone that ends between them.
+    :raises RevisionError: a revision does not exist, or a shallow clone ends between them.
     """
     first, last = repository.resolve(after), repository.resolve(upto)
     selected = ("--first-parent", last.id, f"^{first.id}")
@@ -24,13 +23,13 @@ def commits_between(repository: Repository, after: str, upto: str) -> tuple[Comm
             f"{repository.path} is a shallow clone: its history ends between {first.short} and {last.short}",
             next_step=f"git -C {repository.path} fetch --unshallow",
         )
-    said = _bodies(repository, selected)
+    bodies = _bodies(repository, selected)
     files = _files(repository, selected)
-    return tuple(_commit(repository, r, said, files) for r in reversed(records))
+    return tuple(_commit(repository, record, bodies, files) for record in reversed(records))
 
 
 def _commit(
-    repository: Repository, record: Record, said: dict[str, str], files: dict[str, tuple[Touched, ...]]
+    repository: Repository, record: Record, bodies: dict[str, str], files: dict[str, tuple[Touched, ...]]
 ) -> Commit:
     change = record.change
     touched = files.get(change.id, ())
@@ -39,7 +38,7 @@ def _commit(
         sha=change.id,
         subject=change.subject,
         date=change.date,
-        body=said.get(change.id, ""),
+        body=bodies.get(change.id, ""),
         files=touched,
         pins=_pins(repository, record) if moved else None,
     )
@@ -70,7 +69,7 @@ def _touched(row: str) -> Touched:
 
 
 def _pins(repository: Repository, record: Record) -> tuple[str, str] | None:
-    """What a commit was built on before and after; None where that is the same."""
+    """The pin before and after a commit; None if it did not move."""
     after = _pins_at(repository, record.change.id)
     before = _pins_at(repository, record.parents[0]) if record.parents else None
     if before is None or after is None or (before.tag, before.commit) == (after.tag, after.commit):

@@ -1,8 +1,7 @@
-"""The git repository under test, read by the git command; its files, index and references are never written,
-but by a fetch that the user asks for (``git_fetch``).
+"""Reads the repository under test through the git command; it never writes files, index or references.
 
-Everything is asked of git's objects, so a dirty work tree is of no consequence. Object names are full hashes
-(40 hex digits, 64 in repositories of SHA-256).
+Content is read from git's objects, so a dirty work tree does not matter. Object names are full hashes (40 hex
+digits, 64 with SHA-256).
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _TIMEOUT = 900.0
 
 
 def git_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """Variables for a git process that asks nothing, writes nothing and sees the repository it is pointed at.
+    """Process environment of git without prompts and writes.
 
-    ``GIT_DIR`` and its like are dropped: perfbisect may be started from a hook of another repository.
+    ``GIT_DIR`` and the like are dropped: perfbisect may run in a hook of another repository.
     """
     kept = {
         name: value
@@ -48,7 +47,7 @@ def git_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a commit's tree: ``path`` from the root of the repository, ``blob`` its object name.
+    """A file of a commit's tree; ``path`` from the root of the repository, ``blob``: object name.
 
     ``mode``: ``100644``, ``100755`` (executable), ``120000`` (symbolic link), ``160000`` (submodule).
     """
@@ -68,9 +67,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository at ``path``: the root of its work tree, or the repository itself where it is bare.
+    """A repository; ``path``: root of its work tree, or the bare repository.
 
-    ``objects``: a folder of ours with more objects (reverted commits), read beside the repository's own.
+    ``objects``: a further object folder (reverted commits), read in addition.
     """
 
     path: Path
@@ -90,14 +89,14 @@ class Repository:
         here = cls(folder if folder.is_dir() else folder.parent)
         done = here.run("rev-parse", "--is-bare-repository", "--absolute-git-dir")
         if done.returncode:
-            told = said(done)
-            if "dubious ownership" in told:
+            problem = error_text(done)
+            if "dubious ownership" in problem:
                 raise RevisionError(
                     f"git refuses to read {folder}: it belongs to another user",
                     next_step=f"git config --global --add safe.directory {folder}",
                 )
             raise RevisionError(
-                f"no git repository at {folder} (git says: {told})",
+                f"no git repository at {folder} (git says: {problem})",
                 next_step="give the repository under test by --repo PATH",
             )
         bare, directory = done.stdout.decode(errors="surrogateescape").splitlines()[:2]
@@ -115,10 +114,10 @@ class Repository:
         """
         name = revision.strip()
         if not name or name.startswith("-") or re.search(r"[\x00-\x1f]", name):
-            raise RevisionError(f"{revision!r} is not a revision", next_step=self.look())
+            raise RevisionError(f"{revision!r} is not a revision", next_step=self.log_command())
         done = self.run("rev-parse", "--verify", f"{name}^{{commit}}")
         if done.returncode:
-            raise self._unknown(name, said(done))
+            raise self._unknown(name, error_text(done))
         return self.records("-1", done.stdout.decode().strip())[0].change
 
     def head(self) -> Change:
@@ -135,27 +134,24 @@ class Repository:
         return self.run("merge-base", "--is-ancestor", ancestor, descendant).returncode == 0
 
     def is_shallow(self) -> bool:
-        """True for a clone whose history was cut off by ``--depth``."""
+        """True for a clone made with ``--depth``."""
         return self.text("rev-parse", "--is-shallow-repository").strip() == "true"
 
     def is_dirty(self, *paths: str) -> bool:
-        """True if files (below ``paths``, if given) differ from HEAD or are new; ignored ones do not.
-
-        A bare repository has no files that could.
-        """
+        """True if files (below ``paths``) differ from HEAD or are untracked; False if it is bare."""
         if self.text("rev-parse", "--is-bare-repository").strip() == "true":
             return False
         return bool(self.text("status", "--porcelain", "-z", "--untracked-files=normal", "--", *paths))
 
     def remote(self) -> str:
-        """Address of the remote ``origin`` without user name or password; empty if there is none."""
+        """Address of ``origin`` without credentials; empty if there is none."""
         done = self.run("remote", "get-url", "origin")
         return (
             without_credentials(done.stdout.decode(errors="replace").strip()) if done.returncode == 0 else ""
         )
 
     def tree_id(self, sha: str, path: str) -> str | None:
-        """Object name of a commit's folder or file: equal names are equal bytes. None if it is not there."""
+        """Object name of a file or folder at a commit; None if it does not exist."""
         return self.tree_ids((sha,), path)[sha]
 
     def tree_ids(self, shas: Iterable[str], path: str) -> dict[str, str | None]:
@@ -171,9 +167,9 @@ class Repository:
     def differing(
         self, base: str, shas: Iterable[str], pathspecs: Sequence[str]
     ) -> dict[str, tuple[str, ...]]:
-        """For each commit, the files in which it differs from ``base``, of those that match git pathspecs.
+        """Files that match git pathspecs and differ from ``base``, per commit, by one git process.
 
-        One git process for all of them; compares trees, so it does not matter how the commits are related.
+        It compares trees, so the commits need not be related.
         """
         wanted = tuple(dict.fromkeys(shas))
         found: dict[str, list[str]] = {sha: [] for sha in wanted}
@@ -193,7 +189,7 @@ class Repository:
         return {sha: tuple(files) for sha, files in found.items()}
 
     def files_of(self, shas: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """For each commit the files in which it differs from its first parent, by one git process."""
+        """Files that differ from the first parent, per commit, by one git process."""
         wanted = tuple(dict.fromkeys(shas))
         if not wanted:
             return {}
@@ -228,11 +224,11 @@ class Repository:
         """A file's bytes at a commit. :raises RevisionError: the commit has no such file."""
         done = self.run("cat-file", "blob", f"{sha}:{path}")
         if done.returncode:
-            raise RevisionError(f"commit {sha[:12]} has no file {path} (git says: {said(done)})")
+            raise RevisionError(f"commit {sha[:12]} has no file {path} (git says: {error_text(done)})")
         return done.stdout
 
     def contents(self, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """The bytes of many blobs, one after the other, by one git process.
+        """Read many blobs by one git process.
 
         :raises MachineError: an object cannot be read (a partial clone without network, a damaged disk).
         """
@@ -273,14 +269,14 @@ class Repository:
             records.append(Record(Change(sha, "commit", subject, date, author), tuple(parents.split())))
         return records
 
-    def _unknown(self, name: str, told: str) -> RevisionError:
-        if "ambiguous" in told:
+    def _unknown(self, name: str, problem: str) -> RevisionError:
+        if "ambiguous" in problem:
             return RevisionError(
-                f"revision {name!r} is ambiguous: {told}", next_step="give more digits of the hash"
+                f"revision {name!r} is ambiguous: {problem}", next_step="give more digits of the hash"
             )
         kind = self.run("cat-file", "-t", name).stdout.decode().strip()
         if kind in ("blob", "tree"):
-            return RevisionError(f"revision {name!r} is a {kind}, not a commit", next_step=self.look())
+            return RevisionError(f"revision {name!r} is a {kind}, not a commit", next_step=self.log_command())
         names = self.text("for-each-ref", "--format=%(refname:short)", errors="replace").splitlines()
         near = hint(name, names, 0.6)
         if self.is_shallow():
@@ -293,15 +289,16 @@ class Repository:
             next_step=f"git -C {self.path} fetch --all --tags",
         )
 
-    def look(self) -> str:
+    def log_command(self) -> str:
+        """A command that lists revisions, for error messages."""
         return f"git -C {self.path} log --oneline --first-parent --decorate"
 
     def environment(self) -> dict[str, str]:
-        """Variables for a git process that reads this repository, and our own objects beside its own."""
-        found = git_environment(os.environ)
+        """Process environment of git for this repository and ``objects``."""
+        environment = git_environment(os.environ)
         if self.objects is not None and self.objects.is_dir():
-            found["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self.objects)
-        return found
+            environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self.objects)
+        return environment
 
     def _argv(self, *arguments: str) -> list[str]:
         settings = [word for setting in _SETTINGS for word in ("-c", setting)]
@@ -334,16 +331,18 @@ class Repository:
         return done.stdout.decode(errors=errors)
 
     def _failed(self, verb: str, done: subprocess.CompletedProcess[bytes]) -> RevisionError:
-        return RevisionError(f"git {verb} failed in {self.path}: {said(done)}", next_step=self.look())
+        return RevisionError(
+            f"git {verb} failed in {self.path}: {error_text(done)}", next_step=self.log_command()
+        )
 
 
-def said(done: subprocess.CompletedProcess[bytes]) -> str:
-    """What git wrote to standard error, in one line, without credentials."""
+def error_text(done: subprocess.CompletedProcess[bytes]) -> str:
+    """git's error output in one line, without credentials."""
     lines = done.stderr.decode(errors="replace").split("\n")
     text = " ".join(line.strip() for line in lines if line.strip() and not line.startswith("hint:"))
     return without_credentials(text) or f"exit code {done.returncode}"
 
 
 def without_credentials(text: str) -> str:
-    """The same without the user names and passwords of addresses."""
+    """Remove user names and passwords from addresses."""
     return _CREDENTIALS.sub("", text)

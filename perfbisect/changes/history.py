@@ -1,4 +1,4 @@
-"""The line of changes between two revisions, also where the good one is on a branch of its own."""
+"""The history between two revisions, including a good end on a branch of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfbisect.model.change import Change, History
 
 @dataclass(frozen=True)
 class Branch:
-    """What a good end that is no ancestor of bad has of its own.
+    """Commits of a good end that is not an ancestor of bad.
 
     ``fork``: the last commit on bad's line of first parents that good contains, mostly their merge base.
     ``own``: good's commits since then, without merges, oldest first; ``shared``: the ids of those of which
@@ -58,8 +58,10 @@ def history(
 
 def _branch(repository: Repository, fork: Change, good: Change, bad: Change) -> Branch:
     own = repository.records("--no-merges", good.id, f"^{bad.id}")
-    told = repository.text("rev-list", "--cherry-mark", "--left-only", "--no-merges", f"{good.id}...{bad.id}")
-    shared = tuple(word[1:] for word in told.split() if word.startswith("="))
+    marked = repository.text(
+        "rev-list", "--cherry-mark", "--left-only", "--no-merges", f"{good.id}...{bad.id}"
+    )
+    shared = tuple(word[1:] for word in marked.split() if word.startswith("="))
     return Branch(fork, tuple(record.change for record in reversed(own)), shared)
 
 
@@ -76,7 +78,7 @@ class _End:
 
 
 def _broken(repository: Repository, first: _End, last: _End, records: list[Record]) -> RevisionError | None:
-    """Why there is no line between two ends; None where the first is on a branch of its own."""
+    """Why there is no line between two ends; None if the first is on a branch of its own."""
     pair = f"{first} is not an ancestor of {last}"
     if repository.is_ancestor(last.change.id, first.change.id):
         return RevisionError(
@@ -99,7 +101,7 @@ def _broken(repository: Repository, first: _End, last: _End, records: list[Recor
         )
     if line_ends or repository.merge_base(first.change.id, last.change.id) is None:
         return RevisionError(
-            f"{pair}: their histories are unrelated, no commit is in both", next_step=repository.look()
+            f"{pair}: their histories are unrelated, no commit is in both", next_step=repository.log_command()
         )
     return None
 

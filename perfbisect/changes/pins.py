@@ -1,8 +1,8 @@
-"""What a commit of vLLM-Omni is built on: the vLLM, and the packages that its image replaces besides.
+"""The vLLM that a vLLM-Omni commit pins, and the other packages that its image replaces.
 
-The pin stands in ``docker/Dockerfile.ci`` and nowhere else, in three forms: the tag of the base image, an
-index of one commit's wheel, and a variable that names a commit's precompiled wheel. A wheel is installed over
-the image, so it wins over the tag. Comments in that file are at times wrong and are never read.
+The pin is in ``docker/Dockerfile.ci``: the tag of the base image, the index of a commit's wheel, or a
+variable that names a commit's precompiled wheel. A wheel is installed over the image and wins. Comments are
+ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REMOVED = re.compile(r"\bpip\s+uninstall\b(?P<words>[^&|;]*)")
 
 @dataclass(frozen=True)
 class Package:
-    """A package that the image replaces; ``version`` is empty where it is only removed."""
+    """A package that the image replaces; ``version`` is empty if it is removed."""
 
     name: str
     version: str = ""
@@ -32,7 +32,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Pins:
-    """``tag``: of the base image, as it stands there; ``commit``: of the wheel over it; empty: none."""
+    """``tag``: of the base image; ``commit``: of the wheel over it; empty if there is none."""
 
     tag: str
     commit: str
@@ -40,18 +40,16 @@ class Pins:
 
     @property
     def kind(self) -> Literal["commit", "release", "unknown"]:
-        """What the engine is."""
         return "commit" if self.commit else "release" if self.tag else "unknown"
 
     @property
     def release(self) -> str:
-        """The version of the base image: ``v0.20.0-cu130`` is 0.20.0; empty where there is no tag."""
+        """Version of the base image (0.20.0 of ``v0.20.0-cu130``); empty without a tag."""
         found = re.match(r"v?(\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?)", self.tag)
         return found[1] if found else ""
 
     @property
     def text(self) -> str:
-        """In words."""
         if self.commit:
             return f"vLLM commit {self.commit[:12]}" + (
                 f" (over the image of {self.tag})" if self.tag else ""
@@ -60,7 +58,7 @@ class Pins:
 
 
 def pins_of(dockerfile: str) -> Pins:
-    """The pins in the text of a ``Dockerfile.ci``; fields are empty where nothing of their form is there."""
+    """Parse the pins of a ``Dockerfile.ci``; missing ones are empty."""
     known: dict[str, str] = {}
     tag = commit = ""
     packages: dict[str, Package] = {}
@@ -81,7 +79,7 @@ def pins_of(dockerfile: str) -> Pins:
 
 
 def _instructions(text: str) -> list[tuple[str, str]]:
-    """(instruction, its words), continued lines joined, comments dropped."""
+    """Instructions with their words; continued lines are joined, comments dropped."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
     parts = [line.strip().split(None, 1) for line in joined.splitlines() if line.strip()]
@@ -96,7 +94,7 @@ def _expanded(text: str, known: dict[str, str]) -> str:
 
 
 def _replaced(words: str) -> list[Package]:
-    """Packages that a command pins or removes; vLLM itself is the pin and no replacement."""
+    """Packages that a command pins or removes, without vLLM itself."""
     if not re.search(r"\bpip\b", words):
         return []
     removed = [

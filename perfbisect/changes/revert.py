@@ -1,7 +1,7 @@
-"""A commit less another one, or with a patch: the user's work tree, index and object store stay as they are.
+"""Makes commits with another one reverted or a patch applied; the user's repository is not written.
 
-New objects go to a folder of ours beside which the repository's own are read; a :class:`Repository` with that
-folder as its ``objects`` reads both. The same question has the same answer: author and date are fixed.
+New objects go to the ``objects`` folder of a :class:`Repository`, which reads them in addition to its own.
+Author and date are fixed, so that equal inputs make the same commit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.changes.git import Repository, said
+from perfbisect.changes.git import Repository, error_text
 from perfbisect.errors import MachineError, RevisionError
 from perfbisect.model.change import Change
 
@@ -40,17 +40,17 @@ def reverted(repository: Repository, head: Change, culprit: Change) -> Change | 
     parents = repository.records("-1", culprit.id)[0].parents
     if not parents:
         return Conflict(f"{culprit.short} is the first commit: there is nothing before it")
-    work = _Work(repository, repository.objects)
-    if work.version() >= _MERGES_TREES:
-        tree = work.merged(head.id, base=culprit.id, other=parents[0])
+    writer = _ObjectWriter(repository, repository.objects)
+    if writer.version() >= _MERGES_TREES:
+        tree = writer.merged(head.id, base=culprit.id, other=parents[0])
     else:
-        tree = work.patched(head.id, culprit.id, parents[0])
+        tree = writer.patched(head.id, culprit.id, parents[0])
     if isinstance(tree, Conflict):
         return tree
     if tree == repository.tree_id(head.id, ""):
         return Conflict(f"nothing of {culprit.short} is left in {head.short}")
     subject = f'Revert "{culprit.subject}"'
-    sha = work.commit(tree, (head.id,), f"{subject}\n\nThis reverts commit {culprit.id}.\n", head.date)
+    sha = writer.commit(tree, (head.id,), f"{subject}\n\nThis reverts commit {culprit.id}.\n", head.date)
     return Change(sha, "commit", subject, head.date, "perfbisect")
 
 
@@ -62,19 +62,19 @@ def patched(repository: Repository, head: Change, patch: bytes, name: str) -> Ch
     """
     if repository.objects is None:
         raise RevisionError(f"there is no folder for objects beside {repository.path}")
-    work = _Work(repository, repository.objects)
-    tree = work.applied(head.id, patch, "it does not apply")
+    writer = _ObjectWriter(repository, repository.objects)
+    tree = writer.applied(head.id, patch, "it does not apply")
     if isinstance(tree, Conflict):
         return tree
     if tree == repository.tree_id(head.id, ""):
         return Conflict(f"it changes nothing of {head.short}")
     subject = f"{head.subject} + {name}"
-    return Change(work.commit(tree, (head.id,), f"{subject}\n", head.date), "commit", subject, head.date)
+    return Change(writer.commit(tree, (head.id,), f"{subject}\n", head.date), "commit", subject, head.date)
 
 
 @dataclass(frozen=True)
-class _Work:
-    """Git commands whose new objects go to a folder of ours."""
+class _ObjectWriter:
+    """Runs git with a separate folder for new objects."""
 
     repository: Repository
     objects: Path
@@ -94,7 +94,7 @@ class _Work:
             files = tuple(dict.fromkeys(filter(None, words[1:])))
             return Conflict("it does not revert cleanly: " + ", ".join(files[:5]), files)
         if done.returncode:
-            raise RevisionError(f"git merge-tree failed in {self.repository.path}: {said(done)}")
+            raise RevisionError(f"git merge-tree failed in {self.repository.path}: {error_text(done)}")
         return words[0].strip()
 
     def patched(self, head: str, culprit: str, parent: str) -> str | Conflict:
@@ -109,13 +109,13 @@ class _Work:
             self._done("read-tree", head, env=index)
             done = self._git("apply", "--cached", "-", stdin=patch, env=index)
             if done.returncode:
-                told = done.stderr.decode(errors="replace")
-                files = tuple(dict.fromkeys(re.findall(r"^error: patch failed: (.+):\d+$", told, re.M)))
-                return Conflict(f"{refused}: " + (", ".join(files[:5]) or said(done)), files)
+                errors = done.stderr.decode(errors="replace")
+                files = tuple(dict.fromkeys(re.findall(r"^error: patch failed: (.+):\d+$", errors, re.M)))
+                return Conflict(f"{refused}: " + (", ".join(files[:5]) or error_text(done)), files)
             return self._done("write-tree", env=index)
 
     def commit(self, tree: str, parents: tuple[str, ...], message: str, date: str) -> str:
-        """A commit by nobody at a fixed time."""
+        """Make a commit with a fixed author and time."""
         who = {
             f"GIT_{role}_{field}": value
             for role in ("AUTHOR", "COMMITTER")
@@ -139,7 +139,8 @@ class _Work:
         done = self._git(*arguments, stdin=stdin, env=env)
         if done.returncode:
             raise MachineError(
-                f"git {arguments[0]} failed for {self.repository.path}: {said(done)}", where=self.objects
+                f"git {arguments[0]} failed for {self.repository.path}: {error_text(done)}",
+                where=self.objects,
             )
         return done.stdout.decode().strip()
 

@@ -1,4 +1,4 @@
-"""How a change is written: ``REV``, ``NAME==V`` or ``pr/N``, with what is done to it after plus signs."""
+"""Grammar of changes: ``REV``, ``NAME==V`` or ``pr/N``, with edits after plus signs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _PULL = re.compile(r"^pr/(?P<number>\d+)$")
 
 @dataclass(frozen=True)
 class ChangeText:
-    """A change in its parts. ``base`` is a revision, ``NAME==V`` or ``pr/N``; the rest is applied in this
-    order: ``reverts`` and ``patches`` to the source, ``pips`` to the environment, ``variant`` to the server.
+    """A parsed change. ``base``: a revision, ``NAME==V`` or ``pr/N``. Edits apply in this order: ``reverts``
+    and ``patches`` to the source, ``pips`` to the environment, ``variant`` to the server.
     """
 
     text: str
@@ -35,19 +35,19 @@ class ChangeText:
 
     @property
     def release(self) -> tuple[str, str] | None:
-        """Name and version where the base is a release."""
+        """Name and version if the base is a release."""
         name, equals, version = self.base.partition("==")
         return (name, version) if equals else None
 
     @property
     def pull(self) -> int | None:
-        """Number of the pull request where the base is one."""
+        """Number if the base is a pull request."""
         found = _PULL.match(self.base)
         return int(found["number"]) if found else None
 
 
 def parse_change_text(text: str) -> ChangeText:
-    """The parts of a change as it was typed.
+    """Parse a change.
 
     :raises UsageError: an empty part, two variants, a pip that pins nothing, or a release with source edits.
     """

@@ -12,10 +12,10 @@ from perfbisect.commands import options
 from perfbisect.commands.documents import EnvGcDocument, GcItemDocument
 from perfbisect.commands.options import Typed
 from perfbisect.common.durations import parse_age, parse_size
-from perfbisect.environments.gc import Item
+from perfbisect.environments.gc import CacheEntry
 
 
-def item_document(item: Item) -> GcItemDocument:
+def item_document(item: CacheEntry) -> GcItemDocument:
     """A folder of the cache as it is told."""
     used = datetime.fromtimestamp(item.used_at, timezone.utc).strftime("%Y-%m-%d") if item.used_at else ""
     return GcItemDocument(
@@ -24,7 +24,7 @@ def item_document(item: Item) -> GcItemDocument:
         change=item.change,
         megabytes=round(item.bytes / 1e6, 1),
         last_used=used,
-        why=item.why,
+        why=item.reason,
     )
 
 

@@ -1,4 +1,4 @@
-"""A change -> an interpreter in which it runs; built once, keyed, checked, stamped last (DESIGN rule 8)."""
+"""Interfaces: an environment in which a change runs, and the builders that make one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from perfbisect.model.change import Change
 class Environment:
     """An interpreter in which a change's engine imports, health-checked.
 
-    ``env`` holds the variables that make it so (``PYTHONPATH``, cache folders); ``folder`` is its own
-    folder, with ``caches`` inside for compile and kernel caches; ``seconds`` what building took, 0.0 when it
-    was there already.
+    ``env``: variables that it needs (``PYTHONPATH``, cache folders); ``folder``: its own folder, with
+    ``caches`` inside for compile and kernel caches; ``seconds``: build time, 0.0 if it was cached.
     """
 
     key: str
@@ -37,30 +36,30 @@ class Environment:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a builder cannot make an environment for a change: known before anything is built."""
+    """Why a builder cannot build a change, known before anything is built."""
 
     reason: str
     error: bool = False
-    """True where the whole request is wrong (an unknown base commit), not this one change."""
+    """True where the request is wrong (an unknown base commit), not this one change."""
 
 
 class Builder(Protocol):
-    """One way to get an environment. Reads git and the registry, never the engine's import."""
+    """One way to build environments; reads git and the registry, never imports the engine."""
 
     name: str
     spec: str
-    """How the user wrote it; enough to build it again."""
+    """As the user wrote it; enough to build the environment again."""
 
     def prepare(self, changes: Iterable[Change]) -> None:
-        """Changes that will be asked about, so that they can be looked up together: only faster."""
+        """Look up changes that will be asked for, in bulk; only an optimization."""
         ...
 
     def refuses(self, change: Change) -> Refusal | None:
-        """None if the change can be built, as far as that can be told without building. Cheap."""
+        """Check cheaply, without building, whether the change can be built; None if it can."""
         ...
 
     def key(self, change: Change) -> str:
-        """Digest of all that makes the environment: equal keys, byte-identical environments. No building."""
+        """Digest of all inputs: equal keys mean byte-identical environments. Builds nothing."""
         ...
 
     def cached(self, change: Change) -> bool:
@@ -68,43 +67,39 @@ class Builder(Protocol):
         ...
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        """The environment, built if it is not there.
+        """Return the environment; build it if it is not cached.
 
-        :raises BuildError: it could not be built, or its health check found something else; the log says
-            what.
-        :raises MachineError: no disk, no lock, no registry: not the change's fault.
+        :raises BuildError: it does not build, or its health check fails; see the log.
+        :raises MachineError: no disk, lock or registry: not the change's fault.
         """
         ...
 
     def client(self) -> Environment | None:
-        """The environment of the pinned client, one on all sides; None if this builder has no base."""
+        """Environment of the pinned client, the same on all sides; None if nothing pins it."""
         ...
 
     def minutes(self, change: Change) -> float | None:
-        """Minutes that ``ensure`` would take now, learnt from earlier builds: 0.0 if it is cached; None where
-        nothing is known yet."""
+        """Estimated build time from earlier builds: 0.0 if cached, None if unknown."""
         ...
 
     def notes(self) -> tuple[str, ...]:
-        """What the user should know before the first launch, a line each (holes of an index, the variant that
-        was chosen); after ``prepare``."""
+        """Lines for the user before the first launch; call it after ``prepare``."""
         ...
 
     def disk(self, changes: Iterable[Change]) -> int | None:
-        """Bytes that building these changes will take, those that are cached left out; None where nothing is
-        known yet."""
+        """Estimated bytes of the builds that are not cached; None if unknown."""
         ...
 
 
 @runtime_checkable
 class Grouping(Protocol):
-    """A builder that knows what a change stands on, where that moves within a range."""
+    """A builder that knows which engine a change is built on."""
 
     def group(self, change: Change) -> str:
-        """In words, the version last (``vllm v0.21.0``); empty where it is not known."""
+        """The engine with its version (``vllm v0.21.0``); empty if unknown."""
         ...
 
 
 def group_of(builder: Builder, change: Change) -> str:
-    """What a change stands on; empty where its builder knows of nothing like that."""
+    """The engine that a change is built on; empty if the builder does not know."""
     return builder.group(change) if isinstance(builder, Grouping) else ""

@@ -1,4 +1,4 @@
-"""Removes environments by age and size, and always what dead builds left; never one in use or being built."""
+"""Lists environments, and removes them by age and size; never one that is in use or being built."""
 
 from __future__ import annotations
 
@@ -13,123 +13,112 @@ from pathlib import Path
 import filelock
 
 from perfbisect.environments.cache import (
-    Cabinet,
+    EnvironmentCache,
     Stamp,
     disk_bytes,
+    exclusive_use,
     last_used,
+    os_errors_as_machine_errors,
     read_stamp,
-    told_as_machine,
-    used_alone,
 )
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A folder of the cache; ``stamp`` None: what a dead build left, which the next build of its key removes.
-
-    ``bytes``: on disk; a file that several folders share counts with the first of them that is listed.
-    """
-
-    folder: Path
-    stamp: Stamp | None
-    bytes: int
-
-
-def list_environments(cache: Path) -> tuple[Listed, ...]:
-    """Everything in a cache folder, newest first, unfinished ones last; empty if there is no such folder."""
-    root = Cabinet(cache).root
-    paths = root.glob("[!.]*") if root.is_dir() else ()
-    folders = [(path, read_stamp(path)) for path in sorted(paths) if path.is_dir()]
-    folders.sort(key=lambda pair: -pair[1].built_at if pair[1] else 0.0)
-    counted: set[tuple[int, int]] = set()
-    return tuple(Listed(folder, stamp, disk_bytes(folder, counted)) for folder, stamp in folders)
-
-
-@dataclass(frozen=True)
-class Item:
+class CacheEntry:
     """A folder of the cache. ``kind``: ``environment``, ``build folder`` (of source builds), ``unfinished``.
 
-    ``bytes``: on disk, files that a folder used since holds too not counted. ``used_at``: seconds since 1970.
+    ``bytes``: on disk; shared files count in equal parts. ``used_at``: Unix time of the last use.
     """
 
     key: str
     folder: Path
     kind: str
-    change: str = ""
+    stamp: Stamp | None = None
     used_at: float = 0.0
     bytes: int = 0
-    why: str = ""
+    reason: str = ""
+
+    @property
+    def change(self) -> str:
+        return self.stamp.change if self.stamp else ""
 
 
 @dataclass(frozen=True)
-class Collected:
-    """What was removed, or with ``dry_run`` would be; what would have been but is in use; what is kept."""
+class GcResult:
+    """Entries that were removed (with ``dry_run``: would be), are in use, or are kept."""
 
-    removed: tuple[Item, ...]
-    in_use: tuple[Item, ...]
-    kept: tuple[Item, ...]
+    removed: tuple[CacheEntry, ...]
+    in_use: tuple[CacheEntry, ...]
+    kept: tuple[CacheEntry, ...]
     dry_run: bool
 
 
+def list_environments(path: Path) -> tuple[CacheEntry, ...]:
+    """Every environment in a cache folder: newest first, unfinished ones last."""
+    entries = [_environment(folder) for folder in _folders(EnvironmentCache(path).root)]
+    entries.sort(key=lambda entry: -entry.stamp.built_at if entry.stamp else 0.0)
+    return tuple(entries)
+
+
 def collect(
-    cache: Path,
+    path: Path,
     *,
     older_than: timedelta | None = None,
     keep_bytes: int | None = None,
     dry_run: bool = False,
     now: float,
-) -> Collected:
-    """Remove what was last used before ``now - older_than``, then the longest unused above ``keep_bytes``.
+) -> GcResult:
+    """Remove entries last used before ``now - older_than``, then the longest unused above ``keep_bytes``.
 
-    ``now`` in seconds since 1970.
+    What dead builds left is always removed. ``now``: Unix time.
 
     :raises MachineError: a folder cannot be removed.
     """
-    items = _items(cache)
-    total = sum(item.bytes for item in items)
-    removed: list[Item] = []
-    in_use: list[Item] = []
-    kept: list[Item] = []
-    for item in items:
-        why = _why(item, older_than, keep_bytes, now, total)
-        if not why:
-            kept.append(item)
+    entries = _entries(path)
+    total = sum(entry.bytes for entry in entries)
+    removed: list[CacheEntry] = []
+    in_use: list[CacheEntry] = []
+    kept: list[CacheEntry] = []
+    for entry in entries:
+        reason = _removal_reason(entry, older_than, keep_bytes, now, total)
+        if not reason:
+            kept.append(entry)
             continue
-        with told_as_machine(f"remove {item.folder}"), _locked(cache, item) as is_free:
+        with os_errors_as_machine_errors(f"remove {entry.folder}"), _locked(path, entry) as is_free:
             if not is_free:
-                in_use.append(item)
+                in_use.append(entry)
                 continue
             if not dry_run:
-                _remove(cache, item)
-        removed.append(replace(item, why=why))
-        total -= item.bytes
+                _remove(path, entry)
+        removed.append(replace(entry, reason=reason))
+        total -= entry.bytes
     if older_than is not None and not dry_run:
-        _forget_failures(cache, now - older_than.total_seconds())
-    return Collected(tuple(removed), tuple(in_use), tuple(kept), dry_run)
+        _forget_failures(path, now - older_than.total_seconds())
+    return GcResult(tuple(removed), tuple(in_use), tuple(kept), dry_run)
 
 
-def _items(cache: Path) -> list[Item]:
+def _entries(path: Path) -> list[CacheEntry]:
     """The folders of a cache in the order of removal: unfinished ones, then the longest unused first."""
-    root = Cabinet(cache).root
-    items = []
-    for folder in _folders(root):
-        stamp = read_stamp(folder)
-        if stamp is None:
-            items.append(Item(folder.name, folder, "unfinished", used_at=_time(folder)))
-        else:
-            used = last_used(folder) or stamp.built_at
-            items.append(Item(folder.name, folder, "environment", stamp.change, used))
+    root = EnvironmentCache(path).root
+    entries = [_environment(folder) for folder in _folders(root)]
     for folder in _folders(root / ".staging"):
-        items.append(Item(folder.name.partition(".")[0], folder, "unfinished", used_at=_time(folder)))
-    for folder in _folders(cache / "builds"):
+        entries.append(_entry(folder.name.partition(".")[0], folder, "unfinished", _modified_at(folder)))
+    for folder in _folders(path / "builds"):
         mark = folder / "built"
-        used = _time(mark if mark.exists() else folder)
-        items.append(Item(folder.name, folder, "build folder", used_at=used))
-    items.sort(key=lambda item: (item.kind != "unfinished", item.used_at))
-    # From the last used on: a shared file is freed with the last folder that holds it.
-    counted: set[tuple[int, int]] = set()
-    sized = [replace(item, bytes=disk_bytes(item.folder, counted)) for item in reversed(items)]
-    return sized[::-1]
+        used = _modified_at(mark if mark.exists() else folder)
+        entries.append(_entry(folder.name, folder, "build folder", used))
+    return sorted(entries, key=lambda entry: (entry.kind != "unfinished", entry.used_at))
+
+
+def _environment(folder: Path) -> CacheEntry:
+    stamp = read_stamp(folder)
+    if stamp is None:
+        return _entry(folder.name, folder, "unfinished", _modified_at(folder))
+    return _entry(folder.name, folder, "environment", last_used(folder) or stamp.built_at, stamp)
+
+
+def _entry(key: str, folder: Path, kind: str, used_at: float, stamp: Stamp | None = None) -> CacheEntry:
+    return CacheEntry(key, folder, kind, stamp, used_at, disk_bytes(folder))
 
 
 def _folders(root: Path) -> list[Path]:
@@ -138,37 +127,40 @@ def _folders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _time(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     with contextlib.suppress(OSError):
         return path.stat().st_mtime
     return 0.0
 
 
-def _why(item: Item, older_than: timedelta | None, keep_bytes: int | None, now: float, total: int) -> str:
-    if item.kind == "unfinished":
+def _removal_reason(
+    entry: CacheEntry, older_than: timedelta | None, keep_bytes: int | None, now: float, total: int
+) -> str:
+    """Why an entry is removed; empty if it is kept."""
+    if entry.kind == "unfinished":
         return "left by a build that died"
-    if older_than is not None and now - item.used_at > older_than.total_seconds():
-        return f"not used for {(now - item.used_at) / 86400:.1f} days"
+    if older_than is not None and now - entry.used_at > older_than.total_seconds():
+        return f"not used for {(now - entry.used_at) / 86400:.1f} days"
     if keep_bytes is not None and total > keep_bytes:
         return f"longest unused, and the cache holds {total / 1e9:.2f} GB"
     return ""
 
 
 @contextlib.contextmanager
-def _locked(cache: Path, item: Item) -> Iterator[bool]:
-    """True inside if no process builds or uses a folder, and none can begin to."""
-    root = cache / "builds" if item.kind == "build folder" else Cabinet(cache).root
+def _locked(path: Path, entry: CacheEntry) -> Iterator[bool]:
+    """Yield True if no process builds or uses a folder; none can start to inside the block."""
+    root = path / "builds" if entry.kind == "build folder" else EnvironmentCache(path).root
     locks = root / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(locks / f"{item.key}.lock")
+    lock = filelock.FileLock(locks / f"{entry.key}.lock")
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
         yield False
         return
     try:
-        if item.kind == "environment":
-            with used_alone(item.folder) as is_free:
+        if entry.kind == "environment":
+            with exclusive_use(entry.folder) as is_free:
                 yield is_free
         else:
             yield True
@@ -176,16 +168,16 @@ def _locked(cache: Path, item: Item) -> Iterator[bool]:
         lock.release()
 
 
-def _remove(cache: Path, item: Item) -> None:
-    """Move away first: a removal that dies leaves an unfinished folder, never half an environment."""
-    trash = Cabinet(cache).root / ".staging" / f"{item.key}.{secrets.token_hex(4)}"
+def _remove(path: Path, entry: CacheEntry) -> None:
+    """Move away first: an interrupted removal leaves an unfinished folder, never half an environment."""
+    trash = EnvironmentCache(path).root / ".staging" / f"{entry.key}.{secrets.token_hex(4)}"
     trash.parent.mkdir(parents=True, exist_ok=True)
-    item.folder.rename(trash)
+    entry.folder.rename(trash)
     shutil.rmtree(trash)
 
 
-def _forget_failures(cache: Path, before: float) -> None:
-    folder = Cabinet(cache).root / ".failed"
+def _forget_failures(path: Path, before: float) -> None:
+    folder = EnvironmentCache(path).root / ".failed"
     for note in folder.iterdir() if folder.is_dir() else ():
-        if _time(note) < before:
+        if _modified_at(note) < before:
             note.unlink(missing_ok=True)

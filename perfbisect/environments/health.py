@@ -1,4 +1,4 @@
-"""What an interpreter has: looked at without importing the engine (probe), or by importing it (health)."""
+"""Health checks: which engine an interpreter imports, and whether it is the change under test."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import file_blob_id, text_digest
 from perfbisect.environments import uv
-from perfbisect.environments.cache import Built, variables
+from perfbisect.environments.cache import CheckedEnvironment, variables
 from perfbisect.environments.packages import Package
-from perfbisect.environments.tree_digest import blobs_inside
+from perfbisect.environments.source_tree import blobs_inside
 from perfbisect.environments.uv import Output, interpreter_environment, run
 from perfbisect.errors import BuildError, FaultCode, MachineError
 from perfbisect.model.change import Change
 from perfbisect.system.logs import neutral
 
-_LIMIT = 900.0
+_LIMIT_S = 900.0
 
-_PROBE = """
+_LOCATE = """
 import importlib.util, json, platform, sys
 name, target = sys.argv[1:3]
 try:
@@ -39,7 +39,7 @@ with open(target, "w") as stream:
                "platform": platform.platform(), "executable": sys.executable, "prefix": sys.prefix}, stream)
 """
 
-_HEALTH = """
+_IMPORT = """
 import importlib, json, platform, sys, traceback
 name, target = sys.argv[1:3]
 found = {}
@@ -77,8 +77,11 @@ write()
 
 
 @dataclass(frozen=True)
-class Probe:
-    """An interpreter, seen from outside: ``file``: the engine's ``__init__`` (empty: none)."""
+class LocatedEngine:
+    """Where an interpreter would import the engine from; ``file``: its ``__init__``, empty if there is none.
+
+    ``tag``: of byte code, ``cpython-311``.
+    """
 
     file: str
     python: str
@@ -91,74 +94,79 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Health:
-    """What an interpreter imported: the engine's file, version, and commit where it says one."""
+class ImportedEngine:
+    """What an interpreter imported: file, version, and commit if the engine reports one."""
 
     file: Path
     version: str
     commit: str
     facts: Mapping[str, Any]
 
-    def says_commit(self, sha: str) -> bool | None:
-        """Whether the engine says it is that commit; None where it says nothing."""
-        said = self.commit.removeprefix("g").lower()
-        return sha.startswith(said) if len(said) >= 7 else None
+    def reports_commit(self, sha: str) -> bool | None:
+        """Whether the engine reports that commit; None if it reports none."""
+        reported = self.commit.removeprefix("g").lower()
+        return sha.startswith(reported) if len(reported) >= 7 else None
 
 
-def probe(interpreter: Path, module: str, *, env: Mapping[str, str], log: Path) -> Probe:
-    """Where an interpreter would import the engine from.
+def locate_engine(interpreter: Path, module: str, *, env: Mapping[str, str], log: Path) -> LocatedEngine:
+    """Find the engine without importing it.
 
-    :raises BuildError: it does not run.
+    :raises BuildError: the interpreter does not run.
     """
-    output, found = _ask(_PROBE, interpreter, module, env, log, 120.0)
+    output, found = _run_script(_LOCATE, interpreter, module, env, log, 120.0)
     if output.code != 0 or "tag" not in found:
-        raise BuildError(f"{interpreter} does not run: {_last(output)}", where=log, output=_last(output))
-    return Probe(found["file"], found["python"], found["tag"], found["platform"])
+        last = _last_line(output)
+        raise BuildError(f"{interpreter} does not run: {last}", where=log, output=last)
+    return LocatedEngine(found["file"], found["python"], found["tag"], found["platform"])
 
 
-def health(
-    interpreter: Path, module: str, *, env: Mapping[str, str], log: Path, what: str, timeout: float = _LIMIT
-) -> Health:
-    """Import the engine as its server will, and say what was imported.
+def import_engine(
+    interpreter: Path, module: str, *, env: Mapping[str, str], log: Path, what: str, timeout: float = _LIMIT_S
+) -> ImportedEngine:
+    """Import the engine as its server will; ``what`` names the environment in errors.
 
-    :raises BuildError: the engine does not import; the message ends in the last line of its traceback.
-    :raises MachineError: the machine was out of memory or disk.
+    :raises BuildError: it does not import; the message ends in the last line of the traceback.
+    :raises MachineError: out of memory or disk.
     """
-    output, found = _ask(_HEALTH, interpreter, module, env, log, min(timeout, _LIMIT))
+    limit = min(timeout, _LIMIT_S)
+    output, found = _run_script(_IMPORT, interpreter, module, env, log, limit)
     if output.timed_out:
-        raise BuildError(f"{what}: import {module} took more than {min(timeout, _LIMIT):.0f} s", where=log)
+        raise BuildError(f"{what}: import {module} took more than {limit:.0f} s", where=log)
     if "error" in found:
-        said = neutral(found["error"])
+        reason = neutral(found["error"])
         code: FaultCode | None = None
         if found["kind"] == "MemoryError" or found["errno"] == errno.ENOMEM:
             code = "out_of_memory"
         elif found["errno"] in (errno.ENOSPC, errno.EDQUOT):
             code = "disk_full"
         kind = MachineError if code else BuildError
-        raise kind(f"{what}: import {module} failed: {said}", where=log, code=code, output=said)
+        raise kind(f"{what}: import {module} failed: {reason}", where=log, code=code, output=reason)
     if output.code == -9:
         raise MachineError(
             f"{what}: import {module} was killed from outside (out of memory?)", where=log, code="killed"
         )
     if output.code != 0 or "file" not in found:
-        ended = f"signal {-output.code}" if output.code < 0 else f"exit code {output.code}"
-        raise BuildError(
-            f"{what}: import {module} ended with {ended}: {_last(output)}", where=log, output=_last(output)
-        )
+        ended, last = exit_text(output.code), _last_line(output)
+        raise BuildError(f"{what}: import {module} ended with {ended}: {last}", where=log, output=last)
     if not found["file"]:
         raise BuildError(f"{what}: {module} is a folder without __init__.py, not an engine", where=log)
-    rest = {name: value for name, value in found.items() if name not in ("file", "version", "commit")}
-    return Health(Path(found["file"]), found["version"], found["commit"], rest)
+    facts = {name: value for name, value in found.items() if name not in ("file", "version", "commit")}
+    return ImportedEngine(Path(found["file"]), found["version"], found["commit"], facts)
 
 
-def _ask(
+def exit_text(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _run_script(
     script: str, interpreter: Path, module: str, env: Mapping[str, str], log: Path, timeout: float
 ) -> tuple[Output, dict[str, Any]]:
+    """Run a script in the interpreter; returns its output and the JSON that it wrote."""
     with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
         target = Path(folder) / "found.json"
-        variables = interpreter_environment(interpreter, env)
         argv = [str(interpreter), "-c", script, module, str(target)]
-        output = run(argv, env=variables, cwd=Path(folder), log=log, timeout=timeout)
+        environment = interpreter_environment(interpreter, env)
+        output = run(argv, env=environment, cwd=Path(folder), log=log, timeout=timeout)
         try:
             found = json.loads(target.read_text())
         except (OSError, ValueError):
@@ -166,36 +174,31 @@ def _ask(
     return output, found
 
 
-def _last(output: Output) -> str:
+def _last_line(output: Output) -> str:
     lines = [line for line in output.text.splitlines() if line.strip()]
     return neutral(lines[-1].strip()) if lines else "it wrote nothing"
-
-
-def inside(file: Path, folder: Path) -> bool:
-    """True if a file is in a folder, symbolic links followed on both sides."""
-    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))
 
 
 PACKAGES_FILE = "packages.txt"
 
 
-def fill(
+def create_venv(
     staging: Path,
     requirements: Sequence[str],
     *,
     package: Package,
-    limits: uv.Limits,
+    limits: uv.DependencyLimits,
     python: str,
     log: Path,
     timeout: float,
     torch_backend: str = "",
 ) -> Path:
-    """``staging/venv`` with requirements and their dependencies; returns its interpreter.
+    """Create ``staging/venv`` with requirements and their dependencies; returns its interpreter.
 
-    What is installed is written to ``staging/packages.txt``.
+    The installed packages are listed in ``staging/packages.txt``.
 
     :raises BuildError: the requirements cannot be met.
-    :raises MachineError: the registry cannot be reached, or the disk is full.
+    :raises MachineError: the registry is unreachable, or the disk is full.
     """
     interpreter = uv.create(
         staging / "venv", python=python or str(uv.base_python()), log=log, timeout=timeout
@@ -210,36 +213,50 @@ def fill(
         log=log,
         timeout=timeout,
     )
-    (staging / PACKAGES_FILE).write_text(uv.listed(interpreter, log=log))
+    (staging / PACKAGES_FILE).write_text(uv.list_packages(interpreter, log=log))
     return interpreter
 
 
-def look(
-    folder: Path, package: Package, *, what: str, log: Path, timeout: float, interpreter: Path | None = None
-) -> Health:
-    """What an environment imports as its engine, which must be its own.
+def import_own_engine(
+    folder: Path,
+    package: Package,
+    *,
+    what: str,
+    log: Path,
+    timeout: float,
+    interpreter: Path | None = None,
+    tree: Path | None = None,
+) -> ImportedEngine:
+    """Import the engine of the environment in ``folder``; ``tree``: the layer that must hold it.
 
-    :raises BuildError: it does not import, or from elsewhere.
+    :raises BuildError: it does not import, or comes from elsewhere.
     """
-    found = health(
+    found = import_engine(
         interpreter or folder / "venv" / "bin" / "python",
         package.module,
-        env=variables(folder),
+        env=variables(folder, str(tree or "")),
         log=log,
         what=what,
         timeout=timeout,
     )
-    if not inside(found.file, folder):
-        raise BuildError(f"{what}: imported {package.module} from {found.file}, not from {folder}", where=log)
+    expected = tree or folder
+    if not Path(os.path.realpath(found.file)).is_relative_to(os.path.realpath(expected)):
+        raise BuildError(
+            f"{what}: imported {package.module} from {found.file}, not from {expected}", where=log
+        )
     return found
 
 
-def as_built(
-    folder: Path, found: Health, commit: str, facts: Mapping[str, Any], interpreter: Path | None = None
-) -> Built:
-    """A looked-at environment as it is stamped, with the packages that were written down as it was filled."""
+def checked_venv(
+    folder: Path,
+    found: ImportedEngine,
+    commit: str,
+    facts: Mapping[str, Any],
+    interpreter: Path | None = None,
+) -> CheckedEnvironment:
+    """The check result of a virtual environment, with the packages listed when it was created."""
     packages = (folder / PACKAGES_FILE).read_text()
-    return Built(
+    return CheckedEnvironment(
         interpreter or folder / "venv" / "bin" / "python",
         found.version,
         commit,
@@ -251,37 +268,36 @@ def as_built(
 
 def site_packages(venv: Path) -> Path:
     """:raises BuildError: it is no virtual environment."""
-    found = sorted(venv.glob("lib/python3*/site-packages"))
-    if not found:
+    folders = sorted(venv.glob("lib/python3*/site-packages"))
+    if not folders:
         raise BuildError(f"{venv} has no site-packages")
-    return found[0]
+    return folders[0]
 
 
 _HEX = re.compile(r"^g([0-9a-f]{7,64})$")
 FOREIGN_SHARE = 0.1
-"""An engine of which more files than this share differ from a commit was not built from that commit."""
+"""If a larger share of an engine's files differs from a commit, it was not built from that commit."""
 
 
 def commit_in_version(version: str) -> str:
-    """The abbreviated commit in a version's local part (``1.2.dev5+gabcdef123.cu129``); empty: none."""
+    """The abbreviated commit in a local version (``1.2.dev5+gabcdef123.cu129``); empty if there is none."""
     for word in re.split(r"[.\-_]", version.partition("+")[2].lower()):
-        found = _HEX.match(word)
-        if found:
-            return found[1]
+        if match := _HEX.match(word):
+            return match[1]
     return ""
 
 
-def said_commit(found: Health) -> str:
-    """The commit that an engine says it is: seven or more hex digits; empty where it says none."""
-    said = found.commit.lower().removeprefix("g")
-    return said if re.fullmatch(r"[0-9a-f]{7,64}", said) else commit_in_version(found.version)
+def reported_commit(found: ImportedEngine) -> str:
+    """The commit that an engine reports, in seven or more hex digits; empty if it reports none."""
+    reported = found.commit.lower().removeprefix("g")
+    return reported if re.fullmatch(r"[0-9a-f]{7,64}", reported) else commit_in_version(found.version)
 
 
 @dataclass(frozen=True)
-class Content:
-    """An installed package's Python files beside those that git has at a commit; paths inside the package.
+class ContentMatch:
+    """Python files of an installed package compared with a commit; paths inside the package.
 
-    ``missing`` leaves out folders of which nothing was installed.
+    ``missing`` excludes folders of which nothing was installed.
     """
 
     same: int
@@ -289,49 +305,54 @@ class Content:
     missing: tuple[str, ...]
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         return not self.differing and not self.missing
 
     @property
-    def foreign(self) -> bool:
-        """True if this cannot have been built from the commit."""
+    def is_foreign(self) -> bool:
+        """True if it cannot have been built from the commit."""
         return len(self.differing) > FOREIGN_SHARE * max(self.same + len(self.differing), 1)
 
 
-def compare(folder: Path, tracked: Mapping[str, str]) -> Content:
-    """The files of an installed package against git's object names of a commit."""
+def compare_content(folder: Path, tracked: Mapping[str, str]) -> ContentMatch:
+    """Compare an installed package with the object names of a commit (path -> name)."""
     python = {path: blob for path, blob in tracked.items() if path.endswith(".py")}
-    there = {path for path in python if (folder / path).is_file()}
-    parents = {PurePosixPath(path).parent for path in there}
-    differing = sorted(path for path in there if file_blob_id(folder / path, python[path]) != python[path])
-    missing = sorted(path for path in python if path not in there and PurePosixPath(path).parent in parents)
-    return Content(len(there) - len(differing), tuple(differing), tuple(missing))
+    present = {path for path in python if (folder / path).is_file()}
+    parents = {PurePosixPath(path).parent for path in present}
+    differing = sorted(path for path in present if file_blob_id(folder / path, python[path]) != python[path])
+    missing = sorted(path for path in python if path not in present and PurePosixPath(path).parent in parents)
+    return ContentMatch(len(present) - len(differing), tuple(differing), tuple(missing))
 
 
-def check_commit(found: Health, sha: str, tracked: Mapping[str, str], *, what: str, log: Path) -> str:
-    """What shows that an engine is a commit: ``commit`` (it says so) or ``content`` (its files are git's).
+def identify_commit(
+    found: ImportedEngine, sha: str, tracked: Mapping[str, str], *, what: str, log: Path
+) -> str:
+    """What identifies an engine as a commit: ``commit`` (it reports it) or ``content`` (its files match).
 
     ``tracked``: path inside the package -> object name, at that commit.
 
-    :raises BuildError: it says another commit, or says none and differs from git, or has little in common
-        with the commit that it says.
+    :raises BuildError: it reports another commit, reports none and differs, or differs in most files.
     """
-    said = said_commit(found)
-    if said and not sha.startswith(said):
-        raise BuildError(f"{what}: the engine ({found.version}) says it is commit {said}", where=log)
-    content = compare(found.file.parent, tracked)
-    if content.foreign or (not said and not content.exact):
+    reported = reported_commit(found)
+    if reported and not sha.startswith(reported):
+        raise BuildError(f"{what}: the engine ({found.version}) says it is commit {reported}", where=log)
+    content = compare_content(found.file.parent, tracked)
+    if content.is_foreign or (not reported and not content.is_exact):
         files = (*content.differing, *content.missing)
-        says = f"says it is {said}, but" if said else f"says no commit (its version is {found.version}), and"
+        says = (
+            f"says it is {reported}, but"
+            if reported
+            else f"says no commit (its version is {found.version}), and"
+        )
         raise BuildError(
             f"{what}: the engine {says} {len(files)} of its files are not those of {sha[:12]}: "
             f"{', '.join(files[:3])}{' and more' if len(files) > 3 else ''}",
             where=log,
         )
-    return "commit" if said else "content"
+    return "commit" if reported else "content"
 
 
-def check_built(
+def check_commit_environment(
     folder: Path,
     package: Package,
     repository: Repository,
@@ -343,17 +364,19 @@ def check_built(
     log: Path,
     timeout: float,
     interpreter: Path | None = None,
-) -> Built:
-    """The environment in ``folder`` as it is stamped, with ``facts``; ``what`` names it in errors.
+) -> CheckedEnvironment:
+    """Check that the environment in ``folder`` runs a commit.
 
-    ``inside``: the package's folder in the repository.
+    ``inside``: the package's folder in the repository; ``what`` names the environment in errors.
 
     :raises BuildError: its engine does not import, comes from elsewhere, or is not the commit.
     """
-    found = look(folder, package, what=change.short, log=log, timeout=timeout, interpreter=interpreter)
+    found = import_own_engine(
+        folder, package, what=change.short, log=log, timeout=timeout, interpreter=interpreter
+    )
     tracked = blobs_inside(repository, change.id, inside)
-    shown = {
-        "identified_by": check_commit(found, change.id, tracked, what=what, log=log),
+    identity = {
+        "identified_by": identify_commit(found, change.id, tracked, what=what, log=log),
         "engine_says_commit": found.commit,
     }
-    return as_built(folder, found, change.id, {**shown, **facts}, interpreter)
+    return checked_venv(folder, found, change.id, {**identity, **facts}, interpreter)

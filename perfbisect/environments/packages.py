@@ -1,4 +1,4 @@
-"""What is known of the packages that hold an engine: a row each; no other code names a package."""
+"""Table of the packages that contain an engine; no other module names one."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ _SUFFIXES = ("c", "cc", "cpp", "cu", "cuh", "h", "hpp", "pyx", "pxd", "proto", "
 
 @dataclass(frozen=True)
 class Package:
-    """A distribution with an engine in it.
+    """A distribution that contains an engine.
 
-    ``module`` is the name it is imported by, ``folder`` where that stands in its source repository.
-    ``alias``: name and local version under which the engine asks for its own metadata, where that is not the
-    distribution's. ``drop``: dependencies that are left out (they fail to import there and serving text
-    needs none). ``torch_backend`` is uv's, for machines that are not told where else torch is.
-    ``build_inputs`` are git pathspecs of what makes compiled files or the set of dependencies, ``generated``
-    names of files that a build writes into the package. ``precompiled``: the variable that makes the
-    project's build take compiled files from elsewhere, the one that says of which commit, and others that
-    say it instead.
+    ``module``: its import name. ``alias``: name and local version under which the engine looks up its own
+    metadata, if not the distribution's. ``drop``: dependencies to leave out: they fail to import, and
+    serving text needs none. ``torch_backend``: uv's option, where no other source of torch is configured.
+    ``build_inputs``: git pathspecs of what decides compiled files or dependencies. ``generated``: files that
+    a build writes into the package. ``precompiled``: variables of the project's build: the switch to
+    compiled files from elsewhere, the commit they are of, and alternatives to the latter.
     """
 
     name: str
@@ -53,16 +51,17 @@ class Package:
 
     @property
     def distribution(self) -> str:
-        """The name under which indices list it."""
+        """Its normalized name, as indices list it."""
         return canonicalize_name(self.name)
 
     @property
     def folder(self) -> str:
+        """Its folder in the source repository."""
         return self.module.replace(".", "/")
 
     @property
     def pathspecs(self) -> tuple[str, ...]:
-        """``build_inputs`` and every source inside the package that must be compiled."""
+        """``build_inputs`` and all sources inside the package that are compiled."""
         inside = (f":(glob){self.folder}/**/*.{suffix}" for suffix in _SUFFIXES)
         return (*inside, *self.build_inputs)
 
@@ -90,7 +89,7 @@ PACKAGES: dict[str, Package] = {row.name: row for row in _ROWS}
 
 
 def package(name: str, module: str = "") -> Package:
-    """The row of a distribution; an unknown one is imported by its own name, unless ``module`` says."""
+    """The package of a distribution; an unknown one is imported by ``module`` or its own name."""
     known = canonicalize_name(name)
     row = PACKAGES.get(known) or Package(known, module or known.replace("-", "_"))
     if module and module != row.module:
@@ -99,19 +98,19 @@ def package(name: str, module: str = "") -> Package:
 
 
 def engine(module: str) -> Package:
-    """What is known of an engine of which only the import name is known."""
+    """The package of an import name."""
     return next((row for row in _ROWS if row.module == module), Package(module, module))
 
 
 _TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchcodec", "triton"})
-BACKEND = re.compile(r"^(cpu|xpu|cu\d+|rocm[\d.]+)$")
-"""uv's names for builds of torch."""
+TORCH_BACKEND = re.compile(r"^(cpu|xpu|cu\d+|rocm[\d.]+)$")
+"""uv's names of torch builds."""
 
 
-def backend_of(pip: str) -> str:
-    """The build of torch's family that ``NAME==VERSION`` means: its local part, or ``auto``; else empty."""
+def torch_backend_of(pip: str) -> str:
+    """The torch build of ``NAME==VERSION``: its local version or ``auto``; empty for other packages."""
     name, _, version = pip.partition("==")
     local = version.partition("+")[2]
     if canonicalize_name(name) not in _TORCH:
         return ""
-    return local if BACKEND.match(local) else "auto"
+    return local if TORCH_BACKEND.match(local) else "auto"

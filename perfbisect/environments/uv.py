@@ -1,4 +1,4 @@
-"""Virtual environments from the package registry, by the uv command."""
+"""Virtual environments from the package registry, made by the uv command."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _REGISTRY_PREFIXES = ("UV_", "NETRC", "KEYRING", "CC", "CXX")
 
 
 def interpreter_environment(interpreter: Path, *layers: Mapping[str, str]) -> dict[str, str]:
-    """What an engine's interpreter is looked at in: as its server will run, less our own ``PYTHON*``."""
+    """Process environment to inspect an engine's interpreter in: the server's, without our ``PYTHON*``."""
     own = {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
     return environ.for_interpreter(os.environ, interpreter, own, *layers)
 
 
 def registry_environment() -> dict[str, str]:
-    """What packages are fetched in: the user's proxies and uv settings, no active environment."""
+    """Process environment to fetch packages in: the user's proxies and uv settings."""
     passed = {name: value for name, value in os.environ.items() if name.startswith(_REGISTRY_PREFIXES)}
     return environ.with_proxies(environ.allowed(os.environ), os.environ) | passed
 
 
 @dataclass(frozen=True)
 class Output:
-    """How a command ended, and all it wrote."""
+    """Exit code and output of a command."""
 
     code: int
     text: str
@@ -47,10 +47,10 @@ class Output:
 
 
 def run(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, timeout: float) -> Output:
-    """Run a command to its end; its output is appended to ``log`` and returned, redacted in both.
+    """Run a command; its redacted output is appended to ``log`` and returned.
 
     :raises BuildError: it cannot be started.
-    :raises MachineError: the log cannot be written, or a process that was told to end lives on.
+    :raises MachineError: the log cannot be written, or a process does not end.
     """
     handle, name = tempfile.mkstemp(prefix="perfbisect-", suffix=".log")
     os.close(handle)
@@ -66,12 +66,12 @@ def run(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, ti
         shown = environ.without_secrets(command, hidden)
         with contextlib.suppress(OSError):
             raw.unlink()
-        append(log, f"$ {shown}\n{text}")
+        append_log(log, f"$ {shown}\n{text}")
     return Output(done.code, text, done.timed_out, done.seconds)
 
 
-def append(log: Path, text: str) -> None:
-    """Add to a log. :raises MachineError: it cannot be written."""
+def append_log(log: Path, text: str) -> None:
+    """:raises MachineError: the log cannot be written."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", errors="replace") as stream:
@@ -100,7 +100,7 @@ _UNSOLVED = re.compile(
 
 
 def find_uv() -> Path:
-    """The uv command: of our own environment, else of PATH. :raises MachineError: there is none."""
+    """The uv command of our own environment, else of PATH. :raises MachineError: there is none."""
     try:
         from uv import find_uv_bin
 
@@ -108,23 +108,23 @@ def find_uv() -> Path:
     except (ImportError, FileNotFoundError):
         found = shutil.which("uv")
     if found is None:
-        raise MachineError("the uv command is not there", next_step="pip install uv")
+        raise MachineError("uv is not installed", next_step="pip install uv")
     return Path(found)
 
 
 def base_python() -> Path:
-    """The interpreter that perfbisect's own environment was made from."""
+    """The interpreter that our own environment was made from."""
     return Path(os.path.realpath(sys.executable))
 
 
 def base_python_version() -> str:
-    """Its version, down to the patch level: environments of another are other environments."""
+    """Version of ``base_python`` with its patch level, part of environment keys."""
     return platform.python_version()
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Which dependencies may be taken: published before a day (``YYYY-MM-DD``), or pinned in a file."""
+class DependencyLimits:
+    """Allowed dependencies: published before a day (``YYYY-MM-DD``), or pinned in a constraints file."""
 
     exclude_newer: str | None = None
     constraints: Path | None = None
@@ -134,32 +134,22 @@ class Limits:
         pins = ("--constraint", str(self.constraints)) if self.constraints else ()
         return (*day, *pins)
 
-    def digested(self) -> tuple[str, str]:
-        """What of it decides which dependencies are taken: for keys."""
+    def key_parts(self) -> tuple[str, str]:
         return self.exclude_newer or "", self.constraints.read_text() if self.constraints else ""
 
     def facts(self) -> dict[str, str]:
-        """It, for a stamp."""
         return {"exclude_newer": self.exclude_newer or "", "constraints": str(self.constraints or "")}
 
 
 def create(folder: Path, *, python: str, log: Path, timeout: float) -> Path:
-    """An empty environment that may be moved to another place; returns its interpreter.
+    """Create an empty virtual environment that may be moved; returns its interpreter.
 
     :raises BuildError: there is no such Python.
     """
-    argv = (
-        str(find_uv()),
-        "venv",
-        "--no-project",
-        "--no-config",
-        "--relocatable",
-        "--python",
-        python,
-        str(folder),
-    )
-    output = run(argv, env=_environment(), cwd=folder.parent, log=log, timeout=timeout)
-    _judge(output, f"make an environment of Python {python}", log, timeout)
+    _uv(
+        ("venv", "--no-project", "--no-config", "--relocatable", "--python", python, str(folder)),
+        action=f"make an environment of Python {python}", cwd=folder.parent, log=log, timeout=timeout,
+    )  # fmt: skip
     return folder / "bin" / "python"
 
 
@@ -167,85 +157,83 @@ def install(
     interpreter: Path,
     requirements: Sequence[str],
     *,
-    limits: Limits,
+    limits: DependencyLimits,
     drop: Sequence[str],
     torch_backend: str,
     folder: Path,
     log: Path,
     timeout: float,
 ) -> None:
-    """Install requirements with their dependencies, less ``drop``, and compile them to byte code.
+    """Install requirements and their dependencies without ``drop``, compiled to byte code.
 
-    ``folder`` is for the files that tell uv so. Where a folder of wheels that pip is told to use has a
-    torch, that one is taken, else the one of ``torch_backend``.
+    ``folder``: where files for uv are written. Torch comes from pip's configured folder of wheels if that has
+    one, else from ``torch_backend``.
 
-    :raises BuildError: the requirements cannot be met, or a package cannot be built.
-    :raises MachineError: the registry cannot be reached, or the disk is full.
+    :raises BuildError: the requirements cannot be met, or a package does not build.
+    :raises MachineError: the registry is unreachable, or the disk is full.
     """
-    environment = _environment()
     overrides: tuple[str, ...] = ()
     if drop:
-        listed = folder / "dropped.txt"
-        listed.write_text("".join(f'{name} ; python_version < "3"\n' for name in drop))
-        overrides = ("--override", str(listed))
-    argv = (
-        str(find_uv()), "pip", "install", "--no-config", "--python", str(interpreter), "--compile-bytecode",
-        *limits.arguments(), *overrides, *_where_from(environment, torch_backend), *requirements,
+        dropped = folder / "dropped.txt"
+        dropped.write_text("".join(f'{name} ; python_version < "3"\n' for name in drop))
+        overrides = ("--override", str(dropped))
+    _uv(
+        (
+            "pip", "install", "--no-config", "--python", str(interpreter), "--compile-bytecode",
+            *limits.arguments(), *overrides, *_source_arguments(torch_backend), *requirements,
+        ),
+        action=f"install {' '.join(requirements)}", cwd=folder, log=log, timeout=timeout,
     )  # fmt: skip
-    output = run(argv, env=environment, cwd=folder, log=log, timeout=timeout)
-    _judge(output, f"install {' '.join(requirements)}", log, timeout)
 
 
-def lay(
-    target: Path, requirement: str, *, python: str, limits: Limits, torch_backend: str, log: Path,
-    timeout: float, look_only: bool = False,
+def install_layer(
+    target: Path, requirement: str, *, python: str, limits: DependencyLimits, torch_backend: str, log: Path,
+    timeout: float, dry_run: bool = False,
 ) -> None:  # fmt: skip
-    """One package in a folder of its own, for an interpreter, without what it depends on.
+    """Install one package without its dependencies into a folder of its own.
 
-    Constraints are not asked: they say what comes by itself, this was asked for. ``look_only``: nothing is
-    written.
+    Constraints do not apply: they limit dependencies, and this package was named.
 
     :raises BuildError: there is none for that interpreter.
-    :raises MachineError: the registry cannot be reached, or the disk is full.
+    :raises MachineError: the registry is unreachable, or the disk is full.
     """
-    environment = _environment()
-    argv = (
-        str(find_uv()), "pip", "install", "--no-config", "--python", python, "--target", str(target),
-        "--no-deps", *(("--dry-run",) if look_only else ("--compile-bytecode",)),
-        *Limits(limits.exclude_newer).arguments(), *_where_from(environment, torch_backend), requirement,
+    mode = "--dry-run" if dry_run else "--compile-bytecode"
+    day = DependencyLimits(limits.exclude_newer)
+    _uv(
+        (
+            "pip", "install", "--no-config", "--python", python, "--target", str(target), "--no-deps", mode,
+            *day.arguments(), *_source_arguments(torch_backend), requirement,
+        ),
+        action=f"{'find' if dry_run else 'install'} {requirement}",
+        cwd=target.parent, log=log, timeout=timeout,
     )  # fmt: skip
-    output = run(argv, env=environment, cwd=target.parent, log=log, timeout=timeout)
-    _judge(output, f"{'find' if look_only else 'install'} {requirement}", log, timeout)
 
 
 def build_wheel(
     tree: Path, interpreter: Path, *, out: Path, variables: Mapping[str, str], ceiling: Path, log: Path,
     timeout: float,
 ) -> Path:  # fmt: skip
-    """Build the project in ``tree`` with the tools that ``interpreter`` has; returns the wheel in ``out``.
+    """Build the project in ``tree`` with the tools of ``interpreter``; returns the wheel in ``out``.
 
-    ``ceiling``: no git repository above it is looked for.
+    ``ceiling``: git looks for no repository above this folder.
 
     :raises BuildError: it does not build.
-    :raises MachineError: not in time, or for want of memory, disk or network.
+    :raises MachineError: out of time, memory, disk or network.
     """
     environment = _environment()
-    path = f"{interpreter.parent}:{environment.get('PATH', '/usr/bin:/bin')}"
-    ours = {
-        "PATH": path,
+    given = {
+        **variables,
+        "PATH": f"{interpreter.parent}:{environment.get('PATH', '/usr/bin:/bin')}",
         "VIRTUAL_ENV": str(interpreter.parent.parent),
         "GIT_CEILING_DIRECTORIES": str(ceiling),
     }
-    argv = (
-        str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config",
-        "--python", str(interpreter), "--out-dir", str(out), str(tree),
+    _uv(
+        (
+            "build", "--wheel", "--no-build-isolation", "--no-config",
+            "--python", str(interpreter), "--out-dir", str(out), str(tree),
+        ),
+        action=f"build {tree}", cwd=tree, log=log, timeout=timeout, variables=given,
     )  # fmt: skip
-    output = run(argv, env={**environment, **variables, **ours}, cwd=tree, log=log, timeout=timeout)
-    if _NO_MEMORY.search(output.text) and output.code != 0:
-        raise MachineError(
-            f"cannot build {tree}: a compiler ran out of memory", where=log, next_step="set MAX_JOBS lower"
-        )
-    _judge(output, f"build {tree}", log, timeout)
     wheels = sorted(out.glob("*.whl"))
     if len(wheels) != 1:
         raise BuildError(f"building {tree} gave {len(wheels)} wheels instead of one", where=log)
@@ -253,51 +241,61 @@ def build_wheel(
 
 
 def find_package(name: str, *, folder: Path, log: Path, timeout: float) -> str:
-    """Look a package up where uv would take it from, without installing it; says how it went.
+    """Look a package up without installing it; returns what answered, and how fast.
 
-    :raises BuildError: there is no such package there.
-    :raises MachineError: the registry cannot be reached.
+    :raises BuildError: there is no such package.
+    :raises MachineError: the registry is unreachable.
     """
-    index = ("--no-index",) if _without_index() else ()
-    argv = (
-        str(find_uv()), "pip", "install", "--no-config", "--dry-run", "--no-deps", "--refresh", "--python",
-        str(base_python()), "--target", str(folder / "nothing"), *index, name,
+    index = ("--no-index",) if _is_without_index() else ()
+    output = _uv(
+        (
+            "pip", "install", "--no-config", "--dry-run", "--no-deps", "--refresh", "--python",
+            str(base_python()), "--target", str(folder / "nothing"), *index, name,
+        ),
+        action=f"look up {name}", cwd=folder, log=log, timeout=timeout,
     )  # fmt: skip
-    output = run(argv, env=_environment(), cwd=folder, log=log, timeout=timeout)
-    _judge(output, f"look up {name}", log, timeout)
     where = "folders of wheels, no registry," if index else "the registry"
     return f"{where} answered in {output.seconds:.1f} s"
 
 
-def freeze(interpreter: Path, *, log: Path) -> str:
-    """What is installed, one ``name==version`` a line, sorted.
+def list_packages(interpreter: Path, *, log: Path) -> str:
+    """Installed packages, one ``name==version`` a line, sorted, wherever they came from.
 
     :raises BuildError: it is no Python.
     """
-    argv = (str(find_uv()), "pip", "freeze", "--no-config", "--python", str(interpreter))
-    output = run(argv, env=_environment(), cwd=Path("/"), log=log, timeout=120.0)
-    _judge(output, f"list the packages of {interpreter}", log, 120.0)
-    lines = (line.strip() for line in output.text.splitlines())
-    listed = (line for line in lines if re.match(r"^(-e |[A-Za-z0-9][\w.\-]* ?(==|@ ))", line))
-    return "".join(f"{line}\n" for line in sorted(listed))
+    return _packages(interpreter, ("list", "--format", "freeze"), r"^[A-Za-z0-9][\w.\-]*==", log)
 
 
-def listed(interpreter: Path, *, log: Path) -> str:
-    """What is installed, one ``name==version`` a line, sorted, wherever it came from.
+def freeze_packages(interpreter: Path, *, log: Path) -> str:
+    """Installed packages as ``pip freeze`` lists them: editable and local ones with their origin.
 
     :raises BuildError: it is no Python.
     """
-    argv = (
-        str(find_uv()), "pip", "list", "--no-config", "--format", "freeze", "--python", str(interpreter),
+    return _packages(interpreter, ("freeze",), r"^(-e |[A-Za-z0-9][\w.\-]* ?(==|@ ))", log)
+
+
+def _packages(interpreter: Path, verb: tuple[str, ...], pattern: str, log: Path) -> str:
+    output = _uv(
+        ("pip", *verb, "--no-config", "--python", str(interpreter)),
+        action=f"list the packages of {interpreter}", cwd=Path("/"), log=log, timeout=120.0,
     )  # fmt: skip
-    output = run(argv, env=_environment(), cwd=Path("/"), log=log, timeout=120.0)
-    _judge(output, f"list the packages of {interpreter}", log, 120.0)
     lines = (line.strip() for line in output.text.splitlines())
-    return "".join(f"{line}\n" for line in sorted(lines) if re.match(r"^[A-Za-z0-9][\w.\-]*==", line))
+    return "".join(f"{line}\n" for line in sorted(lines) if re.match(pattern, line))
+
+
+def _uv(
+    arguments: Sequence[str], *, action: str, cwd: Path, log: Path, timeout: float,
+    variables: Mapping[str, str] | None = None,
+) -> Output:  # fmt: skip
+    """Run uv. :raises BuildError, MachineError: it failed, by whose fault it is."""
+    argv = (str(find_uv()), *arguments)
+    output = run(argv, env={**_environment(), **(variables or {})}, cwd=cwd, log=log, timeout=timeout)
+    _raise_failure(output, action, log, timeout)
+    return output
 
 
 def _environment() -> dict[str, str]:
-    """uv's process environment: its own variables, and those settings of pip that it does not read."""
+    """uv's process environment, with the settings of pip that uv itself does not read."""
     environment = registry_environment()
     wheels, index = _pip_setting("find-links"), _pip_setting("index-url")
     if wheels and "UV_FIND_LINKS" not in environment:
@@ -308,27 +306,28 @@ def _environment() -> dict[str, str]:
     return environment | {"UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
-def _where_from(environment: Mapping[str, str], torch_backend: str) -> tuple[str, ...]:
-    """Arguments that say which registry is asked, and where torch comes from."""
-    if _without_index():
+def _source_arguments(torch_backend: str) -> tuple[str, ...]:
+    """uv's arguments for the registry and the source of torch."""
+    if _is_without_index():
         return ("--no-index",)
-    told = "UV_TORCH_BACKEND" in environment or _local_torch(environment)
-    return ("--torch-backend", torch_backend) if torch_backend and not told else ()
+    environment = _environment()
+    is_set = "UV_TORCH_BACKEND" in environment or _has_local_torch(environment)
+    return ("--torch-backend", torch_backend) if torch_backend and not is_set else ()
 
 
-def _without_index() -> bool:
-    """True where pip is told to use no registry: uv has a switch for that, and no variable."""
+def _is_without_index() -> bool:
+    """True if pip is configured without a registry; uv has a switch for it, but no variable."""
     return _pip_setting("no-index").lower() in ("1", "true", "yes", "on")
 
 
 def _pip_setting(name: str) -> str:
-    """A setting of pip, from its variables or its files; empty if there is none."""
+    """A setting of pip, from its variables or files; empty if unset."""
     return os.environ.get("PIP_" + name.upper().replace("-", "_"), "") or _pip_files().get(name, "")
 
 
 @functools.cache
 def _pip_files() -> dict[str, str]:
-    """What pip's configuration files say for all its commands; empty where there is no pip."""
+    """Settings in pip's configuration files for all commands; empty without pip."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pip", "config", "list"],
@@ -340,40 +339,45 @@ def _pip_files() -> dict[str, str]:
     return {key: str(ast.literal_eval(value)) for key, value in rows if value[:1] in "'\""}
 
 
-def _local_torch(environment: Mapping[str, str]) -> bool:
-    places = re.split(r"[,\s]+", environment.get("UV_FIND_LINKS", ""))
-    folders = (Path(place.removeprefix("file://")) for place in places if place)
+def _has_local_torch(environment: Mapping[str, str]) -> bool:
+    links = re.split(r"[,\s]+", environment.get("UV_FIND_LINKS", ""))
+    folders = (Path(link.removeprefix("file://")) for link in links if link)
     return any(any(folder.glob("torch-*.whl")) for folder in folders if folder.is_dir())
 
 
-def _judge(output: Output, doing: str, log: Path, timeout: float) -> None:
-    """Raise what a failed command means: whose fault it is."""
+def _raise_failure(output: Output, action: str, log: Path, timeout: float) -> None:
+    """Raise the error of a failed command, by whose fault it is."""
     if output.code == 0 and not output.timed_out:
         return
+    problem = f"cannot {action}"
+    if output.code != 0 and _NO_MEMORY.search(output.text):
+        raise MachineError(
+            f"{problem}: a compiler ran out of memory", where=log, next_step="set MAX_JOBS lower"
+        )
     if output.timed_out:
-        raise MachineError(f"cannot {doing}: not done after {timeout:.0f} s", where=log)
-    lines = [line.strip() for line in output.text.splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(("error", "cause", "×", "╰", "├"))] or lines[-1:]
-    reason = neutral(" ".join(told[:3])) if told else f"exit code {output.code}"
+        raise MachineError(f"{problem}: not done after {timeout:.0f} s", where=log)
     if _DISK.search(output.text):
         raise MachineError(
-            f"cannot {doing}: the disk is full or read-only",
+            f"{problem}: the disk is full or read-only",
             where=log,
             next_step="free disk space",
             code="disk_full",
         )
     if output.code < 0:
         raise MachineError(
-            f"cannot {doing}: uv ended by signal {-output.code}",
+            f"{problem}: uv ended by signal {-output.code}",
             where=log,
             code=processes.signal_code(-output.code),
         )
+    lines = [line.strip() for line in output.text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith(("error", "cause", "×", "╰", "├"))] or lines[-1:]
+    reason = neutral(" ".join(errors[:3])) if errors else f"exit code {output.code}"
     if _REGISTRY.search(output.text) and not _UNSOLVED.search(output.text):
         raise MachineError(
-            f"cannot {doing}: the package registry cannot be reached: {reason}",
+            f"{problem}: the package registry cannot be reached: {reason}",
             where=log,
             next_step="check network, proxy and index, then start again",
             code="hub_unreachable",
             output=reason,
         )
-    raise BuildError(f"cannot {doing}: {reason}", where=log, output=reason)
+    raise BuildError(f"{problem}: {reason}", where=log, output=reason)

@@ -1,4 +1,4 @@
-"""Free memory on devices, waited for: it comes back slowly after an engine, or somebody else holds it."""
+"""Waits for free device memory, which an ended engine releases slowly or another process holds."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ def wait_for_memory(
     asked: Asked = never,
     every: float = _TICK,
 ) -> dict[str, float]:
-    """Return once at least ``share`` of the memory of each device of the slot is free: used MiB by UUID.
+    """Wait until ``share`` of the memory of each device of the slot is free; returns used MiB by UUID.
 
-    ``timeout`` in seconds; ``told`` hears once who holds it. Devices whose memory the driver does not tell (a
-    MIG instance: only that of the whole device) are passed over.
+    ``timeout`` in seconds; ``told`` is called once with the holders. MIG instances are skipped: the driver
+    reports memory of whole devices only.
 
-    :raises MachineError: it is not free in time: who holds it, as far as the driver tells; or the driver does
-        not tell of a device any more.
-    :raises Interrupted: ``asked`` said so.
+    :raises MachineError: memory is still in use after ``timeout``, or a device is no longer listed. :raises
+    Interrupted: ``asked`` returned true.
     """
     whole = _whole(slot, devices.gpus() if known is None else known)
     if not whole:
@@ -41,13 +40,15 @@ def wait_for_memory(
     deadline = time.monotonic() + timeout
     said = False
     while True:
-        now = {one.uuid: one for one in devices.readings(smi, whole)}
-        full = [one for one in now.values() if _free(one) < share]
+        now = {reading.uuid: reading for reading in devices.readings(smi, whole)}
+        full = [reading for reading in now.values() if _free(reading) < share]
         gone = [uuid for uuid in whole if uuid not in now]
         if not full and not gone:
-            return {uuid: one.used for uuid, one in now.items() if one.used is not None}
+            return {uuid: reading.used for uuid, reading in now.items() if reading.used is not None}
         tenants = devices.tenants(smi) if full else ()
-        why = "; ".join([*(_held(one, share, tenants) for one in full), *(_lost(uuid, smi) for uuid in gone)])
+        why = "; ".join(
+            [*(_held(reading, share, tenants) for reading in full), *(_lost(uuid, smi) for uuid in gone)]
+        )
         if not said:
             told(f"waits for memory of devices: {why}")
             said = True
@@ -67,11 +68,11 @@ def _whole(slot: Slot, known: Sequence[Gpu]) -> tuple[str, ...]:
     return tuple(uuid for uuid in slot.devices if uuid not in instances)
 
 
-def _free(one: Reading) -> float:
-    """Share of the memory that is free; all of it where the driver does not tell."""
-    if one.total is None or one.used is None or one.total <= 0:
+def _free(reading: Reading) -> float:
+    """Share of free memory; 1 if the driver does not report it."""
+    if reading.total is None or reading.used is None or reading.total <= 0:
         return 1.0
-    return 1.0 - one.used / one.total
+    return 1.0 - reading.used / reading.total
 
 
 def _lost(uuid: str, smi: Smi) -> str:
@@ -79,8 +80,8 @@ def _lost(uuid: str, smi: Smi) -> str:
     return f"the driver does not tell of device {uuid}" + (f": {problem}" if problem else "")
 
 
-def _held(one: Reading, share: float, tenants: Sequence[Tenant]) -> str:
-    here = [tenant for tenant in tenants if tenant.uuid == one.uuid]
+def _held(reading: Reading, share: float, tenants: Sequence[Tenant]) -> str:
+    here = [tenant for tenant in tenants if tenant.uuid == reading.uuid]
     names = ", ".join(
         str(process(tenant.pid) or f"pid {tenant.pid}, not of this container or gone")
         + ("" if tenant.memory is None else f" with {tenant.memory:.0f} MiB")
@@ -88,6 +89,6 @@ def _held(one: Reading, share: float, tenants: Sequence[Tenant]) -> str:
     )
     who = names or "a process that the driver does not name (another container, or one that just ended)"
     return (
-        f"device {one.uuid}: {one.used or 0:.0f} of {one.total or 0:.0f} MiB are in use, "
+        f"device {reading.uuid}: {reading.used or 0:.0f} of {reading.total or 0:.0f} MiB are in use, "
         f"{share:.0%} must be free; held by {who}"
     )

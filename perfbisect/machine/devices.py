@@ -1,4 +1,4 @@
-"""The devices of this machine (NVIDIA, or none): what stays, what changes, and who computes on them."""
+"""Devices of this machine, their current state and processes, from ``nvidia-smi``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 from perfbisect.system import environ
 
-_PATIENCE = 20.0
+_TIMEOUT_S = 20.0
 """Seconds. Without persistence mode the driver initialises every device at each call."""
 
 _NOT_VALID = re.compile(r'Field "([^"]+)" is not a valid field to query')
@@ -26,10 +25,10 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows in the order told, or why there are none.
+    """Rows in the driver's order, or why there are none.
 
-    A field that the driver does not know or tell (``[N/A]``, ``[Not Supported]``, ``[Insufficient
-    Permissions]``, ``[Unknown Error]``) is missing in its row.
+    A field without a value (``[N/A]``, ``[Not Supported]``, ``[Insufficient Permissions]``, ``[Unknown
+    Error]``) is missing in its row.
     """
 
     rows: tuple[Row, ...] = ()
@@ -38,21 +37,21 @@ class Answer:
 
 @dataclass
 class Smi:
-    """The command of the driver. ``command``: its path; None where there is none: then nothing is started.
+    """The driver's ``nvidia-smi``. ``command``: its path; None if there is none.
 
-    Remembers which fields this driver does not have, so that each is refused once.
+    Remembers the fields that this driver does not have.
     """
 
     command: str | None = field(default_factory=lambda: shutil.which("nvidia-smi"))
-    patience: float = _PATIENCE
+    timeout_s: float = _TIMEOUT_S
     _unknown: set[str] = field(default_factory=set, repr=False)
 
     def devices(self, fields: Sequence[str], only: Sequence[str] = ()) -> Answer:
-        """A row for each device, or for those of these UUIDs."""
+        """A row for each device, or for these UUIDs."""
         return self._query("--query-gpu", fields, only)
 
     def processes(self, fields: Sequence[str]) -> Answer:
-        """A row for each process that computes on a device, where the driver tells them."""
+        """A row for each compute process that the driver lists."""
         return self._query("--query-compute-apps", fields)
 
     def listing(self) -> str:
@@ -66,35 +65,35 @@ class Smi:
     def _query(self, option: str, fields: Sequence[str], only: Sequence[str] = ()) -> Answer:
         while True:
             asked = [name for name in fields if name not in self._unknown]
-            told = self._run(
+            output = self._run(
                 f"{option}={','.join(asked)}",
                 "--format=csv,noheader,nounits",
                 *((f"--id={','.join(only)}",) if only else ()),
             )
-            unknown = _NOT_VALID.search(told.stdout + told.said)
+            unknown = _NOT_VALID.search(output.stdout + output.problem)
             if unknown is None or unknown[1] not in asked or len(asked) == 1:
                 break
             self._unknown.add(unknown[1])
-        if told.said:
-            return Answer(problem=told.said)
-        return Answer(parse_rows(told.stdout, asked))
+        if output.problem:
+            return Answer(problem=output.problem)
+        return Answer(parse_rows(output.stdout, asked))
 
-    def _run(self, *arguments: str) -> Told:
+    def _run(self, *arguments: str) -> CommandOutput:
         if self.command is None:
-            return Told("", "no nvidia-smi")
-        return ask((self.command, *arguments), self.patience)
+            return CommandOutput("", "no nvidia-smi")
+        return run_command((self.command, *arguments), self.timeout_s)
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a command printed; ``said``: why it is of no use, empty if it is."""
+class CommandOutput:
+    """Output of a command; ``problem``: why it failed, empty if it did not."""
 
     stdout: str
-    said: str
+    problem: str
 
 
-def ask(argv: Sequence[str], patience: float) -> Told:
-    """What a command that tells of devices prints within so many seconds."""
+def run_command(argv: Sequence[str], timeout_s: float) -> CommandOutput:
+    """Run a command that lists devices."""
     name = Path(argv[0]).name
     try:
         done = subprocess.run(
@@ -102,33 +101,33 @@ def ask(argv: Sequence[str], patience: float) -> Told:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=patience,
+            timeout=timeout_s,
             check=False,
             stdin=subprocess.DEVNULL,
             env={**environ.allowed(os.environ), "LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired:
-        return Told("", f"{name} did not answer within {patience:.0f} s")
+        return CommandOutput("", f"{name} did not answer within {timeout_s:.0f} s")
     except OSError as error:
-        return Told("", f"{name} cannot be started: {error.strerror or error}")
+        return CommandOutput("", f"{name} cannot be started: {error.strerror or error}")
     if done.returncode != 0:
-        said = " ".join((done.stdout + " " + done.stderr).split())
-        return Told("", said or f"{name} ended with exit code {done.returncode}")
-    return Told(done.stdout, "")
+        problem = " ".join((done.stdout + " " + done.stderr).split())
+        return CommandOutput("", problem or f"{name} ended with exit code {done.returncode}")
+    return CommandOutput(done.stdout, "")
 
 
 def parse_rows(text: str, fields: Sequence[str]) -> tuple[Row, ...]:
-    """Lines of ``--format=csv,noheader,nounits`` -> rows; a line of another length is none."""
+    """Parse ``--format=csv,noheader,nounits``; lines of another length are skipped."""
     rows = []
     for values in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(values) == len(fields):
-            told = {name: value.strip() for name, value in zip(fields, values, strict=True)}
-            rows.append({name: value for name, value in told.items() if not _NOTHING.match(value)})
+            row = {name: value.strip() for name, value in zip(fields, values, strict=True)}
+            rows.append({name: value for name, value in row.items() if not _NOTHING.match(value)})
     return tuple(rows)
 
 
 def number(row: Row, name: str) -> float | None:
-    """The value of a field; None if it is missing or no number."""
+    """A field's value; None if it is missing or no number."""
     try:
         return float(row[name])
     except (KeyError, ValueError):
@@ -140,7 +139,7 @@ _FIXED = (
     "mig.mode.current",
 )  # fmt: skip
 _EVENT, _THROTTLE = "clocks_event_reasons.active", "clocks_throttle_reasons.active"
-"""One bit mask under two names: drivers from 535 on call it the first, older ones know only the second."""
+"""One bit mask: the first name is for drivers from 535 on, the second for older ones."""
 _CHANGING = (
     "uuid", "memory.total", "memory.used", "memory.free", "clocks.sm", "clocks.max.sm",
     "temperature.gpu", "power.draw", "power.limit", "utilization.gpu", _EVENT, _THROTTLE,
@@ -158,10 +157,10 @@ REASONS = {
     0x80: "hardware power brake",
     0x100: "display clocks",
 }
-"""Why clocks are below their maximum: the bits of NVML's ``nvmlClocksEventReason*``."""
+"""Why clocks are below their maximum: bits of NVML's ``nvmlClocksEventReason*``."""
 
 IN_USE = 0.05
-"""Share of a device's memory from which on it counts as used; a driver itself takes less."""
+"""Share of its memory above which a device counts as in use; a driver itself takes less."""
 
 _GPU_LINE = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-[^)]+)\)")
 _MIG_LINE = re.compile(r"^\s+MIG (\S+)\s+Device\s+(\d+):\s*\(UUID:\s*(MIG-[^)]+)\)")
@@ -170,11 +169,10 @@ _PROFILE_MEMORY = re.compile(r"\.(\d+)gb")
 
 @dataclass(frozen=True)
 class Gpu:
-    """A device as ``nvidia-smi`` tells it; ``memory`` in MiB, 0 if it is not told.
+    """A device or MIG instance; ``memory`` in MiB, 0 if unknown.
 
-    ``index``: the driver's count, in the order of the PCI bus; of a MIG instance that of the device it is
-    on, ``parent`` that device's UUID, ``instance`` its own number there. ``mig``: the device is partitioned:
-    nothing computes on it but on its instances.
+    ``index``: the driver's number, in PCI order. Of a MIG instance it is its device's, with ``parent`` that
+    device's UUID and ``instance`` its number there. ``mig``: partitioned, so that only its instances compute.
     """
 
     name: str
@@ -196,10 +194,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a device is doing now; None where the driver does not tell.
+    """Current state of a device; None where the driver has no value.
 
-    Memory in MiB, clocks in MHz, temperature in degrees Celsius, power in watts, ``utilization`` in per
-    cent of the last sample period in which a kernel ran.
+    Memory in MiB, clocks in MHz, temperature in degrees Celsius, power in watts, ``utilization``: per cent of
+    the last sample period in which a kernel ran.
     """
 
     uuid: str
@@ -217,10 +215,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Tenant:
-    """A process that holds memory of a device (MiB, None if not told); ``pid`` as the driver counts.
-
-    In a container that has its own process ids the driver's are the host's: they name nobody here.
-    """
+    """A process with device memory (MiB, None if unknown); ``pid``: the host's, also in a container."""
 
     pid: int
     uuid: str
@@ -229,21 +224,18 @@ class Tenant:
 
 @lru_cache(maxsize=1)
 def gpus() -> tuple[Gpu, ...]:
-    """The devices that stay the same while this process runs; empty where there is no driver or it fails.
-
-    Where a device is partitioned its MIG instances follow it.
-    """
+    """The devices of this machine, read once; empty without a working driver."""
     return look(Smi())
 
 
 def look(smi: Smi) -> tuple[Gpu, ...]:
-    """The devices that one command tells of."""
+    """The devices that a command lists, each followed by its MIG instances."""
     found = parse_gpus(smi.devices(_FIXED).rows)
     return with_instances(found, smi.listing()) if any(gpu.mig for gpu in found) else found
 
 
 def parse_gpus(rows: Iterable[Row]) -> tuple[Gpu, ...]:
-    """Rows -> devices; a row without name or UUID is none."""
+    """Parse devices; rows without name or UUID are skipped."""
     found = []
     for row in rows:
         if "name" not in row or "uuid" not in row:
@@ -264,10 +256,7 @@ def parse_gpus(rows: Iterable[Row]) -> tuple[Gpu, ...]:
 
 
 def with_instances(devices: Sequence[Gpu], listing: str) -> tuple[Gpu, ...]:
-    """Each device, followed by its MIG instances as ``nvidia-smi -L`` lists them.
-
-    An instance's memory is the nominal one of its profile (``2g.20gb``).
-    """
+    """Add the MIG instances of ``nvidia-smi -L`` after their devices, with nominal memory (``2g.20gb``)."""
     below: dict[str, list[Gpu]] = {gpu.uuid: [] for gpu in devices}
     parent: Gpu | None = None
     for line in listing.splitlines():
@@ -290,15 +279,15 @@ def with_instances(devices: Sequence[Gpu], listing: str) -> tuple[Gpu, ...]:
 
 
 def usable(devices: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """Those that something can compute on: whole devices and instances, not the devices they are on."""
+    """The devices that can compute: whole devices and MIG instances, not partitioned devices."""
     return tuple(gpu for gpu in devices if not gpu.mig)
 
 
 def visible(devices: Sequence[Gpu], mask: str | None) -> tuple[Gpu, ...]:
-    """What a mask of indices or UUIDs (``CUDA_VISIBLE_DEVICES``) leaves of the usable devices.
+    """The usable devices that a mask of indices or UUIDs (``CUDA_VISIBLE_DEVICES``) selects.
 
-    Like CUDA it ends at an entry that names none, takes the first characters of a UUID where they are
-    enough, and of a partitioned device that is named by its index the first instance.
+    As in CUDA, the mask ends at an invalid entry, a unique prefix of a UUID is enough, and the index of a
+    partitioned device means its first instance.
     """
     if mask is None:
         return usable(devices)
@@ -326,12 +315,12 @@ def _named(devices: Sequence[Gpu], entry: str) -> Gpu | None:
 
 
 def readings(smi: Smi, only: Sequence[str] = ()) -> tuple[Reading, ...]:
-    """What every device (or those of these UUIDs) is doing now; empty where the driver fails."""
+    """Current state of all devices, or of these UUIDs; empty if the driver fails."""
     return parse_readings(smi.devices(_CHANGING, only).rows)
 
 
 def parse_readings(rows: Iterable[Row]) -> tuple[Reading, ...]:
-    """Rows -> readings; a row without UUID is none."""
+    """Parse readings; rows without UUID are skipped."""
     return tuple(
         Reading(
             uuid=row["uuid"],
@@ -352,7 +341,7 @@ def parse_readings(rows: Iterable[Row]) -> tuple[Reading, ...]:
 
 
 def reasons(mask: str) -> tuple[str, ...]:
-    """The names of a bit mask (``0x0000000000000044``); a bit without a name is named by itself."""
+    """Names of the bits of a mask (``0x0000000000000044``); unknown bits in hex."""
     try:
         left = int(mask, 16)
     except ValueError:
@@ -361,129 +350,23 @@ def reasons(mask: str) -> tuple[str, ...]:
 
 
 def tenants(smi: Smi) -> tuple[Tenant, ...]:
-    """The processes that compute on the devices, as far as the driver tells."""
+    """The processes on the devices that the driver lists."""
     return parse_tenants(smi.processes(_PROCESS).rows)
 
 
 def in_use(smi: Smi) -> frozenset[str]:
-    """UUIDs of the devices of whose memory somebody holds more than a driver itself does."""
+    """UUIDs of the devices whose memory is in use by more than the driver."""
     return frozenset(
-        one.uuid
-        for one in readings(smi)
-        if one.used is not None and one.total and one.used > IN_USE * one.total
+        reading.uuid
+        for reading in readings(smi)
+        if reading.used is not None and reading.total and reading.used > IN_USE * reading.total
     )
 
 
 def parse_tenants(rows: Iterable[Row]) -> tuple[Tenant, ...]:
-    """Rows -> processes; a row without process id or UUID is none."""
+    """Parse processes; rows without process id or UUID are skipped."""
     return tuple(
         Tenant(int(row["pid"]), row["gpu_uuid"], number(row, "used_memory"))
         for row in rows
         if row.get("pid", "").isdigit() and "gpu_uuid" in row
     )
-
-
-FIELDS = {
-    "index": "index",
-    "name": "name",
-    "uuid": "uuid",
-    "bus": "pci.bus_id",
-    "driver": "driver_version",
-    "total": "memory.total",
-    "used": "memory.used",
-    "temperature": "temperature.gpu",
-    "power": "power.draw",
-    "utilization": "utilization.gpu",
-    "clock": "clocks.sm",
-    "top_clock": "clocks.max.sm",
-}
-"""Name of a group in an expression (:mod:`perfbisect.machine.profile`) -> the driver's field for it."""
-
-
-@dataclass(frozen=True)
-class Query:
-    """``each`` is searched in all that ``command`` prints, again and again; it may span lines."""
-
-    command: tuple[str, ...]
-    each: str
-
-    def rows(self, patience: float) -> tuple[tuple[Row, ...], str]:
-        """Its groups for each match, or why there are none."""
-        told = ask(self.command, patience)
-        found = re.finditer(self.each, told.stdout, re.MULTILINE)
-        return tuple(
-            {name: value.strip() for name, value in match.groupdict().items() if value and value.strip()}
-            for match in found
-        ), told.said
-
-
-@dataclass(frozen=True)
-class Queries:
-    """``count``: whether an engine counts devices by the command's numbers or by their place in its list."""
-
-    devices: Query
-    driver: Query | None = None
-    memory: Query | None = None
-    tenants: Query | None = None
-    count: Literal["index", "position"] = "index"
-
-
-@dataclass
-class CommandSmi(Smi):
-    """Answers as ``nvidia-smi`` would, from other commands. ``name`` of the machine is part of its UUIDs."""
-
-    queries: Queries = field(default_factory=lambda: Queries(Query((), "")))
-    name: str = ""
-
-    def devices(self, fields: Sequence[str], only: Sequence[str] = ()) -> Answer:
-        found, problem = self.queries.devices.rows(self.patience)
-        if problem:
-            return Answer(problem=problem)
-        memory = dict[str, Row]()
-        if self.queries.memory is not None:
-            memory = {self._uuid(row): row for row in self.queries.memory.rows(self.patience)[0]}
-        above: Row = {}
-        if self.queries.driver is not None and "driver_version" in fields:
-            above = next(iter(self.queries.driver.rows(self.patience)[0]), {})
-        rows = []
-        for place, row in enumerate(found):
-            uuid = self._uuid(row)
-            told = {
-                FIELDS[name]: value
-                for name, value in {**above, **row, **memory.get(uuid, {})}.items()
-                if name in FIELDS
-            }
-            told |= {"uuid": uuid}
-            if self.queries.count == "position":
-                told["index"] = str(place)
-            if not only or uuid in only:
-                rows.append({name: value for name, value in told.items() if name in fields})
-        return Answer(tuple(rows))
-
-    def processes(self, fields: Sequence[str]) -> Answer:
-        if self.queries.tenants is None:
-            return Answer()
-        found, problem = self.queries.tenants.rows(self.patience)
-        if problem:
-            return Answer(problem=problem)
-        rows = tuple(
-            {
-                "pid": row["pid"],
-                "gpu_uuid": self._uuid(row),
-                **({"used_memory": row["used"]} if "used" in row else {}),
-            }
-            for row in found
-            if "pid" in row
-        )
-        return Answer(tuple({name: row[name] for name in fields if name in row} for row in rows))
-
-    def listing(self) -> str:
-        return ""
-
-    def topology(self) -> str:
-        return ""
-
-    def _uuid(self, row: Row) -> str:
-        """The device's own, or one made of the command's numbers."""
-        numbers = ".".join(row[name] for name in ("index", "chip") if name in row)
-        return row.get("uuid") or f"{self.name}-{numbers}"

@@ -1,4 +1,4 @@
-"""What surrounded a run: the samples as plain values, and whether others spoilt it. Pure."""
+"""Samples of the machine during a run, and whether other work interfered with it. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SLOWED = (
     "hardware thermal slowdown",
     "hardware power brake",
 )
-"""Reasons for low clocks that say the device is not what it was. A power cap is how such devices work under
-load, application clocks are somebody's choice, and idle is no limit: they are written down, not judged."""
+"""Clock reasons that indicate a degraded device. Power caps, application clocks and idle are normal:
+recorded only."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One quantity over a run, in the order sampled."""
+    """Samples of one quantity, in order."""
 
     values: tuple[float, ...] = ()
 
@@ -36,30 +36,30 @@ class Series:
         return max(self.values, default=0.0)
 
     def over(self, limit: float) -> float:
-        """Share of the samples beyond a limit."""
+        """Share of the samples above a limit."""
         return sum(value > limit for value in self.values) / len(self.values) if self.values else 0.0
 
     def facts(self, limit: float | None = None) -> dict[str, float]:
-        """Median, mean, lowest and highest, and the share beyond the limit; empty without samples."""
+        """Median, mean, minimum, maximum and share above the limit; empty without samples."""
         if not self.values:
             return {}
-        told = {
+        facts = {
             "median": statistics.median(self.values),
             "mean": self.mean,
             "min": self.low,
             "max": self.high,
         }
         if limit is not None:
-            told["over"] = self.over(limit)
-        return {name: round(value, 4) for name, value in told.items()}
+            facts["over"] = self.over(limit)
+        return {name: round(value, 4) for name, value in facts.items()}
 
 
 @dataclass(frozen=True)
 class DeviceSampled:
-    """A device over a run. ``clock``: SM clock as a share of its maximum; temperature in degrees Celsius,
-    power in watts, memory in MiB; ``reasons``: share of the samples in which clocks were held for each.
+    """Samples of a device. ``clock``: SM clock as a share of its maximum; temperature in degrees Celsius,
+    power in watts, memory in MiB; ``reasons``: share of the samples with each clock reason.
 
-    ``foreign``: processes of others that computed on it, each with the most memory it held (None: not told).
+    ``foreign``: processes of others on it, each with its maximum memory (None: unknown).
     """
 
     uuid: str
@@ -83,15 +83,14 @@ class DeviceSampled:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What surrounded a run.
+    """Samples of the machine during a run.
 
-    Shares of the processors that the run had (``processors`` of them: its slot's, or all): ``own_cpu``,
-    ``foreign_cpu`` (busy with what is not this attempt's; a sample may lie a little below 0, since processors
-    and processes are not read at one instant), ``steal`` (given to other guests of the host).
-    ``load``: of the whole machine, the average of the last minute for each processor, ours included.
-    ``available``, ``foreign_memory``: MiB; ``pressure``: share of the time in which tasks waited for it,
-    ours included (``memory.some``). ``strayed``: what of ours computed on devices outside the slot.
-    ``hidden``: the driver does not say which of its processes are ours (as in a container).
+    ``own_cpu``, ``foreign_cpu``, ``steal``: shares of the run's ``processors`` used by the attempt, by
+    others, and by other guests of the host. A foreign sample may be slightly below 0, since processors and
+    processes are not read at one instant. ``load``: of the whole machine, 1-minute average for each
+    processor. ``available``, ``foreign_memory``: MiB. ``pressure``: share of the time in which tasks stalled
+    (``memory.some``). ``strayed``: our processes on devices outside the slot. ``hidden``: the driver does
+    not identify our processes (containers).
     """
 
     seconds: float
@@ -109,13 +108,13 @@ class Sampled:
     strayed: tuple[str, ...] = ()
     hidden: bool = False
     clock_set: float = 0.0
-    """Seconds by which the wall clock was set meanwhile, below 0: back. Only dates go by it."""
+    """Seconds by which the wall clock was set during the run; only dates depend on it."""
     problem: str = ""
     cost: float = 0.0
-    """CPU seconds of the sampler's own thread, without the driver's command."""
+    """CPU seconds of the sampler's thread, without the driver's command."""
 
     def facts(self, limits: Limits) -> dict[str, Any]:
-        """For the provenance: what was seen, and what it was judged by."""
+        """Facts for the provenance."""
         return {
             "seconds": round(self.seconds, 3),
             "samples": self.samples,
@@ -138,28 +137,27 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Limits:
-    """From where on a run says more about the machine than about the change. None: not judged.
+    """Limits of interference above which a run is discarded; None: not checked.
 
-    Only what others do counts: that server and client fill the cores is the workload. The defaults void what
-    is plainly spoilt and leave the rest to the noise model, which sees it as spread: docs/machine.md.
+    Only other work counts. The defaults discard clear interference; the noise model covers the rest.
     """
 
     foreign_cpu: float | None = 0.25
-    """Mean share of the slot's processors that others used."""
+    """Maximum mean share of the slot's processors used by others."""
     burst: float = 0.2
-    """Share of the samples in which others may use twice that."""
+    """Maximum share of the samples in which others use twice that."""
     steal: float | None = 0.1
-    """Mean share of the processors' time that the hypervisor gave to others."""
+    """Maximum mean share of processor time given to other guests."""
     available: float | None = 0.02
-    """Least share of the memory that stays available: below, the kernel takes pages away to serve others."""
+    """Minimum share of available memory; below it the kernel reclaims pages."""
     memory_pressure: float | None = 0.1
-    """Mean share of the time in which some task waited for memory."""
+    """Maximum mean share of the time in which a task stalled on memory."""
     device_memory: float | None = 64.0
-    """MiB that a process of others may hold on a device of the slot; a bare CUDA context holds more."""
+    """Maximum MiB of another process on a device of the slot; a bare CUDA context has more."""
     slowed: float | None = 0.05
-    """Share of the samples in which a device was slowed for heat or by its power supply."""
+    """Maximum share of the samples in which heat or power supply slowed a device."""
     clock: float | None = 0.3
-    """Least median SM clock of a busy device, as a share of its maximum: no power cap goes so low."""
+    """Minimum median SM clock of a busy device, as a share of its maximum; power caps stay above it."""
 
 
 UNJUDGED = Limits(
@@ -171,79 +169,81 @@ UNJUDGED = Limits(
     slowed=None,
     clock=None,
 )
-"""Nothing is void for what others do, but for a device outside the slot."""
+"""No limits; only devices outside the slot are reported."""
 
 _BUSY_DEVICE = 50.0
 
 
 def judge(sampled: Sampled, limits: Limits) -> str | None:
-    """Why a run says nothing about the change; None if it may be believed."""
-    said = [
-        *(f"the engine used a device outside its slot: {one}" for one in sampled.strayed),
+    """Why a run must be discarded; None if it is valid."""
+    reasons = [
+        *(f"the engine used a device outside its slot: {process}" for process in sampled.strayed),
         *_processors(sampled, limits),
         *_memory(sampled, limits),
-        *(why for device in sampled.devices for why in _device(device, limits)),
+        *(reason for device in sampled.devices for reason in _device(device, limits)),
     ]
-    return "; ".join(said) or None
+    return "; ".join(reasons) or None
 
 
 def _processors(sampled: Sampled, limits: Limits) -> list[str]:
-    said = []
+    reasons = []
     limit, foreign = limits.foreign_cpu, sampled.foreign_cpu
     on = f"of {sampled.processors} processor(s)"
     if limit is not None and foreign.mean > limit:
-        said.append(f"other work used {foreign.mean:.0%} {on} (limit {limit:.0%})")
+        reasons.append(f"other work used {foreign.mean:.0%} {on} (limit {limit:.0%})")
     elif limit is not None and foreign.over(2 * limit) > limits.burst:
-        said.append(
+        reasons.append(
             f"other work used more than {2 * limit:.0%} {on} in {foreign.over(2 * limit):.0%} of the samples "
             f"(limit {limits.burst:.0%})"
         )
     if limits.steal is not None and sampled.steal.mean > limits.steal:
-        said.append(
+        reasons.append(
             f"the hypervisor took {sampled.steal.mean:.0%} {on} for other guests (limit {limits.steal:.0%})"
         )
-    return said
+    return reasons
 
 
 def _memory(sampled: Sampled, limits: Limits) -> list[str]:
-    said = []
+    reasons = []
     least = None if limits.available is None else limits.available * sampled.total_memory
     if least is not None and sampled.available.values and sampled.available.low < least:
-        said.append(
+        reasons.append(
             f"{sampled.available.low:.0f} MiB of memory were left, of {sampled.total_memory:.0f} "
             f"(limit {least:.0f}); others held {sampled.foreign_memory.high:.0f} MiB"
         )
     waited = sampled.pressure.get("memory.some", Series()).mean
     if limits.memory_pressure is not None and waited > limits.memory_pressure:
-        said.append(f"tasks waited for memory {waited:.0%} of the time (limit {limits.memory_pressure:.0%})")
-    return said
+        reasons.append(
+            f"tasks waited for memory {waited:.0%} of the time (limit {limits.memory_pressure:.0%})"
+        )
+    return reasons
 
 
 def _device(device: DeviceSampled, limits: Limits) -> list[str]:
-    said = []
+    reasons = []
     if limits.device_memory is not None:
         others = {
             name: memory
             for name, memory in device.foreign.items()
             if memory is None or memory > limits.device_memory
         }
-        told = ", ".join(
+        holders = ", ".join(
             f"{name} with {'unknown' if memory is None else format(memory, '.0f')} MiB"
             for name, memory in others.items()
         )
         if others:
-            said.append(f"others computed on device {device.uuid}: {told}")
+            reasons.append(f"others computed on device {device.uuid}: {holders}")
     if limits.slowed is not None:
         for reason in SLOWED:
             if (share := device.reasons.get(reason, 0.0)) > limits.slowed:
-                said.append(
+                reasons.append(
                     f"device {device.uuid} was held back ({reason}) in {share:.0%} of the samples, at up to "
                     f"{device.temperature.high:.0f} degrees (limit {limits.slowed:.0%})"
                 )
     busy = statistics.median(device.utilization.values) if device.utilization.values else 0.0
     clock = statistics.median(device.clock.values) if device.clock.values else 1.0
     if limits.clock is not None and busy >= _BUSY_DEVICE and clock < limits.clock:
-        said.append(
+        reasons.append(
             f"device {device.uuid} ran at {clock:.0%} of its highest clock (limit {limits.clock:.0%})"
         )
-    return said
+    return reasons

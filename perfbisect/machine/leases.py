@@ -1,9 +1,8 @@
-"""Leases: who uses which devices and cores of this host, told to every perfbisect of every user on it.
+"""Host-wide leases of devices and cores, across users.
 
-A lock of the kernel's (``flock``) on a file for each device and core of a slot, and one for the machine: a
-slot shares that one, an attempt without a slot (or with nothing pinned) has it alone, so that neither runs
-beside the other. The kernel takes a lock back when its process ends, however it ends: a file that a dead
-process left is no obstacle, and no lock file is ever removed.
+There is one ``flock`` file for each device and core, and one for the machine. A slot shares the machine's
+lock; an attempt without pinned cores holds it exclusively. The kernel releases a lock when its process ends,
+so files of dead processes do no harm, and lock files are never removed.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _FOLDER = Path("/tmp/perfbisect-locks")
 _MACHINE = "machine"
 _TICK = 0.25
 _LOOKS = 4
-"""Times a lock is tried before it counts as held: whoever looks for holders has it for an instant."""
+"""Tries before a lock counts as held: listing holders takes it for an instant."""
 _SUFFIX = ".lock"
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who leases: told to those who wait. ``since`` and ``pid`` are filled in by :func:`lease`."""
+    """The owner of a lease. :func:`lease` fills in ``since`` and ``pid``."""
 
     job: str = ""
     user: str = ""
@@ -52,28 +51,28 @@ class Holder:
 
 @dataclass(frozen=True)
 class Lease:
-    """What is leased, while it is."""
+    """A lease that is held."""
 
     slots: tuple[Slot, ...]
     died: tuple[Holder, ...]
-    """Who had one of the locks and ended without giving it back: what it started may still run there."""
+    """Earlier owners that died; their processes may still run."""
     _files: Mapping[Path, int] = field(repr=False)
 
     def check(self) -> None:
-        """:raises MachineError: a lock file was removed or replaced: others may use the same devices."""
+        """:raises MachineError: a lock file was removed or replaced, so others may use the devices."""
         for path, descriptor in self._files.items():
             if not _is(path, descriptor):
                 raise MachineError(
-                    f"the lease is lost: {path} was removed or replaced by somebody",
-                    next_step="leave the lock files alone; what was measured since is not to be trusted",
+                    f"the lease is lost: {path} was removed or replaced",
+                    next_step="keep the lock files; discard what was measured since",
                     code="lease_lost",
                 )
 
 
 def lock_folder(shell: Mapping[str, str]) -> Path:
-    """Where the locks of this host are: ``PERFBISECT_LOCKS`` in ``shell``, or one folder for every user.
+    """The folder of this host's locks, from ``PERFBISECT_LOCKS`` or one for all users.
 
-    Containers on one host share it only where it is mounted in each.
+    Containers on one host must mount it to share it.
     """
     return Path(shell[FOLDER_VARIABLE]) if shell.get(FOLDER_VARIABLE) else _FOLDER
 
@@ -87,13 +86,12 @@ def lease(
     told: Callable[[str], None] = lambda _: None,
     asked: Asked = never,
 ) -> Iterator[Lease]:
-    """Has all of these slots, or none, until the block ends.
+    """Lease all of these slots, or none, until the block ends.
 
-    ``wait``: seconds to wait for whoever has one of them; ``told`` hears once who that is.
+    ``wait``: seconds to wait for other owners; ``told`` is called with their names.
 
-    :raises MachineError: somebody else still has one of them after ``wait`` seconds, or the folder cannot be
-        used.
-    :raises Interrupted: ``asked`` said so while it waited.
+    :raises MachineError: a slot is still leased after ``wait`` seconds, or the folder is unusable.
+    :raises Interrupted: ``asked`` returned true while waiting.
     """
     deadline = time.monotonic() + wait
     _make(folder)
@@ -130,7 +128,7 @@ LockKind = Literal["machine", "device", "core"]
 
 @dataclass(frozen=True)
 class Held:
-    """A lock that somebody has now. ``name``: the UUID of a device, the number of a core."""
+    """A lock that is held. ``name``: UUID of a device, or number of a core."""
 
     kind: LockKind
     name: str
@@ -138,7 +136,7 @@ class Held:
 
 
 def holders(folder: Path) -> tuple[Held, ...]:
-    """The locks of this host that are held now, and by whom; empty where the folder is not there."""
+    """The locks that are held on this host, with their owners."""
     try:
         paths = sorted(folder.glob(f"*{_SUFFIX}"))
     except OSError:
@@ -152,13 +150,13 @@ def holders(folder: Path) -> tuple[Held, ...]:
 
 
 def leased(folder: Path) -> frozenset[str]:
-    """The UUIDs of the devices that somebody leases now: the ``avoid`` of ``plan_slots``."""
+    """UUIDs of the leased devices, for ``avoid`` of ``plan_slots``."""
     names = (held.name for held in holders(folder) if held.kind == "device")
     return frozenset(name for name in names if name.startswith(("GPU-", "MIG-")))
 
 
 def _names(slots: Iterable[Slot]) -> dict[str, bool]:
-    """Lock files in the order in which they are taken -> True where the lock is not shared."""
+    """Lock files in the order of locking -> True if exclusive."""
     alone = False
     names: set[str] = set()
     for slot in slots:
@@ -169,7 +167,7 @@ def _names(slots: Iterable[Slot]) -> dict[str, bool]:
 
 
 def _lock_of(file: str) -> tuple[LockKind, str]:
-    """What a lock file is for; of :func:`_names`."""
+    """Kind and name of a lock file, the inverse of :func:`_names`."""
     kind, _, name = file.removesuffix(_SUFFIX).partition("-")
     if kind == "device":
         return "device", name
@@ -177,7 +175,7 @@ def _lock_of(file: str) -> tuple[LockKind, str]:
 
 
 def _make(folder: Path) -> None:
-    """A folder in which everybody may make files and nobody may remove another's."""
+    """Make the folder with the sticky bit, writable for all users."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(PermissionError):  # another user made it, and did this
@@ -191,7 +189,7 @@ def _make(folder: Path) -> None:
 
 
 def _take(folder: Path, names: Mapping[str, bool]) -> dict[Path, int] | None:
-    """All locks, or none and None: nobody who waits holds what another waits for."""
+    """Take all locks, or none and return None, so that waiting processes hold no locks."""
     taken: dict[Path, int] = {}
     try:
         for name, alone in names.items():
@@ -213,7 +211,7 @@ def _close(taken: Mapping[Path, int]) -> None:
 
 
 def _lock(path: Path, kind: int) -> int | None:
-    """A descriptor that has the lock; None if somebody else has it."""
+    """A descriptor with the lock; None if another process has it."""
     for look in range(_LOOKS):
         descriptor = _open(path)
         try:
@@ -232,10 +230,10 @@ def _lock(path: Path, kind: int) -> int | None:
 
 
 def _open(path: Path) -> int:
-    """The file, made where it is missing.
+    """Open a lock file, or make it.
 
-    It is opened without O_CREAT first: in a folder like this kernels refuse that flag on another's file
-    (``fs.protected_regular``), also to root.
+    O_CREAT is tried last: in a sticky folder the kernel refuses it on another user's file
+    (``fs.protected_regular``), even to root.
 
     :raises MachineError: it can be neither opened nor made.
     """
@@ -272,7 +270,7 @@ def _release(descriptor: int) -> None:
 
 
 def _write(descriptor: int, holder: Holder, slots: tuple[Slot, ...]) -> None:
-    """Says who holds it; a file that may only be read holds as well, it just does not say."""
+    """Write the owner; a read-only lock file has none."""
     text = json.dumps({
         **asdict(holder),
         "user": holder.user or _user(),
@@ -293,7 +291,7 @@ def _user() -> str:
 
 
 def _busy(folder: Path, names: Mapping[str, bool]) -> str:
-    """Who stands in the way; empty if nobody does any more."""
+    """The owners of conflicting locks; empty if there are none any more."""
     alone = names[_MACHINE + _SUFFIX]
     wanted = {_lock_of(name) for name in names}
     waits: dict[str, list[Held]] = {}
@@ -304,7 +302,7 @@ def _busy(folder: Path, names: Mapping[str, bool]) -> str:
 
 
 def few(locks: Sequence[Held]) -> str:
-    """Devices are named; of cores it is enough how many."""
+    """Names of devices, number of cores."""
     if any(lock.kind == "machine" for lock in locks):
         return "the whole machine"
     devices = [lock.name for lock in locks if lock.kind == "device"]
@@ -313,7 +311,7 @@ def few(locks: Sequence[Held]) -> str:
 
 
 def _look(path: Path) -> Holder | None:
-    """Who holds a lock alone; None if nobody does."""
+    """The owner of an exclusive lock; None if it is free."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -330,12 +328,12 @@ def _look(path: Path) -> Holder | None:
 
 
 def _read(descriptor: int) -> Holder | None:
-    """Who wrote that it holds the lock, in letters that do nothing to a terminal; None if nobody did."""
-    told: Any = None
+    """The owner in a lock file, without control characters; None if there is none."""
+    data: Any = None
     with suppress(OSError, ValueError):
-        told = json.loads(os.pread(descriptor, 4096, 0))
-    if not isinstance(told, dict):
+        data = json.loads(os.pread(descriptor, 4096, 0))
+    if not isinstance(data, dict):
         return None
-    said = {key: logs.neutral(str(told.get(key, "")), 80) for key in ("job", "user", "since", "slot")}
-    pid = told.get("pid")
-    return Holder(**said, pid=pid if isinstance(pid, int) else 0)
+    fields = {key: logs.neutral(str(data.get(key, "")), 80) for key in ("job", "user", "since", "slot")}
+    pid = data.get("pid")
+    return Holder(**fields, pid=pid if isinstance(pid, int) else 0)

@@ -1,4 +1,4 @@
-"""Machine files: one YAML says how a kind of machine is seen, and what a server needs on it."""
+"""Machine files: how devices are listed and selected on a kind of machine, and what a server needs."""
 
 from __future__ import annotations
 
@@ -21,92 +21,24 @@ from perfbisect.common.suggest import hint
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices
-from perfbisect.machine.devices import CommandSmi, Gpu, Queries, Query, Smi, gpus, visible
+from perfbisect.machine.device_commands import (
+    CommandSmi,
+    DeviceQueries,
+    DeviceQuery,
+    DriverQuery,
+    MemoryQuery,
+    ProcessQuery,
+)
+from perfbisect.machine.devices import Gpu, Smi, gpus, visible
 from perfbisect.model.cell import Words
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 _VARIABLE = re.compile(r"^[A-Za-z_]\w*$")
 _FOLDER = "machines"
 
-KEYS = ("uuid", "index", "chip")
-"""Groups that say which device is meant, in the command's own count."""
-TOLD = (
-    *("name", "bus", "driver", "total", "used"),
-    *("temperature", "power", "utilization", "clock", "top_clock"),
-)
-"""Groups that tell of a device: memory in MiB, degrees Celsius, watts, per cent, MHz."""
 
-
-def _groups(each: str) -> frozenset[str]:
-    """:raises ValueError: it is no regular expression."""
-    try:
-        return frozenset(re.compile(each, re.MULTILINE).groupindex)
-    except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from None
-
-
-class Asked(BaseModel):
-    """``each`` is searched again and again in what ``command`` prints; its groups are named."""
-
-    model_config = _STRICT
-
-    command: Words = Field(min_length=1)
-    each: str
-
-    def check(self, needed: tuple[str, ...], known: tuple[str, ...]) -> None:
-        """:raises ValueError: a group that nothing knows, one that is missing, or none says which device."""
-        groups = _groups(self.each)
-        unknown = sorted(groups - {*known, *KEYS})
-        if unknown:
-            raise ValueError(f"unknown group {unknown[0]!r}; known: {', '.join((*KEYS, *known))}")
-        missing = [name for name in needed if name not in groups]
-        if missing:
-            raise ValueError(f"no group (?P<{missing[0]}>...)")
-        if not groups & {"uuid", "index"}:
-            raise ValueError("no group says which device: (?P<index>...) or (?P<uuid>...)")
-
-
-class Listed(Asked):
-    """The devices. ``count``: how the variable counts: by the listing's numbers, or by place in it."""
-
-    count: Literal["index", "position"] = "index"
-
-    @model_validator(mode="after")
-    def _complete(self) -> Listed:
-        self.check(("name",), TOLD)
-        return self
-
-
-class Memory(Asked):
-    """Memory of each device in MiB, where the listing does not tell it."""
-
-    @model_validator(mode="after")
-    def _complete(self) -> Memory:
-        self.check(("used", "total"), ("used", "total"))
-        return self
-
-
-class Tenants(Asked):
-    """Processes on the devices; ``used``: MiB that one holds."""
-
-    @model_validator(mode="after")
-    def _complete(self) -> Tenants:
-        self.check(("pid",), ("pid", "used"))
-        return self
-
-
-class Driver(Asked):
-    """The driver's version, which is part of the machine class, where the listing does not tell it."""
-
-    @model_validator(mode="after")
-    def _complete(self) -> Driver:
-        if _groups(self.each) != {"driver"}:
-            raise ValueError("the one group is (?P<driver>...)")
-        return self
-
-
-class Select(BaseModel):
-    """The variable that makes an engine see some devices and no others, and what stands beside it."""
+class DeviceSelection(BaseModel):
+    """The variable that restricts an engine to some devices, and further variables."""
 
     model_config = _STRICT
 
@@ -121,8 +53,8 @@ class Select(BaseModel):
         return value
 
 
-class LeaseFile(BaseModel):
-    """A command in front of the server's; ``lost``: exit codes (signals below 0) that say that it is lost."""
+class LaunchCommandFile(BaseModel):
+    """A command in front of the server's; ``lost``: its exit codes (signals below 0) for a lost lease."""
 
     model_config = _STRICT
 
@@ -131,25 +63,25 @@ class LeaseFile(BaseModel):
 
 
 class MachineFile(BaseModel):
-    """One kind of machine."""
+    """The content of a machine file."""
 
     model_config = _STRICT
 
     name: str
-    devices: Listed | Literal["nvidia-smi", "none"]
-    driver: Driver | None = None
-    memory: Memory | None = None
-    tenants: Tenants | None = None
-    select: Select | None = None
+    devices: DeviceQuery | Literal["nvidia-smi", "none"]
+    driver: DriverQuery | None = None
+    memory: MemoryQuery | None = None
+    tenants: ProcessQuery | None = None
+    select: DeviceSelection | None = None
     platform: str = ""
-    """The section of a deploy YAML of vLLM-Omni that holds on it (``platforms: npu: ...``)."""
+    """Section of a vLLM-Omni deploy YAML that applies to it (``platforms: npu: ...``)."""
     env: dict[str, str] = {}
     serve_args: dict[str, str | int | float | bool] = {}
-    lease: LeaseFile | None = None
+    lease: LaunchCommandFile | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> MachineFile:
-        own = isinstance(self.devices, Listed)
+        own = isinstance(self.devices, DeviceQuery)
         if not own and (self.driver or self.memory or self.tenants):
             raise ValueError(
                 f"driver, memory and tenants belong to a command's devices, not {self.devices!r}"
@@ -160,12 +92,12 @@ class MachineFile(BaseModel):
 
 
 def machine_names() -> tuple[str, ...]:
-    """The machines that are shipped."""
+    """Names of the machine files that are shipped."""
     return tuple(sorted(path.stem for path in (resources.cells_folder() / _FOLDER).glob("*.yaml")))
 
 
 def machine_path(name: str) -> Path:
-    """The file of a machine that was named: a path, or one that is shipped.
+    """The file of a machine: a path, or the name of one that is shipped.
 
     :raises UsageError: there is none.
     """
@@ -182,10 +114,10 @@ def machine_path(name: str) -> Path:
 
 
 def load_machine(name: str) -> MachineFile:
-    """The machine that was named.
+    """Load a machine file.
 
     :raises UsageError: there is none of that name.
-    :raises LocatedError: its file is wrong: file, line, field, what is allowed.
+    :raises LocatedError: its content is wrong.
     """
     return validate(load(machine_path(name)), MachineFile)
 
@@ -194,8 +126,8 @@ def load_machine(name: str) -> MachineFile:
 class Lease:
     """A command in front of the server's, such as a queue's wrapper.
 
-    ``{gpus}`` in it is the number of the slot's devices, ``{devices}`` their numbers. ``lost``: exit codes by
-    which it says that it was not granted or was taken away; below 0: signals.
+    ``{gpus}`` is replaced by the number of the slot's devices, ``{devices}`` by their indices. ``lost``: its
+    exit codes for a lease that was not granted or taken away; below 0: signals.
     """
 
     command: tuple[str, ...] = ()
@@ -206,10 +138,9 @@ class Lease:
 class Profile:
     """A kind of machine.
 
-    ``source``: who tells of devices: the driver of NVIDIA, nobody, or the commands of ``queries``.
-    ``variable`` is given the numbers of the chosen devices, ``beside`` stands with it. ``platform``: the
-    section of a deploy YAML of vLLM-Omni that holds on it. ``env`` and ``serve_args`` are every server's,
-    where the cell does not say otherwise.
+    ``source``: what lists devices: NVIDIA's driver, nothing, or the commands of ``queries``. ``variable`` is
+    set to the indices of the selected devices, together with ``beside``. ``platform``: section of a
+    vLLM-Omni deploy YAML. ``env`` and ``serve_args`` are defaults of every server; the cell overrides them.
     """
 
     name: str = "cuda"
@@ -220,17 +151,17 @@ class Profile:
     env: Mapping[str, str] = field(default_factory=dict)
     serve_args: Mapping[str, object] = field(default_factory=dict)
     lease: Lease = Lease()
-    queries: Queries | None = None
+    queries: DeviceQueries | None = None
 
     @property
     def mark(self) -> str:
-        """What it adds to the machine class: what is served in another way is not comparable."""
+        """Its part of the machine class: servers started in other ways are not comparable."""
         plain = self.source != "commands" and not self.env and not self.serve_args
         words = [f"{key}={value}" for key, value in sorted({**self.env, **self.serve_args}.items())]
         return "" if plain else " ".join((self.name, *words))
 
     def smi(self) -> Smi | None:
-        """Who is asked of devices; None: the driver of NVIDIA, as everywhere."""
+        """The device listing; None: NVIDIA's driver."""
         if self.source == "nvidia-smi":
             return None
         if self.queries is None or self.source == "none":
@@ -240,40 +171,40 @@ class Profile:
         )
 
     def devices(self) -> tuple[Gpu, ...]:
-        """All devices of the machine; empty where there are none, or nobody tells."""
-        asked = self.smi()
-        return devices.gpus() if asked is None else devices.look(asked)
+        """All devices of the machine; empty if none are listed."""
+        smi = self.smi()
+        return devices.gpus() if smi is None else devices.look(smi)
 
     def mask(self, group: Sequence[Gpu]) -> dict[str, str]:
-        """What makes an engine see a group of devices and nothing else, in this order.
+        """Variables that restrict an engine to a group of devices, in this order.
 
-        Whole devices by number: most versions of vLLM read the variable as integers and end on a UUID (vLLM
-        issues 13815, 41848). CUDA counts as the driver does only in PCI order. A MIG instance has no number.
+        Whole devices are selected by index: most vLLM versions parse integers and fail on a UUID (vLLM issues
+        13815, 41848). CUDA's indices equal the driver's in PCI order only. A MIG instance has no index.
         """
         if any(gpu.parent for gpu in group):
             return {self.variable: ",".join(gpu.uuid for gpu in group)}
         return {**self.beside, self.variable: ",".join(str(gpu.index) for gpu in group)}
 
     def none_of(self, devices: Sequence[Gpu]) -> dict[str, str]:
-        """What keeps an engine from all of them; nothing where there are none."""
+        """Variables that hide all devices; none if there are no devices."""
         return self.mask(()) if devices else {}
 
     def before(self, count: int, env: Mapping[str, str]) -> tuple[str, ...]:
-        """The words in front of the server's command, on a slot of so many devices.
+        """The launch command in front of the server's, on a slot of ``count`` devices.
 
-        :raises MachineError: there is no such command.
+        :raises MachineError: the command is not installed.
         """
         if not self.lease.command:
             return ()
         command = self.lease.command[0]
         if shutil.which(command) is None:
             raise MachineError(
-                f"the lease command {command!r} of machine {self.name!r} is not there",
-                next_step="install it, or mend lease.command in the machine's file",
+                f"the lease command {command!r} of machine {self.name!r} is not installed",
+                next_step="install it, or correct lease.command in the machine's file",
             )
-        told = {"gpus": str(count), "devices": env.get(self.variable, "")}
+        values = {"gpus": str(count), "devices": env.get(self.variable, "")}
         return tuple(
-            re.sub(r"\{(gpus|devices)\}", lambda found: told[found[1]], word) for word in self.lease.command
+            re.sub(r"\{(gpus|devices)\}", lambda match: values[match[1]], word) for word in self.lease.command
         )
 
 
@@ -286,27 +217,17 @@ def profile_of(file: MachineFile) -> Profile:
     listed = file.devices
     return Profile(
         name=file.name,
-        source="commands" if isinstance(listed, Listed) else listed,
+        source="commands" if isinstance(listed, DeviceQuery) else listed,
         variable=select.variable if select else CUDA.variable,
         beside=select.env if select else {},
         platform=file.platform,
         env=file.env,
         serve_args=file.serve_args,
         lease=Lease(file.lease.command, file.lease.lost) if file.lease else Lease(),
-        queries=Queries(
-            Query(listed.command, listed.each),
-            _query(file.driver),
-            _query(file.memory),
-            _query(file.tenants),
-            listed.count,
-        )
-        if isinstance(listed, Listed)
+        queries=DeviceQueries(listed, file.driver, file.memory, file.tenants)
+        if isinstance(listed, DeviceQuery)
         else None,
     )
-
-
-def _query(asked: Asked | None) -> Query | None:
-    return None if asked is None else Query(asked.command, asked.each)
 
 
 _LEAST_DISK = 64 * 1024 * 1024
@@ -314,7 +235,7 @@ _LEAST_DISK = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Machine:
-    """What stays the same over a bisection. ``memory`` in bytes; ``cores``: those this process may use."""
+    """Constant properties of this machine. ``memory`` in bytes; ``cores``: those this process may use."""
 
     host: str
     cpu: str
@@ -323,15 +244,15 @@ class Machine:
     kernel: str
     gpus: tuple[Gpu, ...]
     mark: str = ""
-    """What its profile adds to the machine class."""
+    """The profile's part of the machine class."""
     part: int = 0
-    """Processors of the slot that an attempt ran on; 0: all of them."""
+    """Processors of the attempt's slot; 0: all."""
 
     @property
     def kind(self) -> str:
         """The machine class: attempts of different classes are never compared.
 
-        Without devices it is the processors: those of the slot, where that is a part of the machine.
+        Without devices it names the processors, and how many of them the slot has.
         """
         mark = f", {self.mark}" if self.mark else ""
         if not self.gpus:
@@ -343,14 +264,13 @@ class Machine:
         return f"{devices}{f', driver {drivers}' if drivers else ''}{mark}"
 
     def facts(self) -> dict[str, Any]:
-        """For the provenance."""
         return {**asdict(self), "machine_class": self.kind}
 
 
 def machine(shell: Mapping[str, str], profile: Profile = CUDA, *, part: int = 0) -> Machine:
-    """This machine; devices are those that the profile's variable in ``shell`` leaves visible.
+    """Describe this machine, with the devices that the profile's variable in ``shell`` leaves visible.
 
-    ``part``: how many of its processors an attempt has; 0: all.
+    ``part``: number of processors of an attempt; 0: all.
     """
     return Machine(
         host=platform.node(),
@@ -374,7 +294,7 @@ def _cpu_model() -> str:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory since boot; 0 where it does not tell."""
+    """Number of processes killed for memory since boot; 0 if unknown."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text("ascii").splitlines():
             name, _, value = line.partition(" ")

@@ -1,4 +1,4 @@
-"""Samples the machine while a run is measured: a thread of its own, about one look a second."""
+"""Samples the machine during a run in a thread, about once a second."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from perfbisect.system.processes import Process, process, start_thread
 _FIELDS = ("clock", "temperature", "power", "used", "utilization")
 
 
-class DeviceSamples:
-    """Collects samples of the devices ``uuids``; of a MIG instance those of the device it is on."""
+class DeviceSampler:
+    """Samples devices; a MIG instance is sampled as the device it is on."""
 
     def __init__(self, smi: Smi, known: Sequence[Gpu], uuids: Sequence[str]) -> None:
         self._smi = smi
@@ -41,20 +41,20 @@ class DeviceSamples:
 
     @property
     def strayed(self) -> tuple[str, ...]:
-        """Processes of ours on devices that are not theirs."""
+        """Our processes on devices outside the slot."""
         return tuple(self._strayed)
 
     def take(self, ours: Callable[[], Collection[int]]) -> None:
-        """One look. ``ours``: the process ids of the attempt now."""
+        """Take one sample. ``ours``: process ids of the attempt."""
         for reading in devices.readings(self._smi, self._looked):
             ratio = (
                 reading.sm_clock / reading.max_sm_clock
                 if reading.sm_clock is not None and reading.max_sm_clock
                 else None
             )
-            told = (ratio, reading.temperature, reading.power, reading.used, reading.utilization)
+            values = (ratio, reading.temperature, reading.power, reading.used, reading.utilization)
             into = self._values.setdefault(reading.uuid, {})
-            for name, value in zip(_FIELDS, told, strict=True):
+            for name, value in zip(_FIELDS, values, strict=True):
                 if value is not None:
                     into.setdefault(name, []).append(value)
             counts = self._reasons.setdefault(reading.uuid, {})
@@ -62,12 +62,14 @@ class DeviceSamples:
                 counts[reason] = counts.get(reason, 0) + 1
         self.samples += 1
         tenants = devices.tenants(self._smi)
-        mine = ours() if tenants else ()  # after the driver: who is on a device was born before
+        mine = (
+            ours() if tenants else ()
+        )  # read after the driver's list, so that it contains every process in it
         self.hidden = not any(tenant.pid in mine for tenant in tenants)
         if not self.hidden:
-            self._whose(tenants, mine)
+            self._attribute(tenants, mine)
 
-    def _whose(self, tenants: Sequence[Tenant], ours: Collection[int]) -> None:
+    def _attribute(self, tenants: Sequence[Tenant], ours: Collection[int]) -> None:
         for tenant in tenants:
             row = process(tenant.pid)
             if row is None:  # it has ended since
@@ -81,7 +83,6 @@ class DeviceSamples:
                 into[str(row)] = tenant.memory if before is None else max(before, tenant.memory or 0.0)
 
     def sampled(self) -> tuple[DeviceSampled, ...]:
-        """What was seen, a device each."""
         return tuple(self._device(uuid) for uuid in self._looked)
 
     def _device(self, uuid: str) -> DeviceSampled:
@@ -101,7 +102,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Seconds since boot, summed over some processors: working, taken by the hypervisor, and all."""
+    """Seconds since boot, summed over processors: busy, stolen by the hypervisor, and total."""
 
     busy: float
     steal: float
@@ -116,7 +117,7 @@ class CpuTimes:
 
 
 def cpu_times(processors: Collection[int] = ()) -> CpuTimes | None:
-    """Of these processors, or of all where none are named; None where the kernel does not tell.
+    """CPU times of these processors, by default of all; None if the kernel does not report them.
 
     Busy: user, nice, system, interrupts (``proc(5)``, ``/proc/stat``; a guest's time is in user and nice).
     """
@@ -135,17 +136,16 @@ def cpu_times(processors: Collection[int] = ()) -> CpuTimes | None:
 
 
 def pressure() -> dict[str, float]:
-    """Seconds since boot in which some, or all (``full``), tasks waited: ``cpu.some``, ``memory.full``, ...
-
-    Pressure stall information, which psutil does not read; empty where the kernel has none.
+    """Pressure stall information: seconds since boot, by ``cpu.some``, ``memory.full``, ...; empty without
+    it.
     """
     found = {}
     for name in ("cpu", "memory", "io"):
         with suppress(OSError, ValueError):
             for line in Path("/proc/pressure", name).read_text("ascii").splitlines():
                 kind, *fields = line.split()
-                told = dict(field.split("=") for field in fields)
-                found[f"{name}.{kind}"] = int(told["total"]) / 1e6
+                values = dict(field.split("=") for field in fields)
+                found[f"{name}.{kind}"] = int(values["total"]) / 1e6
     return found
 
 
@@ -156,7 +156,7 @@ def memory() -> tuple[float, float]:
 
 
 def resident(pid: int) -> float:
-    """MiB of a process's memory that is not files or shared memory; 0 if it is gone."""
+    """Private resident memory of a process in MiB; 0 if it has ended."""
     with suppress(psutil.Error):
         used = psutil.Process(pid).memory_info()
         return (used.rss - used.shared) / 2**20
@@ -166,26 +166,26 @@ def resident(pid: int) -> float:
 _INTERVAL = 1.0
 _DEVICE_INTERVAL = 2.0
 _PROCESS_SHARE, _DEVICE_SHARE = 50.0, 20.0
-"""A look that took s seconds is not taken again within so many times s: the sampler's own share of a core
-stays below 2 % for the process table and 5 % for the driver's command, however slow these are."""
-_DRIVER_PATIENCE = 5.0
+"""A sample that took s seconds is not repeated within this many times s, which bounds the sampler's share of
+a core to 2 % for the process table and 5 % for the driver's command."""
+_DRIVER_TIMEOUT_S = 5.0
 _SHORTEST = 0.2
-"""Seconds. The kernel counts processor time in hundredths: over less a share is noise."""
+"""Seconds; the kernel counts processor time in hundredths, so shorter intervals are noise."""
 
 Ours = Callable[[], Iterable[Process]]
-"""The living processes of the attempt: its server, its client and all they started."""
+"""The live processes of the attempt: server, client and their descendants."""
 
 
 @dataclass
-class _Account:
-    """CPU seconds of a changing family of processes: who has ended still counts.
+class _CpuAccount:
+    """CPU seconds of a changing set of processes, including those that have ended.
 
-    A child that is waited for is in its parent's account from then on; one whose parent is not of the family
-    (the leaders) keeps what it had at the last look.
+    A child that was waited for counts with its parent; one whose parent is outside the set keeps its last
+    value.
     """
 
     since: float
-    """Seconds after boot; who is older is counted from the first look on."""
+    """Seconds after boot; older processes are counted from the first sample on."""
     _first: dict[tuple[int, float], float] = field(default_factory=dict)
     _last: dict[tuple[int, float], Process] = field(default_factory=dict)
     _ended: float = 0.0
@@ -220,11 +220,11 @@ class _Rows:
 
 
 class Sampler:
-    """Samples from ``with`` to its end; then :meth:`summary`. Never raises for what it cannot see.
+    """Context manager that samples the machine; then :meth:`summary`. Failures to sample are recorded, not
+    raised.
 
-    ``ours`` is called in the sampler's thread. ``slot``: what the run has; None or one without cores: all
-    processors that this process may use. ``uuids``: the devices to look at; None: the slot's. ``every``:
-    seconds between two looks.
+    ``ours`` is called in the sampler's thread. ``slot``: None or without cores: all processors that this
+    process may use. ``uuids``: devices to sample, by default the slot's. ``every``: seconds between samples.
     """
 
     def __init__(
@@ -240,11 +240,11 @@ class Sampler:
         self._slot_cores = slot.cores if slot else ()
         self._every = every
         wanted = tuple(uuids) if uuids is not None else slot.devices if slot else ()
-        self._smi = smi or Smi(patience=_DRIVER_PATIENCE)
-        self._devices: DeviceSamples | None = None
+        self._smi = smi or Smi(timeout_s=_DRIVER_TIMEOUT_S)
+        self._devices: DeviceSampler | None = None
         if wanted:
             known = devices.look(self._smi) if smi else devices.gpus()
-            self._devices = DeviceSamples(self._smi, known, wanted)
+            self._devices = DeviceSampler(self._smi, known, wanted)
         self._rows = _Rows()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -271,8 +271,8 @@ class Sampler:
         self._ended, self._clock_set = time.monotonic(), self._drift.seconds()
 
     def summary(self) -> Sampled:
-        """What was seen; to be asked after the end."""
-        seen = self._devices
+        """The samples; call it after the end."""
+        devices = self._devices
         return Sampled(
             seconds=self._ended - self._began,
             samples=len(self._rows.values.get("available", ())),
@@ -289,9 +289,9 @@ class Sampler:
                 for name in sorted(self._rows.values)
                 if name.startswith(("cpu.", "memory.", "io."))
             },
-            devices=seen.sampled() if seen else (),
-            strayed=seen.strayed if seen else (),
-            hidden=seen.hidden if seen else False,
+            devices=devices.sampled() if devices else (),
+            strayed=devices.strayed if devices else (),
+            hidden=devices.hidden if devices else False,
             clock_set=self._clock_set,
             problem=self._problem,
             cost=self._cost,
@@ -299,15 +299,15 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            look = _Look(self._ours, self._slot_cores, self._rows)
-            self._processors = look.processors
+            host = _HostSampler(self._ours, self._slot_cores, self._rows)
+            self._processors = host.processors
             next_device = time.monotonic()
             while True:
                 last = self._stop.wait(self._every)
-                self._memory = look.take(last)
+                self._memory = host.take(last)
                 now = time.monotonic()
                 if self._devices and (now >= next_device or (last and not self._devices.samples)):
-                    self._devices.take(look.pids)
+                    self._devices.take(host.pids)
                     took = time.monotonic() - now
                     next_device = now + max(_DEVICE_INTERVAL, _DEVICE_SHARE * took)
                 if last:
@@ -317,14 +317,14 @@ class Sampler:
         self._cost = time.thread_time()
 
 
-class _Look:
-    """Looks at processors, processes and memory; each value covers the time since the look before."""
+class _HostSampler:
+    """Samples processors, processes and memory; each value covers the time since the previous sample."""
 
     def __init__(self, ours: Ours, cores: tuple[int, ...], rows: _Rows) -> None:
         self._ours, self._rows = ours, rows
         self._pinned = bool(cores)
         self._cores = cores or tuple(sorted(os.sched_getaffinity(0)))
-        self._account = _Account(time.clock_gettime(time.CLOCK_BOOTTIME))
+        self._account = _CpuAccount(time.clock_gettime(time.CLOCK_BOOTTIME))
         self.processors = len(self._cores)
         self._next = 0.0
         self._cpu: CpuTimes | None = None
@@ -339,7 +339,7 @@ class _Look:
         return frozenset(row.pid for row in self._ours())
 
     def take(self, last: bool) -> float:
-        """Adds to the rows; returns the machine's memory in MiB."""
+        """Add one sample; returns the machine's memory in MiB."""
         resident = self._processes() if last or time.monotonic() >= self._next else None
         self._waits()
         self._rows.add("load", os.getloadavg()[0] / (psutil.cpu_count() or 1))
@@ -350,7 +350,7 @@ class _Look:
         return total
 
     def _processes(self, record: bool = True) -> float:
-        """Whose the processors' time was; returns our own memory in MiB."""
+        """Attribute processor time; returns our memory in MiB."""
         began = time.monotonic()
         living = tuple(self._ours())
         own = self._account.total(living) + self._here()
@@ -369,17 +369,17 @@ class _Look:
             busy, steal = shares
             mine = own / (cpu.total - before.total)
             self._rows.add("own", mine)
-            self._rows.add("foreign", busy - mine)  # not cut at 0: the mean would come out too high
+            self._rows.add("foreign", busy - mine)  # not clipped at 0, which would bias the mean
             self._rows.add("steal", steal)
 
     def _here(self) -> float:
-        """CPU seconds of this process: ours where nothing is pinned; else it runs anywhere."""
+        """CPU seconds of this process; 0 with a pinned slot, outside which it may run."""
         times = os.times()
         return 0.0 if self._pinned else times.user + times.system
 
     def _waits(self, record: bool = True) -> None:
-        now, told = time.monotonic(), pressure()
-        for name in told.keys() & self._pressure.keys() if record else ():
+        now, stalled = time.monotonic(), pressure()
+        for name in stalled.keys() & self._pressure.keys() if record else ():
             seconds = max(1e-6, now - self._pressed)
-            self._rows.add(name, min(1.0, (told[name] - self._pressure[name]) / seconds))
-        self._pressure, self._pressed = told, now
+            self._rows.add(name, min(1.0, (stalled[name] - self._pressure[name]) / seconds))
+        self._pressure, self._pressed = stalled, now

@@ -1,4 +1,4 @@
-"""Slots: the disjoint parts of one machine on which launches run beside each other."""
+"""Slots: disjoint parts of a machine on which launches run in parallel."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from perfbisect.machine.profile import CUDA, Machine, Profile, machine
 from perfbisect.machine.topology import Topology, parts, read_topology
 
 LEAST_CORES = 2
-"""Physical cores of a slot: one for the server, one for the client. On one they would measure each other."""
+"""Minimum physical cores of a slot: server and client must not share one."""
 _CLIENT_SHARE, _MOST_CLIENT = 4, 8
-"""Of a slot's physical cores every fourth is the client's, at most eight: it sends, waits and tokenizes."""
+"""The client gets a quarter of a slot's physical cores, at most eight."""
 
 Core = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A set of devices with the cores near to them.
+    """A set of devices with the cores local to them.
 
-    ``devices``: UUIDs, none on a machine without; ``server_cores``, ``client_cores``: disjoint, empty where
-    nothing is pinned; ``env``: what makes an engine see these devices and no others.
+    ``devices``: UUIDs; ``server_cores``, ``client_cores``: disjoint, empty without pinning; ``env``:
+    variables that restrict an engine to these devices.
     """
 
     name: str
@@ -35,17 +35,17 @@ class Slot:
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """All its processors; empty where nothing is pinned."""
+        """All its processors; empty without pinning."""
         return tuple(sorted({*self.server_cores, *self.client_cores}))
 
 
 def machine_of(slot: Slot, shell: Mapping[str, str], profile: Profile = CUDA) -> Machine:
-    """The machine as an attempt on a slot has it: its class is what decides with what it is compared."""
+    """The machine as an attempt on a slot uses it, with its machine class."""
     return machine({**shell, **slot.env}, profile, part=len(slot.cores))
 
 
 class TooFewDevicesError(UsageError):
-    """This machine has fewer alike devices than the launches need."""
+    """The machine has too few devices of one kind."""
 
 
 def plan_slots(
@@ -59,18 +59,15 @@ def plan_slots(
     topology: Topology | None = None,
     profile: Profile = CUDA,
 ) -> tuple[Slot, ...]:
-    """``workers`` disjoint slots of ``gpus`` devices each, all of one kind, with the cores near to them.
+    """Plan ``workers`` disjoint slots of ``gpus`` devices each, all of one kind, with their local cores.
 
-    ``here.gpus`` are the devices that the user's mask leaves, ``everything`` all of the machine: each brings
-    its share of the cores near to it, so that slots of different users do not overlap. ``avoid``: UUIDs that
-    somebody else uses: taken last. ``pin`` None: where there are several workers, or devices on the machine
-    that the slot does not have. One worker, no devices, nothing pinned: ``Slot("")``, the whole machine.
-    ``profile`` says who tells of devices. ``everything`` and ``topology`` are looked up where they are not
-    given; then devices whose memory is in use are taken last as well.
+    ``here.gpus``: the visible devices; ``everything``: all devices, each with its share of the local cores,
+    so that slots of different users do not overlap; by default listed by ``profile``. ``avoid``: UUIDs in
+    use, taken last. ``pin`` None: pin with several workers, or if the machine has devices outside the slot.
+    One worker without devices or pinning gets ``Slot("")``, the whole machine.
 
-    :raises UsageError: ``workers`` or ``gpus`` make no sense.
-    :raises TooFewDevicesError: there are fewer alike devices than needed.
-    :raises MachineError: there are too few cores for so many workers.
+    :raises UsageError: invalid ``workers`` or ``gpus``. :raises TooFewDevicesError: too few devices of one
+    kind. :raises MachineError: too few cores.
     """
     if workers < 1 or gpus < 0:
         raise UsageError(f"{workers} workers with {gpus} devices each: at least 1 worker, at least 0 devices")
@@ -92,7 +89,7 @@ def plan_slots(
 
 
 def _of_cores(topology: Topology, workers: int, pinned: bool, mask: Mapping[str, str]) -> tuple[Slot, ...]:
-    """``mask`` keeps an engine from the machine's devices, where it has any."""
+    """Slots of cores; ``mask`` hides the machine's devices."""
     if not pinned:
         return (Slot("", env=mask),)
     have, needed = len(topology.cores), workers * LEAST_CORES
@@ -120,9 +117,9 @@ def _groups(
     avoid: Collection[str],
     variable: str,
 ) -> list[tuple[Gpu, ...]]:
-    """Groups of alike devices, within a NUMA node where that gives enough of them.
+    """Groups of devices of one kind, within a NUMA node if possible.
 
-    A process computes on one MIG instance at most, so groups of several are made of whole devices.
+    A process can use one MIG instance only, so larger groups consist of whole devices.
     """
     fitting = [gpu for gpu in devices if not gpu.mig and (size == 1 or not gpu.parent)]
     best: list[tuple[Gpu, ...]] = []
@@ -180,10 +177,7 @@ def _of_devices(
     wanted: bool,
     mask: Mapping[str, str],
 ) -> Slot:
-    """``mask`` makes an engine see the group.
-
-    ``wanted``: somebody asked for pinning, or several run side by side: too few cores are an error.
-    """
+    """A slot of devices; ``wanted``: pinning is required, so too few cores are an error."""
     name = "+".join(gpu.label for gpu in group)
     uuids = tuple(gpu.uuid for gpu in group)
     cores = sorted(core for uuid in uuids for core in shares.get(uuid, ()))

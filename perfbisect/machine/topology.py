@@ -1,4 +1,4 @@
-"""The cores of this machine: which share a physical core, a NUMA node, and which are near to a device."""
+"""CPU topology: physical cores, NUMA nodes, and the processors local to each device."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LIST = re.compile(r"^\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*$")
 
 @dataclass(frozen=True)
 class Topology:
-    """The logical processors this process may use.
+    """The logical processors that this process may use.
 
-    ``cores``: those that share a physical core, together, in order. ``nodes``: a processor's NUMA node.
-    ``near``: of a device, by UUID, the processors next to it; missing where the machine does not tell.
+    ``cores``: processors of each physical core. ``nodes``: NUMA node of a processor. ``near``: processors
+    local to a device, by UUID; missing if unknown.
     """
 
     cores: tuple[tuple[int, ...], ...]
@@ -32,14 +32,14 @@ class Topology:
         return tuple(sorted(cpu for core in self.cores for cpu in core))
 
     def node(self, core: Sequence[int]) -> int:
-        """The NUMA node of a physical core; 0 if it is not told."""
+        """NUMA node of a physical core; 0 if unknown."""
         return self.nodes.get(core[0], 0)
 
     def shares(self, devices: Sequence[Gpu]) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """The physical cores that each device brings: those near to it, divided among the devices there.
+        """Divide the physical cores local to devices among those devices.
 
-        Every process that sees the same machine divides alike, so that disjoint sets of devices have
-        disjoint cores, whoever leases them. A device whose place is not known shares all cores.
+        The division is the same in every process, so that disjoint sets of devices have disjoint cores. If
+        the locality of a device is unknown, all devices share all cores.
         """
         whole = [gpu for gpu in devices if not gpu.parent]
         places: dict[frozenset[int], list[Gpu]] = {}
@@ -51,10 +51,13 @@ class Topology:
         for place, here in places.items():
             cores = [core for core in self.cores if not place or place.issuperset(core)]
             for gpu, part in zip(here, parts(cores, len(here)), strict=True):
-                instances = [one for one in devices if one.parent == gpu.uuid]
+                instances = [other for other in devices if other.parent == gpu.uuid]
                 found[gpu.uuid] = part
                 found.update(
-                    {one.uuid: own for one, own in zip(instances, parts(part, len(instances)), strict=True)}
+                    {
+                        instance.uuid: own
+                        for instance, own in zip(instances, parts(part, len(instances)), strict=True)
+                    }
                 )
         return found
 
@@ -64,15 +67,15 @@ def _overlap(places: Collection[frozenset[int]]) -> bool:
 
 
 def parts(cores: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """``count`` runs of neighbouring cores of equal length; what is left over belongs to none."""
+    """Split cores into ``count`` equal runs; the remainder is unused."""
     each = len(cores) // count if count else 0
     return tuple(tuple(cores[n * each : (n + 1) * each]) for n in range(count))
 
 
 def read_topology(devices: Iterable[Gpu] = (), *, ask: Callable[[], str] = str, root: Path = SYS) -> Topology:
-    """This machine as ``/sys`` tells it, of the processors this process may use.
+    """Read the topology from ``/sys``, for the processors that this process may use.
 
-    ``ask``: what ``nvidia-smi topo -m`` prints, asked where ``/sys`` does not show a device.
+    ``ask``: runs ``nvidia-smi topo -m``, if ``/sys`` does not have a device.
     """
     allowed = os.sched_getaffinity(0)
     whole = [gpu for gpu in devices if not gpu.parent]
@@ -81,8 +84,10 @@ def read_topology(devices: Iterable[Gpu] = (), *, ask: Callable[[], str] = str, 
         for gpu in whole
         if gpu.bus
     }
-    told = parse_matrix(ask()) if any(not shown.get(gpu.uuid) for gpu in whole) else {}
-    near = {gpu.uuid: frozenset(shown.get(gpu.uuid) or told.get(gpu.index, ())) & allowed for gpu in whole}
+    affinity = parse_matrix(ask()) if any(not shown.get(gpu.uuid) for gpu in whole) else {}
+    near = {
+        gpu.uuid: frozenset(shown.get(gpu.uuid) or affinity.get(gpu.index, ())) & allowed for gpu in whole
+    }
     nodes = {
         cpu: int(folder.name.removeprefix("node"))
         for folder in sorted((root / "devices/system/node").glob("node[0-9]*"))
@@ -107,7 +112,7 @@ def _cpus(path: Path) -> tuple[int, ...]:
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """The kernel's list (``0-3,8``) -> processors. :raises ValueError: it is none."""
+    """Parse a CPU list (``0-3,8``). :raises ValueError: it is none."""
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -116,16 +121,13 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def bus_folder(bus: str) -> str:
-    """The driver's ``00000000:9D:00.0`` as the kernel names it: ``0000:9d:00.0``."""
+    """The kernel's name of a PCI address: ``00000000:9D:00.0`` -> ``0000:9d:00.0``."""
     domain, _, rest = bus.lower().partition(":")
     return f"{domain[-4:] if domain.startswith('0000') else domain}:{rest}"
 
 
 def parse_matrix(text: str) -> dict[int, tuple[int, ...]]:
-    """``nvidia-smi topo -m`` -> the processors near to each device, by index (column ``CPU Affinity``).
-
-    The columns before it are as many as there are devices and network cards; after it come the NUMA nodes.
-    """
+    """Parse ``nvidia-smi topo -m``: processors local to each device, by index (column ``CPU Affinity``)."""
     head = next((line for line in text.splitlines() if "CPU Affinity" in line), "")
     before = len(re.findall(r"\b(?:GPU|NIC|mlx5_|CPU)\d+\b", head.partition("CPU Affinity")[0]))
     found = {}

@@ -1,4 +1,4 @@
-"""What torch says of itself and of the devices, asked in the environment under test: never imported here."""
+"""Probes torch and its devices in the environment under test; torch is never imported here."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ try:
 except ImportError as error:
     print({_MARK!r} + json.dumps({{"error": str(error)}}))
 """
-"""For the interpreter under test, with the slot's process environment; it makes and drops a CUDA context."""
+"""Script for the interpreter under test; it creates and drops a CUDA context."""
 
 
 @dataclass(frozen=True)
 class TorchDevice:
-    """A device as torch sees it; memory in bytes, free at that moment; ``uuid`` empty with an older torch."""
+    """A device in torch; memory in bytes; ``uuid`` is empty with an older torch."""
 
     name: str
     capability: str
@@ -82,9 +82,9 @@ class TorchDevice:
 
 @dataclass(frozen=True)
 class Torch:
-    """Versions (empty: not there), and the devices in the order of their logical numbers.
+    """Versions (empty: absent), and devices by logical index.
 
-    ``error``: why there is no torch; ``failed``: what devices said that cannot be used.
+    ``error``: why torch does not import; ``failed``: errors of unusable devices.
     """
 
     version: str = ""
@@ -99,20 +99,20 @@ class Torch:
     error: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """For the provenance; without what changes from one moment to the next."""
-        told = asdict(self)
-        for device in told["devices"]:
+        """Facts for the provenance, without free memory."""
+        facts = asdict(self)
+        for device in facts["devices"]:
             del device["free"]
-        return told
+        return facts
 
 
 def probe(
     interpreter: Path, env: Mapping[str, str], folder: Path, *, limit: float = _LIMIT, asked: Asked = never
 ) -> Torch:
-    """Ask the torch of an interpreter. ``env``: its whole process environment, with the slot's.
+    """Probe the torch of an interpreter. ``env``: its process environment, with the slot's.
 
-    :raises MachineError: it did not answer within ``limit`` seconds, or answered with something else.
-    :raises Interrupted: ``asked`` said so.
+    :raises MachineError: no valid answer within ``limit`` seconds.
+    :raises Interrupted: ``asked`` returned true.
     """
     log = folder / "torch-probe.log"
     log.unlink(missing_ok=True)
@@ -130,7 +130,7 @@ def probe(
         how = f"did not end within {limit:.0f} s" if ended.timed_out else f"ended with exit code {ended.code}"
         said = logs.cause(log) or logs.tail(log, 3)
         raise MachineError(
-            f"the probe of torch with {interpreter} {how} and told nothing: {said}",
+            f"the probe of torch with {interpreter} {how} without a result: {said}",
             where=log,
             output=said,
         )
@@ -139,7 +139,7 @@ def probe(
 
 
 def parse(text: str) -> Torch | None:
-    """What the program printed, among whatever else was; None if there is nothing of it."""
+    """Find the result in the output; None if there is none."""
     for line in reversed(text.splitlines()):
         if line.startswith(_MARK):
             try:
@@ -181,10 +181,9 @@ def _device(row: Mapping[str, Any]) -> TorchDevice:
 
 
 def disagreement(found: Torch, slot: Slot) -> str:
-    """How what torch sees differs from the slot's devices; empty if it sees just these, in this order.
+    """How torch's devices differ from the slot's; empty if they are equal, in order.
 
-    An older torch does not tell UUIDs, and of a MIG instance it may tell its device's: then only the number
-    is compared.
+    Only the number is compared if torch reports no UUIDs, or for MIG instances.
     """
     if not slot.devices:
         return ""
@@ -206,5 +205,5 @@ def disagreement(found: Torch, slot: Slot) -> str:
 
 
 def _bare(uuid: str) -> str:
-    """Torch writes a UUID without the kind of device before it."""
+    """A UUID as torch writes it, without the prefix."""
     return uuid.removeprefix("GPU-").lower()

@@ -51,6 +51,7 @@ from perfbisect.nightly.replay import (
 )
 from perfbisect.nightly.report import night_document
 from perfbisect.series.detect import SeriesAnalysis, look
+from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_whole
 

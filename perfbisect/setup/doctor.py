@@ -18,11 +18,12 @@ from typing import Literal
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
 from perfbisect.environments.builders.chain import ChainBuilder
-from perfbisect.environments.builders.overrides import SwapBuilder
+from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.errors import BuildError, MachineError, PerfbisectError
 from perfbisect.machine import devices, leases, sampler
-from perfbisect.machine.devices import Gpu, Query, Reading, Smi, Tenant
+from perfbisect.machine.device_commands import CommandQuery
+from perfbisect.machine.devices import Gpu, Reading, Smi, Tenant
 from perfbisect.machine.interference import SLOWED, Limits
 from perfbisect.machine.profile import CUDA, Profile
 from perfbisect.model.change import Change
@@ -139,7 +140,7 @@ def select(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
     return Check("select", "good", f"{profile.variable} {said}; the engine on the first gets {given}")
 
 
-def _query_check(key: str, name: str, query: Query) -> Callable[[], Check]:
+def _query_check(key: str, name: str, query: CommandQuery) -> Callable[[], Check]:
     """Check a further command of the machine file; only ``tenants`` may print nothing."""
 
     def check() -> Check:
@@ -378,7 +379,7 @@ class Reach:
 def check(builder: Builder | None, change: Change | None, *, log: Path) -> tuple[Reach, ...]:
     """Query the package registry with uv's settings, and each wheel index of a builder for ``change``."""
     found = [registry(log=log)]
-    builder = builder.inner if isinstance(builder, SwapBuilder) else builder
+    builder = builder.inner if isinstance(builder, OverrideBuilder) else builder
     builders = builder.builders if isinstance(builder, ChainBuilder) else (builder,)
     if change is not None:
         found += [_index(each, change) for each in builders if isinstance(each, WheelBuilder)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perfbisect.bisect.decision.decide import beliefs
 from perfbisect.bisect.decision.model import Plan
-from perfbisect.changes.priors import MOST, Rule, spread, weights
+from perfbisect.changes.priors import MAX_RATIO, Rule, spread, weights
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,6 @@ def test_no_weight_is_beyond_the_bound(factors, files):
     rules = [Rule(glob, factor) for glob, factor in zip(globs, factors, strict=False)]
     found = weights(files, rules)
     assert len(found) == len(files)
-    assert spread(rules) <= MOST
-    assert all(1 / MOST <= w <= MOST for w in found)
+    assert spread(rules) <= MAX_RATIO
+    assert all(1 / MAX_RATIO <= w <= MAX_RATIO for w in found)
     assert not found or max(found) / min(found) <= spread(rules) + 1e-9

@@ -80,5 +80,5 @@ def test_a_remote_that_does_not_answer_is_given_up_and_nothing_of_it_lives(
     run_git(there.clone, "remote", "set-url", "origin", "ssh://nowhere.invalid/x")
     monkeypatch.setenv("GIT_SSH_COMMAND", "sh -c 'exec sleep 6113'")
     with pytest.raises(MachineError, match=r"fetch origin took more than 1 s"):
-        fetch(Repository.open(there.clone), "origin", tmp_path / "fetch.log", limit=1.0)
+        fetch(Repository.open(there.clone), "origin", tmp_path / "fetch.log", timeout_s=1.0)
     assert not [one for one in psutil.process_iter(["cmdline"]) if "6113" in (one.info["cmdline"] or ())]

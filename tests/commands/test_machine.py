@@ -62,8 +62,8 @@ def test_doctor_looks_at_the_machine_that_is_named(
     told = capsys.readouterr().out
     assert "good     machine        here: no devices, cells with `gpus: 0` only\n" in told
     assert (
-        "bad      lease command  the lease command 'no-such-queue' of machine 'here' is not there\n"
-        "                        install it, or mend lease.command in the machine's file\n"
+        "bad      lease command  the lease command 'no-such-queue' of machine 'here' is not installed\n"
+        "                        install it, or correct lease.command in the machine's file\n"
     ) in told
     (tmp_path / "m.yaml").write_text(FILE.format(command="[env, x]"))
     assert run([*typed, "--json"]) == 2

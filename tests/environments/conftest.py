@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.changes.git import Repository
 from perfbisect.environments.base import Builder, Environment
-from perfbisect.environments.builders.overrides import SwapBuilder
+from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.factory import make_builder
 from perfbisect.model.change import Change
 from tests.environments.tiny import TinyHistory, package_files, write_history, write_wheel
@@ -85,5 +85,5 @@ def plain_builder(
 ) -> Builder:
     """The builder of a specification itself, without the one around it that swaps packages."""
     made = make_builder(spec, repository=repository, cache=cache, exclude_newer=exclude_newer)
-    assert isinstance(made, SwapBuilder)
+    assert isinstance(made, OverrideBuilder)
     return made.inner

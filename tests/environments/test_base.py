@@ -1,4 +1,4 @@
-"""Built once, safely: dead builds, two builders at once, full disks, torn stamps."""
+"""CheckedEnvironment once, safely: dead builds, two builders at once, full disks, torn stamps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from perfbisect.changes.git import Repository
 from perfbisect.environments import cache
 from perfbisect.environments.base import Environment
-from perfbisect.environments.cache import SCHEMA, STAMP, Cabinet, read_stamp
+from perfbisect.environments.cache import SCHEMA, STAMP, EnvironmentCache, read_stamp
 from perfbisect.errors import MachineError
 from perfbisect.model.change import Change
 from tests.environments.conftest import overlay
@@ -27,7 +27,7 @@ ENSURE = """
 import os, signal, sys
 from pathlib import Path
 from perfbisect.model.change import Change
-from perfbisect.environments.builders import overlay as tree
+from perfbisect.environments.builders import overlay
 from perfbisect.environments.factory import make_builder
 from perfbisect.changes.git import Repository
 
@@ -36,7 +36,7 @@ if die == "writing":
     def die_in_the_middle(target, *_):
         (target / "half").write_text("half")
         os.kill(os.getpid(), signal.SIGKILL)
-    tree._write_changed = die_in_the_middle
+    overlay.write_files = die_in_the_middle
 builder = make_builder(spec, repository=Repository.open(repo), cache=Path(cache))
 Path(log + ".started").touch()
 print(builder.ensure(Change(sha), log=Path(log), timeout=60).seconds > 0)
@@ -208,13 +208,13 @@ def test_a_lock_that_is_held_too_long(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(MachineError, match="another perfbisect has been building"):
-            Cabinet(tmp_path).ensure(
+            EnvironmentCache(tmp_path).ensure(
                 "k", builder="b", spec="s", change="c", make=_never, check=_never, timeout=0.1
             )
         holder.communicate("")
 
 
-def _never(folder: Path) -> cache.Built:
+def _never(folder: Path) -> cache.CheckedEnvironment:
     raise AssertionError(folder)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments.factory import make_builder
+from perfbisect.environments.factory import BUILDERS, make_builder
 from perfbisect.environments.packages import engine, package
-from perfbisect.environments.spec import EXAMPLES, OPTIONS, absolute_spec, parse_chain, parse_spec
+from perfbisect.environments.spec import FORMS, absolute_spec, parse_chain, parse_spec
 from perfbisect.errors import UsageError
 
 
@@ -22,8 +22,7 @@ def test_the_parts() -> None:
 
 
 def test_examples_are_right() -> None:
-    assert set(EXAMPLES) == set(OPTIONS)
-    assert [parse_spec(example).name for example in EXAMPLES.values()] == list(EXAMPLES)
+    assert [parse_spec(form.example).name for form in FORMS.values()] == list(FORMS) == list(BUILDERS)
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import blob_id
-from perfbisect.environments.builders.build_tree import sync
 from perfbisect.environments.builders.toolchain import (
-    build_requirements,
     build_variables,
-    compilers,
-    that_count,
+    compiler_versions,
+    relevant_variables,
     with_ccache,
 )
-from perfbisect.environments.health import Health, check_commit, commit_in_version, compare, said_commit
+from perfbisect.environments.health import (
+    ImportedEngine,
+    commit_in_version,
+    compare_content,
+    identify_commit,
+    reported_commit,
+)
+from perfbisect.environments.source_tree import build_requirements, sync_tree
 from perfbisect.errors import BuildError
 from tests.fakes.gitwriter import HistoryWriter
 
@@ -53,14 +58,16 @@ def test_the_commit_in_a_version(version: str, commit: str) -> None:
     ],
 )
 def test_what_an_engine_says(commit: str, version: str, said: str) -> None:
-    assert said_commit(Health(Path("x"), version, commit, {})) == said
+    assert reported_commit(ImportedEngine(Path("x"), version, commit, {})) == said
 
 
-def engine(folder: Path, files: dict[str, bytes], *, commit: str = "", version: str = "1.0") -> Health:
+def engine(
+    folder: Path, files: dict[str, bytes], *, commit: str = "", version: str = "1.0"
+) -> ImportedEngine:
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-    return Health(folder / "__init__.py", version, commit, {})
+    return ImportedEngine(folder / "__init__.py", version, commit, {})
 
 
 GIT = {f"m{number}.py": b"%d" % number for number in range(20)} | {"__init__.py": b"", "data.json": b"{}"}
@@ -78,7 +85,7 @@ LIES = {f"m{number}.py": b"lie" for number in range(3)}
 )
 def test_it_is_the_commit(files: dict[str, bytes], commit: str, shown: str, tmp_path: Path) -> None:
     found = engine(tmp_path, files, commit=commit)
-    assert check_commit(found, SHA, TRACKED, what="w", log=tmp_path / "l") == shown
+    assert identify_commit(found, SHA, TRACKED, what="w", log=tmp_path / "l") == shown
 
 
 @pytest.mark.parametrize(
@@ -93,13 +100,13 @@ def test_it_is_the_commit(files: dict[str, bytes], commit: str, shown: str, tmp_
 def test_it_is_not(files: dict[str, bytes], commit: str, told: str, tmp_path: Path) -> None:
     found = engine(tmp_path, files, commit=commit)
     with pytest.raises(BuildError, match=told):
-        check_commit(found, SHA, TRACKED, what="w", log=tmp_path / "l")
+        identify_commit(found, SHA, TRACKED, what="w", log=tmp_path / "l")
 
 
 def test_a_folder_of_which_nothing_was_installed_is_not_missed(tmp_path: Path) -> None:
     found = engine(tmp_path, GIT)
-    content = compare(found.file.parent, TRACKED | {"tests/a.py": blob_id(b"", SHA)})
-    assert content.exact
+    content = compare_content(found.file.parent, TRACKED | {"tests/a.py": blob_id(b"", SHA)})
+    assert content.is_exact
     assert (content.same, content.missing) == (21, ())
 
 
@@ -134,7 +141,7 @@ def test_what_a_build_is_given() -> None:
         for name, value in (shell | {"BAR": "a=b"}).items()
         if name not in ("CUDA_VISIBLE_DEVICES", "VLLM_API_KEY")
     }
-    assert set(given_) - set(that_count(given_)) == {"MAX_JOBS", "CCACHE_DIR"}
+    assert set(given_) - set(relevant_variables(given_)) == {"MAX_JOBS", "CCACHE_DIR"}
 
 
 def test_ccache_by_cmake_or_by_name() -> None:
@@ -153,7 +160,7 @@ def test_compilers_say_who_they_are(tmp_path: Path) -> None:
     script = tmp_path / "mycc"
     script.write_text("#!/bin/sh\necho copyright\necho my compiler 1.2.3\n")
     script.chmod(0o755)
-    assert compilers({"CC": str(script), "CXX": "/nonexistent/c++"})[0] == "my compiler 1.2.3"
+    assert compiler_versions({"CC": str(script), "CXX": "/nonexistent/c++"})[0] == "my compiler 1.2.3"
 
 
 NAMES = st.sampled_from(["a.py", "d/b.py", "d/e/c.txt", "build/tracked.c", "f"])
@@ -176,7 +183,9 @@ def test_a_tree_that_is_used_again_is_always_the_commit(trees: list[dict[str, by
         target = place / "tree"
         for sha, tree in zip(shas, trees, strict=True):
             entries = repository.entries(sha)
-            sync(target, repository=repository, entries=entries, keep=lambda path: path.startswith("build"))
+            sync_tree(
+                target, repository=repository, entries=entries, keep=lambda path: path.startswith("build")
+            )
             found = {
                 path.relative_to(target).as_posix(): path.read_bytes()
                 for path in target.rglob("*")
@@ -184,7 +193,9 @@ def test_a_tree_that_is_used_again_is_always_the_commit(trees: list[dict[str, by
             }
             kept = {path for path in found if path.startswith("build/")}
             assert {path: data for path, data in found.items() if path not in kept or path in tree} == tree
-            again = sync(target, repository=repository, entries=entries, keep=lambda path: path == "build")
+            again = sync_tree(
+                target, repository=repository, entries=entries, keep=lambda path: path == "build"
+            )
             assert again.written == again.removed == ()
             (target / "build").mkdir(exist_ok=True)
             (target / "build" / "object.o").write_bytes(b"")
@@ -214,11 +225,11 @@ def test_links_modes_and_kinds_change(tmp_path: Path) -> None:
     repository = Repository.open(repo)
     target = tmp_path / "tree"
     for sha in (first, second, first, second):
-        sync(target, repository=repository, entries=repository.entries(sha))
+        sync_tree(target, repository=repository, entries=repository.entries(sha))
         links = {path.name for path in target.iterdir() if path.is_symlink()}
         assert links == ({"b"} if sha == first else {"c"})
         assert bool((target / "a").stat().st_mode & 0o100) == (sha == second)
     (repo / "out").symlink_to("../../etc/passwd")
     third = _commit_all(repo)
     with pytest.raises(BuildError, match="symbolic link out of"):
-        sync(target, repository=repository, entries=repository.entries(third))
+        sync_tree(target, repository=repository, entries=repository.entries(third))

@@ -122,7 +122,7 @@ def test_driver_that_hangs_is_given_up(on_path: Path) -> None:
     command = on_path / "nvidia-smi"
     command.write_text("#!/bin/sh\nexec sleep 60\n")
     command.chmod(0o755)
-    answer = Smi(patience=0.2).devices(("name",))
+    answer = Smi(timeout_s=0.2).devices(("name",))
     assert answer.rows == () and "did not answer" in answer.problem
 
 

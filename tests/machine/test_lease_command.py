@@ -71,4 +71,4 @@ def test_one_that_is_not_there(tmp_path: Path) -> None:
     made = attempt(tmp_path, profile=profile("/no/such/queue"))
     assert made.failure is not None
     assert made.failure.fault == "machine"
-    assert "lease command '/no/such/queue' of machine 'cuda' is not there" in made.failure.reason
+    assert "lease command '/no/such/queue' of machine 'cuda' is not installed" in made.failure.reason

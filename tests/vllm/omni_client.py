@@ -77,7 +77,7 @@ def install(cache: Path, log: Path) -> OmniClient:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         uv.create(folder / "venv", python=str(uv.base_python()), log=log, timeout=300.0)
-        limits = uv.Limits(exclude_newer=DAY)
+        limits = uv.DependencyLimits(exclude_newer=DAY)
         for packages, dropped in ((PACKAGES, NOT_NEEDED), (FOR_CUDA, ("torch",))):
             uv.install(
                 interpreter, packages, limits=limits, drop=dropped, torch_backend="cpu",

@@ -1,57 +1,61 @@
-"""An interpreter as it is: nothing is built, but its engine must be the change that is asked for."""
+"""Builder ``existing:INTERPRETER``: builds nothing, and checks that the engine is the change."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key, text_digest
 from perfbisect.environments.base import Environment, Refusal
-from perfbisect.environments.builders.release import same_version
-from perfbisect.environments.cache import Built, Cabinet, as_environment, variables
-from perfbisect.environments.health import Health, Probe, health, probe
+from perfbisect.environments.builders.cached import BuildContext, CachedBuilder
+from perfbisect.environments.builders.release import check_version
+from perfbisect.environments.cache import (
+    CheckedEnvironment,
+    EnvironmentCache,
+    stamped_environment,
+    variables,
+)
+from perfbisect.environments.health import ImportedEngine, LocatedEngine, import_engine, locate_engine
 from perfbisect.environments.packages import Package
-from perfbisect.environments.uv import freeze
+from perfbisect.environments.spec import Spec
+from perfbisect.environments.uv import freeze_packages
 from perfbisect.errors import BuildError, PerfbisectError
 from perfbisect.model.change import Change
 
 
 class InterpreterBase:
-    """Compiled files and dependencies for overlays, from a user's interpreter: read, never written."""
+    """A user's interpreter as the base of overlays: read, never written."""
 
-    def __init__(self, interpreter: Path, package: Package, cabinet: Cabinet) -> None:
+    def __init__(self, interpreter: Path, package: Package, cache: EnvironmentCache) -> None:
         self.interpreter = interpreter
         self.package = package
-        self.cabinet = cabinet
+        self.cache = cache
         self.what = str(interpreter)
 
     @functools.cached_property
     def packages(self) -> str:
-        """What is installed in it."""
-        return freeze(self.interpreter, log=self._log)
+        return freeze_packages(self.interpreter, log=self._log)
 
     @functools.cached_property
-    def looked(self) -> Probe:
-        return probe(self.interpreter, self.package.module, env={"PYTHONPATH": ""}, log=self._log)
+    def located(self) -> LocatedEngine:
+        return locate_engine(self.interpreter, self.package.module, env={"PYTHONPATH": ""}, log=self._log)
 
     @functools.cached_property
     def _key(self) -> str:
         return environment_key(
             "interpreter/1",
             str(self.interpreter),
-            self.looked.python,
+            self.located.python,
             self.packages,
             self.package.module,
-            _listing(self.looked.package_folder),
+            _file_states(self.located.package_folder),
         )
 
     def key(self) -> str:
         return self._key
-
-    def cached(self) -> bool:
-        return True
 
     def minutes(self) -> float | None:
         return 0.0
@@ -59,34 +63,30 @@ class InterpreterBase:
     def disk(self) -> int | None:
         return 0
 
-    def engine(self, *, log: Path, timeout: float) -> tuple[Path, Probe, str]:
-        """Interpreter, what it has, and its packages."""
+    def engine(self, *, log: Path, timeout: float) -> tuple[Path, LocatedEngine, str]:
         del log, timeout
-        return self.interpreter, self.looked, self.packages
+        return self.interpreter, self.located, self.packages
 
     def environment(self, *, log: Path, timeout: float) -> Environment | None:
-        """The base without an overlay; None if it has no engine of its own.
+        """The base without an overlay; None if it has no engine.
 
         :raises BuildError: its engine does not import.
         """
-        if not self.looked.file:
+        if not self.located.file:
             return None
 
-        def check(folder: Path) -> Built:
-            found = health(
-                self.interpreter,
-                self.package.module,
-                env=variables(folder),
-                log=log,
-                what=self.what,
+        def check(folder: Path) -> CheckedEnvironment:
+            found = import_engine(
+                self.interpreter, self.package.module, env=variables(folder), log=log, what=self.what,
                 timeout=timeout,
-            )
+            )  # fmt: skip
             facts = {**found.facts, "packages": self.packages.splitlines(), "base": self.what}
-            return Built(
-                self.interpreter, found.version, found.commit, found.file, text_digest(self.packages), facts
+            digest = text_digest(self.packages)
+            return CheckedEnvironment(
+                self.interpreter, found.version, found.commit, found.file, digest, facts
             )
 
-        stamp, seconds = self.cabinet.ensure(
+        stamp, seconds = self.cache.ensure(
             self.key(),
             builder="existing",
             spec=f"existing:{self.interpreter}",
@@ -95,60 +95,50 @@ class InterpreterBase:
             check=check,
             timeout=timeout,
         )
-        return as_environment(stamp, self.cabinet.folder(self.key()), seconds=seconds)
+        return stamped_environment(stamp, self.cache.folder(self.key()), seconds=seconds)
 
     @property
     def _log(self) -> Path:
-        return self.cabinet.log(f"interpreter-{text_digest(str(self.interpreter))}")
+        return self.cache.log(f"interpreter-{text_digest(str(self.interpreter))}")
 
 
-def _listing(folder: Path | None) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of a package's files: what tells that somebody has changed it in place."""
-    if folder is None:
-        return []
-    found = []
-    for file in sorted(folder.rglob("*")):
+def _file_states(folder: Path | None) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a package's files, which reveal changes in place."""
+    states = []
+    for file in sorted(folder.rglob("*")) if folder is not None else ():
         if "__pycache__" not in file.parts and file.is_file():
             status = file.stat()
-            found.append((str(file.relative_to(folder)), status.st_size, status.st_mtime_ns))
-    return found
+            states.append((str(file.relative_to(folder or file)), status.st_size, status.st_mtime_ns))
+    return states
 
 
-class ExistingBuilder:
-    """``existing:INTERPRETER``: the engine is imported once in the life of the builder, to see what it is."""
+class ExistingBuilder(CachedBuilder):
+    """Imports the engine of an interpreter once, to identify it."""
 
     name = "existing"
 
-    def __init__(
-        self,
-        spec: str,
-        interpreter: Path,
-        package: Package,
-        cabinet: Cabinet,
-        repository: Repository | None,
-        path: Path | None,
-        trust: bool,
-    ) -> None:
-        self.spec = spec
-        self.interpreter = interpreter
-        self.package = package
-        self.cabinet = cabinet
-        self.repository = repository
-        self.path = path
-        self.trust = trust
-        self._health: Health | None = None
-
-    def prepare(self, changes: Iterable[Change]) -> None:
-        """Nothing to look up."""
+    def __init__(self, spec: Spec, context: BuildContext) -> None:
+        super().__init__(spec, context)
+        self.interpreter = spec.interpreter()
+        path = spec.option("path")
+        self.path = Path(path).expanduser().absolute() if path else None
+        if self.path is not None and not self.path.is_dir():
+            raise spec.error(
+                f"no such folder: {self.path}", "path= is the folder that holds the engine's package"
+            )
+        self.trust = spec.flag("trust")
+        self.repository = context.repository
+        self._engine: ImportedEngine | None = None
 
     def refuses(self, change: Change) -> Refusal | None:
-        del change  # only the engine itself can tell, and importing it is not cheap
+        del change  # only importing the engine tells, and that is not cheap
         return None
 
     def key(self, change: Change) -> str:
-        return environment_key(
-            "existing/1", str(self.interpreter), str(self.path or ""), self.package.module, change.id
-        )
+        return self._key("existing/1", change.id)
+
+    def _key(self, kind: str, *parts: str) -> str:
+        return environment_key(kind, str(self.interpreter), str(self.path or ""), self.package.module, *parts)
 
     def cached(self, change: Change) -> bool:
         del change
@@ -156,72 +146,63 @@ class ExistingBuilder:
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         key = self.key(change)
-        folder = self.cabinet.folder(key)
-        found = self._look(folder, log, timeout)
-        told = self._is(change, found, log)
-        return self._environment(key, found, told, change, log, timeout)
+        found = self._import_engine(key, log, timeout)
+        return self._environment(key, found, self._identify(change, found, log), change, log, timeout)
 
     def client(self) -> Environment | None:
-        key = environment_key(
-            "existing client/1", str(self.interpreter), str(self.path or ""), self.package.module
-        )
-        log = self.cabinet.log(key)
-        found = self._look(self.cabinet.folder(key), log, 900.0)
-        return self._environment(key, found, "client", None, log, 900.0)
+        key = self._key("existing client/1")
+        log = self.cache.log(key)
+        return self._environment(key, self._import_engine(key, log, 900.0), "client", None, log, 900.0)
 
     def minutes(self, change: Change) -> float | None:
         del change
         return 0.0
 
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
     def disk(self, changes: Iterable[Change]) -> int | None:
         del changes
         return 0
 
-    def _look(self, folder: Path, log: Path, timeout: float) -> Health:
-        if self._health is None:
-            env = variables(folder, str(self.path or ""))
-            self._health = health(
-                self.interpreter,
-                self.package.module,
-                env=env,
-                log=log,
-                what=str(self.interpreter),
-                timeout=timeout,
-            )
-        return self._health
+    def _import_engine(self, key: str, log: Path, timeout: float) -> ImportedEngine:
+        if self._engine is None:
+            self._engine = import_engine(
+                self.interpreter, self.package.module,
+                env=variables(self.cache.folder(key), str(self.path or "")),
+                log=log, what=str(self.interpreter), timeout=timeout,
+            )  # fmt: skip
+        return self._engine
 
-    def _is(self, change: Change, found: Health, log: Path) -> str:
-        """What showed that the engine is the change. :raises BuildError: nothing did."""
+    def _identify(self, change: Change, found: ImportedEngine, log: Path) -> str:
+        """What identifies the engine as the change. :raises BuildError: nothing does."""
         if change.kind == "release":
             if not self.trust:
-                same_version(found, change.id.partition("==")[2], str(self.interpreter), log)
+                check_version(found, change.id.partition("==")[2], str(self.interpreter), log)
             return "version"
         checkout = self._checkout(found)
         if checkout is not None:
             head, dirty = checkout
             if head == change.id and not dirty:
                 return "checkout"
-            shown = f"a checkout at {head[:12]}" + (" with uncommitted changes" if dirty else "")
-        elif found.says_commit(change.id):
+            actual = f"a checkout at {head[:12]}" + (" with uncommitted changes" if dirty else "")
+        elif found.reports_commit(change.id):
             return "engine"
         elif found.commit:
-            shown = f"commit {found.commit}"
+            actual = f"commit {found.commit}"
         else:
-            shown = f"version {found.version or '(none)'} of no known commit"
+            actual = f"version {found.version or '(none)'} of no known commit"
         if self.trust:
-            return f"trusted, though it is {shown}"
-        next_step = f"git -C {self.repository.path if self.repository else 'REPO'} checkout {change.short}"
+            return f"trusted, though it is {actual}"
+        checkout_command = (
+            f"git -C {self.repository.path if self.repository else 'REPO'} checkout {change.short}"
+        )
         raise BuildError(
-            f"{self.interpreter}: {self.package.module} ({found.file}) is {shown}, not {change.short}",
+            f"{self.interpreter}: {self.package.module} ({found.file}) is {actual}, not {change.short}",
             where=log,
-            next_step=f"{next_step}, or add trust=yes, or build commits: overlay:{self.interpreter},base=REV",
+            next_step=f"{checkout_command}, or add trust=yes, or build commits: "
+            f"overlay:{self.interpreter},base=REV",
         )
 
-    def _checkout(self, found: Health) -> tuple[str, bool] | None:
-        """HEAD, and whether it is dirty, of the checkout that tracks the engine's file; None if none does."""
+    def _checkout(self, found: ImportedEngine) -> tuple[str, bool] | None:
+        """HEAD of the checkout that tracks the engine's file, and whether it is dirty; None if none does."""
         try:
             repository = Repository.open(found.file.parent)
             head = repository.head()
@@ -233,31 +214,37 @@ class ExistingBuilder:
             return None
 
     def _environment(
-        self, key: str, found: Health, told: str, change: Change | None, log: Path, timeout: float
+        self,
+        key: str,
+        found: ImportedEngine,
+        identified_by: str,
+        change: Change | None,
+        log: Path,
+        timeout: float,
     ) -> Environment:
-        packages = freeze(self.interpreter, log=log)
-        facts = {**found.facts, "identified_by": told, "packages": packages.splitlines()}
+        packages = freeze_packages(self.interpreter, log=log)
+        facts = {**found.facts, "identified_by": identified_by, "packages": packages.splitlines()}
         commit = change.id if change is not None and change.kind == "commit" else found.commit
-        built = Built(self.interpreter, found.version, commit, found.file, text_digest(packages), facts)
-        stamp, seconds = self.cabinet.ensure(
+        digest = text_digest(packages)
+        checked = CheckedEnvironment(self.interpreter, found.version, commit, found.file, digest, facts)
+        stamp, seconds = self.cache.ensure(
             key,
             builder=self.name,
             spec=self.spec,
             change=change.id if change else "",
             make=lambda _: None,
-            check=lambda _: built,
+            check=lambda _: checked,
             timeout=timeout,
         )
-        # What was found now counts; the stamp may be of an earlier look at the same interpreter.
-        now = stamp.model_copy(
-            update={
-                "engine_version": found.version,
-                "engine_commit": commit,
-                "engine_file": str(found.file),
-                "packages_digest": built.packages_digest,
-                "facts": facts,
-            }
+        environment = stamped_environment(
+            stamp, self.cache.folder(key), seconds=seconds, python_path=str(self.path or "")
         )
-        return as_environment(
-            now, self.cabinet.folder(key), seconds=seconds, python_path=str(self.path or "")
+        # The stamp may be of an earlier state of the interpreter.
+        return replace(
+            environment,
+            engine_version=found.version,
+            engine_commit=commit,
+            engine_file=str(found.file),
+            packages_digest=digest,
+            facts={"builder": self.name, **facts},
         )

@@ -1,7 +1,7 @@
-"""A change with packages swapped (``REV+pip:NAME==V``): the change's own environment, and a layer over it.
+"""Package overrides (``REV+pip:NAME==V``): a layer of packages over a change's environment.
 
-The layer is a folder with those packages, first on ``PYTHONPATH``. The environment below it stays as it is,
-so both sides of a comparison differ in these packages and nothing else.
+The layer is a folder that is first on ``PYTHONPATH``. The environment below it is unchanged, so both sides
+of a comparison differ in these packages only.
 """
 
 from __future__ import annotations
@@ -14,30 +14,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from perfbisect.common.digests import environment_key, text_digest
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment, Refusal, group_of
-from perfbisect.environments.cache import (
-    Built,
-    Cabinet,
-    as_environment,
-    earlier,
+from perfbisect.environments.builders.cached import (
+    BuildContext,
+    earlier_stamps,
     median_bytes,
     median_minutes,
-    variables,
 )
-from perfbisect.environments.health import health
-from perfbisect.environments.packages import backend_of
+from perfbisect.environments.builders.release import is_same_version
+from perfbisect.environments.cache import CheckedEnvironment, Stamp, stamped_environment, variables
+from perfbisect.environments.health import import_engine
+from perfbisect.environments.packages import torch_backend_of
 from perfbisect.environments.uv import interpreter_environment, run
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
 _LAYER = "layer"
-_MINUTES = 0.2
-_BYTES = 50_000_000
-"""What the first layer is taken to cost; later ones cost what the first ones did."""
+_FIRST_MINUTES = 0.2
+_FIRST_BYTES = 50_000_000
+"""Estimated cost of the first layer; the cost of later ones is measured."""
 
 _VERSIONS = """
 import importlib.metadata, json, sys
@@ -51,22 +49,21 @@ print(json.dumps(found))
 """
 
 
-class SwapBuilder:
-    """Any builder, and changes of it with packages swapped; other changes go through as they are.
+class OverrideBuilder:
+    """Wraps a builder and adds package overrides; changes without overrides pass through.
 
-    ``python``: of the environments below, as uv takes it; empty: our own.
+    ``python``: of the environments below; empty: our own.
     """
 
-    def __init__(self, inner: Builder, cabinet: Cabinet, limits: uv.Limits, python: str = "") -> None:
+    def __init__(self, inner: Builder, context: BuildContext, python: str = "") -> None:
         self.inner = inner
         self.name, self.spec = inner.name, inner.spec
-        self.cabinet = cabinet
-        self.limits = limits
+        self.cache = context.cache
+        self.limits = context.limits
         self.python = python
-        self._found: dict[str, Refusal | None] = {}
+        self._lookups: dict[str, Refusal | None] = {}
 
     def group(self, change: Change) -> str:
-        """What the change stands on, as the builder below tells it."""
         return group_of(self.inner, change.unswapped)
 
     def prepare(self, changes: Iterable[Change]) -> None:
@@ -76,7 +73,8 @@ class SwapBuilder:
         refusal = self.inner.refuses(change.unswapped)
         if refusal is not None:
             return refusal
-        return next((why for pip in change.pips if (why := self._unknown(pip)) is not None), None)
+        refusals = (self._look_up(pip) for pip in change.pips)
+        return next((refusal for refusal in refusals if refusal is not None), None)
 
     def key(self, change: Change) -> str:
         below = self.inner.key(change.unswapped)
@@ -86,42 +84,42 @@ class SwapBuilder:
 
     def cached(self, change: Change) -> bool:
         below = self.inner.cached(change.unswapped)
-        return below and (not change.pips or self.cabinet.stamp(self.key(change)) is not None)
+        return below and (not change.pips or self.cache.stamp(self.key(change)) is not None)
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         below = self.inner.ensure(change.unswapped, log=log, timeout=timeout)
         if not change.pips:
             return below
         key = self.key(change)
-        folder = self.cabinet.folder(key)
+        folder = self.cache.folder(key)
         path = ":".join(filter(None, (str(folder / _LAYER), below.env.get("PYTHONPATH", ""))))
         env = {**below.env, **variables(folder, path)}
 
         def make(staging: Path) -> None:
             for pip in change.pips:
-                uv.lay(
+                uv.install_layer(
                     staging / _LAYER,
                     pip,
                     python=str(below.interpreter),
                     limits=self.limits,
-                    torch_backend=backend_of(pip),
+                    torch_backend=torch_backend_of(pip),
                     log=log,
                     timeout=timeout,
                 )
             _check_libraries(staging / _LAYER, change, log)
 
-        def check(_: Path) -> Built:
+        def check(_: Path) -> CheckedEnvironment:
             module = Path(below.engine_file).parent.name
             what = change.short
-            found = health(below.interpreter, module, env=env, log=log, what=what, timeout=timeout)
+            found = import_engine(below.interpreter, module, env=env, log=log, what=what, timeout=timeout)
             if found.file.resolve() != Path(below.engine_file).resolve():
                 raise BuildError(
-                    f"{what}: with the packages swapped, {module} comes from {found.file} instead of "
-                    f"{below.engine_file}: the engine itself is the change's, never a package's",
+                    f"{what}: with the packages overridden, {module} comes from {found.file} instead of "
+                    f"{below.engine_file}: +pip: cannot replace the engine itself",
                     where=log,
                 )
             _check_versions(below.interpreter, env, change, log, timeout)
-            packages = swapped(below.facts.get("packages", ()), change.pips)
+            packages = override_packages(below.facts.get("packages", ()), change.pips)
             facts = {
                 **below.facts,
                 **found.facts,
@@ -129,14 +127,16 @@ class SwapBuilder:
                 "swapped": list(change.pips),
                 "below": below.key,
             }
-            digested = text_digest(below.packages_digest + "\n".join(packages))
-            return Built(below.interpreter, found.version, below.engine_commit, found.file, digested, facts)
+            digest = text_digest(below.packages_digest + "\n".join(packages))
+            return CheckedEnvironment(
+                below.interpreter, found.version, below.engine_commit, found.file, digest, facts
+            )
 
-        stamp, seconds = self.cabinet.ensure(
+        stamp, seconds = self.cache.ensure(
             key, builder="swap", spec=self.spec, change=change.id, make=make, check=check, timeout=timeout
         )
-        made = as_environment(stamp, folder, seconds=below.seconds + seconds)
-        return replace(made, env=env, engine_commit=below.engine_commit)
+        environment = stamped_environment(stamp, folder, seconds=below.seconds + seconds)
+        return replace(environment, env=env, engine_commit=below.engine_commit)
 
     def client(self) -> Environment | None:
         return self.inner.client()
@@ -145,55 +145,49 @@ class SwapBuilder:
         below = self.inner.minutes(change.unswapped)
         if below is None or not change.pips or self.cached(change):
             return below
-        each = median_minutes(earlier(self.cabinet, "swap", self.spec))
-        return below + (_MINUTES if each is None else each)
+        return below + (median_minutes(self._stamps()) or _FIRST_MINUTES)
 
     def notes(self) -> tuple[str, ...]:
         return self.inner.notes()
 
     def disk(self, changes: Iterable[Change]) -> int | None:
-        asked = list(changes)
-        below = self.inner.disk(dict.fromkeys(change.unswapped for change in asked))
-        layers = {self.key(change) for change in asked if change.pips and not self.cached(change)}
+        changes = list(changes)
+        below = self.inner.disk(dict.fromkeys(change.unswapped for change in changes))
+        layers = {self.key(change) for change in changes if change.pips and not self.cached(change)}
         if below is None or not layers:
             return below
-        each = median_bytes(earlier(self.cabinet, "swap", self.spec))
-        return below + len(layers) * (_BYTES if each is None else each)
+        return below + len(layers) * (median_bytes(self._stamps()) or _FIRST_BYTES)
 
-    def _unknown(self, pip: str) -> Refusal | None:
-        """Why a package cannot be had, looked up once; None if it can."""
-        if pip not in self._found:
-            self._found[pip] = self._looked(pip)
-        return self._found[pip]
+    def _stamps(self) -> tuple[Stamp, ...]:
+        return earlier_stamps(self.cache, "swap", self.spec)
 
-    def _looked(self, pip: str) -> Refusal | None:
-        log = self.cabinet.log(f"swap-{text_digest(pip)}")
+    def _look_up(self, pip: str) -> Refusal | None:
+        """Why a package is unavailable, looked up once; None if it is available."""
+        if pip in self._lookups:
+            return self._lookups[pip]
+        log = self.cache.log(f"swap-{text_digest(pip)}")
         log.parent.mkdir(parents=True, exist_ok=True)
+        refusal = None
         try:
-            uv.lay(
-                log.parent / "nothing",
-                pip,
-                python=self.python or str(uv.base_python()),
-                limits=self.limits,
-                torch_backend=backend_of(pip),
-                log=log,
-                timeout=300.0,
-                look_only=True,
-            )
+            uv.install_layer(
+                log.parent / "nothing", pip, python=self.python or str(uv.base_python()), limits=self.limits,
+                torch_backend=torch_backend_of(pip), log=log, timeout=300.0, dry_run=True,
+            )  # fmt: skip
         except BuildError as error:
-            return Refusal(f"{pip} cannot be had: {error.message}")
-        return None
+            refusal = Refusal(f"{pip} is not available: {error.message}")
+        self._lookups[pip] = refusal
+        return refusal
 
 
-def swapped(packages: Sequence[str], pips: Sequence[str]) -> list[str]:
-    """A list of ``name==version`` with some of them replaced or added, sorted."""
+def override_packages(packages: Sequence[str], pips: Sequence[str]) -> list[str]:
+    """A sorted list of ``name==version`` with some replaced or added."""
     names = {pip.partition("==")[0] for pip in pips}
     kept = [line for line in packages if canonicalize_name(re.split(r"[=@ ]", line)[0]) not in names]
     return sorted((*kept, *pips))
 
 
 def _check_libraries(layer: Path, change: Change, log: Path) -> None:
-    """:raises BuildError: a package is libraries alone, which others load by a path of their own."""
+    """:raises BuildError: a package contains libraries only, which others load by their own path."""
     for package in importlib.metadata.distributions(path=[str(layer)]):
         files = [layer / str(file) for file in package.files or ()]
         libraries = [file.name for file in files if file.name.startswith("lib") and ".so" in file.name]
@@ -201,8 +195,8 @@ def _check_libraries(layer: Path, change: Change, log: Path) -> None:
         python = [file for file in files if file.suffix == ".py" and file.stat().st_size]
         if libraries and not modules and not python:
             raise BuildError(
-                f"{change.short}: {package.name} is nothing but libraries ({', '.join(libraries[:3])}), "
-                "which other packages load from their own folder: a layer does not take their place",
+                f"{change.short}: {package.name} contains only libraries ({', '.join(libraries[:3])}), which "
+                "other packages load from their own folder: an override has no effect",
                 where=log,
                 next_step="pin it for the whole environment of one side instead, with --constraints",
             )
@@ -211,7 +205,7 @@ def _check_libraries(layer: Path, change: Change, log: Path) -> None:
 def _check_versions(
     interpreter: Path, env: dict[str, str], change: Change, log: Path, timeout: float
 ) -> None:
-    """:raises BuildError: the interpreter finds another version of a package than was asked for."""
+    """:raises BuildError: the interpreter finds another version of a package."""
     names = [pip.partition("==")[0] for pip in change.pips]
     output = run(
         [str(interpreter), "-c", _VERSIONS, *names],
@@ -223,19 +217,10 @@ def _check_versions(
     try:
         found = json.loads(output.text.splitlines()[-1])
     except (IndexError, ValueError):
-        raise BuildError(f"{change.short}: {interpreter} does not tell its packages", where=log) from None
+        raise BuildError(f"{change.short}: {interpreter} does not list its packages", where=log) from None
     for pip in change.pips:
-        name, _, asked = pip.partition("==")
-        if not _same(found[name], asked):
+        name, _, wanted = pip.partition("==")
+        if not is_same_version(found[name], wanted):
             raise BuildError(
-                f"{change.short}: {name} is {found[name] or 'not there'}, {asked} was asked for", where=log
+                f"{change.short}: {name} is {found[name] or 'not installed'}, not {wanted}", where=log
             )
-
-
-def _same(found: str, asked: str) -> bool:
-    """A local part counts if it was asked for."""
-    try:
-        there, wanted = Version(found), Version(asked)
-    except InvalidVersion:
-        return found == asked
-    return there == wanted or (wanted.local is None and there.public == wanted.public)

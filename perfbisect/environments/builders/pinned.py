@@ -1,185 +1,178 @@
-"""A pure Python package that stands on another engine, whose version each commit pins (vLLM-Omni on vLLM).
+"""Builder ``pinned:PACKAGE``: a Python package over the engine that each commit pins (vLLM-Omni on vLLM).
 
-One environment for each pin and set of requirements; over it each commit's own tree as a thin layer, first on
-the path. Commits of two pins stand side by side, so they can be compared in turn.
+There is one environment for each pin and set of requirements. Each commit's own tree is a thin layer over it,
+first on the path, so that commits with different pins can be compared in turn.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE, Pins
 from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
 from perfbisect.environments.base import Environment, Refusal
-from perfbisect.environments.builders.nearest import version_at
-from perfbisect.environments.builders.overlay import write_tree
-from perfbisect.environments.builders.release import add_alias, same_version
-from perfbisect.environments.builders.wheel import DEFAULT
-from perfbisect.environments.builders.wheel_index import Answer, Asker, choose, links, page_of, supported
-from perfbisect.environments.cache import (
-    Built,
-    Cabinet,
-    KeptBuilder,
-    as_environment,
-    earlier,
+from perfbisect.environments.builders.cached import (
+    BuildContext,
+    CommitBuilder,
+    earlier_stamps,
     median_bytes,
     median_minutes,
-    unread,
-    variables,
+    unknown_commits,
 )
+from perfbisect.environments.builders.overlay import write_tree
+from perfbisect.environments.builders.release import add_alias, check_version, write_metadata
+from perfbisect.environments.builders.wheel import DEFAULT, allowed_variants, driver_cuda, index_error
+from perfbisect.environments.builders.wheel_index import (
+    WheelIndexClient,
+    WheelLookup,
+    choose_wheel,
+    links,
+    page_of,
+    supported,
+)
+from perfbisect.environments.cache import CheckedEnvironment, stamped_environment, variables
 from perfbisect.environments.health import (
     PACKAGES_FILE,
-    as_built,
-    fill,
-    health,
-    inside,
-    look,
-    probe,
-    said_commit,
+    checked_venv,
+    create_venv,
+    import_own_engine,
+    locate_engine,
+    reported_commit,
     site_packages,
 )
-from perfbisect.environments.packages import BACKEND, Package
-from perfbisect.environments.requirements import Declared, declared
+from perfbisect.environments.packages import TORCH_BACKEND, engine, package
+from perfbisect.environments.source_tree import DeclaredBase, declared_bases, version_at
+from perfbisect.environments.spec import Spec
 from perfbisect.environments.uv import interpreter_environment, run
-from perfbisect.errors import BuildError, MachineError, RevisionError
+from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
 _NAME = "pinned base"
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where the engine of a pin comes from.
-
-    ``release``: its distribution in the registry. ``template``: the address of an index of wheels with
-    ``{sha}`` in it, empty: none. ``variants``: builds that may be taken of it, best first.
-    """
-
-    release: Package
-    template: str = ""
-    variants: tuple[str, ...] = ("",)
-    python: str = ""
-
-
 class PinnedBases:
-    """Environments of pins."""
+    """Environments of pinned engines: ``release`` from the registry, commits from a wheel index."""
 
-    def __init__(self, spec: str, origin: Origin, cabinet: Cabinet, limits: uv.Limits, asker: Asker) -> None:
-        self.spec = spec
-        self.origin = origin
-        self.cabinet = cabinet
-        self.limits = limits
-        self.asker = asker
-        self._wheels: dict[str, tuple[str, Answer]] = {}
+    def __init__(self, spec: Spec, context: BuildContext) -> None:
+        self.spec = spec.text
+        self.release = package(spec.option("release", "vllm"))
+        self.template = spec.index_url(spec.options["wheel"]) if "wheel" in spec.options else ""
+        variant = spec.options.get("variant")
+        self.variants = allowed_variants(self.template, variant) if self.template else ("",)
+        self.python = spec.option("python")
+        self.cache = context.cache
+        self.limits = context.limits
+        self.index = WheelIndexClient()
+        self._wheels: dict[str, tuple[str, WheelLookup]] = {}
 
-    def refuses(self, asked: Declared) -> str:
-        """Why there is no environment for what a commit declares; empty if there may be one."""
-        pins = asked.pins
+    def refusal(self, declared: DeclaredBase) -> str:
+        """Why a declared base cannot be built; empty if it may be."""
+        pins = declared.pins
         if pins is None:
-            return f"it has no {DOCKERFILE}, which names its {self.origin.release.name}"
+            return f"it has no {DOCKERFILE}, which names its {self.release.name}"
         if pins.kind == "unknown":
-            return f"its {DOCKERFILE} names no {self.origin.release.name} of a form that is known"
+            return f"its {DOCKERFILE} names no {self.release.name} of a known form"
         if not pins.commit:
             return ""
-        if not self.origin.template:
+        if not self.template:
             return (
-                f"it needs the wheel of {self.origin.release.name} commit {pins.commit[:12]}: "
+                f"it needs the wheel of {self.release.name} commit {pins.commit[:12]}: "
                 "add wheel=URL with {sha} in it"
             )
-        answer = self._wheel(pins.commit)[1]
-        return f"no wheel of {pins.commit[:12]}: {answer.why}" if answer.state == "hole" else ""
+        lookup = self._wheel(pins.commit)[1]
+        return f"no wheel of {pins.commit[:12]}: {lookup.reason}" if lookup.state == "hole" else ""
 
-    def key(self, asked: Declared) -> str:
+    def key(self, declared: DeclaredBase) -> str:
         return environment_key(
             "pinned base/1",
-            self.origin.release.name,
-            self.origin.release.drop,
-            self._engine(asked.pins),
-            [(package.name, package.version) for package in asked.pins.packages] if asked.pins else [],
-            asked.requirements,
-            self.origin.python or uv.base_python_version(),
-            *self.limits.digested(),
+            self.release.name,
+            self.release.drop,
+            self._engine(declared.pins),
+            [(package.name, package.version) for package in declared.pins.packages] if declared.pins else [],
+            declared.requirements,
+            self.python or uv.base_python_version(),
+            *self.limits.key_parts(),
         )
 
-    def cached(self, asked: Declared) -> bool:
-        return self.cabinet.stamp(self.key(asked)) is not None
+    def cached(self, declared: DeclaredBase) -> bool:
+        return self.cache.stamp(self.key(declared)) is not None
 
-    def ensure(self, asked: Declared, *, log: Path, timeout: float) -> Environment:
-        """:raises BuildError: it cannot be built, or holds another engine than the pin's.
+    def ensure(self, declared: DeclaredBase, *, log: Path, timeout: float) -> Environment:
+        """Build a pinned base.
 
-        :raises MachineError: no disk, no registry, no answer of the index.
+        :raises BuildError: it does not build, or contains another engine than the pinned one.
+        :raises MachineError: no disk, registry or answer of the index.
         """
-        key, package = self.key(asked), self.origin.release
-        pins = asked.pins
+        key, release = self.key(declared), self.release
+        pins = declared.pins
         assert pins is not None
         replaced: list[str] = []
 
         def make(staging: Path) -> None:
             requirement, backend = self._requirement(pins)
-            fill(
+            create_venv(
                 staging,
                 [requirement],
-                package=package,
+                package=release,
                 limits=self.limits,
-                python=self.origin.python,
+                python=self.python,
                 log=log,
                 timeout=timeout,
                 torch_backend=backend,
             )
             interpreter = staging / "venv" / "bin" / "python"
-            if asked.requirements:
-                listed = staging / "requirements.txt"
-                listed.write_text("".join(f"{line}\n" for line in asked.requirements))
-                self._add(interpreter, ["-r", str(listed)], staging, log, timeout)
-            replaced.extend(_replaced(pins, uv.listed(interpreter, log=log)))
+            if declared.requirements:
+                file = staging / "requirements.txt"
+                file.write_text("".join(f"{line}\n" for line in declared.requirements))
+                self._add(interpreter, ["-r", str(file)], staging, log, timeout)
+            replaced.extend(_replaced(pins, uv.list_packages(interpreter, log=log)))
             if replaced:
                 self._add(interpreter, replaced, staging, log, timeout)
-            if package.alias is not None and not pins.commit:
-                add_alias(site_packages(staging / "venv"), *package.alias, pins.release)
-            (staging / PACKAGES_FILE).write_text(uv.listed(interpreter, log=log))
+            if release.alias is not None and not pins.commit:
+                add_alias(site_packages(staging / "venv"), *release.alias, pins.release)
+            (staging / PACKAGES_FILE).write_text(uv.list_packages(interpreter, log=log))
 
-        def check(folder: Path) -> Built:
-            found = look(folder, package, what=asked.group, log=log, timeout=timeout)
+        def check(folder: Path) -> CheckedEnvironment:
+            found = import_own_engine(folder, release, what=declared.group, log=log, timeout=timeout)
             if not pins.commit:
-                same_version(found, pins.release, asked.group, log)
-            elif (said := said_commit(found)) and not pins.commit.startswith(said):
+                check_version(found, pins.release, declared.group, log)
+            elif (said := reported_commit(found)) and not pins.commit.startswith(said):
                 raise BuildError(
-                    f"the wheel of {package.name} {pins.commit[:12]} says it is commit {said}", where=log
+                    f"the wheel of {release.name} {pins.commit[:12]} says it is commit {said}", where=log
                 )
             facts = {"pin": pins.text, "replaced": replaced, **self.limits.facts()}
-            return as_built(folder, found, pins.commit, facts)
+            return checked_venv(folder, found, pins.commit, facts)
 
-        stamp, seconds = self.cabinet.ensure(
+        stamp, seconds = self.cache.ensure(
             key,
             builder=_NAME,
             spec=self.spec,
-            change=f"{package.name} {asked.group}",
+            change=f"{release.name} {declared.group}",
             make=make,
             check=check,
             timeout=timeout,
         )
-        return as_environment(stamp, self.cabinet.folder(key), seconds=seconds)
+        return stamped_environment(stamp, self.cache.folder(key), seconds=seconds)
 
-    def minutes(self, asked: Declared) -> float | None:
-        return 0.0 if self.cached(asked) else median_minutes(earlier(self.cabinet, _NAME, self.spec))
+    def minutes(self, declared: DeclaredBase) -> float | None:
+        return 0.0 if self.cached(declared) else median_minutes(earlier_stamps(self.cache, _NAME, self.spec))
 
     def disk(self) -> int | None:
-        """Bytes of one."""
-        return median_bytes(earlier(self.cabinet, _NAME, self.spec))
+        """Estimated bytes of a base."""
+        return median_bytes(earlier_stamps(self.cache, _NAME, self.spec))
 
     def _add(self, interpreter: Path, words: list[str], staging: Path, log: Path, timeout: float) -> None:
         uv.install(
             interpreter,
             words,
             limits=self.limits,
-            drop=self.origin.release.drop,
-            torch_backend=self.origin.release.torch_backend,
+            drop=self.release.drop,
+            torch_backend=self.release.torch_backend,
             folder=staging,
             log=log,
             timeout=timeout,
@@ -188,117 +181,92 @@ class PinnedBases:
     def _engine(self, pins: Pins | None) -> tuple[str, ...]:
         if pins is None or not pins.commit:
             return ("release", pins.release if pins else "")
-        return ("wheel", self.origin.template, pins.commit, self._wheel(pins.commit)[0])
+        return ("wheel", self.template, pins.commit, self._wheel(pins.commit)[0])
 
     def _requirement(self, pins: Pins) -> tuple[str, str]:
-        """What uv is told to install, and which build of torch with it."""
-        name = self.origin.release.name
+        """uv's requirement for the engine, and the build of torch."""
+        name = self.release.name
         if not pins.commit:
             return f"{name}=={pins.release}", ""
-        variant, answer = self._wheel(pins.commit)
-        if answer.state != "found":
-            raise BuildError(f"no wheel of {name} {pins.commit[:12]}: {answer.why}")
-        return f"{name} @ {answer.url}", variant if BACKEND.match(variant) else ""
+        variant, lookup = self._wheel(pins.commit)
+        if lookup.state != "found":
+            raise BuildError(f"no wheel of {name} {pins.commit[:12]}: {lookup.reason}")
+        return f"{name} @ {lookup.url}", variant if TORCH_BACKEND.match(variant) else ""
 
-    def _wheel(self, sha: str) -> tuple[str, Answer]:
-        """The first variant of which the index has a wheel of a commit, and that wheel; or why it has none.
+    def _wheel(self, sha: str) -> tuple[str, WheelLookup]:
+        """The first variant of which the index has the commit's wheel, and that wheel; or why it has none.
 
         :raises MachineError: the index does not answer.
         """
         if sha not in self._wheels:
-            self._wheels[sha] = self._asked(sha)
+            self._wheels[sha] = self._look_up(sha)
         return self._wheels[sha]
 
-    def _asked(self, sha: str) -> tuple[str, Answer]:
-        distribution, fits = self.origin.release.distribution, supported(self.origin.python)
-        answer = Answer("hole", problem="no variant was asked for")
-        for variant in self.origin.variants:
-            address = page_of(self.origin.template, sha, variant, distribution)
-            answer = self.asker.page(
+    def _look_up(self, sha: str) -> tuple[str, WheelLookup]:
+        distribution, tags = self.release.distribution, supported(self.python)
+        lookup = WheelLookup("hole", problem="no variant was asked for")
+        for variant in self.variants:
+            lookup = self.index.page(
                 sha,
-                address,
-                lambda key, url, text: choose(links(text, url), distribution, key, fits),
+                page_of(self.template, sha, variant, distribution),
+                lambda key, url, text: choose_wheel(links(text, url), distribution, key, tags),
             )
-            if answer.state == "found":
-                return variant, answer
-            if answer.state == "silent":
-                raise MachineError(
-                    f"the wheel index {self.origin.template} does not answer: {answer.why}",
-                    next_step="check network, proxy and address, then start again",
-                    code="hub_unreachable",
-                )
-        return self.origin.variants[-1] or DEFAULT, answer
+            if lookup.state == "found":
+                return variant, lookup
+            if lookup.state == "silent":
+                raise index_error(self.template, lookup)
+        return self.variants[-1] or DEFAULT, lookup
 
 
-def _replaced(pins: Pins, listed: str) -> list[str]:
-    """The packages that the image replaces, of those that are installed here: a CPU has no CUDA libraries."""
-    there = {canonicalize_name(line.partition("==")[0]) for line in listed.splitlines()}
+def _replaced(pins: Pins, packages: str) -> list[str]:
+    """Packages that the image replaces and that are installed here: a CPU has no CUDA libraries."""
+    present = {canonicalize_name(line.partition("==")[0]) for line in packages.splitlines()}
     return [
         f"{package.name}=={package.version}"
         for package in pins.packages
-        if package.version and canonicalize_name(package.name) in there
+        if package.version and canonicalize_name(package.name) in present
     ]
 
 
 _TREE = "tree"
-_MINUTES = 0.1
-_BYTES = 50_000_000
-"""What the first layer is taken to cost; later ones cost what the first ones did."""
+_FIRST_MINUTES = 0.1
+_FIRST_BYTES = 50_000_000
+"""Estimated cost of the first layer; the cost of later ones is measured."""
 
 
-class PinnedBuilder(KeptBuilder):
-    """``pinned:PACKAGE``: the change is a commit; ``platform`` names its requirements file."""
+class PinnedBuilder(CommitBuilder):
+    """Builds commits of a package; ``platform`` names the requirements file."""
 
     name = "pinned"
 
-    def __init__(
-        self,
-        spec: str,
-        package: Package,
-        origin: Origin,
-        platform: str,
-        cabinet: Cabinet,
-        limits: uv.Limits,
-        repository: Repository,
-        client: Change | None = None,
-        asker: Asker | None = None,
-    ) -> None:
-        self.spec = spec
-        self.package = package
-        self.origin = origin
-        self.platform = platform
-        self.cabinet = cabinet
-        self.repository = repository
-        self.client_commit = client
-        self.bases = PinnedBases(spec, origin, cabinet, limits, asker or Asker())
-        self._declared: dict[str, Declared] = {}
-        self._trees: dict[str, str | None] = {}
+    def __init__(self, spec: Spec, context: BuildContext) -> None:
+        if not spec.argument.replace(".", "_").isidentifier():
+            raise spec.error(f"{spec.argument!r} is no package", "name what is imported: pinned:vllm_omni")
+        super().__init__(spec, context, engine(spec.argument))
+        self.platform = spec.option("platform") or ("cuda" if driver_cuda() else "cpu")
+        self.bases = PinnedBases(spec, context)
+        self._declared: dict[str, DeclaredBase] = {}
 
     def prepare(self, changes: Iterable[Change]) -> None:
-        unknown = unread(changes, self._declared)
+        changes = list(changes)
+        super().prepare(changes)
+        unknown = unknown_commits(changes, self._declared)
         if unknown:
-            self._trees |= self.repository.tree_ids(unknown, self.package.folder)
-            self._declared |= declared(self.repository, unknown, self.platform)
+            self._declared |= declared_bases(self.repository, unknown, self.platform)
 
     def group(self, change: Change) -> str:
-        """The engine below a commit, in a word; empty where it names none."""
         if change.kind != "commit":
             return ""
         self.prepare((change,))
-        found = self._declared[change.id].group
-        return f"{self.origin.release.name} {found}" if found else ""
+        group = self._declared[change.id].group
+        return f"{self.bases.release.name} {group}" if group else ""
 
     def refuses(self, change: Change) -> Refusal | None:
-        if change.kind != "commit":
-            return Refusal(f"{self.spec} makes commits; {change.id} is a release", error=True)
-        try:
-            self.prepare((change,))
-        except RevisionError as error:
-            return Refusal(f"{change.short} cannot be read: {error.message}", error=True)
-        if self._trees[change.id] is None:
-            return Refusal(f"{change.short} has no folder {self.package.folder}/")
-        why = self.bases.refuses(self._declared[change.id])
-        return Refusal(why) if why else None
+        refusal = super().refuses(change)
+        if refusal is not None:
+            return refusal
+        reason = self.bases.refusal(self._declared[change.id])
+        return Refusal(reason) if reason else None
 
     def key(self, change: Change) -> str:
         if self.refuses(change) is not None:
@@ -320,18 +288,18 @@ class PinnedBuilder(KeptBuilder):
             self._write(staging / _TREE, change, version)
             self._compile(below.interpreter, staging / _TREE, log, timeout)
 
-        def check(_: Path) -> Built:
+        def check(folder: Path) -> CheckedEnvironment:
+            found = import_own_engine(
+                folder, self.package, what=change.short, log=log, timeout=timeout,
+                interpreter=below.interpreter, tree=tree,
+            )  # fmt: skip
             env = variables(folder, str(tree))
-            found = health(
-                below.interpreter, self.package.module, env=env, log=log, what=change.short, timeout=timeout
-            )
-            if not inside(found.file, tree):
-                raise BuildError(f"{change.short}: imported {found.file}, which is not in {tree}", where=log)
-            engine = probe(below.interpreter, self.origin.release.module, env=env, log=log)
+            module = self.bases.release.module
+            engine = locate_engine(below.interpreter, module, env=env, log=log)
             if engine.file != below.engine_file:
                 raise BuildError(
-                    f"{change.short}: {self.origin.release.module} would come from "
-                    f"{engine.file or 'nowhere'}, not from {below.engine_file}",
+                    f"{change.short}: {module} would come from {engine.file or 'nowhere'}, not from "
+                    f"{below.engine_file}",
                     where=log,
                 )
             facts = {
@@ -342,17 +310,13 @@ class PinnedBuilder(KeptBuilder):
                 "below": {"key": below.key, "version": below.engine_version, "commit": below.engine_commit},
                 "tree": self._trees[change.id],
             }
-            return Built(
-                below.interpreter,
-                found.version or version,
-                change.id,
-                found.file,
-                below.packages_digest,
-                facts,
+            version_found = found.version or version
+            return CheckedEnvironment(
+                below.interpreter, version_found, change.id, found.file, below.packages_digest, facts
             )
 
-        return self.kept(
-            change, make=make, check=check, timeout=timeout, python_path=str(tree), before=below.seconds
+        return self.ensure_cached(
+            change, make=make, check=check, timeout=timeout, python_path=str(tree), base_seconds=below.seconds
         )
 
     def minutes(self, change: Change) -> float | None:
@@ -360,37 +324,37 @@ class PinnedBuilder(KeptBuilder):
             return 0.0
         if self.refuses(change) is not None:
             return None
-        below = self.bases.minutes(self._declared[change.id])
-        each = median_minutes(self.stamps())
-        return None if below is None else below + (_MINUTES if each is None else each)
+        base = self.bases.minutes(self._declared[change.id])
+        return None if base is None else base + (median_minutes(self.stamps()) or _FIRST_MINUTES)
 
     def notes(self) -> tuple[str, ...]:
-        told: dict[str, str] = {}
-        groups: dict[str, list[str]] = {}
-        for sha, one in self._declared.items():
-            if one.group:
-                groups.setdefault(one.group, []).append(sha)
-            if one.pins and not one.pins.commit and one.pins.tag.removeprefix("v") != one.pins.release:
-                told.setdefault(
-                    one.pins.tag,
-                    f"the image of {sha[:12]} is {one.pins.tag}; installed is the release {one.pins.release}",
+        images: dict[str, str] = {}
+        groups: Counter[str] = Counter()
+        for sha, declared in self._declared.items():
+            groups.update([declared.group] if declared.group else [])
+            pins = declared.pins
+            if pins and not pins.commit and pins.tag.removeprefix("v") != pins.release:
+                images.setdefault(
+                    pins.tag,
+                    f"the image of {sha[:12]} is {pins.tag}; installed is the release {pins.release}",
                 )
-        name = self.origin.release.name
-        shares = ", ".join(f"{group} under {len(shas)} commits" for group, shas in groups.items())
-        return (f"{name} as {DOCKERFILE} of each commit pins it: {shares}", *told.values())
+        shares = ", ".join(f"{group} under {count} commits" for group, count in groups.items())
+        pinned = f"{self.bases.release.name} as {DOCKERFILE} of each commit pins it: {shares}"
+        return (pinned, *images.values())
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         missing = self.missing(changes)
         if not missing:
             return 0
-        bases = {self.bases.key(self._declared[change.id]): change.id for change in missing.values()}
-        absent = sum(not self.bases.cached(self._declared[sha]) for sha in bases.values())
-        below = self.bases.disk() if absent else 0
-        each = median_bytes(self.stamps())
-        return None if below is None else absent * below + len(missing) * (_BYTES if each is None else each)
+        declared = (self._declared[change.id] for change in missing.values())
+        bases = {self.bases.key(base): base for base in declared}
+        absent = sum(not self.bases.cached(base) for base in bases.values())
+        each_base = self.bases.disk() if absent else 0
+        each = median_bytes(self.stamps()) or _FIRST_BYTES
+        return None if each_base is None else absent * each_base + len(missing) * each
 
     def _write(self, tree: Path, change: Change, version: str) -> None:
-        """The commit's package, and what a build adds to it: its version, as a file and as metadata."""
+        """Write the commit's package, and its version as a build does: in a file and as metadata."""
         package = tree / self.package.folder
         write_tree(
             package,
@@ -404,19 +368,16 @@ class PinnedBuilder(KeptBuilder):
         if not (package / "_version.py").exists():
             (package / "_version.py").write_text(_version_file(version))
         metadata = tree / f"{self.package.name.replace('-', '_')}-{version}.dist-info"
-        metadata.mkdir()
-        head = f"Metadata-Version: 2.1\nName: {self.package.name}\nVersion: {version}\n"
-        (metadata / "METADATA").write_text(head)
-        (metadata / "INSTALLER").write_text("perfbisect\n")
+        write_metadata(metadata, self.package.name, version)
 
     def _compile(self, interpreter: Path, tree: Path, log: Path, timeout: float) -> None:
-        """Byte code; a file that does not compile is left to the import."""
+        """Compile to byte code; the import reports files that do not compile."""
         argv = [str(interpreter), "-I", "-m", "compileall", "-q", str(tree)]
         run(argv, env=interpreter_environment(interpreter), cwd=tree.parent, log=log, timeout=timeout)
 
 
 def _version_file(version: str) -> str:
-    """What setuptools-scm writes into a package when it is built."""
+    """The version file that setuptools-scm writes in a build."""
     parts = tuple(int(part) if part.isdigit() else part for part in version.replace("+", ".").split("."))
     return (
         f"__version__ = version = {version!r}\n"

@@ -1,8 +1,7 @@
-"""Releases of a package from the registry: one virtual environment a version."""
+"""Builder ``release:NAME``: a virtual environment for each release in the registry."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -12,50 +11,49 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
 from perfbisect.environments.base import Environment, Refusal
-from perfbisect.environments.cache import Built, Cabinet, KeptBuilder
+from perfbisect.environments.builders.cached import BuildContext, CachedBuilder
+from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.health import (
     PACKAGES_FILE,
-    Health,
-    Probe,
-    as_built,
-    fill,
-    look,
-    probe,
+    ImportedEngine,
+    LocatedEngine,
+    checked_venv,
+    create_venv,
+    import_own_engine,
+    locate_engine,
     site_packages,
 )
-from perfbisect.environments.packages import Package
+from perfbisect.environments.packages import package
+from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
 
-class ReleaseBuilder(KeptBuilder):
-    """``release:NAME``: the change is ``NAME==VERSION``."""
+class ReleaseBuilder(CachedBuilder):
+    """Builds changes ``NAME==VERSION``."""
 
     name = "release"
 
-    def __init__(
-        self,
-        spec: str,
-        package: Package,
-        cabinet: Cabinet,
-        limits: uv.Limits,
-        python: str,
-        client: str | None,
-    ) -> None:
-        self.spec = spec
-        self.package = package
-        self.cabinet = cabinet
-        self.limits = limits
-        self.python = python
-        if client is not None:
-            self.client_commit = Change(f"{package.name}=={client}", "release")
-
-    def prepare(self, changes: Iterable[Change]) -> None:
-        """Nothing to look up."""
+    def __init__(self, spec: Spec, context: BuildContext) -> None:
+        requirement = spec.requirement("a package name")
+        if str(requirement) != requirement.name:
+            raise spec.error(
+                f"{spec.argument!r} names a version; the version is the change",
+                f"write release:{requirement.name}, and the versions as --good and --bad",
+            )
+        super().__init__(spec, context, package(requirement.name, spec.option("package")))
+        if client := spec.option("client"):
+            try:
+                Version(client)
+            except InvalidVersion as error:
+                raise spec.error(
+                    f"client={client!r} is not a version", "for example client=0.32.0"
+                ) from error
+            self.client_change = Change(f"{self.package.name}=={client}", "release")
 
     def refuses(self, change: Change) -> Refusal | None:
         if change.kind != "release":
-            return Refusal(f"{self.spec} makes releases; {change.short} is a commit", error=True)
+            return Refusal(f"{self.spec} builds releases; {change.short} is a commit", error=True)
         try:
             self._version(change)
         except BuildError as error:
@@ -71,7 +69,7 @@ class ReleaseBuilder(KeptBuilder):
             self.package.alias,
             self.package.drop,
             self.python or uv.base_python_version(),
-            *self.limits.digested(),
+            *self.limits.key_parts(),
         )
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
@@ -79,29 +77,23 @@ class ReleaseBuilder(KeptBuilder):
         requirement = f"{self.package.name}=={version}"
 
         def make(staging: Path) -> None:
-            fill(
-                staging,
-                [requirement],
-                package=self.package,
-                limits=self.limits,
-                python=self.python,
-                log=log,
+            interpreter = create_venv(
+                staging, [requirement], package=self.package, limits=self.limits, python=self.python, log=log,
                 timeout=timeout,
-            )
+            )  # fmt: skip
             if self.package.alias is not None:
                 add_alias(site_packages(staging / "venv"), *self.package.alias, version)
-                interpreter = staging / "venv" / "bin" / "python"
-                (staging / PACKAGES_FILE).write_text(uv.listed(interpreter, log=log))
+                (staging / PACKAGES_FILE).write_text(uv.list_packages(interpreter, log=log))
 
-        def check(folder: Path) -> Built:
-            found = look(folder, self.package, what=requirement, log=log, timeout=timeout)
-            same_version(found, version, requirement, log)
-            return as_built(folder, found, found.commit, self.limits.facts())
+        def check(folder: Path) -> CheckedEnvironment:
+            found = import_own_engine(folder, self.package, what=requirement, log=log, timeout=timeout)
+            check_version(found, version, requirement, log)
+            return checked_venv(folder, found, found.commit, self.limits.facts())
 
-        return self.kept(change, make=make, check=check, timeout=timeout)
+        return self.ensure_cached(change, make=make, check=check, timeout=timeout)
 
     def _version(self, change: Change) -> str:
-        """The version of a release of this package. :raises BuildError: it is none."""
+        """The version of a release. :raises BuildError: it is not a release of this package."""
         try:
             requirement = Requirement(change.id)
             (pin,) = requirement.specifier
@@ -113,7 +105,7 @@ class ReleaseBuilder(KeptBuilder):
 
 
 class ReleaseBase:
-    """One release as the base of overlays."""
+    """A release as the base of overlays."""
 
     def __init__(self, builder: ReleaseBuilder, version: str) -> None:
         self.builder = builder
@@ -123,14 +115,10 @@ class ReleaseBase:
     def key(self) -> str:
         return self.builder.key(self.change)
 
-    def cached(self) -> bool:
-        return self.builder.cached(self.change)
-
-    def engine(self, *, log: Path, timeout: float) -> tuple[Path, Probe, str]:
-        """Interpreter, what it has, and its packages: built if it is not there."""
-        built = self.builder.ensure(self.change, log=log, timeout=timeout)
-        looked = probe(built.interpreter, self.builder.package.module, env=built.env, log=log)
-        return built.interpreter, looked, (built.folder / PACKAGES_FILE).read_text()
+    def engine(self, *, log: Path, timeout: float) -> tuple[Path, LocatedEngine, str]:
+        base = self.builder.ensure(self.change, log=log, timeout=timeout)
+        located = locate_engine(base.interpreter, self.builder.package.module, env=base.env, log=log)
+        return base.interpreter, located, (base.folder / PACKAGES_FILE).read_text()
 
     def minutes(self) -> float | None:
         return self.builder.minutes(self.change)
@@ -142,25 +130,34 @@ class ReleaseBase:
         return self.builder.ensure(self.change, log=log, timeout=timeout)
 
 
-def same_version(found: Health, version: str, what: str, log: Path) -> None:
-    """:raises BuildError: the engine is of another version (a local part counts if it was asked for)."""
+def is_same_version(found: str, wanted: str) -> bool:
+    """Compare versions; a local part counts only if it was asked for."""
     try:
-        said, asked = Version(found.version), Version(version)
-        same = said == asked or (asked.local is None and said.public == asked.public)
+        actual, expected = Version(found), Version(wanted)
     except InvalidVersion:
-        same = found.version == version
-    if not same:
+        return found == wanted
+    return actual == expected or (expected.local is None and actual.public == expected.public)
+
+
+def check_version(found: ImportedEngine, version: str, what: str, log: Path) -> None:
+    """:raises BuildError: the engine has another version."""
+    if not is_same_version(found.version, version):
         raise BuildError(
             f"{what}: the engine says it is version {found.version or '(none)'}, not {version}", where=log
         )
 
 
+def write_metadata(folder: Path, name: str, version: str) -> None:
+    """Write the metadata of a package to its ``.dist-info`` folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (folder / "INSTALLER").write_text("perfbisect\n")
+
+
 def add_alias(site: Path, name: str, local: str, version: str) -> None:
-    """Metadata under the name by which the engine asks for itself: ``vllm-0.32.0+cpu.dist-info``."""
+    """Add metadata under the name that the engine looks up: ``vllm-0.32.0+cpu.dist-info``."""
     full = f"{Version(version).public}+{local}"
     folder = site / f"{name}-{full}.dist-info"
-    folder.mkdir(exist_ok=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {full}\n")
-    (folder / "INSTALLER").write_text("perfbisect\n")
+    write_metadata(folder, name, full)
     rows = (f"{folder.name}/{file},,\n" for file in ("METADATA", "INSTALLER", "RECORD"))
     (folder / "RECORD").write_text("".join(rows))

@@ -1,13 +1,11 @@
-"""What a build is given of the user's shell, and with which compilers it is made."""
+"""Build variables from the user's shell, compilers and ccache."""
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from perfbisect.environments.packages import Package
 from perfbisect.system import environ
@@ -24,11 +22,11 @@ _NAMES = frozenset({
 _PREFIXES = ("CMAKE_", "SETUPTOOLS_SCM_PRETEND_VERSION", "VLLM_PRECOMPILED_", "CARGO_BUILD_", "FETCHCONTENT_")
 _SPEED = frozenset({"MAX_JOBS", "NVCC_THREADS", "MAKEFLAGS", "NINJAFLAGS", "VERBOSE", "CARGO_HOME"})
 _SPEED_PREFIXES = ("CCACHE_", "SCCACHE_", "CMAKE_BUILD_PARALLEL_")
-"""These decide how fast a build is, not what comes out: they are in no key."""
+"""Variables that affect the speed of a build, not its result; they are in no key."""
 
 
 def build_variables(shell: Mapping[str, str], named: Sequence[str] = ()) -> dict[str, str]:
-    """What a build is given of ``shell``: what is known to steer builds, and what is ``named``.
+    """Variables of ``shell`` that control builds, and those that are ``named``.
 
     ``named``: ``NAME`` takes a variable from the shell, ``NAME=VALUE`` sets it.
     """
@@ -45,8 +43,8 @@ def build_variables(shell: Mapping[str, str], named: Sequence[str] = ()) -> dict
     return known
 
 
-def that_count(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those variables of a build that decide what comes out of it."""
+def relevant_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that affect the result of a build."""
     return {
         name: value
         for name, value in sorted(variables.items())
@@ -54,31 +52,30 @@ def that_count(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def shown(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a build as they may be written down."""
+def redacted_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a build without secrets."""
     return environ.redacted(variables)
 
 
-def of_commit(variables: Mapping[str, str], package: Package, sha: str) -> dict[str, str]:
-    """The same, and the commit where the project must be told which one it builds.
+def with_precompiled_commit(variables: Mapping[str, str], package: Package, sha: str) -> dict[str, str]:
+    """Add the commit whose compiled files the build downloads, unless the user set one.
 
-    A project that takes compiled files from elsewhere asks its git history for them; what is built here has
-    none, so the commit is said, unless the user said one.
+    The project's build would read it from git history, which the build folder does not have.
     """
     if package.precompiled is None:
         return dict(variables)
-    switch, commit, *instead = package.precompiled
-    asked = variables.get(switch, "").lower() not in ("", "0", "false", "no")
-    if not asked or any(name in variables for name in (commit, *instead)):
+    switch, commit, *alternatives = package.precompiled
+    is_on = variables.get(switch, "").lower() not in ("", "0", "false", "no")
+    if not is_on or any(name in variables for name in (commit, *alternatives)):
         return dict(variables)
     return {**variables, commit: sha}
 
 
-def compilers(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """The first line in which each compiler names itself; those that are not there are left out."""
-    asked = (variables.get("CC", "cc"), variables.get("CXX", "c++"), "nvcc")
+def compiler_versions(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Version line of each installed compiler."""
+    commands = (variables.get("CC", "cc"), variables.get("CXX", "c++"), "nvcc")
     lines = []
-    for command in asked:
+    for command in commands:
         words = [*command.split(), "--version"]
         if shutil.which(words[0]) is None:
             continue
@@ -89,44 +86,20 @@ def compilers(variables: Mapping[str, str]) -> tuple[str, ...]:
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired):
             continue
-        told = [line.strip() for line in done.stdout.splitlines() if re.search(r"\d+\.\d+", line)]
-        lines += told[:1]
+        versions = [line.strip() for line in done.stdout.splitlines() if re.search(r"\d+\.\d+", line)]
+        lines += versions[:1]
     return tuple(lines)
 
 
 def with_ccache(variables: Mapping[str, str], ccache: str | None, *, cmake: bool) -> dict[str, str]:
-    """Variables that let a build use ccache: CMake by its launchers, others by the compilers' names.
+    """Add variables for ccache: CMake's launchers, or the names of the compilers.
 
-    Nothing is changed where the user said which compiler or launcher to use, or there is no ccache.
+    Variables that the user set win.
     """
     if ccache is None:
         return dict(variables)
     if cmake:
-        ours = {f"CMAKE_{language}_COMPILER_LAUNCHER": ccache for language in ("C", "CXX", "CUDA")}
+        added = {f"CMAKE_{language}_COMPILER_LAUNCHER": ccache for language in ("C", "CXX", "CUDA")}
     else:
-        ours = {"CC": f"{ccache} cc", "CXX": f"{ccache} c++"}
-    return {**ours, **variables}
-
-
-def build_requirements(tree: Path) -> tuple[str, ...]:
-    """What a project says that its build needs (``[build-system] requires``); setuptools if it says nothing.
-
-    Read without a parser of TOML, which Python 3.10 lacks: an array of strings there is a list of Python.
-    """
-    default = ("setuptools", "wheel")
-    project = tree / "pyproject.toml"
-    if not project.is_file():
-        return default
-    section = re.search(
-        r"^\[build-system\]\s*$(.*?)(?=^\[|\Z)", project.read_text(), re.MULTILINE | re.DOTALL
-    )
-    begins = re.search(r"^\s*requires\s*=\s*(?=\[)", section[1], re.MULTILINE) if section else None
-    if section is None or begins is None:
-        return default
-    text = section[1][begins.end() :]
-    for end in (place + 1 for place, letter in enumerate(text) if letter == "]"):
-        try:
-            return tuple(str(word) for word in ast.literal_eval(text[:end]))
-        except (SyntaxError, ValueError):
-            continue
-    return default
+        added = {"CC": f"{ccache} cc", "CXX": f"{ccache} c++"}
+    return {**added, **variables}

@@ -1,7 +1,7 @@
-"""Wheels that a project's CI built for each commit, from an index whose address holds the commit.
+"""Builder ``wheel:URL``: wheels that a project's CI built for each commit, from an index.
 
-The wheel is installed by its own address, so no other version can take its place, and the day before which
-dependencies must have been published does not apply to it.
+The address of the index contains the commit. A wheel is installed by its own address, so that no other
+version replaces it, and ``--exclude-newer`` does not apply to it.
 """
 
 from __future__ import annotations
@@ -10,57 +10,69 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
 from perfbisect.environments.base import Environment, Refusal
-from perfbisect.environments.builders.wheel_index import Answer, Asker, choose, links, page_of, supported
-from perfbisect.environments.cache import Built, Cabinet, KeptBuilder, bytes_of, unread
-from perfbisect.environments.health import check_built, fill
-from perfbisect.environments.packages import BACKEND, Package
-from perfbisect.environments.tree_digest import tree_digests
+from perfbisect.environments.builders.cached import (
+    BuildContext,
+    CommitBuilder,
+    median_bytes,
+    unknown_commits,
+)
+from perfbisect.environments.builders.wheel_index import (
+    WheelIndexClient,
+    WheelLookup,
+    choose_wheel,
+    links,
+    page_of,
+    supported,
+)
+from perfbisect.environments.cache import CheckedEnvironment
+from perfbisect.environments.health import check_commit_environment, create_venv
+from perfbisect.environments.packages import TORCH_BACKEND
+from perfbisect.environments.source_tree import tree_digests
+from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
 from perfbisect.system.files import replace_file
 
 CPU = "cpu"
 DEFAULT = "default"
-"""As the index has it at the commit's own address, whatever that was built for."""
+"""The wheel at the commit's own address, whatever it was built for."""
 
 _TABLE: tuple[tuple[tuple[int, int], tuple[str, ...]], ...] = (
     ((13, 0), ("cu130", "cu129", "cu128", "cu126")),
     ((12, 0), ("cu129", "cu128", "cu126", "cu124", "cu121")),
     ((11, 8), ("cu118",)),
 )
-"""CUDA version that a driver supports, at least -> builds that run on it, best first.
+"""Minimum CUDA version of the driver -> builds that run on it, best first.
 
-Within a major version a newer build runs on an older driver (CUDA's minor version compatibility), and a
-driver runs what was built for an earlier major version.
+Builds of an earlier major version run, and of the same one any (CUDA minor version compatibility).
 """
 _DRIVERS: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = (
     ((580, 0), (13, 0)),
     ((525, 60), (12, 0)),
     ((520, 61), (11, 8)),
 )
-"""Driver for Linux, at least -> the CUDA version it supports (NVIDIA's release notes of the CUDA toolkit)."""
+"""Minimum Linux driver -> its CUDA version (release notes of the CUDA toolkit)."""
 
 
 def variants(cuda: tuple[int, int] | None) -> tuple[str, ...]:
-    """Builds that a machine can run, best first; ``cuda``: what its driver supports, None without one."""
+    """Builds that a machine can run, best first; ``cuda``: of its driver, None without one."""
     if cuda is None:
         return (CPU,)
     return next((names for least, names in _TABLE if cuda >= least), (CPU,))
 
 
-def cuda_of(told: str) -> tuple[int, int] | None:
-    """The CUDA version that a driver supports, from ``nvidia-smi -q``; by the driver's number if need be."""
-    said = re.search(r"^CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", told, re.MULTILINE)
-    if said:
-        return int(said[1]), int(said[2])
-    driver = re.search(r"^Driver Version\s*:\s*(\d+)\.(\d+)", told, re.MULTILINE)
+def cuda_of(report: str) -> tuple[int, int] | None:
+    """CUDA version of the driver in ``nvidia-smi -q``; derived from the driver version if missing."""
+    version = re.search(r"^CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", report, re.MULTILINE)
+    if version:
+        return int(version[1]), int(version[2])
+    driver = re.search(r"^Driver Version\s*:\s*(\d+)\.(\d+)", report, re.MULTILINE)
     if driver is None:
         return None
     number = (int(driver[1]), int(driver[2]))
@@ -68,7 +80,7 @@ def cuda_of(told: str) -> tuple[int, int] | None:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """The CUDA version that this machine's driver supports; None without a driver that answers."""
+    """CUDA version of this machine's driver; None without a working driver."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
@@ -82,66 +94,56 @@ def driver_cuda() -> tuple[int, int] | None:
     return cuda_of(done.stdout) if done.returncode == 0 else None
 
 
+def allowed_variants(template: str, variant: str | None) -> tuple[str, ...]:
+    """Builds that may be taken, best first; an empty name: the wheel at the commit's own address."""
+    if variant is not None:
+        return ("",) if variant == DEFAULT else (variant,)
+    runs = variants(driver_cuda())
+    return runs if "{variant}" in template else (*runs, "")
+
+
 _UNPACKED = 3
-"""A wheel of compiled files takes about so many times its size when it is unpacked."""
+"""Unpacked size of a wheel of compiled files, as a multiple of its size."""
 
 
-class WheelBuilder(KeptBuilder):
-    """``wheel:URL``: the change is a commit; ``variants`` are the builds that may be taken, best first."""
+class WheelBuilder(CommitBuilder):
+    """Builds commits; ``variants`` are the builds of a wheel that may be taken, best first."""
 
     name = "wheel"
 
-    def __init__(
-        self,
-        spec: str,
-        template: str,
-        variants: tuple[str, ...],
-        package: Package,
-        cabinet: Cabinet,
-        limits: uv.Limits,
-        python: str,
-        repository: Repository,
-        client: Change | None,
-        asker: Asker | None = None,
-    ) -> None:
-        self.spec = spec
-        self.template = template
-        self.variants = variants
-        self.package = package
-        self.cabinet = cabinet
-        self.limits = limits
-        self.python = python
-        self.repository = repository
-        self.client_commit = client
-        self.asker = asker or Asker()
+    def __init__(self, spec: Spec, context: BuildContext) -> None:
+        super().__init__(spec, context, folder="")
+        self.template = spec.index_url(spec.argument)
+        self.variants = allowed_variants(self.template, spec.options.get("variant"))
+        self.index = WheelIndexClient()
         self._variant: str | None = None
-        self._answers: dict[str, Answer] = {}
-        self._trees: dict[str, str | None] = {}
+        self._lookups: dict[str, WheelLookup] = {}
+
+    def read_trees(self, shas: Collection[str]) -> dict[str, str | None]:
+        return tree_digests(self.repository, shas, "", whole=False)
 
     def prepare(self, changes: Iterable[Change]) -> None:
-        """Choose the variant, once, and ask the index for every commit.
+        """Choose the variant, once, and look up the wheel of every commit.
 
         :raises MachineError: the index answers for none of them.
         """
         changes = list(changes)
-        unknown = unread(changes, self._trees)
-        if unknown:
-            self._trees |= tree_digests(self.repository, unknown, "", whole=False)
-        unknown = unread(changes, self._answers)
+        super().prepare(changes)
+        unknown = unknown_commits(changes, self._lookups)
         if not unknown:
             return
         if self._variant is None:
-            self._variant = self._choose(unknown[0], unknown[-1])
-        found = self._ask(unknown, self._variant)
-        self._must_answer(found.values())
-        self._answers |= found
+            self._variant = self._choose_variant(unknown[0], unknown[-1])
+        lookups = self._look_up(unknown, self._variant)
+        self._require_answer(lookups.values())
+        self._lookups |= lookups
 
     def refuses(self, change: Change) -> Refusal | None:
-        if change.kind != "commit":
-            return Refusal(f"{self.spec} has commits; {change.id} is a release", error=True)
-        self.prepare((change,))
-        answer = self._answers[change.id]
-        return Refusal(f"no wheel: {answer.why}") if answer.state == "hole" else None
+        refusal = super().refuses(change)
+        if refusal is not None:
+            return refusal
+        lookup = self._lookups[change.id]
+        return Refusal(f"no wheel: {lookup.reason}") if lookup.state == "hole" else None
 
     def key(self, change: Change) -> str:
         if self.refuses(change) is not None:
@@ -155,120 +157,112 @@ class WheelBuilder(KeptBuilder):
             self.package.drop,
             self._trees[change.id],
             self.python or uv.base_python_version(),
-            *self.limits.digested(),
+            *self.limits.key_parts(),
         )
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-
         def make(staging: Path) -> None:
-            fill(
-                staging,
-                [f"{self.package.name} @ {self._wheel(change).url}"],
-                package=self.package,
-                limits=self.limits,
-                python=self.python,
-                log=log,
-                timeout=timeout,
-                torch_backend=self._variant if self._variant and BACKEND.match(self._variant) else "",
-            )
-
-        def check(folder: Path) -> Built:
-            answer = self._wheel(change)
-            facts = {"wheel": answer.url, "variant": self._variant or DEFAULT, **self.limits.facts()}
-            return check_built(
-                folder, self.package, self.repository, change, inside=self.package.folder,
-                what=f"{change.short} ({answer.file})", facts=facts, log=log, timeout=timeout,
+            create_venv(
+                staging, [f"{self.package.name} @ {self._wheel(change).url}"], package=self.package,
+                limits=self.limits, python=self.python, log=log, timeout=timeout,
+                torch_backend=self._variant if self._variant and TORCH_BACKEND.match(self._variant) else "",
             )  # fmt: skip
 
-        return self.kept(change, make=make, check=check, timeout=timeout)
+        def check(folder: Path) -> CheckedEnvironment:
+            lookup = self._wheel(change)
+            facts = {"wheel": lookup.url, "variant": self._variant or DEFAULT, **self.limits.facts()}
+            return check_commit_environment(
+                folder, self.package, self.repository, change, inside=self.package.folder,
+                what=f"{change.short} ({lookup.file})", facts=facts, log=log, timeout=timeout,
+            )  # fmt: skip
+
+        return self.ensure_cached(change, make=make, check=check, timeout=timeout)
 
     def notes(self) -> tuple[str, ...]:
-        told = []
-        rest = ", ".join(name for name in self.variants if name and name != self._variant)
+        notes = []
+        others = ", ".join(name for name in self.variants if name and name != self._variant)
         if self._variant:
-            others = f" (it also runs {rest}: variant=NAME)" if rest else ""
-            told.append(f"wheels of the variant {self._variant}, which this machine runs{others}")
-        elif self._variant is not None and rest:
-            told.append(
-                f"the index does not have {rest}, which this machine runs, for both ends: wheels are those "
+            runs = f" (it also runs {others}: variant=NAME)" if others else ""
+            notes.append(f"wheels of the variant {self._variant}, which this machine runs{runs}")
+        elif self._variant is not None and others:
+            notes.append(
+                f"the index does not have {others}, which this machine runs, for both ends: wheels are those "
                 "at the commit's own address, whatever they were built for"
             )
         for state, words in (("hole", "has no wheel for"), ("silent", "did not answer for")):
-            rows: dict[str, list[str]] = {}
-            for sha, answer in self._answers.items():
-                if answer.state == state:
-                    rows.setdefault(answer.problem, []).append(sha[:12])
-            if rows:
-                named = "; ".join(f"{', '.join(shas)} ({why})" for why, shas in rows.items())
-                count = sum(map(len, rows.values()))
-                told.append(f"the index {words} {count} of {len(self._answers)} commits: {named}")
-        return tuple(told)
+            problems: dict[str, list[str]] = {}
+            for sha, lookup in self._lookups.items():
+                if lookup.state == state:
+                    problems.setdefault(lookup.problem, []).append(sha[:12])
+            if problems:
+                named = "; ".join(f"{', '.join(shas)} ({problem})" for problem, shas in problems.items())
+                count = sum(map(len, problems.values()))
+                notes.append(f"the index {words} {count} of {len(self._lookups)} commits: {named}")
+        return tuple(notes)
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         missing = self.missing(changes)
-        known = bytes_of(self.stamps(), missing)
-        if known is not None:
-            return known
-        url = self._answers[next(iter(missing.values())).id].url
-        size = self.asker.size(url) if url else None
-        return None if size is None else size * _UNPACKED * len(missing)
+        if not missing:
+            return 0
+        each = median_bytes(self.stamps())
+        if each is None:
+            url = self._lookups[next(iter(missing.values())).id].url
+            size = self.index.size(url) if url else None
+            each = None if size is None else size * _UNPACKED
+        return None if each is None else each * len(missing)
 
-    def page(self, sha: str, variant: str) -> str:
-        """Address of the page that lists a commit's wheels."""
-        return page_of(self.template, sha, variant, self.package.distribution)
-
-    def _wheel(self, change: Change) -> Answer:
+    def _wheel(self, change: Change) -> WheelLookup:
         """:raises MachineError: the index still does not answer."""
-        answer = self._answers[change.id]
-        if answer.state == "silent":
-            found = self._ask([change.id], self._variant or "")
-            self._must_answer(found.values())
-            self._answers |= found
-            answer = self._answers[change.id]
-        if answer.state == "hole":
-            raise BuildError(f"{change.short}: no wheel: {answer.why}")
-        return answer
+        if self._lookups[change.id].state == "silent":
+            lookups = self._look_up([change.id], self._variant or "")
+            self._require_answer(lookups.values())
+            self._lookups |= lookups
+        lookup = self._lookups[change.id]
+        if lookup.state == "hole":
+            raise BuildError(f"{change.short}: no wheel: {lookup.reason}")
+        return lookup
 
-    def _ask(self, shas: Iterable[str], variant: str) -> dict[str, Answer]:
-        fits = supported(self.python)
-        return self.asker.pages(
-            {sha: self.page(sha, variant) for sha in shas},
-            lambda sha, url, text: choose(links(text, url), self.package.distribution, sha, fits),
+    def _look_up(self, shas: Iterable[str], variant: str) -> dict[str, WheelLookup]:
+        distribution, tags = self.package.distribution, supported(self.python)
+        return self.index.pages(
+            {sha: page_of(self.template, sha, variant, distribution) for sha in shas},
+            lambda sha, url, text: choose_wheel(links(text, url), distribution, sha, tags),
         )
 
-    def _must_answer(self, answers: Iterable[Answer], *, each: bool = False) -> None:
-        """:raises MachineError: none of them is an answer (``each``: one of them is not)."""
-        rows = list(answers)
-        silent = [answer for answer in rows if answer.state == "silent"]
-        if silent and (each or len(silent) == len(rows)):
-            raise MachineError(
-                f"the wheel index {self.template} does not answer: {silent[0].why}",
-                next_step="check network, proxy and address, then start again",
-                code="hub_unreachable",
-            )
+    def _require_answer(self, lookups: Iterable[WheelLookup], *, each: bool = False) -> None:
+        """:raises MachineError: the index did not answer any (``each``: one) of the lookups."""
+        lookups = list(lookups)
+        silent = [lookup for lookup in lookups if lookup.state == "silent"]
+        if silent and (each or len(silent) == len(lookups)):
+            raise index_error(self.template, silent[0])
 
-    def _choose(self, first: str, last: str) -> str:
+    def _choose_variant(self, first: str, last: str) -> str:
         """The first variant that both ends have, or one of them; remembered for the same ends."""
         if len(self.variants) == 1:
             return self.variants[0]
-        memory = (
-            self.cabinet.cache
-            / "indices"
-            / environment_key(self.template, self.package.name, self.variants, first, last)
-        )
-        if memory.is_file() and memory.read_text().strip() in self.variants:
-            return memory.read_text().strip()
+        name = environment_key(self.template, self.package.name, self.variants, first, last)
+        remembered = self.cache.path / "indices" / name
+        if remembered.is_file() and remembered.read_text().strip() in self.variants:
+            return remembered.read_text().strip()
         ends = list(dict.fromkeys((first, last)))
         best, most = self.variants[0], 0
         for variant in self.variants:
-            found = self._ask(ends, variant)
-            self._must_answer(found.values(), each=True)
-            count = sum(answer.state == "found" for answer in found.values())
+            lookups = self._look_up(ends, variant)
+            self._require_answer(lookups.values(), each=True)
+            count = sum(lookup.state == "found" for lookup in lookups.values())
             if count > most:
                 best, most = variant, count
             if count == len(ends):
                 break
         if most:
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(memory, f"{best}\n")
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(remembered, f"{best}\n")
         return best
+
+
+def index_error(template: str, lookup: WheelLookup) -> MachineError:
+    return MachineError(
+        f"the wheel index {template} does not answer: {lookup.reason}",
+        next_step="check network, proxy and address, then start again",
+        code="hub_unreachable",
+    )

@@ -1,4 +1,4 @@
-"""Per-commit wheel indices: which wheel an index has for a commit, asked for many commits at once."""
+"""Client of per-commit wheel indices: finds the wheel of a commit, for many commits at once."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from perfbisect.system.http import RetryPolicy, failure_reason, open_session, pu
 
 _TRIES = 4
 _PAUSE = 0.5
-"""Seconds, doubled before each later try; the second one comes at once."""
+"""Seconds before the third try, then doubled; the second follows at once."""
 _TIMEOUT = (10.0, 30.0)
 _AT_ONCE = 16
 _LARGEST = 64 * 1024 * 1024
 _GONE = frozenset({403, 404, 410})
-"""An object store that may not be listed says 403 of what it does not have."""
+"""Statuses of a missing page; an object store that may not be listed returns 403."""
 
 State = Literal["found", "hole", "silent"]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What an index said of one commit; ``problem`` where there is no wheel, at ``page`` if that matters.
+class WheelLookup:
+    """Result of looking up a commit's wheel; ``problem`` at ``page`` if there is none.
 
-    ``found``: ``url`` is its wheel's. ``hole``: it has none that fits. ``silent``: no answer that may be
-    believed, after several tries.
+    ``found``: the wheel is at ``url``. ``hole``: the index has none that fits. ``silent``: no valid response
+    after retries.
     """
 
     state: State
@@ -48,13 +48,13 @@ class Answer:
     page: str = ""
 
     @property
-    def why(self) -> str:
-        """The problem and its page, for a message."""
+    def reason(self) -> str:
+        """The problem and its page."""
         return f"{self.problem} at {self.page}" if self.page else self.problem
 
     @property
     def version(self) -> str:
-        """Version of the wheel, as its file name has it; empty if there is none."""
+        """Version in the wheel's file name; empty without a wheel."""
         return str(parse_wheel_filename(self.file)[1]) if self.file else ""
 
 
@@ -70,14 +70,14 @@ class _Links(HTMLParser):
 
 
 def links(page: str, base: str) -> tuple[str, ...]:
-    """Addresses of the wheels that a page of a simple index lists, absolute, their digests kept."""
+    """Absolute addresses of the wheels on a simple index page, with their digests."""
     parser = _Links()
     parser.feed(page)
     return tuple(urljoin(base, link) for link in parser.found)
 
 
 def page_of(template: str, sha: str, variant: str, distribution: str) -> str:
-    """Address of the page that lists a commit's wheels; without a variant at the commit's own address."""
+    """Address of the page that lists a commit's wheels, of a variant if one is named."""
     address = template.replace("{sha}", sha).replace("{variant}", variant).rstrip("/")
     if variant and "{variant}" not in template:
         address += f"/{variant}"
@@ -85,7 +85,7 @@ def page_of(template: str, sha: str, variant: str, distribution: str) -> str:
 
 
 def supported(python: str = "") -> tuple[tagging.Tag, ...]:
-    """Wheel tags that this machine installs for a Python (``3.12``; our own if it names no version)."""
+    """Wheel tags that this machine supports for a Python (``3.12``; default: our own)."""
     named = re.match(r"^(?:python|cpython|py)?@?(\d+)\.(\d+)", python.strip().lower())
     if named is None:
         return tuple(tagging.sys_tags())
@@ -98,77 +98,79 @@ def supported(python: str = "") -> tuple[tagging.Tag, ...]:
     )
 
 
-def choose(urls: Iterable[str], package: str, sha: str, fits: Iterable[tagging.Tag]) -> Answer:
-    """The wheel for a commit among those of a page.
+def choose_wheel(urls: Iterable[str], package: str, sha: str, tags: Iterable[tagging.Tag]) -> WheelLookup:
+    """Choose the wheel of a commit among those of a page.
 
-    Of wheels that fit the machine, one whose version names the commit; else the newest that names none. If
-    all name other commits there is none for this one.
+    Of the wheels that fit the machine it takes one whose version names the commit, else the newest that names
+    no commit.
     """
-    rank = {tag: place for place, tag in enumerate(fits)}
+    rank = {tag: position for position, tag in enumerate(tags)}
     rows: list[tuple[str, Version, int, str, str]] = []
     others: list[str] = []
     for url in urls:
         file = unquote(urlsplit(url).path.rpartition("/")[2])
         try:
-            name, version, _, tags = parse_wheel_filename(file)
+            name, version, _, wheel_tags = parse_wheel_filename(file)
         except InvalidWheelFilename:
             continue
         if name != canonicalize_name(package):
             continue
-        places = [rank[tag] for tag in tags if tag in rank]
-        if places:
-            rows.append((commit_in_version(str(version)), version, -min(places), url, file))
+        ranks = [rank[tag] for tag in wheel_tags if tag in rank]
+        if ranks:
+            rows.append((commit_in_version(str(version)), version, -min(ranks), url, file))
         else:
             others.append(file)
     if not rows:
-        told = f": it has {', '.join(sorted(others)[:3])}" if others else ""
-        return Answer(
-            "hole", problem=f"no wheel of {package} that fits this machine ({platform.machine()}){told}"
+        available = f": it has {', '.join(sorted(others)[:3])}" if others else ""
+        return WheelLookup(
+            "hole", problem=f"no wheel of {package} that fits this machine ({platform.machine()}){available}"
         )
-    ours = [row for row in rows if row[0] and sha.startswith(row[0])]
-    silent = [row for row in rows if not row[0]]
-    if not ours and not silent:
-        return Answer("hole", problem=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
-    best = max(ours or silent, key=lambda row: row[1:3])
-    return Answer("found", best[3], best[4])
+    matching = [row for row in rows if row[0] and sha.startswith(row[0])]
+    unnamed = [row for row in rows if not row[0]]
+    if not matching and not unnamed:
+        return WheelLookup("hole", problem=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
+    best = max(matching or unnamed, key=lambda row: row[1:3])
+    return WheelLookup("found", best[3], best[4])
 
 
-class Asker:
-    """Asks pages of an index, each up to ``tries`` times, after growing pauses of ``pause`` seconds."""
+class WheelIndexClient:
+    """Fetches index pages, each up to ``tries`` times with exponential backoff from ``pause`` seconds."""
 
     def __init__(self, *, pause: float = _PAUSE, tries: int = _TRIES) -> None:
         self._retries = RetryPolicy("wheel index", tries, backoff_s=pause)
         self._sessions: dict[str, requests.Session] = {}
 
-    def pages(self, urls: Mapping[str, str], read: Callable[[str, str, str], Answer]) -> dict[str, Answer]:
-        """Key -> what ``read(key, address, text)`` makes of the page at its address; all at once."""
+    def pages(
+        self, urls: Mapping[str, str], read: Callable[[str, str, str], WheelLookup]
+    ) -> dict[str, WheelLookup]:
+        """Fetch pages in parallel: key -> ``read(key, address, text)`` of the page at its address."""
         if not urls:
             return {}
         with ThreadPoolExecutor(min(_AT_ONCE, len(urls))) as pool:
-            answers = pool.map(lambda item: self.page(item[0], item[1], read), urls.items())
-            return dict(zip(urls, answers, strict=True))
+            lookups = pool.map(lambda item: self.page(item[0], item[1], read), urls.items())
+            return dict(zip(urls, lookups, strict=True))
 
-    def page(self, key: str, url: str, read: Callable[[str, str, str], Answer]) -> Answer:
-        """What one page says; a server that fails or is silent is asked again, after a pause."""
+    def page(self, key: str, url: str, read: Callable[[str, str, str], WheelLookup]) -> WheelLookup:
+        """Fetch one page; a server that fails or does not respond is asked again."""
         shown = public_url(url)
         try:
             reply = send_request(
                 self._session(url), "GET", url, _LARGEST, timeout=_TIMEOUT, headers={"Accept": "text/html"}
             )
         except requests.RequestException as error:
-            return Answer("silent", problem=failure_reason(error, _TIMEOUT[1]), page=shown)
+            return WheelLookup("silent", problem=failure_reason(error, _TIMEOUT[1]), page=shown)
         except MachineError as error:
-            return Answer("silent", problem=error.message, page=shown)
+            return WheelLookup("silent", problem=error.message, page=shown)
         if reply.status in _GONE:
-            return Answer("hole", problem=f"HTTP {reply.status}", page=shown)
+            return WheelLookup("hole", problem=f"HTTP {reply.status}", page=shown)
         if reply.status != 200:
-            return Answer("silent", problem=f"HTTP {reply.status}", page=shown)
+            return WheelLookup("silent", problem=f"HTTP {reply.status}", page=shown)
         if reply.is_cut:
-            return Answer("silent", problem=f"more than {_LARGEST >> 20} MB", page=shown)
+            return WheelLookup("silent", problem=f"more than {_LARGEST >> 20} MB", page=shown)
         return read(key, reply.url, reply.text)
 
     def size(self, url: str) -> int | None:
-        """Bytes of a file, as its server tells; None where it does not."""
+        """Size of a file in bytes; None if the server does not report it."""
         with contextlib.suppress(requests.RequestException, MachineError, ValueError):
             response = self._session(url).head(url, timeout=_TIMEOUT, allow_redirects=True)
             if response.ok and "Content-Length" in response.headers:
@@ -176,7 +178,7 @@ class Asker:
         return None
 
     def _session(self, url: str) -> requests.Session:
-        """The session with the host of ``url``; its connections are shared by all threads."""
+        """The session of a host; threads share its connections."""
         host = urlsplit(url).netloc
         if host not in self._sessions:
             self._sessions.setdefault(host, open_session(url, retries=self._retries))

@@ -232,7 +232,7 @@ def build_question(
         raise RevisionError(
             f"no commit of the main line came between the builds of {nights} and those before: "
             "what changed is not in this repository",
-            next_step=repository.look(),
+            next_step=repository.log_command(),
         )
     last = max(high, after.slow.latest, after.recovery.after.latest if after.recovery else 0) + LATER
     good, bad, tip = (line.commits[place].id for place in (low, high, min(last, len(line.commits) - 1)))

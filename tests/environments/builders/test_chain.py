@@ -12,7 +12,7 @@ from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.environments.base import Environment, Refusal
 from perfbisect.environments.builders.chain import ChainBuilder
-from perfbisect.environments.cache import Built, Cabinet, as_environment
+from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache, stamped_environment
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
@@ -28,7 +28,7 @@ class Scripted:
     """Builds, refuses and fails as it is told; counts what it tried."""
 
     name: str
-    cabinet: Cabinet
+    cache: EnvironmentCache
     refused: dict[str, Refusal] = field(default_factory=dict)
     failing: dict[str, Exception] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Scripted:
         return environment_key(self.name, change.id)
 
     def cached(self, change: Change) -> bool:
-        return self.cabinet.stamp(self.key(change)) is not None
+        return self.cache.stamp(self.key(change)) is not None
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         del log
@@ -57,11 +57,11 @@ class Scripted:
         if change.id in self.failing:
             raise self.failing[change.id]
         here = Path(__file__)
-        stamp, seconds = self.cabinet.ensure(
+        stamp, seconds = self.cache.ensure(
             self.key(change), builder=self.name, spec=self.spec, change=change.id, make=lambda _: None,
-            check=lambda _: Built(here, "1", change.id, here, "", {}), timeout=timeout,
+            check=lambda _: CheckedEnvironment(here, "1", change.id, here, "", {}), timeout=timeout,
         )  # fmt: skip
-        return as_environment(stamp, self.cabinet.folder(self.key(change)), seconds=seconds)
+        return stamped_environment(stamp, self.cache.folder(self.key(change)), seconds=seconds)
 
     def client(self) -> Environment | None:
         return None
@@ -81,9 +81,9 @@ A, B, C = (Change(letter * 40) for letter in "abc")
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Scripted, Scripted, ChainBuilder]:
-    cabinet = Cabinet(tmp_path)
-    first, second = Scripted("first", cabinet), Scripted("second", cabinet)
-    return first, second, ChainBuilder([first, second], cabinet)
+    cache = EnvironmentCache(tmp_path)
+    first, second = Scripted("first", cache), Scripted("second", cache)
+    return first, second, ChainBuilder([first, second], cache)
 
 
 def test_what_the_first_refuses_goes_to_the_second(
@@ -131,7 +131,7 @@ def test_what_fails_to_build_goes_on_and_stays_there_after_a_restart(
     assert built.facts["handed_on"] == ["first: does not compile"]
     assert "does not compile" in log.read_text()
     assert chain.key(A) == built.key == second.key(A)
-    again = ChainBuilder([first, second], Cabinet(tmp_path))
+    again = ChainBuilder([first, second], EnvironmentCache(tmp_path))
     assert again.key(A) == second.key(A)
     assert again.ensure(A, log=log, timeout=5).seconds == 0.0
     assert first.tried == [A.id]

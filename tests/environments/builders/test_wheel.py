@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments import factory as specs
+from perfbisect.environments.builders import wheel as wheel_builder
 from perfbisect.environments.builders.wheel import WheelBuilder
-from perfbisect.environments.builders.wheel_index import Asker
+from perfbisect.environments.builders.wheel_index import WheelIndexClient, page_of
 from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.model.change import Change
 from tests.environments.conftest import plain_builder
@@ -22,7 +22,7 @@ from tests.fakes.gitwriter import HistoryWriter
 @pytest.fixture(autouse=True)
 def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on every machine, and no second tries by uv."""
-    monkeypatch.setattr(specs, "driver_cuda", lambda: None)
+    monkeypatch.setattr(wheel_builder, "driver_cuda", lambda: None)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
 
 
@@ -58,7 +58,7 @@ def wheel(
     spec = f"wheel:{index.address}/{{sha}},package=tiny_engine{more}"
     builder = plain_builder(spec, repository=repository, cache=cache, exclude_newer=day)
     assert isinstance(builder, WheelBuilder)
-    builder.asker = Asker(pause=0.01)
+    builder.index = WheelIndexClient(pause=0.01)
     return builder
 
 
@@ -217,7 +217,7 @@ def test_the_variant_is_the_first_that_both_ends_have(
     index: Index, history: TinyHistory, repository: Repository, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(specs, "driver_cuda", lambda: (13, 0))
+    monkeypatch.setattr(wheel_builder, "driver_cuda", lambda: (13, 0))
     first, middle, last = history.base, history.slow, history.mended
     for sha in (first, middle, last):
         index.add(sha, wheel_of(tmp_path / sha, repository, sha), variant="cu129")
@@ -242,7 +242,7 @@ def test_a_silent_page_does_not_choose_the_variant(
     index: Index, history: TinyHistory, repository: Repository, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(specs, "driver_cuda", lambda: (13, 0))
+    monkeypatch.setattr(wheel_builder, "driver_cuda", lambda: (13, 0))
     for variant in ("cu130", "cu129"):
         page = index.add(
             history.base, wheel_of(tmp_path / variant, repository, history.base), variant=variant
@@ -262,7 +262,9 @@ def test_the_variant_may_stand_anywhere_in_the_address(
     builder = plain_builder(spec, repository=repository, cache=tmp_path)
     assert isinstance(builder, WheelBuilder)
     assert builder.variants == ("cpu",)
-    assert builder.page(history.base, "cpu") == (f"{index.address}/x/cpu/{history.base}/simple/tiny-engine/")
+    assert page_of(builder.template, history.base, "cpu", "tiny-engine") == (
+        f"{index.address}/x/cpu/{history.base}/simple/tiny-engine/"
+    )
 
 
 def test_what_it_costs_is_learnt_from_the_index_and_from_builds(

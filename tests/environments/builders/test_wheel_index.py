@@ -10,7 +10,13 @@ from packaging.tags import Tag
 from perfbisect.changes.git import Repository
 from perfbisect.environments import uv
 from perfbisect.environments.builders.wheel import WheelBuilder, cuda_of, variants
-from perfbisect.environments.builders.wheel_index import Answer, Asker, choose, links, supported
+from perfbisect.environments.builders.wheel_index import (
+    WheelIndexClient,
+    WheelLookup,
+    choose_wheel,
+    links,
+    supported,
+)
 from perfbisect.model.change import Change
 from perfbisect.setup.doctor import check, registry
 from tests.environments.conftest import plain_builder
@@ -48,7 +54,7 @@ def test_links_are_made_absolute_and_keep_their_digests() -> None:
     ],
 )
 def test_the_wheel_of_a_commit(files: list[str], chosen: int) -> None:
-    answer = choose(at(*files), "vllm", SHA, HERE)
+    answer = choose_wheel(at(*files), "vllm", SHA, HERE)
     assert (answer.state, answer.url, answer.file) == ("found", at(*files)[chosen], files[chosen])
 
 
@@ -64,9 +70,9 @@ def test_the_wheel_of_a_commit(files: list[str], chosen: int) -> None:
     ],
 )
 def test_pages_without_one(files: list[str], why: str) -> None:
-    answer = choose(at(*files), "vllm", SHA, HERE)
+    answer = choose_wheel(at(*files), "vllm", SHA, HERE)
     assert answer.state == "hole"
-    assert why in answer.why
+    assert why in answer.reason
 
 
 def test_tags_of_another_python() -> None:
@@ -91,8 +97,8 @@ def test_how_often_a_page_is_asked(codes: list[int], state: str, asked: int) -> 
     with serving() as index:
         index.files["/page/"] = b"text"
         index.failing["/page/"] = list(codes)
-        answer = Asker(pause=0.001).page(
-            "k", f"{index.address}/page/", lambda *told: Answer("found", told[2])
+        answer = WheelIndexClient(pause=0.001).page(
+            "k", f"{index.address}/page/", lambda *told: WheelLookup("found", told[2])
         )
         assert (answer.state, len(index.asked)) == (state, asked)
         if state == "found":
@@ -149,7 +155,7 @@ def test_the_registry_is_looked_at_through_uvs_settings(
 
 
 def test_a_registry_that_answers(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uv, "_judge", lambda *_: None)
+    monkeypatch.setattr(uv, "_raise_failure", lambda *_: None)
     assert registry(log=log).ok
     assert "--refresh" in log.read_text()
 
@@ -164,7 +170,7 @@ def test_every_wheel_index_of_a_chain_is_looked_at(
         builder = plain_builder(f"{one},{other},source", repository=repository, cache=tmp_path)
         for part in getattr(builder, "builders", ()):
             if isinstance(part, WheelBuilder):
-                part.asker = Asker(pause=0.001)
+                part.index = WheelIndexClient(pause=0.001)
         rows = check(builder, Change(history.base), log=log)[1:]
         assert [(row.ok, row.what.partition("/{sha}")[0]) for row in rows] == [
             (True, f"wheel index {index.address}"),

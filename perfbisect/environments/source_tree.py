@@ -1,0 +1,310 @@
+"""Reads and writes a commit's source tree: digests, version, declared requirements, files."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from packaging.version import InvalidVersion, Version
+
+from perfbisect.changes.git import Entry, Repository
+from perfbisect.changes.pins import DOCKERFILE, Pins, pins_of
+from perfbisect.common.digests import blob_id, environment_key, file_blob_id
+from perfbisect.errors import BuildError, RevisionError
+
+_NOT_BUILT = frozenset({
+    "docs", "doc", "tests", "test", "examples", "benchmarks", "mkdocs.yaml", "mkdocs.yml",
+})  # fmt: skip
+
+
+def is_built(path: str) -> bool:
+    """False for documentation, tests and CI, by the first part of the path."""
+    first = path.partition("/")[0]
+    return first not in _NOT_BUILT and not first.startswith(".")
+
+
+def built_entries(entries: Iterable[Entry], folder: str, whole: bool) -> tuple[Entry, ...]:
+    """The files below ``folder`` that enter a build; with ``whole`` all of them."""
+    prefix = len(folder) + 1 if folder else 0
+    return tuple(entry for entry in entries if whole or is_built(entry.path[prefix:]))
+
+
+def tree_digests(
+    repository: Repository, shas: Collection[str], folder: str, *, whole: bool
+) -> dict[str, str | None]:
+    """Digest of what enters a build below ``folder``, per commit; None if it has no such folder.
+
+    Runs two git processes in all.
+
+    :raises RevisionError: a commit is not in the repository.
+    """
+    trees = repository.tree_ids(shas, folder)
+    for sha, tree in trees.items():
+        if tree is None and not folder:
+            raise RevisionError(f"the repository {repository.path} does not have commit {sha[:12]}")
+    wanted = {tree for tree in trees.values() if tree is not None}
+    digests = {
+        tree: environment_key([row for row in _tree_rows(data, len(tree) // 2) if whole or is_built(row[0])])
+        for tree, data in repository.contents(sorted(wanted))
+    }
+    return {sha: None if tree is None else digests[tree] for sha, tree in trees.items()}
+
+
+def _tree_rows(data: bytes, width: int) -> Iterator[tuple[str, str]]:
+    """Rows of a git tree object: name, and mode with object name. ``width``: bytes of a hash."""
+    at = 0
+    while at < len(data):
+        space, zero = data.index(b" ", at), data.index(b"\0", at)
+        mode, name = data[at:space].decode(), data[space + 1 : zero].decode(errors="surrogateescape")
+        at = zero + 1 + width
+        yield name, f"{mode} {data[zero + 1 : at].hex()}"
+
+
+def blobs_inside(repository: Repository, sha: str, folder: str) -> dict[str, str]:
+    """Path inside a folder -> object name, of a commit's files."""
+    return {path[len(folder) + 1 :]: blob for path, blob in repository.blobs(sha, folder).items()}
+
+
+def version_at(repository: Repository, sha: str) -> str:
+    """The version of a build of a commit, guessed from its nearest tag as setuptools-scm does.
+
+    Five commits after ``v1.2.3``: ``1.2.4.dev5+gSHA``; after ``v1.2.3rc1``: ``1.2.3rc2.dev5+gSHA``. A tagged
+    commit has the tag's version; without any tag it is ``0.1.dev0+gSHA``.
+    """
+    done = repository.run("describe", "--tags", "--long", "--abbrev=12", sha)
+    described = done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
+    match = re.match(r"^(.*)-(\d+)-g[0-9a-f]+$", described)
+    local = f"g{sha[:12]}"
+    if match is None:
+        return f"0.1.dev0+{local}"
+    try:
+        tag = Version(match[1].rpartition("/")[2])
+    except InvalidVersion:
+        return f"0.1.dev{match[2]}+{local}"
+    if match[2] == "0":
+        return str(tag)
+    if tag.pre is not None:
+        after = f"{tag.base_version}{tag.pre[0]}{tag.pre[1] + 1}"
+    else:
+        after = ".".join(map(str, (*tag.release[:-1], tag.release[-1] + 1)))
+    return f"{after}.dev{match[2]}+{local}"
+
+
+def toml_strings(text: str, table: str, key: str) -> tuple[str, ...] | None:
+    """An array of strings in a table of a ``pyproject.toml``; None if it is not there.
+
+    Python 3.10 has no TOML parser; an array of plain strings, comments included, is a Python list.
+    """
+    section = re.search(
+        rf"^\[{re.escape(table)}\]\s*$(?P<body>.*?)(?=^\[[^\]\n]+\]\s*$|\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    start = re.search(rf"^\s*{key}\s*=\s*(?=\[)", section["body"], re.MULTILINE) if section else None
+    if section is None or start is None:
+        return None
+    array = section["body"][start.end() :]
+    for end in (index + 1 for index, letter in enumerate(array) if letter == "]"):
+        try:
+            return tuple(str(word) for word in ast.literal_eval(array[:end]))
+        except (SyntaxError, ValueError):
+            continue
+    return None
+
+
+def build_requirements(tree: Path) -> tuple[str, ...]:
+    """``[build-system] requires`` of a project; setuptools if it declares nothing."""
+    project = tree / "pyproject.toml"
+    declared = toml_strings(project.read_text(), "build-system", "requires") if project.is_file() else None
+    return ("setuptools", "wheel") if declared is None else declared
+
+
+_FOLDER, _PROJECT = "requirements", "pyproject.toml"
+_NESTED = re.compile(r"^(?:-r|--requirement)[\s=]+(?P<path>\S+)")
+
+
+@dataclass(frozen=True)
+class DeclaredBase:
+    """The engine that a commit pins, and its requirements, in order.
+
+    ``pins``: None if the commit has no ``docker/Dockerfile.ci``.
+    """
+
+    pins: Pins | None
+    requirements: tuple[str, ...]
+
+    @property
+    def group(self) -> str:
+        """``v0.21.0``, or twelve digits of the pinned commit; empty if nothing is pinned."""
+        if self.pins is None or self.pins.kind == "unknown":
+            return ""
+        return self.pins.commit[:12] if self.pins.commit else f"v{self.pins.release}"
+
+
+def declared_bases(repository: Repository, shas: Collection[str], platform: str) -> dict[str, DeclaredBase]:
+    """What each commit declares for a platform (``requirements/PLATFORM.txt``).
+
+    Runs three git processes in all, and a few for each distinct state.
+    """
+    parts = [repository.tree_ids(shas, path) for path in (DOCKERFILE, _FOLDER, _PROJECT)]
+    known: dict[tuple[str | None, ...], DeclaredBase] = {}
+    declared = {}
+    for sha in shas:
+        state = tuple(ids[sha] for ids in parts)
+        if state not in known:
+            text = _text(repository, sha, DOCKERFILE)
+            pins = None if text is None else pins_of(text)
+            known[state] = DeclaredBase(pins, requirements(repository, sha, platform))
+        declared[sha] = known[state]
+    return declared
+
+
+def requirements(repository: Repository, sha: str, platform: str) -> tuple[str, ...]:
+    """Requirements of a commit, from the first that it has: ``requirements/PLATFORM.txt`` with the files it
+    includes, ``requirements.txt``, static dependencies in ``pyproject.toml``."""
+    for path in (f"{_FOLDER}/{platform}.txt", "requirements.txt"):
+        if (text := _text(repository, sha, path)) is not None:
+            return _requirement_lines(repository, sha, path, text, ())
+    return toml_strings(_text(repository, sha, _PROJECT) or "", "project", "dependencies") or ()
+
+
+def _requirement_lines(
+    repository: Repository, sha: str, path: str, text: str, including: tuple[str, ...]
+) -> tuple[str, ...]:
+    lines: list[str] = []
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        bare = re.sub(r"(^|\s)#.*$", "", line).strip()
+        if nested := _NESTED.match(bare):
+            inner = str(PurePosixPath(path).parent / nested["path"])
+            included = _text(repository, sha, inner) if inner not in including else None
+            if included is not None:
+                lines += _requirement_lines(repository, sha, inner, included, (*including, path))
+        elif bare:
+            lines.append(bare)
+    return tuple(lines)
+
+
+def _text(repository: Repository, sha: str, path: str) -> str | None:
+    try:
+        return repository.read(sha, path).decode("utf-8", errors="replace")
+    except RevisionError:
+        return None
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """Paths that were written because they differed, and paths that were removed."""
+
+    written: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def sync_tree(
+    target: Path,
+    *,
+    repository: Repository,
+    entries: Collection[Entry],
+    folder: str = "",
+    keep: Callable[[str], bool] = lambda _: False,
+) -> SyncResult:
+    """Make ``target`` hold exactly a commit's ``entries``, which are below ``folder`` of the repository.
+
+    ``keep``: True for relative paths that git does not have and that stay (a build folder).
+
+    :raises BuildError: a submodule, a link that leads out, or git returned other bytes.
+    """
+    prefix = len(folder) + 1 if folder else 0
+    wanted = {entry.path[prefix:]: entry for entry in entries}
+    for path, entry in wanted.items():
+        if entry.mode == "160000":
+            raise BuildError(f"{path} is a submodule, which cannot be written from this repository")
+    target.mkdir(parents=True, exist_ok=True)
+    removed = _remove_others(target, wanted, keep)
+    missing = {path: entry for path, entry in wanted.items() if not _is_current(target / path, entry)}
+    for path in missing:
+        file = target / path
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file)
+        else:
+            file.unlink(missing_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_files(target, repository, missing)
+    verify_files(target, missing)
+    return SyncResult(tuple(missing), removed)
+
+
+def _remove_others(target: Path, wanted: Mapping[str, Entry], keep: Callable[[str], bool]) -> tuple[str, ...]:
+    parents = {parent.as_posix() for path in wanted for parent in Path(path).parents}
+    removed = []
+    for here, folders, files in os.walk(target):
+        inside = Path(here).relative_to(target)
+        for name in list(folders):
+            path = (inside / name).as_posix()
+            is_link = (target / path).is_symlink()
+            if keep(path) or (is_link and path in wanted):
+                folders.remove(name)
+            elif is_link or path not in parents:
+                folders.remove(name)
+                removed.append(path)
+                (target / path).unlink() if is_link else shutil.rmtree(target / path)
+        for name in files:
+            path = (inside / name).as_posix()
+            if path not in wanted and not keep(path):
+                removed.append(path)
+                (target / path).unlink()
+    return tuple(removed)
+
+
+def _is_current(file: Path, entry: Entry) -> bool:
+    """True if a file has git's bytes, kind and executable bit."""
+    is_link = entry.mode == "120000"
+    if file.is_symlink() != is_link or not (is_link or file.is_file()):
+        return False
+    same_mode = is_link or os.access(file, os.X_OK) == (entry.mode == "100755")
+    return same_mode and _blob_on_disk(file, entry) == entry.blob
+
+
+def _blob_on_disk(file: Path, entry: Entry) -> str:
+    if entry.mode == "120000":
+        return blob_id(os.fsencode(file.readlink()), entry.blob)
+    return file_blob_id(file, entry.blob)
+
+
+def write_files(target: Path, repository: Repository, entries: Mapping[str, Entry]) -> None:
+    """Write git's files to new paths; path inside ``target`` -> entry.
+
+    :raises BuildError: a symbolic link leads out of ``target``.
+    """
+    paths: dict[str, list[str]] = {}
+    for path, entry in entries.items():
+        paths.setdefault(entry.blob, []).append(path)
+    for blob, data in repository.contents(paths):
+        for path in paths[blob]:
+            file = target / path
+            if entries[path].mode == "120000":
+                _write_link(target, file, data)
+                continue
+            file.write_bytes(data)
+            if entries[path].mode == "100755":
+                file.chmod(0o755)
+
+
+def _write_link(target: Path, file: Path, data: bytes) -> None:
+    destination = os.fsdecode(data)
+    inside = Path(os.path.normpath(file.parent / destination)).is_relative_to(target)
+    if not inside or Path(destination).is_absolute():
+        raise BuildError(
+            f"{file.relative_to(target)} is a symbolic link out of the package, to {destination}"
+        )
+    file.symlink_to(destination)
+
+
+def verify_files(target: Path, entries: Mapping[str, Entry]) -> None:
+    """:raises BuildError: a file differs from git's object."""
+    for path, entry in entries.items():
+        actual = _blob_on_disk(target / path, entry)
+        if actual != entry.blob:
+            raise BuildError(f"{path} was written as {actual[:12]}, git has {entry.blob[:12]}")
