@@ -90,20 +90,20 @@ def compare(case: Case, repository: Path, cell: Path, folder: Path, base: str) -
     environment = os.environ | {"PERFBISECT_STATE": str(folder / "state"), "PERFBISECT_CACHE": str(CACHE)}
     done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT, text=True, check=False)
     document: dict[str, Any] = json.loads(done.stdout)
-    for text in document.get("sentences", (document.get("error", ""),)):
+    for text in document.get("summary", (document.get("error", ""),)):
         say(f"  {text}")
     return document
 
 
 def judge(case: Case, document: Mapping[str, Any]) -> dict[str, object]:
     """The verdict beside what must come of it."""
-    word, low, high = document.get("word"), document.get("low"), document.get("high")
+    word, low, high = document.get("verdict"), document.get("low"), document.get("high")
     good = word in case.words
     if case.name.startswith("planted") and good:
         good = low is not None and high is not None and low < WITHIN[1] and high > WITHIN[0]
     if case.name.startswith("shorter") and good:
         good = any(
-            row["name"] == "output_tokens" and row["word"] == "regression" for row in document["metrics"]
+            row["name"] == "output_tokens" and row["verdict"] == "regression" for row in document["metrics"]
         )
     return {
         "case": case.name,

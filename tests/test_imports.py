@@ -68,8 +68,8 @@ KINDS = frozenset(
         "perfbisect.compare.kinds",
         "perfbisect.compare.job",
         "perfbisect.compare.plan",
-        "perfbisect.compare.check",
-        "perfbisect.compare.check_plan",
+        "perfbisect.compare.launches",
+        "perfbisect.compare.results",
     }
 )
 

@@ -15,7 +15,7 @@ from perfbisect.commands.options import Minutes, Percent
 @options.cell
 @click.option("--at", metavar="CHANGE", help="What is checked.  [default: HEAD of --repo]")
 @click.option("--against", metavar="REV|baseline", help="A revision, measured in turn, or --baseline.")
-@click.option("--fail-over", type=Percent(), metavar="PERCENT", help="By how much it may be worse: 5%.")
+@click.option("--max-regression", type=Percent(), metavar="PERCENT", help="By how much it may be worse: 5%.")
 @click.option("--baseline", metavar="FILE|JOB", help="Launches of before: of --save-baseline, run or check.")
 @click.option(
     "--save-baseline", type=click.Path(path_type=Path), help="Measure the commit and write a baseline."
@@ -34,7 +34,7 @@ def check(
     cell: str | None,
     at: str | None,
     against: str | None,
-    fail_over: float | None,
+    max_regression: float | None,
     baseline: str | None,
     save_baseline: Path | None,
     good_value: float | None,
@@ -55,23 +55,22 @@ def check(
 
     \b
     Examples:
-      perfbisect check text_latency_c1 --repo vllm --against origin/main --fail-over 5% --env wheel:URL
+      perfbisect check text_latency_c1 --repo vllm --against origin/main --max-regression 5% --env wheel:URL
       perfbisect check text_latency_c1 --repo vllm --save-baseline base.json --env wheel:URL
-      perfbisect check text_latency_c1 --repo vllm --against baseline --baseline base.json --fail-over 5%
+      perfbisect check text_latency_c1 --repo vllm --against baseline --baseline base.json --max-regression 5%
       git bisect run perfbisect check text_latency_c1 --git-bisect --env wheel:URL
 
     Exit code: 0 not worse by more, 3 worse by more, 4 inconclusive; with --git-bisect as git has them.
     """
-    from perfbisect.commands.check_options import TypedCheck
-    from perfbisect.commands.checks import decide
+    from perfbisect.commands.checks import CheckOptions, decide
     from perfbisect.commands.detach import leave
     from perfbisect.commands.workspace import place_of
 
     if measuring.detach and not dry_run:
         return leave(measuring)
-    typed = TypedCheck(
-        cell, at, against, fail_over, baseline, save_baseline, good_value, bad_value, git_bisect, launches,
-        budget, seed, dry_run,
+    chosen = CheckOptions(
+        cell, at, against, max_regression, baseline, save_baseline, good_value, bad_value, git_bisect,
+        launches, budget, seed, dry_run,
     )  # fmt: skip
     here = place_of(measuring)
-    return decide(here, typed, measuring)
+    return decide(here, chosen, measuring)

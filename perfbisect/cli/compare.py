@@ -17,7 +17,7 @@ from perfbisect.commands.options import Minutes
 from perfbisect.commands.workspace import Place
 from perfbisect.common.suggest import hint
 from perfbisect.common.yaml_source import load
-from perfbisect.compare.claims import Claim, load_claim
+from perfbisect.compare.claims import Claim, Settled, load_claim
 from perfbisect.compare.documents import CompareDocument, VerifyDocument
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.machine.profile import machine
@@ -96,19 +96,21 @@ def _check_here(path: Path, claim: Claim, cell: Cell, devices: int) -> None:
         )
 
 
-def verified(claim: Claim, told: Sequence[CompareDocument]) -> VerifyDocument:
+def verified(claim: Claim, comparisons: Sequence[CompareDocument]) -> VerifyDocument:
     """It holds where it holds in every cell; one cell refutes it."""
-    words = {one.claim for one in told}
-    word = "refuted" if "refuted" in words else "holds" if words == {"holds"} else "inconclusive"
-    return VerifyDocument.model_validate(
-        {
-            "claim": claim.claim,
-            "source": claim.source,
-            "expected": claim.expect.change,
-            "metric": claim.expect.metric,
-            "word": word,
-            "cells": tuple(told),
-        }
+    verdicts = {document.claim for document in comparisons}
+    verdict: Settled = "inconclusive"
+    if "refuted" in verdicts:
+        verdict = "refuted"
+    elif verdicts == {"holds"}:
+        verdict = "holds"
+    return VerifyDocument(
+        claim=claim.claim,
+        source=claim.source,
+        expected=claim.expect.change,
+        metric=claim.expect.metric,
+        verdict=verdict,
+        cells=tuple(comparisons),
     )
 
 
@@ -149,8 +151,8 @@ def verify(
     from perfbisect.commands.output import UNDONE, emit
     from perfbisect.commands.session import hand_out
     from perfbisect.commands.workspace import place_of
-    from perfbisect.compare.render import plan_lines, verify_lines
-    from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
+    from perfbisect.compare.kinds import exit_code_of
+    from perfbisect.compare.report import plan_lines, result_lines
 
     if measuring.detach and not dry_run:
         return leave(measuring)
@@ -171,12 +173,12 @@ def verify(
         emit(shown, [*plan_lines(shown), UNDONE], as_json=measuring.as_json, full=measuring.full)
         return 0
 
-    def conclude(told: list[CompareDocument]) -> tuple[VerifyDocument, int]:
-        whole = verified(found, told)
-        return whole, {"holds": EXIT_OK, "refuted": EXIT_REGRESSION}.get(whole.word, EXIT_INCONCLUSIVE)
+    def conclude(comparisons: list[CompareDocument]) -> tuple[VerifyDocument, int]:
+        whole = verified(found, comparisons)
+        return whole, exit_code_of(whole.verdict)
 
     document, code, first = settle_all(here, asked, measuring, conclude)
-    return hand_out(document, verify_lines(document), code, measuring, first)
+    return hand_out(document, result_lines(document), code, measuring, first)
 
 
 @click.command(short_help="Is the second change slower, faster or the same?")
@@ -228,7 +230,7 @@ def compare(
     from perfbisect.commands.workspace import place_of
     from perfbisect.compare.documents import SweepDocument
     from perfbisect.compare.kinds import compare_kind_exit_code
-    from perfbisect.compare.render import compare_lines, plan_lines, sweep_lines
+    from perfbisect.compare.report import plan_lines, result_lines
 
     if measuring.detach and not dry_run:
         return leave(measuring)
@@ -245,10 +247,10 @@ def compare(
     if not sweep:
         job = wiring.new_job(here)
         document = settle(here, asked[0], measuring, job)
-        return hand_out(document, compare_lines(document), compare_kind_exit_code(document), measuring, job)
+        return hand_out(document, result_lines(document), compare_kind_exit_code(document), measuring, job)
 
-    def conclude(told: list[CompareDocument]) -> tuple[SweepDocument, int]:
-        return swept(told), max(compare_kind_exit_code(one) for one in told)
+    def conclude(comparisons: list[CompareDocument]) -> tuple[SweepDocument, int]:
+        return swept(comparisons), max(map(compare_kind_exit_code, comparisons))
 
     whole, code, first = settle_all(here, asked, measuring, conclude)
-    return hand_out(whole, sweep_lines(whole), code, measuring, first)
+    return hand_out(whole, result_lines(whole), code, measuring, first)

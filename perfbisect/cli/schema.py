@@ -29,13 +29,20 @@ from perfbisect.commands.documents import (
     SkillInstallDocument,
 )
 from perfbisect.commands.status import JobsDocument, StatusDocument, StopDocument
-from perfbisect.compare.check_documents import BaselineDocument, CheckedDocument, CheckPlanDocument
-from perfbisect.compare.documents import CompareDocument, ComparePlanDocument, SweepDocument, VerifyDocument
+from perfbisect.compare.documents import (
+    BaselineDocument,
+    CheckedDocument,
+    CheckPlanDocument,
+    CompareDocument,
+    ComparePlanDocument,
+    RunDocument,
+    SweepDocument,
+    VerifyDocument,
+)
 from perfbisect.jobs.documents import (
     ErrorDocument,
     PlanDocument,
     ReportDocument,
-    RunDocument,
 )
 from perfbisect.nightly.documents import NightlyDocument, NightlyInitDocument
 from perfbisect.series.documents import (

@@ -154,7 +154,7 @@ def repro(
     from perfbisect.commands.workspace import place_of
     from perfbisect.common.text import line
     from perfbisect.compare.kinds import compare_kind_exit_code
-    from perfbisect.compare.render import compare_lines, plan_lines
+    from perfbisect.compare.report import plan_lines, result_lines
     from perfbisect.errors import UsageError
     from perfbisect.series.detect import look
     from perfbisect.series.store import SeriesStore
@@ -190,7 +190,7 @@ def repro(
     teller(measuring)(line(told, 400))
     job = wiring.new_job(here)
     document = settle(here, asked, measuring, job)
-    return hand_out(document, compare_lines(document), compare_kind_exit_code(document), measuring, job)
+    return hand_out(document, result_lines(document), compare_kind_exit_code(document), measuring, job)
 
 
 @click.command(short_help="The nightly report, in the nightlies' own table.")

@@ -1,4 +1,4 @@
-"""From what was typed to the plan of a comparison."""
+"""From options to what is measured: a comparison, or launches of one change."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from perfbisect.bisect.estimates import earlier_attempts
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, plan_notes, ranges, wiring
 from perfbisect.commands.invocation import Measuring
-from perfbisect.commands.session import foreseen_slots
+from perfbisect.commands.session import foreseen_slots, slots_for
 from perfbisect.commands.workspace import Place
-from perfbisect.compare.documents import ComparePlanDocument
-from perfbisect.compare.forecast import Foreseen, foresee
+from perfbisect.compare.documents import ComparePlanDocument, side_document
 from perfbisect.compare.job import make_compare_plan
-from perfbisect.compare.plan import ComparePlan, SidePlan, cells_of
-from perfbisect.compare.report import side_document
+from perfbisect.compare.plan import ComparePlan, Forecast, SidePlan, forecast, served_cells
 from perfbisect.environments.base import Builder
 from perfbisect.errors import UsageError
 from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.documents import cell_document, commands_document, metric_document
 from perfbisect.jobs.estimates import learnt_costs
+from perfbisect.jobs.settings import Setting
 from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import Cell, apply_variant
+from perfbisect.model.change import Change
+from perfbisect.model.costs import Costs
+from perfbisect.model.metric import MetricRef
 
 
 @dataclass(frozen=True)
@@ -41,22 +43,22 @@ class TypedContest:
     """The change that a claim speaks of."""
     watch: tuple[str, ...] = ()
     """Guards besides the cell's own, which the client reports."""
-    fail_over: float | None = None
+    max_regression: float | None = None
     """Of a check: the share by which B may be worse."""
     dry: bool = False
-    """Whether the plan is only looked at."""
+    """Whether the plan is only shown."""
 
 
 @dataclass(frozen=True)
 class Contest:
-    """What will be compared, and where; ``minutes``: what a launch is expected to take."""
+    """A comparison to be measured; ``minutes``: what a launch is expected to take."""
 
     cell: Cell
     plan: ComparePlan
     builder: Builder
     slots: tuple[Slot, ...]
     minutes: float
-    foreseen: Foreseen
+    forecast: Forecast
 
 
 def contest(here: Place, typed: TypedContest) -> Contest:
@@ -94,14 +96,14 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         min_effect=None if typed.min_effect is None else typed.min_effect / 100,
         expect=typed.expect,
         watch=typed.watch,
-        fail_over=typed.fail_over,
+        max_regression=typed.max_regression,
         deploy=ranges.deploy(here),
-        told=(*plan_notes.repository_notes(here, setting), *of_slots),
+        notes=(*plan_notes.repository_notes(here, setting), *of_slots),
     )
     earlier = earlier_attempts(here.jobs, cell.digest)
     costs = learnt_costs(earlier, ranges.costs(environment))
     minutes = costs.launch + plan.runs * costs.run
-    return Contest(cell, plan, builder, slots, minutes, foresee(plan, earlier))
+    return Contest(cell, plan, builder, slots, minutes, forecast(plan, earlier))
 
 
 def sides(here: Place, cell: Cell, a: str | None, b: str, variant: str | None) -> tuple[SidePlan, SidePlan]:
@@ -146,13 +148,13 @@ def planned(asked: Contest) -> ComparePlanDocument:
         minutes_low=4 * asked.minutes,
         minutes_high=min(plan.budget, launches * asked.minutes),
         budget_minutes=plan.budget,
-        foreseen_blocks=asked.foreseen.blocks,
-        foreseen_from=asked.foreseen.told,
+        forecast_blocks=asked.forecast.blocks,
+        forecast_from=asked.forecast.basis,
         commands=tuple(
-            commands_document(one, plan.setting, side.change, None)
-            for one, side in zip(cells_of(plan), plan.sides, strict=True)
+            commands_document(served, plan.setting, side.change, None)
+            for served, side in zip(served_cells(plan), plan.sides, strict=True)
         ),
-        told=plan.told,
+        notes=plan.notes,
     )
 
 
@@ -160,3 +162,54 @@ def planned_all(asked: Sequence[Contest]) -> ComparePlanDocument:
     """Several comparisons in one document: the first, with the others in it."""
     first, *others = map(planned, asked)
     return first.model_copy(update={"others": tuple(others)})
+
+
+@dataclass(frozen=True)
+class ChangeRequest:
+    """Launches of one change to be measured: everything but the plan of the job."""
+
+    cell: Cell
+    change: Change
+    metric: MetricRef
+    setting: Setting
+    builder: Builder
+    slots: tuple[Slot, ...]
+    notes: tuple[str, ...]
+    costs: Costs
+
+    def launch_minutes(self, runs: int) -> float:
+        """What a launch with so many runs is expected to take."""
+        return self.costs.launch + runs * self.costs.run
+
+
+def build_change_request(
+    here: Place, cell_name: str | None, at: str, measuring: Measuring, *, exclude_newer: str | None = None
+) -> ChangeRequest:
+    """Launches of one change, with nothing started. ``exclude_newer``: the day where none was given.
+
+    :raises UsageError: something that was typed is wrong.
+    """
+    cell = wiring.the_cell(here, cell_name, measuring.variant)
+    metric = metric_of(cell, here.setting("metric", measuring.metric))
+    change, environment = changes.the_change(here, at), changes.environment_of(here, measuring.env, at)
+    setting = wiring.the_setting(
+        here,
+        environment=environment,
+        client=measuring.client,
+        constraints=measuring.constraints,
+        exclude_newer=measuring.exclude_newer,
+        needs_repository=change.kind == "commit",
+    )
+    if exclude_newer is not None and measuring.exclude_newer is None:
+        setting = setting.model_copy(update={"exclude_newer": exclude_newer})
+    slots = slots_for(cell, 1, wiring.the_machine(here))
+    return ChangeRequest(
+        cell=cell,
+        change=change,
+        metric=metric,
+        setting=setting,
+        builder=wiring.builder_of(here, setting),
+        slots=slots,
+        notes=(*plan_notes.repository_notes(here, setting), *plan_notes.slot_notes(slots)),
+        costs=learnt_costs(earlier_attempts(here.jobs, cell.digest), ranges.costs(environment)),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TypeVar
 
@@ -16,10 +16,14 @@ from perfbisect.commands.session import at_work, keep, remembered
 from perfbisect.commands.workspace import Place
 from perfbisect.compare.documents import CompareDocument, SweepDocument
 from perfbisect.compare.kinds import COMPARE
-from perfbisect.compare.render import plan_lines
+from perfbisect.compare.report import plan_lines
+from perfbisect.environments.base import Builder, Environment
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
+from perfbisect.jobs.kind import DocumentT, JobKind
+from perfbisect.jobs.plans import PlanT
+from perfbisect.machine.slots import Slot
 
 
 def rungs(place: Place, typed: str | None) -> tuple[str, ...]:
@@ -40,15 +44,15 @@ def rungs(place: Place, typed: str | None) -> tuple[str, ...]:
     return tuple(f"{name}@{suffix}" for suffix in suffixes)
 
 
-def swept(told: Sequence[CompareDocument]) -> SweepDocument:
+def swept(comparisons: Sequence[CompareDocument]) -> SweepDocument:
     """The comparisons with their signature: ``c1 same, c8 to c64 regression``."""
-    loads = [(one.cell.name.partition("@")[2].partition("-n")[0], one.word) for one in told]
+    loads = [(doc.cell.name.partition("@")[2].partition("-n")[0], doc.verdict) for doc in comparisons]
     parts = []
-    for word, group in groupby(loads, key=lambda pair: pair[1]):
+    for verdict, group in groupby(loads, key=lambda pair: pair[1]):
         names = [name for name, _ in group]
         span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        parts.append(f"{span} {word}")
-    return SweepDocument(signature=", ".join(parts), cells=tuple(told))
+        parts.append(f"{span} {verdict}")
+    return SweepDocument(signature=", ".join(parts), cells=tuple(comparisons))
 
 
 _Document = TypeVar("_Document", bound=Document)
@@ -56,28 +60,46 @@ _Document = TypeVar("_Document", bound=Document)
 
 def settle_all(
     here: Place,
-    asked: Sequence[Contest],
+    requests: Sequence[Contest],
     working: Working,
     conclude: Callable[[list[CompareDocument]], tuple[_Document, int]],
 ) -> tuple[_Document, int, Job]:
     """Measures comparisons one after another, each in a job of its own. Raises what a job raises.
 
-    Returns what ``conclude`` makes of them, the document and the exit code, and the first job. That one is
-    held until the last has ended, and keeps the result: who waits for it waits for all.
+    Returns the document and the exit code of ``conclude``, and the first job. That one is held until the last
+    has ended, and keeps the result, so that waiting for it is waiting for all.
     """
     first = wiring.new_job(here)
     with first.held(), remembered(first):
-        told = [settle(here, asked[0], working, first, held=True)]
-        told += [settle(here, one, working, wiring.new_job(here)) for one in asked[1:]]
-        document, code = conclude(told)
+        comparisons = [settle(here, requests[0], working, first, held=True)]
+        comparisons += [settle(here, request, working, wiring.new_job(here)) for request in requests[1:]]
+        document, code = conclude(comparisons)
         keep(first, code, document)
     return document, code, first
 
 
 def settle(here: Place, asked: Contest, working: Working, job: Job, *, held: bool = False) -> CompareDocument:
     """Measures a comparison in a new job, until its verdict. ``held``: this process has the job already."""
-    shown, say = planned(asked), teller(working)
-    with at_work(job, asked.slots, working, begin=beginning(job, asked.plan), held=held) as desk:
-        for text in (*plan_lines(shown), f"job {job.id}", ""):
+    lines = plan_lines(planned(asked))
+    return measure(here, job, COMPARE, asked.plan, asked.builder, asked.slots, working, lines, held=held)
+
+
+def measure(
+    here: Place,
+    job: Job,
+    kind: JobKind[PlanT, DocumentT],
+    plan: PlanT,
+    builder: Builder,
+    slots: tuple[Slot, ...],
+    working: Working,
+    lines: Iterable[str],
+    *,
+    held: bool = False,
+    before: Callable[[Environment | None], None] = lambda _: None,
+) -> DocumentT:
+    """Runs a new job to its report; ``lines``: its plan. Raises what the job raises."""
+    say = teller(working)
+    with at_work(job, slots, working, begin=beginning(job, plan), held=held) as desk:
+        for text in (*lines, f"job {job.id}", ""):
             say(text)
-        return carry_out(here, desk, COMPARE, asked.plan, asked.builder)
+        return carry_out(here, desk, kind, plan, builder, before)

@@ -1,4 +1,4 @@
-"""Where recorded levels come from and go to: a job's journal, a file."""
+"""Recorded levels: launches of one change that were measured before, and when they can be compared."""
 
 from __future__ import annotations
 
@@ -6,30 +6,63 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
-from perfbisect.compare.check_plan import CheckPlan, Recorded
-from perfbisect.compare.plan import ComparePlan, cells_of
-from perfbisect.compare.run import RunPlan
-from perfbisect.compare.sides import attempts_of, in_turn
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import read
-from perfbisect.jobs.plans import JobPlan, cell_data, cell_of, find_plan, plan_data, require_plan
-from perfbisect.jobs.replay import launches
-from perfbisect.measure.attempt import to_dict
-from perfbisect.model.attempt import Attempt
-from perfbisect.model.cell import Cell
+from perfbisect.jobs.plans import JobPlan, cell_data
+from perfbisect.jobs.settings import Data, Setting
+from perfbisect.measure.attempt import from_dict, to_dict
+from perfbisect.model.attempt import Attempt, Provenance, comparable
+from perfbisect.model.cell import SERVER_SIDE, Cell, difference
 from perfbisect.model.change import Change
+from perfbisect.model.metric import MetricRef
 from perfbisect.stats.threshold import LEAST
 from perfbisect.system.files import write_whole
 
 SCHEMA = "perfbisect.baseline/1"
 
 
-def recorded(job: str, plan: JobPlan, change: Change, cell: Cell, attempts: Sequence[Attempt]) -> Recorded:
-    """What a job measured of one change, as it can be kept."""
+class RecordedLevel(Data):
+    """Launches of one change under one cell; ``cell`` as it was served, ``attempts`` without their facts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    schema_: Literal["perfbisect.baseline/1"] = Field(default="perfbisect.baseline/1", alias="schema")
+    job: str
+    change: Change
+    cell: dict[str, Any]
+    environment: str
+    exclude_newer: str = ""
+    constraints: str = ""
+    attempts: tuple[dict[str, Any], ...]
+
+    @property
+    def launches(self) -> tuple[Attempt, ...]:
+        """The launches, oldest first. :raises ValueError: one that is none."""
+        return tuple(map(from_dict, self.attempts))
+
+    @property
+    def days(self) -> str:
+        """When it was measured: ``2026-11-20``, or the first and the last day."""
+        days = sorted({attempt.started_at[:10] for attempt in self.launches})
+        return days[0] if len(days) < 2 else f"{days[0]} to {days[-1]}"
+
+    @property
+    def provenance(self) -> Provenance:
+        """Of the first launch: that of all, where it can be compared with anything."""
+        return self.launches[0].provenance
+
+    def values(self, metric: MetricRef) -> tuple[tuple[float, ...], ...]:
+        """The metric of each run of each launch. :raises KeyError: it was not reported."""
+        return tuple(attempt.values(metric) for attempt in self.launches)
+
+
+def record_level(
+    job: str, plan: JobPlan, change: Change, cell: Cell, attempts: Sequence[Attempt]
+) -> RecordedLevel:
+    """What a job measured of one change, without the facts of its attempts."""
     bare = [
         replace(
             attempt,
@@ -39,7 +72,7 @@ def recorded(job: str, plan: JobPlan, change: Change, cell: Cell, attempts: Sequ
         )
         for attempt in attempts
     ]
-    return Recorded(
+    return RecordedLevel(
         job=job,
         change=change,
         cell=cell_data(cell),
@@ -50,41 +83,63 @@ def recorded(job: str, plan: JobPlan, change: Change, cell: Cell, attempts: Sequ
     )
 
 
-def recorded_by(job: Job) -> Recorded:
-    """The level that a ``run`` or a ``check`` measured.
-
-    :raises UsageError: it measured several changes, or its journal cannot be read.
-    """
-    events = read(job.journal).events
-    plan = find_plan(events, RunPlan) or find_plan(events, CheckPlan)
-    if plan is None:
-        verb = plan_data(events).get("verb")
+def require_same_workload(level: RecordedLevel, cell: Cell, metric: MetricRef) -> None:
+    """:raises UsageError: it is of another workload, was served otherwise, or lacks the metric: the field."""
+    theirs = Cell.model_validate_json(json.dumps(level.cell))
+    fields = [f"{name} {a} there, {b} here" for name, a, b in difference(theirs, cell)]
+    if not fields and theirs.digest != level.provenance.cell_digest:
+        fields = [f"cell_digest {level.provenance.cell_digest} there, {cell.digest} here"]
+    if not fields:
+        fields = [
+            f"{name} {getattr(theirs, name)} there, {getattr(cell, name)} here"
+            for name in SERVER_SIDE
+            if getattr(theirs, name) != getattr(cell, name)
+        ]
+    if fields:
         raise UsageError(
-            f"job {job.id} is a {verb}: it measured several changes, and a baseline is one",
-            next_step="name a job of perfbisect run or check, or a file of --save-baseline",
+            f"the baseline of {level.job} is of another workload: {'; '.join(fields)}",
+            next_step="perfbisect check CELL --save-baseline FILE measures one of this cell",
         )
-    made = [x.attempt for x in in_turn(launches(events)) if x.attempt is not None]
-    return enough(recorded(job.id, plan, plan.change, cell_of(plan), made), f"job {job.id}")
+    try:
+        level.values(metric)
+    except KeyError:
+        known = sorted({name for attempt in level.launches for run in attempt.runs for name in run.values})
+        raise UsageError(
+            f"the baseline of {level.job} does not have {metric}; it has: {', '.join(known)}",
+            next_step="name one of these with --metric",
+        ) from None
 
 
-def ends_of(job: Job) -> tuple[Recorded, Recorded]:
-    """Both sides of a comparison, with as many launches each.
+def require_same_machine(
+    level: RecordedLevel, *, machine_class: str | None = None, client: tuple[str, str] | None = None
+) -> None:
+    """Refuses a level of another machine or client; ``client`` is digest and era.
 
-    :raises UsageError: the job is none, or its journal cannot be read.
+    :raises UsageError: the field, with both values.
     """
-    events = read(job.journal).events
-    plan = require_plan(job, events, ComparePlan)
-    seen, cells = launches(events), cells_of(plan)
-    sides = (attempts_of(seen, "a"), attempts_of(seen, "b"))
-    count = min(map(len, sides))
-    good, bad = (
-        recorded(job.id, plan, side.change, cell, attempts[:count])
-        for side, cell, attempts in zip(plan.sides, cells, sides, strict=True)
-    )
-    return good, bad
+    for attempt in level.launches:
+        theirs = attempt.provenance
+        digest, era = client or (theirs.client_digest, theirs.client_era)
+        ours = replace(
+            theirs, machine_class=machine_class or theirs.machine_class, client_digest=digest, client_era=era
+        )
+        for field, left, right in comparable(theirs, ours):
+            raise UsageError(
+                f"the baseline of {level.job} cannot be compared: {field} was {left!r} there "
+                f"and is {right!r} here",
+                next_step="record one on this machine with this client: --save-baseline; or --against REV, "
+                "which measures both",
+            )
 
 
-def write_recorded(path: Path, level: Recorded) -> None:
+def dependency_days(level: RecordedLevel, setting: Setting) -> tuple[str, str] | None:
+    """The day or constraints file of the dependencies, there and here; None where they are equal."""
+    there = level.constraints or level.exclude_newer
+    here = setting.constraints or setting.exclude_newer
+    return None if there == here else (there, here)
+
+
+def write_baseline(path: Path, level: RecordedLevel) -> None:
     """Writes a level into a file, whole or not at all. :raises MachineError: it cannot be written."""
     write_whole(
         path,
@@ -94,7 +149,7 @@ def write_recorded(path: Path, level: Recorded) -> None:
     )
 
 
-def read_recorded(path: Path) -> Recorded:
+def read_baseline(path: Path) -> RecordedLevel:
     """The level in a file. :raises LocatedError: it holds none."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -112,23 +167,23 @@ def read_recorded(path: Path) -> Recorded:
             next_step="perfbisect check CELL --save-baseline FILE writes one",
         )
     try:
-        found = Recorded.model_validate(document)
-        _ = found.launches
+        level = RecordedLevel.model_validate(document)
+        _ = level.launches
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
         raise LocatedError(str(first["msg"]), file=path, field=field) from None
     except ValueError as error:
         raise LocatedError(str(error), file=path, field="attempts") from None
-    return enough(found, str(path))
+    require_enough(level, str(path))
+    return level
 
 
-def enough(level: Recorded, name: str) -> Recorded:
+def require_enough(level: RecordedLevel, name: str) -> None:
     """:raises UsageError: it has too few launches to be a level."""
     if len(level.attempts) < LEAST:
         raise UsageError(
             f"{name} has {len(level.attempts)} launches of {level.change.short}: "
-            f"a baseline has {LEAST} at least",
+            f"a baseline needs at least {LEAST}",
             next_step="perfbisect check CELL --save-baseline FILE",
         )
-    return level

@@ -1,48 +1,61 @@
-"""The comparison: launch the sides in turn, judge after each block, stop where the verdict stands."""
+"""Comparisons and checks: the plan, and launches until the verdict stands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from perfbisect.cells.deploy import DeployText, differing
-from perfbisect.compare.documents import CompareDocument
-from perfbisect.compare.plan import ComparePlan, SidePlan, cells_of
-from perfbisect.compare.report import compare_document, guards_of, the_comparison, untold
-from perfbisect.compare.sides import SIDES, check_overlap, in_turn, seen_of
+from perfbisect.compare.baseline import (
+    RecordedLevel,
+    record_level,
+    require_enough,
+    require_same_machine,
+    require_same_workload,
+)
+from perfbisect.compare.documents import CheckedDocument, CompareDocument
+from perfbisect.compare.launches import (
+    RUNS,
+    SIDES,
+    OneChange,
+    attempts_of,
+    in_turn,
+    measure_launches,
+    observations,
+    require_buildable,
+    require_shared_metrics,
+)
+from perfbisect.compare.metrics import has_open_guard
+from perfbisect.compare.plan import CheckPlan, ComparePlan, RunPlan, SidePlan, served_cells
+from perfbisect.compare.results import (
+    check_document,
+    compare_document,
+    guards_of,
+    judge_check,
+    judge_check_guards,
+)
 from perfbisect.environments.base import Builder
-from perfbisect.errors import BuildError, UsageError
+from perfbisect.errors import UsageError
 from perfbisect.jobs.admission import admit
 from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.events import Launched
-from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.plans import cell_data
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.plans import cell_data, cell_of, find_plan, plan_data, require_plan
 from perfbisect.jobs.replay import Launch, launches
-from perfbisect.jobs.runner import Order, Tools, clear_up
-from perfbisect.jobs.sequential import affordable, one_by_one, plainly_told
+from perfbisect.jobs.runner import Order, Tools
+from perfbisect.jobs.sequential import affordable, plainly_told
 from perfbisect.jobs.settings import Setting
-from perfbisect.jobs.workers import Crew
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import SERVER_SIDE, Cell
+from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
-from perfbisect.stats import ab_test
+from perfbisect.stats import ab_test, threshold
 
 
 class NothingDiffersError(UsageError):
-    """Both sides are one environment, served alike: whatever was measured would be the same thing twice."""
-
-
-class SideRefusedError(BuildError):
-    """A side cannot be built, as is known before anything is started; ``side`` is ``a`` or ``b``."""
-
-    def __init__(self, side: str, message: str, *, next_step: str) -> None:
-        super().__init__(message, next_step=next_step)
-        self.side = side
-
-
-RUNS = 2
-"""Runs a launch, where the engine can empty its caches between them: the second is nearly free."""
+    """Both sides are one environment, served alike: there is nothing to compare."""
 
 
 def make_compare_plan(
@@ -55,31 +68,20 @@ def make_compare_plan(
     setting: Setting,
     budget: float,
     blocks: int,
-    seed: int = 0,
-    min_effect: float | None = None,
-    expect: str = "",
-    watch: Sequence[str] = (),
-    fail_over: float | None = None,
-    told: Sequence[str] = (),
     deploy: DeployText | None = None,
+    **options: Any,
 ) -> ComparePlan:
-    """The plan of a comparison. ``deploy``: reads the deploy YAML that a cell takes from the change.
+    """The plan of a comparison. ``deploy``: reads the deploy YAML that a cell takes from the change;
+    ``options``: further fields of the plan.
 
     :raises NothingDiffersError: both sides are the same.
     :raises UsageError: --env is wrong.
     :raises SideRefusedError: a side cannot be built.
     """
     builder.prepare([a.change, b.change])
-    for name, side in (("a", a), ("b", b)):
-        refusal = builder.refuses(side.change)
-        if refusal is not None and refusal.error:
-            raise UsageError(refusal.reason, next_step="mend --env")
-        if refusal is not None:
-            raise SideRefusedError(
-                name,
-                f"--{name} {side.text} cannot be built: {refusal.reason}",
-                next_step=f"choose another --{name}, or another --env",
-            )
+    for side, plan_of_side in zip(SIDES, (a, b), strict=True):
+        name, advice = f"--{side} {plan_of_side.text}", f"choose another --{side}, or another --env"
+        require_buildable(builder, plan_of_side.change, name, next_step=advice, side=side)
     plan = ComparePlan(
         cell=cell_data(cell),
         digest=cell.digest,
@@ -90,15 +92,10 @@ def make_compare_plan(
         blocks=blocks,
         runs=min(RUNS, runs_per_launch(cell)),
         budget=budget,
-        seed=seed,
-        min_effect=min_effect,
-        expect=expect,
-        watch=tuple(watch),
-        fail_over=fail_over,
-        told=tuple(told),
+        **{"seed": 0, **options},
     )
     one_yaml = not differing(cell, (a.change, b.change), deploy)
-    if _served_alike(*cells_of(plan)) and one_yaml and builder.key(a.change) == builder.key(b.change):
+    if _served_alike(*served_cells(plan)) and one_yaml and builder.key(a.change) == builder.key(b.change):
         variants = "one variant" if a.variant == b.variant else f"{a.name} and {b.name} are served alike"
         raise NothingDiffersError(
             f"{a.text} and {b.text} are the same: one environment, {variants}",
@@ -111,24 +108,100 @@ def _served_alike(a: Cell, b: Cell) -> bool:
     return all(getattr(a, field) == getattr(b, field) for field in SERVER_SIDE)
 
 
+@dataclass(frozen=True)
+class Level:
+    """What a change is checked against: a ``baseline`` with the share by which it may be worse, two ``ends``,
+    or a good and a bad value."""
+
+    baseline: RecordedLevel | None = None
+    max_regression: float = 0.0
+    ends: tuple[RecordedLevel, RecordedLevel] | None = None
+    values: tuple[float, float] | None = None
+
+    @property
+    def recorded(self) -> tuple[RecordedLevel, ...]:
+        return self.ends or ((self.baseline,) if self.baseline else ())
+
+
+def make_check_plan(
+    *,
+    cell: Cell,
+    change: Change,
+    level: Level,
+    builder: Builder,
+    metric: MetricRef,
+    setting: Setting,
+    launches: int,
+    budget: float,
+    machine_class: str | None = None,
+    notes: Sequence[str] = (),
+) -> CheckPlan:
+    """The plan of a check against a level; ``machine_class``: that of this machine.
+
+    :raises UsageError: the level is of another workload or machine, or is none; or --env is wrong.
+    :raises SideRefusedError: the change cannot be built.
+    """
+    builder.prepare([change])
+    require_buildable(builder, change, change.short, next_step="choose another --env or --at")
+    for recorded in level.recorded:
+        require_same_workload(recorded, cell, metric)
+        require_same_machine(recorded, machine_class=machine_class)
+    recorded_runs = [len(attempt.runs) for recorded in level.recorded for attempt in recorded.launches]
+    plan = CheckPlan(
+        cell=cell_data(cell),
+        digest=cell.digest,
+        setting=setting,
+        metric=str(metric),
+        change=change,
+        how="values" if level.values else "ends" if level.ends else "baseline",
+        recorded=level.recorded,
+        values=level.values,
+        max_regression=level.max_regression,
+        launches=launches,
+        # The second run of a launch has a bias of its own, so launches are as long as the recorded ones.
+        runs=min(recorded_runs, default=min(RUNS, runs_per_launch(cell))),
+        budget=budget,
+        notes=tuple(notes),
+    )
+    if launches < threshold.STEP:
+        raise UsageError(f"--launches {launches} is too few for a verdict: at least {threshold.STEP}")
+    try:
+        _ = plan.threshold
+    except ValueError as error:
+        raise UsageError(f"there is no threshold to check {change.short} against: {error}") from None
+    return plan
+
+
 def compare(job: Job, tools: Tools) -> CompareDocument:
     """Goes on with a comparison, new or resumed, until its verdict. Hold the job meanwhile.
 
-    :raises BuildError, ServerError: a side cannot be built or served.
-    :raises ClientError, MachineError: they failed too often; the job can be resumed.
-    :raises UsageError: the client does not report the metric.
-    :raises Interrupted: Ctrl-C or a stop.
+    Raises what :func:`perfbisect.compare.launches.measure_launches` does.
     """
-    with Journal(job.journal, clock=tools.clock) as journal:
-        plan = the_comparison(job, journal.events)
-        if not finished(journal.events):
-            clear_up(job, journal, tools)
-            course = _Blocks(plan, cells_of(plan))
-            with Crew(job, journal, tools, course.cells[0]) as crew:
-                one_by_one(job, journal, tools, crew, course)
-            verdict = ab_test.judge(plan.question(), seen_of(in_turn(launches(journal.events)), plan.ref))
-            journal.append("verdict", {"word": verdict.word, "launches": verdict.launches})
-        return compare_document(job, journal.events)
+
+    def conclude(plan: ComparePlan, seen: Sequence[Launch]) -> dict[str, object]:
+        verdict = ab_test.judge(plan.question(), observations(in_turn(seen), plan.ref))
+        return {"verdict": verdict.word, "launches": verdict.launches}
+
+    def blocks(plan: ComparePlan, _: Cell) -> _Blocks:
+        return _Blocks(plan, served_cells(plan))
+
+    return compare_document(job, measure_launches(job, tools, ComparePlan, blocks, conclude))
+
+
+def check(job: Job, tools: Tools) -> CheckedDocument:
+    """Goes on with a check against a level, new or resumed, until its verdict. Hold the job meanwhile.
+
+    Raises what :func:`perfbisect.compare.launches.measure_launches` does.
+    """
+
+    def conclude(plan: CheckPlan, seen: Sequence[Launch]) -> dict[str, object]:
+        verdict = judge_check(plan, in_turn(seen))
+        return {"verdict": verdict.word, "launches": verdict.launches}
+
+    def pairs(plan: CheckPlan, cell: Cell) -> _Pairs:
+        return _Pairs(plan, cell, plan.budget)
+
+    return check_document(job, measure_launches(job, tools, CheckPlan, pairs, conclude))
 
 
 @dataclass(frozen=True)
@@ -140,28 +213,28 @@ class _Blocks:
     advice: str = "name another change"
 
     def next(self, seen: Sequence[Launch]) -> Order | str:
-        plan, made = self.plan, seen_of(in_turn(seen), self.plan.ref)
-        side, why = _next(plan, made), ""
-        if side is None and self._unguarded(seen, made):
-            side, why = ab_test.turn(plan.question(), len(made)), ", for the guards"
+        plan, measured = self.plan, observations(in_turn(seen), self.plan.ref)
+        side, why = _next_side(plan, measured), ""
+        if side is None and self._waits_for_guards(seen, measured):
+            side, why = ab_test.turn(plan.question(), len(measured)), ", for the guards"
         if side is None or not affordable(seen, plan.budget):
             return ""
         position = SIDES.index(side)
-        why = f"{side.upper()}, block {len(made) // ab_test.BLOCK + 1}{why}"
+        why = f"{side.upper()}, block {len(measured) // ab_test.BLOCK + 1}{why}"
         return Order(position, plan.sides[position].change, "confirm", plan.runs, why)
 
-    def _unguarded(self, seen: Sequence[Launch], made: Sequence[ab_test.Seen]) -> bool:
-        """True if what was told is good news that a guard has not confirmed, and there are blocks left."""
+    def _waits_for_guards(self, seen: Sequence[Launch], measured: Sequence[ab_test.Seen]) -> bool:
+        """True if the verdict is good news that a guard has not confirmed, and there are blocks left."""
         plan = self.plan
-        if len(made) >= ab_test.BLOCK * plan.blocks:
+        if len(measured) >= ab_test.BLOCK * plan.blocks:
             return False
-        verdict, expected = ab_test.judge(plan.question(), made), plan.expected
+        verdict, expected = ab_test.judge(plan.question(), measured), plan.expected
         good = (
             expected.settles(verdict.low, verdict.high) == "holds"
             if expected
             else verdict.word in ("improvement", "same")
         )
-        return good and untold(plan, in_turn(seen), guards_of(plan, self.cells[0]))
+        return good and has_open_guard(plan, in_turn(seen), guards_of(plan, self.cells[0]))
 
     def cell(self, order: Order) -> Cell:
         return self.cells[order.position]
@@ -170,23 +243,92 @@ class _Blocks:
         return f"side {SIDES[order.position]} ({self.plan.sides[order.position].text})"
 
     def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
-        check_overlap(seen)
+        require_shared_metrics(seen)
         admit(attempt, seen, self.plan.ref, "measure both sides")
 
     def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
         return plainly_told(ended, seen, order, self.plan.ref, self.plan.budget)
 
 
-def _next(plan: ComparePlan, made: Sequence[ab_test.Seen]) -> ab_test.Side | None:
-    """Whose launch is next; None where the verdict stands, or the claim is settled."""
+def _next_side(plan: ComparePlan, measured: Sequence[ab_test.Seen]) -> ab_test.Side | None:
+    """The side of the next launch; None where the verdict stands, or the claim is settled."""
     question, expected = plan.question(), plan.expected
     if expected is None:
-        return ab_test.next_side(question, made)
-    if len(made) % ab_test.BLOCK == 0:
-        verdict = ab_test.judge(question, made)
-        if (
-            len(made) >= ab_test.BLOCK * plan.blocks
-            or expected.settles(verdict.low, verdict.high) != "inconclusive"
-        ):
+        return ab_test.next_side(question, measured)
+    if len(measured) % ab_test.BLOCK == 0:
+        verdict = ab_test.judge(question, measured)
+        settled = expected.settles(verdict.low, verdict.high) != "inconclusive"
+        if settled or len(measured) >= ab_test.BLOCK * plan.blocks:
             return None
-    return ab_test.turn(question, len(made))
+    return ab_test.turn(question, len(measured))
+
+
+@dataclass(frozen=True)
+class _Pairs(OneChange):
+    """Launches of one change, judged after every second one."""
+
+    def next(self, seen: Sequence[Launch]) -> Order | str:
+        plan, measured = self._check, in_turn(seen)
+        if len(measured) % threshold.STEP == 0 and self._is_settled(measured):
+            return ""
+        if not affordable(seen, plan.budget):
+            return ""
+        why = f"launch {len(measured) + 1} of {plan.launches} at most"
+        return Order(0, plan.change, "run", plan.runs, why)
+
+    def _is_settled(self, measured: Sequence[Launch]) -> bool:
+        """True if the verdict stands, good news by its guards as well, or there are no launches left."""
+        plan = self._check
+        verdict = judge_check(plan, measured)
+        if verdict.word == "within" and len(measured) + threshold.STEP <= plan.launches:
+            guards = judge_check_guards(plan, self.served, measured)
+            return all(guard.word != "inconclusive" for _, guard in guards)
+        return verdict.settled
+
+    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
+        admit(attempt, seen, self.plan.ref, "measure all of a check")
+        origin = attempt.provenance
+        client = (origin.client_digest, origin.client_era)
+        for level in self._check.recorded:
+            require_same_machine(level, machine_class=origin.machine_class, client=client)
+
+    @property
+    def _check(self) -> CheckPlan:
+        assert isinstance(self.plan, CheckPlan)
+        return self.plan
+
+
+def level_of_job(job: Job) -> RecordedLevel:
+    """The level that a ``run`` or a ``check`` measured.
+
+    :raises UsageError: it measured several changes, or its journal cannot be read.
+    """
+    events = read(job.journal).events
+    plan = find_plan(events, RunPlan) or find_plan(events, CheckPlan)
+    if plan is None:
+        verb = plan_data(events).get("verb")
+        raise UsageError(
+            f"job {job.id} is a {verb}: it measured several changes, and a baseline is of one",
+            next_step="name a job of perfbisect run or check, or a file of --save-baseline",
+        )
+    measured = [x.attempt for x in in_turn(launches(events)) if x.attempt is not None]
+    level = record_level(job.id, plan, plan.change, cell_of(plan), measured)
+    require_enough(level, f"job {job.id}")
+    return level
+
+
+def levels_of_comparison(job: Job) -> tuple[RecordedLevel, RecordedLevel]:
+    """Both sides of a comparison, with as many launches each.
+
+    :raises UsageError: the job is none, or its journal cannot be read.
+    """
+    events = read(job.journal).events
+    plan = require_plan(job, events, ComparePlan)
+    seen, cells = launches(events), served_cells(plan)
+    sides = (attempts_of(seen, "a"), attempts_of(seen, "b"))
+    count = min(map(len, sides))
+    good, bad = (
+        record_level(job.id, plan, side.change, cell, attempts[:count])
+        for side, cell, attempts in zip(plan.sides, cells, sides, strict=True)
+    )
+    return good, bad

@@ -1,29 +1,53 @@
-"""``compare`` as a kind of job: a comparison, a claim, or a check against a revision."""
+"""``run``, ``check`` and ``compare`` as kinds of jobs."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from perfbisect.common.numbers import percent, with_unit
-from perfbisect.compare.check import check
-from perfbisect.compare.check_documents import CheckedDocument
-from perfbisect.compare.check_plan import CheckPlan
-from perfbisect.compare.check_render import checked_lines, checked_markdown, checked_of
-from perfbisect.compare.check_report import check_document
-from perfbisect.compare.documents import CompareDocument
-from perfbisect.compare.job import compare
-from perfbisect.compare.plan import ComparePlan
-from perfbisect.compare.render import compare_lines, compare_markdown
-from perfbisect.compare.report import compare_document
-from perfbisect.compare.run import RunPlan, run, run_document
-from perfbisect.compare.run_report import run_markdown
+from perfbisect.compare.documents import CheckedDocument, CompareDocument, RunDocument
+from perfbisect.compare.job import check, compare
+from perfbisect.compare.plan import CheckPlan, ComparePlan, RunPlan
+from perfbisect.compare.report import ResultDocument, build_report, result_lines
+from perfbisect.compare.results import check_document, check_of_comparison, compare_document
+from perfbisect.compare.run import run, run_document
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
-from perfbisect.jobs.documents import RunDocument
 from perfbisect.jobs.kind import JobKind, JobStatus
-from perfbisect.report.console import run_lines
+from perfbisect.report.html import report_html
+from perfbisect.report.markdown import report_markdown
+
+_EXIT_CODES = {
+    "regression": EXIT_REGRESSION,
+    "refuted": EXIT_REGRESSION,
+    "failed": EXIT_REGRESSION,
+    "inconclusive": EXIT_INCONCLUSIVE,
+}
 
 
-def _run_kind_status(document: RunDocument) -> JobStatus:
+def exit_code_of(verdict: str) -> int:
+    """3 regression, refuted or failed; 4 inconclusive; 0 otherwise."""
+    return _EXIT_CODES.get(verdict, EXIT_OK)
+
+
+def exit_code(document: CheckedDocument) -> int:
+    """Of a check: 0 passed, 3 failed, 4 inconclusive."""
+    return exit_code_of(document.verdict)
+
+
+def compare_kind_exit_code(document: CompareDocument) -> int:
+    """Of a comparison, a claim, or a check against a revision."""
+    return exit_code_of(document.claim or document.verdict)
+
+
+def _markdown(document: ResultDocument) -> str:
+    return report_markdown(build_report(document))
+
+
+def _page(document: ResultDocument) -> str:
+    return report_html(build_report(document))
+
+
+def _run_status(document: RunDocument) -> JobStatus:
     headline = document.headline
     values = [metric for metric in document.metrics if metric.display == headline.display]
     return JobStatus(
@@ -36,74 +60,28 @@ def _run_kind_status(document: RunDocument) -> JobStatus:
     )
 
 
-RUN: Final = JobKind(
-    plan=RunPlan,
-    run=run,
-    document=run_document,
-    exit_code=lambda _: EXIT_OK,
-    status=_run_kind_status,
-    lines=run_lines,
-    markdown=run_markdown,
-    client_change=lambda plan: plan.change,
-)
-
-_EXIT_CODES = {"passed": EXIT_OK, "failed": EXIT_REGRESSION}
-
-
-def exit_code(document: CheckedDocument) -> int:
-    """0 passed, 3 failed, 4 inconclusive."""
-    return _EXIT_CODES.get(document.word, EXIT_INCONCLUSIVE)
-
-
-def _status(document: CheckedDocument) -> JobStatus:
+def _check_status(document: CheckedDocument) -> JobStatus:
     metric = document.metric
+    launches = document.comparison.launches if document.comparison else document.launches
     return JobStatus(
-        outcome=document.word if document.finished else "unfinished",
+        outcome=document.verdict if document.finished else "unfinished",
         verdict="" if document.effect is None else f"{metric.name} {percent(document.effect)}",
         cell=document.cell.name,
         metric=metric,
-        launches=document.launches,
+        launches=launches,
         minutes=document.minutes,
         next=document.next,
     )
 
 
-CHECK: Final = JobKind(
-    plan=CheckPlan,
-    run=check,
-    document=check_document,
-    exit_code=exit_code,
-    status=_status,
-    lines=checked_lines,
-    markdown=checked_markdown,
-    client_change=lambda plan: plan.change,
-)
-
-_COMPARE_KIND_EXIT_CODES = {
-    "regression": EXIT_REGRESSION,
-    "refuted": EXIT_REGRESSION,
-    "inconclusive": EXIT_INCONCLUSIVE,
-}
-
-
-def compare_kind_exit_code(document: CompareDocument) -> int:
-    """3 regression, refuted or failed; 4 inconclusive; 0 otherwise."""
+def _compare_status(document: CompareDocument) -> JobStatus:
+    outcome: str = document.claim or document.verdict
     if document.limit is not None:
-        return exit_code(checked_of(document))
-    return _COMPARE_KIND_EXIT_CODES.get(document.claim or document.word, EXIT_OK)
-
-
-def _markdown(document: CompareDocument) -> str:
-    if document.limit is not None:
-        return checked_markdown(checked_of(document))
-    return compare_markdown(document)
-
-
-def _compare_kind_status(document: CompareDocument) -> JobStatus:
+        outcome = check_of_comparison(document).verdict
     size = "" if document.effect is None else f"{document.metric.name} {percent(document.effect)}"
     return JobStatus(
-        outcome=_outcome(document) if document.finished else "unfinished",
-        verdict=size if document.word == document.headline else f"by a guard, {size}",
+        outcome=outcome if document.finished else "unfinished",
+        verdict=size if document.verdict == document.headline else f"by a guard, {size}",
         cell=document.cell.name,
         metric=document.metric,
         launches=document.launches,
@@ -112,20 +90,38 @@ def _compare_kind_status(document: CompareDocument) -> JobStatus:
     )
 
 
-def _outcome(document: CompareDocument) -> str:
-    """The verdict on the claim or the limit of a comparison; its own without any."""
-    if document.claim is None:
-        return document.word
-    return document.claim if document.limit is None else checked_of(document).word
+RUN: Final = JobKind(
+    plan=RunPlan,
+    run=run,
+    document=run_document,
+    exit_code=lambda _: EXIT_OK,
+    status=_run_status,
+    lines=result_lines,
+    markdown=_markdown,
+    page=_page,
+    client_change=lambda plan: plan.change,
+)
 
+CHECK: Final = JobKind(
+    plan=CheckPlan,
+    run=check,
+    document=check_document,
+    exit_code=exit_code,
+    status=_check_status,
+    lines=result_lines,
+    markdown=_markdown,
+    page=_page,
+    client_change=lambda plan: plan.change,
+)
 
 COMPARE: Final = JobKind(
     plan=ComparePlan,
     run=compare,
     document=compare_document,
     exit_code=compare_kind_exit_code,
-    status=_compare_kind_status,
-    lines=compare_lines,
+    status=_compare_status,
+    lines=result_lines,
     markdown=_markdown,
+    page=_page,
     client_change=lambda plan: plan.b.change,
 )

@@ -1,17 +1,25 @@
-"""The question of a comparison as data: enough to go on with it from its journal alone."""
+"""Plans of comparisons, checks and runs: enough to resume a job from its journal alone."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from perfbisect.compare import claims
+from perfbisect.compare.baseline import RecordedLevel
 from perfbisect.errors import UsageError
+from perfbisect.jobs.estimates import learnt_noise
 from perfbisect.jobs.plans import JobPlan, cell_of
 from perfbisect.jobs.settings import Data
+from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.stats import ab_test
+from perfbisect.stats.threshold import Line, above, between
+from perfbisect.stats.two_sample import Scale
 
 BLOCKS = 10
 """Blocks of four launches at most."""
@@ -30,7 +38,23 @@ class SidePlan(Data):
         return self.change.short + (f"+{self.variant}" if self.variant else "")
 
 
-class ComparePlan(JobPlan):
+class MeasuringPlan(JobPlan):
+    """What comparisons, checks and runs have in common. ``runs``: of each launch."""
+
+    runs: int
+    notes: tuple[str, ...] = ()
+
+
+class RunPlan(MeasuringPlan):
+    """``perfbisect run``: launches of one change."""
+
+    noun: ClassVar[str] = "run"
+    verb: Literal["run"] = "run"
+    change: Change
+    launches: int
+
+
+class ComparePlan(MeasuringPlan):
     """``perfbisect compare``: two sides of one workload. ``cell``: before variants; budget in minutes."""
 
     noun: ClassVar[str] = "comparison"
@@ -38,24 +62,22 @@ class ComparePlan(JobPlan):
     a: SidePlan
     b: SidePlan
     blocks: int
-    runs: int
     budget: float
     seed: int
     min_effect: float | None = None
-    """The smallest effect worth telling, where it is not the metric's own."""
+    """The smallest relevant effect, where it is not the metric's own."""
     expect: str = ""
     """The change of the metric that a claim speaks of; empty where nothing was claimed."""
     watch: tuple[str, ...] = ()
     """Guards besides the cell's own."""
-    fail_over: float | None = None
+    max_regression: float | None = None
     """Of a check: the share by which B may be worse than A, and no more."""
-    told: tuple[str, ...] = ()
 
     @property
     def expected(self) -> claims.Change | None:
         """The effects that the claim or the check allows; None where nothing was claimed."""
-        if self.fail_over is not None:
-            return claims.no_worse(self.fail_over, self.ref.metric.sign)
+        if self.max_regression is not None:
+            return claims.no_worse(self.max_regression, self.ref.metric.sign)
         return claims.parse_change(self.expect) if self.expect else None
 
     @property
@@ -64,9 +86,9 @@ class ComparePlan(JobPlan):
 
     def question(self, metric: MetricRef | None = None) -> ab_test.Question:
         """The question for a metric, by default the one that is judged."""
-        asked = metric or self.ref
-        row = asked.metric
-        own = self.min_effect if asked == self.ref else None
+        ref = metric or self.ref
+        row = ref.metric
+        own = self.min_effect if ref == self.ref else None
         return ab_test.Question(
             sign=row.sign,
             min_effect=own or row.smallest_effect,
@@ -76,7 +98,57 @@ class ComparePlan(JobPlan):
         )
 
 
-def cells_of(plan: ComparePlan) -> tuple[Cell, Cell]:
+class CheckPlan(MeasuringPlan):
+    """``perfbisect check`` of one change against a level. ``cell``: as it is served; budget in minutes.
+
+    ``how`` says where the level is from: a ``baseline`` (``recorded`` has it, ``max_regression`` the share by
+    which the change may be worse), two ``ends`` (``recorded`` has the good and the bad one; the threshold is
+    halfway between them), or two ``values`` of the metric.
+    """
+
+    noun: ClassVar[str] = "check"
+    verb: Literal["check"] = "check"
+    change: Change
+    how: Literal["baseline", "ends", "values"]
+    recorded: tuple[RecordedLevel, ...] = ()
+    values: tuple[float, float] | None = None
+    """The good and the bad value."""
+    max_regression: float = 0.0
+    launches: int
+    """At most."""
+    budget: float
+
+    @property
+    def threshold(self) -> Line:
+        """The level that the change must not exceed.
+
+        :raises ValueError: the recorded levels are none, or the bad one is not the worse.
+        """
+        scale = Scale.of(self.ref.metric)
+        if self.values is not None:
+            good, bad = (scale.level((value,)) for value in self.values)
+            if bad <= good:
+                raise ValueError("the bad value is not the worse one")
+            return Line(0.5 * (good + bad))
+        levels = [[scale.level(v) for v in level.values(self.ref)] for level in self.recorded]
+        if self.how == "ends":
+            return between(levels[0], levels[1])
+        return above(levels[0], scale.worse_by(self.max_regression))
+
+    def guard_threshold(self, guard: MetricRef) -> Line | None:
+        """Where a guard is worse than the baseline by its smallest effect; None if the baseline lacks it.
+
+        :raises ValueError: a value of which no level can be made.
+        """
+        scale = Scale.of(guard.metric)
+        try:
+            levels = [scale.level(v) for v in self.recorded[0].values(guard)]
+        except KeyError:
+            return None
+        return above(levels, scale.worse_by(guard.metric.smallest_effect))
+
+
+def served_cells(plan: ComparePlan) -> tuple[Cell, Cell]:
     """The cell as each side serves it, with the digest that both had.
 
     :raises UsageError: this version of perfbisect reads another workload from it.
@@ -87,6 +159,24 @@ def cells_of(plan: ComparePlan) -> tuple[Cell, Cell]:
         if side.digest != plan.digest:
             raise UsageError(
                 f"the job's cell has the digest {side.digest} here and had {plan.digest} when the job began",
-                next_step="go on with the version of perfbisect that began it, or start a new job",
+                next_step="resume with the version of perfbisect that began it, or start a new job",
             )
     return sides[0], sides[1]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """``blocks`` that are as likely as not enough, None: more than there are; ``basis``: assumptions."""
+
+    blocks: int | None
+    basis: str
+
+
+def forecast(plan: ComparePlan, earlier: Sequence[Attempt]) -> Forecast:
+    """What a comparison will probably take, from the noise of earlier launches. No verdict uses it."""
+    learnt = learnt_noise(earlier, plan.ref)
+    noise = math.hypot(learnt.launches, learnt.runs / math.sqrt(plan.runs))
+    bounds = " (a claim's own bounds may take more)" if plan.expect else ""
+    return Forecast(
+        ab_test.foreseen(plan.question(), noise), f"if nothing changed{bounds}; noise: {learnt.told}"
+    )

@@ -1,337 +1,428 @@
-"""A comparison in sentences: what is told, what decided it, what more would cost, what comes next."""
+"""Reports of comparisons, claims, sweeps, checks and runs, and what their plans show."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from statistics import median
+from collections.abc import Sequence
 
-from perfbisect.common.numbers import minutes, percent, with_unit
-from perfbisect.compare.claims import Settled
-from perfbisect.compare.documents import ComparedDocument, CompareDocument, SideDocument
-from perfbisect.compare.imports import pooled
-from perfbisect.compare.plan import ComparePlan, SidePlan, cells_of
-from perfbisect.compare.sides import SIDES, attempts_of, in_turn, seen_of, shared_metrics
-from perfbisect.errors import UsageError
-from perfbisect.jobs.documents import (
-    cell_document,
-    change_document,
-    commands_document,
-    launch_document,
-    metric_document,
-    minutes_document,
-    reported_value,
-    versions,
+from perfbisect.common.numbers import minutes, number, percent, with_unit
+from perfbisect.compare.documents import (
+    BaselineDocument,
+    CheckedDocument,
+    CheckPlanDocument,
+    ComparedDocument,
+    CompareDocument,
+    ComparePlanDocument,
+    RecordedDocument,
+    RunDocument,
+    SideDocument,
+    SweepDocument,
+    VerifyDocument,
 )
-from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.guards import watched
-from perfbisect.jobs.journal import Event
-from perfbisect.jobs.next_command import again, following
-from perfbisect.jobs.plans import require_plan
-from perfbisect.jobs.replay import Launch, launches, saved
-from perfbisect.model.attempt import key
-from perfbisect.model.cell import Cell
-from perfbisect.model.metric import METRICS, PER_UNIT, MetricRef, parse_metric
-from perfbisect.stats import ab_test
-from perfbisect.stats.proportions import most_of_none
+from perfbisect.compare.results import check_of_comparison
+from perfbisect.jobs.documents import CellDocument, LaunchDocument, MetricDocument, MinutesDocument
+from perfbisect.report.document import (
+    Block,
+    Column,
+    Command,
+    Figure,
+    Inline,
+    KeyValues,
+    Paragraph,
+    Report,
+    Section,
+    Table,
+    Tone,
+    Verdict,
+    code,
+)
+from perfbisect.report.plots import LaunchGroup, Limit, launches_plot
+from perfbisect.report.sections import (
+    cell_section,
+    change_text,
+    launch_section,
+    minutes_section,
+    reproduce_section,
+    version_section,
+)
+from perfbisect.report.terminal import report_lines, section_lines
 
-_LEFT_OUT = (":std", ":p50")
-"""Statistics that say nothing of their own: a spread, and the median once more."""
+ResultDocument = (
+    CompareDocument | CheckedDocument | RunDocument | VerifyDocument | SweepDocument | BaselineDocument
+)
 
-
-def rows_of(
-    plan: ComparePlan, made: Sequence[Launch], verdict: ab_test.Verdict, guards: set[str]
-) -> list[ComparedDocument]:
-    """The headline, the guards, then everything that both sides report; ``verdict`` is the headline's.
-
-    A metric that is zero somewhere and has no ratio is left out; before the first block there are no rows.
-    """
-    if math.isnan(verdict.effect):
-        return []
-    names = shared_metrics(made)
-    refs: list[MetricRef] = []
-    for name in (key(plan.ref), *(name for name in names if not name.endswith(_LEFT_OUT))):
-        try:
-            ref = parse_metric(name)
-        except UsageError:
-            continue
-        if ref not in refs and key(ref) in names:
-            refs.append(ref)
-    rows = []
-    for ref in refs:
-        headline = ref == plan.ref
-        told = verdict if headline else _judged(plan, ref, made)
-        if told is not None:
-            told, note = (told, "") if headline else _unmoved(ref, told, made)
-            rows.append(_row(ref, told, headline=headline, guard=str(ref) in guards, note=note))
-    rows.sort(key=lambda row: (not row.headline, not row.guard))
-    return rows
-
-
-def guard_moved(rows: Iterable[ComparedDocument]) -> bool:
-    """True if a guard moved for the worse: that decides, whatever the headline says."""
-    return any(row.guard and row.word == "regression" for row in rows)
+_TONES: dict[str, Tone] = {
+    "regression": "bad",
+    "failed": "bad",
+    "refuted": "bad",
+    "improvement": "good",
+    "same": "good",
+    "passed": "good",
+    "holds": "good",
+    "inconclusive": "open",
+}
+_LEGEND = "* judged, ! guard; the other metrics are read beside them and are no verdicts"
 
 
-def untold(plan: ComparePlan, made: Sequence[Launch], guards: Iterable[MetricRef]) -> bool:
-    """True if a guard that both sides report needs more launches before it says anything."""
-    names = shared_metrics(made)
-    for ref in guards:
-        told = _judged(plan, ref, made) if key(ref) in names else None
-        if told is not None and _unmoved(ref, told, made)[0].word == "inconclusive":
-            return True
-    return False
+def build_report(document: ResultDocument) -> Report:
+    """The report of a result."""
+    if isinstance(document, CompareDocument):
+        if document.limit is not None:
+            return build_report(check_of_comparison(document))
+        return _compare_report(document)
+    if isinstance(document, CheckedDocument):
+        if document.comparison is not None:
+            return _limit_report(document, document.comparison)
+        return _check_report(document)
+    if isinstance(document, RunDocument):
+        return _run_report(document)
+    if isinstance(document, VerifyDocument):
+        return _verify_report(document)
+    if isinstance(document, SweepDocument):
+        return _sweep_report(document)
+    return _baseline_report(document)
 
 
-def number(value: float) -> float | None:
-    """A number as a document has it: None where there is none yet."""
-    return None if math.isnan(value) else value
+def result_lines(document: ResultDocument) -> list[str]:
+    """The report of a result on a terminal, and where its files are."""
+    one_job = isinstance(document, CompareDocument | CheckedDocument | RunDocument) and document.folder
+    files = f"{document.folder}/report.md, report.html" if one_job else ""  # type: ignore[union-attr]
+    return report_lines(build_report(document), files)
 
 
-def _judged(plan: ComparePlan, ref: MetricRef, made: Sequence[Launch]) -> ab_test.Verdict | None:
-    try:
-        return ab_test.judge(plan.question(ref), seen_of(made, ref))
-    except ValueError:
-        return None
+def _compare_report(document: CompareDocument) -> Report:
+    by_guard = document.verdict != document.headline
+    word = document.verdict + (" by a guard" if by_guard else "")
+    title = f"{document.b.name} against {document.a.name}"
+    if document.claim is not None:
+        outcome = {"holds": "claim holds", "refuted": "claim refuted"}
+        word = outcome.get(document.claim, "inconclusive")
+        word += " by a guard" if by_guard and document.claim == "refuted" else ""
+    verdict = Verdict(word, _TONES[document.claim or document.verdict])
+    return _comparison(document, title, verdict, document.summary)
 
 
-def _unmoved(ref: MetricRef, told: ab_test.Verdict, made: Sequence[Launch]) -> tuple[ab_test.Verdict, str]:
-    """What is told of a metric that is not judged, and why where that is not the launches' model.
-
-    One that never varied, in any run of either side, did not move. The model would give it the least noise
-    that it knows; of a share of which nothing was hit on either side the interval is that of counting.
-    """
-    values = {value for launch in seen_of(made, ref) for value in launch.values}
-    if math.isnan(told.effect) or len(values) != 1:
-        return told, ""
-    (value,) = values
-    same = replace(told, word="same", effect=0.0, needed=0, a=value, b=value)
-    sides = [pooled(ref, attempts_of(made, side)) for side in SIDES]
-    (left, of_left), (right, of_right) = (side or (1, 1) for side in sides)
-    if left or right:
-        return same, "one value in every run"
-    same = replace(same, low=-most_of_none(of_left), high=most_of_none(of_right))
-    return same, f"none of {of_left} in A, none of {of_right} in B"
+def _limit_report(document: CheckedDocument, comparison: CompareDocument) -> Report:
+    by_guard = comparison.verdict != comparison.headline and document.verdict == "failed"
+    word = document.verdict + (" by a guard" if by_guard else "")
+    title = f"check of {comparison.b.name} against {comparison.a.name}"
+    return _comparison(comparison, title, Verdict(word, _TONES[document.verdict]), document.summary)
 
 
-def equal_medians(made: Sequence[Launch], ref: MetricRef) -> bool:
-    """True if the median launch of both sides has one value."""
-    sides = [[reported_value(attempt, ref) for attempt in attempts_of(made, side)] for side in SIDES]
-    left, right = ([value for value in values if value is not None] for values in sides)
-    return bool(left and right) and median(left) == median(right)
-
-
-def _row(
-    ref: MetricRef, told: ab_test.Verdict, *, headline: bool, guard: bool, note: str
-) -> ComparedDocument:
-    return ComparedDocument(
-        name=str(ref),
-        display=metric_document(ref).display,
-        unit=ref.metric.unit,
-        headline=headline,
-        guard=guard,
-        absolute=ref.metric.absolute,
-        word=told.word,
-        left=told.a,
-        right=told.b,
-        effect=told.effect,
-        low=told.low,
-        high=told.high,
-        note=note,
-    )
-
-
-OPEN = (None, "inconclusive")
-"""Claims of which more launches may tell more: none was made, or it is not settled."""
-
-
-def sentences_of(
-    plan: ComparePlan,
-    verdict: ab_test.Verdict,
-    rows: Sequence[ComparedDocument],
-    guards: Sequence[MetricRef],
-    seen: Sequence[Launch],
-    claim: Settled | None,
-) -> list[str]:
-    """What a reader must know, the verdict first; ``claim``: of what was claimed, or of a check's limit."""
-    display = metric_document(plan.ref).display
-    smallest = percent(plan.question().min_effect, False)
-    span = f"{percent(verdict.effect)} (95 % interval {percent(verdict.low)} to {percent(verdict.high)})"
-    better = "smaller" if plan.ref.metric.direction == "lower" else "larger"
-    names = f"{plan.b.name} against {plan.a.name}"
-    told = {
-        "regression": f"{names}: {display} is worse, {span}; {better} is better.",
-        "improvement": f"{names}: {display} is better, {span}; {better} is better.",
-        "same": f"{names}: {display} is the same within {smallest}, {span}.",
-        "inconclusive": f"{names}: {display} is not told yet, {span}.",
-    }
-    if math.isnan(verdict.effect):
-        return [f"{names}: nothing is told before the first block of four launches is whole."]
-    out = [told[verdict.word]]
-    if claim is not None:
-        by = f"{names}: {display} changed by {span}."
-        out = [by] if plan.fail_over is not None else [_of_claim(plan, claim, guard_moved(rows)), by]
-    out += _of_guards(verdict, rows, guards, seen)
-    if verdict.word == "inconclusive" and verdict.needed and plan.fail_over is None and claim in OPEN:
-        each = [launch.minutes for launch in seen if launch.end == "finished"]
-        more = max(0, verdict.needed * ab_test.BLOCK - verdict.launches)
-        cost = f", {minutes(more * median(each))}" if each else ""
-        out.append(f"About {more} further launches would settle it{cost}.")
-    out += _turned(plan, verdict, rows)
-    count = sum(launch.end == "finished" for launch in seen)
-    out.append(f"{count} launches, {minutes(sum(launch.minutes for launch in seen))}.")
-    return out
-
-
-def _of_claim(plan: ComparePlan, claim: Settled, moved: bool) -> str:
-    claimed = f"{plan.metric} {plan.expect} of B against A"
-    if claim == "inconclusive":
-        return f"Whether the claim ({claimed}) holds is not told yet."
-    settled = "holds" if claim == "holds" else "is refuted, by a guard" if moved else "is refuted"
-    return f"The claim ({claimed}) {settled}."
-
-
-def _of_guards(
-    verdict: ab_test.Verdict,
-    rows: Sequence[ComparedDocument],
-    guards: Sequence[MetricRef],
-    seen: Sequence[Launch],
-) -> Iterator[str]:
-    """Guards that moved for the worse decide; one that says nothing is no reassurance."""
-    by_name = {row.name: row for row in rows}
-    for ref in guards:
-        row = by_name.get(str(ref))
-        if row is None:
-            yield f"Guard {ref} was not reported by both sides, or is zero: it guards nothing."
-        elif row.word == "regression":
-            step = f"{with_unit(row.left, row.unit)} to {with_unit(row.right, row.unit)}"
-            yield f"Guard {row.display} moved for the worse, {step}: that decides."
-        elif row.word == "inconclusive" and verdict.word in ("improvement", "same"):
-            if equal_medians(seen, ref):
-                continue
-            span = f"{percent(row.low)} to {percent(row.high)}"
-            yield f"Guard {row.display} is not told yet ({span}): it neither backs nor breaks this."
-
-
-def _turned(plan: ComparePlan, verdict: ab_test.Verdict, rows: Sequence[ComparedDocument]) -> Iterator[str]:
-    """A verdict that another one contradicts where the length of the answers is taken out, or left in."""
-    by_name = {row.name: row for row in rows}
-    told: set[str] = set()
-    for name, (whole, length) in PER_UNIT.items():
-        if plan.ref.name not in (name, whole) or length in told:
-            continue
-        other, how = (name, "Per unit of output") if plan.ref.name == whole else (whole, "Of whole answers")
-        row = by_name.get(_beside(plan.ref, other))
-        if row is None or row.word in (verdict.word, "inconclusive"):
-            continue
-        told.add(length)
-        moved = by_name.get(length)
-        grew = (
-            f": {moved.display} went from {with_unit(moved.left, moved.unit)} to "
-            f"{with_unit(moved.right, moved.unit)}"
-            if moved
-            else ""
+def _comparison(document: CompareDocument, title: str, verdict: Verdict, summary: Sequence[str]) -> Report:
+    spent = document.minutes
+    blocks: list[Block] = [*map(Paragraph, summary)]
+    if document.metrics:
+        blocks += [_metrics_table(document.metrics), Paragraph(_LEGEND, quiet=True)]
+    headline = next((row for row in document.metrics if row.headline), None)
+    groups = [
+        LaunchGroup(
+            f"{label}: {side.name}",
+            color,
+            symbol,
+            tuple(launch for launch in document.launches if launch.position == position),
+            level,
         )
-        yield f"{how} ({row.name}) it is {row.word}, {percent(row.effect)}{grew}."
-
-
-def _beside(ref: MetricRef, other: str) -> str:
-    """Another metric in the same statistic, by its row's name; what is one number a run is of medians."""
-    asked = ref.statistic or "median"
-    if not METRICS[other].per_request:
-        return other if asked == "median" else ""
-    return str(MetricRef(other, asked))
-
-
-def advice_of(
-    plan: ComparePlan, verdict: ab_test.Verdict, job: Job, ended: bool, claim: Settled | None
-) -> str:
-    """The command that comes next; ``claim`` as of :func:`sentences_of`."""
-    if not ended:
-        return f"perfbisect resume {job.id}"
-    if plan.fail_over is not None and claim == "inconclusive":
-        launches = str(ab_test.BLOCK * plan.blocks)
-        return again(plan.setting, "--launches", launches) or f"perfbisect check ... --launches {launches}"
-    worse = verdict.word == "regression" or (plan.fail_over is not None and claim == "refuted")
-    if worse and not plan.a.variant and not plan.b.variant:
-        ends = ("--good", plan.a.change.short, "--bad", plan.b.change.short)
-        return following(plan.setting, "bisect", plan.cell, plan.metric, *ends)
-    if verdict.word == "inconclusive" and claim in OPEN:
-        blocks = ("--blocks", str(max(verdict.needed, plan.blocks + 1)))
-        sides = ("--a", plan.a.text, "--b", plan.b.text)
-        return again(plan.setting, *blocks) or following(
-            plan.setting, "compare", plan.cell, plan.metric, *sides, *blocks
-        )
-    return f"perfbisect report {job.id}"
-
-
-def the_comparison(job: Job, events: Sequence[Event]) -> ComparePlan:
-    """The plan of a comparison. :raises UsageError: the journal holds none that can be read."""
-    return require_plan(job, events, ComparePlan, next_step=f"perfbisect status {job.id}")
-
-
-def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
-    """What is known of a comparison. :raises UsageError: the journal holds none that can be read."""
-    plan = the_comparison(job, events)
-    seen, (cell, _) = launches(events), cells_of(plan)
-    made = in_turn(seen)
-    verdict = ab_test.judge(plan.question(), seen_of(made, plan.ref))
-    guards = guards_of(plan, cell)
-    rows = tuple(rows_of(plan, made, verdict, {str(guard) for guard in guards}))
-    moved = guard_moved(rows)
-    silent = {str(guard) for guard in guards} - {row.name for row in rows}
-    expected = plan.expected
-    claim = expected.settles(verdict.low, verdict.high) if expected else None
-    if claim is not None and moved:
-        claim = "refuted"
-    elif claim == "holds" and silent and plan.fail_over is None:
-        claim = "inconclusive"
-    return CompareDocument(
-        job=job.id,
-        finished=finished(events),
-        word="regression" if moved else verdict.word,
-        headline=verdict.word,
-        expected=plan.expect,
-        claim=claim,
-        limit=plan.fail_over,
-        sentences=tuple(sentences_of(plan, verdict, rows, guards, seen, claim)),
-        next=advice_of(plan, verdict, job, finished(events), claim),
-        effect=number(verdict.effect),
-        low=number(verdict.low),
-        high=number(verdict.high),
-        smallest_effect=plan.question().min_effect,
-        launches_a_side=verdict.launches // 2,
-        needed_blocks=verdict.needed,
-        a=side_document(plan.a),
-        b=side_document(plan.b),
-        metric=metric_document(plan.ref),
-        metrics=rows,
-        cell=cell_document(cell, plan.ref),
-        repository=plan.setting.repository,
-        environment=plan.setting.environment,
-        client=plan.setting.instrument,
-        launches=tuple(launch_document(x, plan.sides[x.position].change, plan.ref) for x in seen),
-        minutes=minutes_document(seen, plan.budget, saved(events, seen)),
-        reproduce=tuple(
-            commands_document(served, plan.setting, side.change, attempts[-1] if attempts else None)
-            for served, side, attempts in zip(
-                cells_of(plan), plan.sides, (attempts_of(seen, "a"), attempts_of(seen, "b")), strict=True
+        for position, (label, side, color, symbol, level) in enumerate(
+            (
+                ("A", document.a, "@end", "circle", headline.left if headline else None),
+                ("B", document.b, "@search", "square", headline.right if headline else None),
             )
+        )
+    ]
+    sides = KeyValues((("A", _side_text(document.a)), ("B", _side_text(document.b))))
+    return Report(
+        title=title,
+        verdict=verdict,
+        blocks=(*blocks, Command(document.next)),
+        sections=(
+            *_plot_section(groups, document.metric),
+            Section("Sides", (sides,), detail=True),
+            *_details(document.cell, document.notes, document.launches, document.metric.unit, spent),
+            reproduce_section(document.reproduce),
+            version_section(document.versions),
         ),
-        versions=versions(plan.setting, seen),
-        told=plan.told,
-        folder=str(job.path),
+        highlights=_highlights(document.effect, document.low, document.high, document.launches, spent),
+        footer=_footer(document.job),
     )
 
 
-def guards_of(plan: ComparePlan, cell: Cell) -> tuple[MetricRef, ...]:
-    """The guards of a comparison, each once: the cell's, its family's and the claim's."""
-    return tuple(dict.fromkeys((*watched(cell), *map(parse_metric, plan.watch))))
-
-
-def side_document(side: SidePlan) -> SideDocument:
-    """A side as documents have it."""
-    return SideDocument(
-        typed=side.text, name=side.name, change=change_document(side.change), variant=side.variant
+def _metrics_table(metrics: Sequence[ComparedDocument]) -> Table:
+    columns = (
+        Column("metric"),
+        Column("A", numeric=True),
+        Column("B", numeric=True),
+        Column("B against A", numeric=True),
+        Column("95 % interval"),
+        Column("verdict"),
     )
+    rows: list[tuple[Inline, ...]] = [
+        (
+            ("* " if row.headline else "! " if row.guard else "  ", code(row.name)),
+            with_unit(row.left, row.unit),
+            with_unit(row.right, row.unit),
+            percent(row.effect),
+            f"{percent(row.low)} to {percent(row.high)}",
+            row.verdict + (f" ({row.note})" if row.note else ""),
+        )
+        for row in metrics
+    ]
+    highlighted = frozenset(index for index, row in enumerate(metrics) if row.headline)
+    return Table(columns, tuple(rows), highlighted)
+
+
+def _check_report(document: CheckedDocument) -> Report:
+    unit, spent = document.metric.unit, document.minutes
+    group = LaunchGroup(document.change.short, "@search", "square", document.launches, document.value)
+    limits = [] if document.line is None else [Limit("threshold", document.line)]
+    limits += [
+        Limit(f"recorded {level.change.short}", level.value)
+        for level in document.recorded
+        if level.value is not None
+    ]
+    return Report(
+        title=f"check of {document.change.short}",
+        verdict=Verdict(document.verdict, _TONES[document.verdict]),
+        blocks=(*map(Paragraph, document.summary), Command(document.next)),
+        sections=(
+            *_plot_section([group], document.metric, limits),
+            Section("Checked against", _recorded_table(document.recorded, unit), detail=True),
+            *_details(document.cell, document.notes, document.launches, unit, spent),
+            *([reproduce_section((document.reproduce,))] if document.reproduce else []),
+            version_section(document.versions),
+        ),
+        highlights=_highlights(document.effect, document.low, document.high, document.launches, spent),
+        footer=_footer(document.job),
+    )
+
+
+def _recorded_table(recorded: Sequence[RecordedDocument], unit: str) -> tuple[Block, ...]:
+    columns = ("job", "change", "measured", "launches", "median")
+    rows: tuple[tuple[Inline, ...], ...] = tuple(
+        (
+            code(level.job),
+            change_text(level.change),
+            level.days,
+            str(level.launches),
+            with_unit(level.value, unit),
+        )
+        for level in recorded
+    )
+    return (Table(tuple(map(Column, columns)), rows),) if rows else ()
+
+
+def _run_report(document: RunDocument) -> Report:
+    count = sum(launch.outcome == "measured" for launch in document.launches)
+    rows: list[tuple[Inline, ...]] = [
+        (
+            code(metric.name),
+            with_unit(metric.median, metric.unit),
+            f"{number(metric.low)} to {number(metric.high)}" if len(metric.launches) > 1 else "",
+            "" if metric.within is None else percent(metric.within, False),
+        )
+        for metric in document.metrics
+    ]
+    columns = (
+        Column("metric"),
+        Column("median", numeric=True),
+        Column("range of launches"),
+        Column("spread of requests", numeric=True),
+    )
+    spent = document.minutes
+    phases = ", ".join(f"{name} {value * 60:.1f} s" for name, value in spent.by_phase.items())
+    headline = document.headline
+    value = next((m.median for m in document.metrics if m.display == headline.display), None)
+    group = LaunchGroup(document.change.short, "@end", "circle", document.launches, value)
+    return Report(
+        title=f"run of {document.change.short} {document.change.subject}".rstrip(),
+        verdict=Verdict("measured" if document.finished else "unfinished"),
+        blocks=(
+            Table(columns, tuple(rows), frozenset({0}) if rows else frozenset()),
+            KeyValues((("launches", f"{count} measured"), ("phases", phases))),
+            Command(f"perfbisect report {document.job}"),
+        ),
+        sections=(
+            *_plot_section([group], headline),
+            *_details(document.cell, document.notes, document.launches, headline.unit, spent),
+            reproduce_section((document.reproduce,)),
+            version_section(document.versions),
+        ),
+        footer=_footer(document.job),
+    )
+
+
+def _verify_report(document: VerifyDocument) -> Report:
+    claim = KeyValues(
+        (
+            ("claim", document.claim),
+            ("source", document.source),
+            ("claimed", (code(document.metric), " ", code(document.expected))),
+        )
+    )
+    word = {"holds": "claim holds", "refuted": "claim refuted"}.get(document.verdict, "inconclusive")
+    return Report(
+        title="claim",
+        verdict=Verdict(word, _TONES[document.verdict]),
+        blocks=(claim, _cells_table(document.cells), *_report_commands(document.cells)),
+    )
+
+
+def _sweep_report(document: SweepDocument) -> Report:
+    words = {cell.verdict for cell in document.cells}
+    word = next((word for word in ("regression", "inconclusive", "improvement") if word in words), "same")
+    signature = KeyValues((("signature", document.signature),))
+    return Report(
+        title="sweep over loads",
+        verdict=Verdict(word, _TONES[word]),
+        blocks=(signature, _cells_table(document.cells), *_report_commands(document.cells)),
+    )
+
+
+def _cells_table(cells: Sequence[CompareDocument]) -> Table:
+    columns = (
+        Column("cell"),
+        Column("verdict"),
+        Column("effect", numeric=True),
+        Column("95 % interval"),
+        Column("launches a side", numeric=True),
+    )
+    rows: list[tuple[Inline, ...]] = []
+    for cell in cells:
+        known = cell.low is not None and cell.high is not None
+        span = f"{percent(cell.low or 0.0)} to {percent(cell.high or 0.0)}" if known else ""
+        effect = "-" if cell.effect is None else percent(cell.effect)
+        word = cell.claim or cell.verdict
+        rows.append((code(cell.cell.name), word, effect, span, str(cell.launches_a_side)))
+    return Table(columns, tuple(rows))
+
+
+def _report_commands(cells: Sequence[CompareDocument]) -> list[Command]:
+    """How each cell is read further, those that differ first."""
+    ordered = sorted(cells, key=lambda cell: cell.verdict == "same")
+    return [Command(f"perfbisect report {cell.job}  # {cell.cell.name}") for cell in ordered]
+
+
+def _baseline_report(document: BaselineDocument) -> Report:
+    command = (
+        f"perfbisect check {document.cell.name} --against baseline --baseline {document.file} "
+        "--max-regression 5%"
+    )
+    recorded = _recorded_text(document.recorded, document.metric.unit)
+    return Report(
+        title="baseline",
+        verdict=Verdict("baseline recorded", "good"),
+        blocks=(KeyValues((("file", code(document.file)), ("level", recorded))), Command(command)),
+    )
+
+
+def plan_lines(plan: ComparePlanDocument | CheckPlanDocument) -> list[str]:
+    """What will be measured, and what it will take, on a terminal."""
+    rows = _compare_plan_rows(plan) if isinstance(plan, ComparePlanDocument) else _check_plan_rows(plan)
+    rows += [("note", note) for note in plan.notes]
+    sections = (workload_section(plan.cell), Section("Plan", (KeyValues(tuple(rows)),)))
+    lines = [text for section in sections for text in section_lines(section)]
+    if isinstance(plan, ComparePlanDocument):
+        lines += [text for other in plan.others for text in ("", *plan_lines(other))]
+    return lines
+
+
+def workload_section(cell: CellDocument) -> Section:
+    """The block that is shown before anything is measured."""
+    return Section("Cell", (KeyValues(tuple((label, code(value)) for label, value in cell.rows)),))
+
+
+def _compare_plan_rows(plan: ComparePlanDocument) -> list[tuple[str, Inline]]:
+    blocks = plan.forecast_blocks
+    expected = (
+        f"more than {plan.most_launches} launches"
+        if blocks is None
+        else f"about {4 * blocks} launches, {minutes(plan.minutes_low * blocks)}"
+    )
+    return [
+        ("a", _side_text(plan.a)),
+        ("b", _side_text(plan.b)),
+        ("env", plan.environment),
+        ("client", plan.client),
+        ("launches", _launches_text(4, plan)),
+        ("smallest", f"effects within {percent(plan.smallest_effect, False)} count as the same"),
+        ("budget", minutes(plan.budget_minutes)),
+        ("forecast", f"{expected}, {plan.forecast_from}"),
+    ]
+
+
+def _check_plan_rows(plan: CheckPlanDocument) -> list[tuple[str, Inline]]:
+    unit = plan.metric.unit
+    rows: list[tuple[str, Inline]] = [("change", change_text(plan.change))]
+    if plan.line is not None:
+        limit = f", {percent(plan.limit, False)} worse than the baseline" if plan.how == "baseline" else ""
+        rows.append(("threshold", f"{with_unit(plan.line, unit)}{limit}"))
+    rows += [("recorded", _recorded_text(level, unit)) for level in plan.recorded]
+    return [
+        *rows,
+        ("env", plan.environment),
+        ("client", plan.client),
+        ("launches", _launches_text(plan.most_launches if plan.how == "save" else 2, plan)),
+        ("budget", minutes(plan.budget_minutes)),
+    ]
+
+
+def _launches_text(least: int, plan: ComparePlanDocument | CheckPlanDocument) -> str:
+    return (
+        f"{least} to {plan.most_launches}, {plan.runs_per_launch} runs each, "
+        f"{minutes(plan.minutes_low)} to {minutes(plan.minutes_high)}"
+    )
+
+
+def _side_text(side: SideDocument) -> Inline:
+    variant = f" served as {side.variant}" if side.variant else ""
+    change = change_text(side.change)
+    parts = change if isinstance(change, tuple) else (change,)
+    return (*parts, f"{variant} (", code(side.typed), ")")
+
+
+def _recorded_text(level: RecordedDocument, unit: str) -> str:
+    return (
+        f"{level.change.short}, {level.launches} launches of {level.days} in job {level.job}, "
+        f"{with_unit(level.value, unit)}"
+    )
+
+
+def _plot_section(
+    groups: Sequence[LaunchGroup], metric: MetricDocument, limits: Sequence[Limit] = ()
+) -> tuple[Section, ...]:
+    plot = launches_plot(groups, metric, limits)
+    if plot is None:
+        return ()
+    caption = f"Every launch by time, with its runs; {metric.direction} is better. Dotted: levels."
+    return (Section("Launches by time", (Figure("launches", caption, plot),), detail=True),)
+
+
+def _details(
+    cell: CellDocument,
+    notes: Sequence[str],
+    launches: Sequence[LaunchDocument],
+    unit: str,
+    spent: MinutesDocument,
+) -> tuple[Section, ...]:
+    return cell_section(cell, notes), launch_section(launches, unit), minutes_section(spent)
+
+
+def _highlights(
+    effect: float | None,
+    low: float | None,
+    high: float | None,
+    launches: Sequence[LaunchDocument],
+    spent: MinutesDocument,
+) -> tuple[tuple[str, str], ...]:
+    if effect is None or low is None or high is None:
+        return ()
+    count = sum(launch.outcome == "measured" for launch in launches)
+    return (
+        (percent(effect), "effect"),
+        (f"{percent(low)} to {percent(high)}", "95 % interval"),
+        (str(count), "launches"),
+        (minutes(spent.total), "measured"),
+    )
+
+
+def _footer(job: str) -> str:
+    return f"Job {job}. This page loads nothing from the network."

@@ -1,18 +1,18 @@
-"""``perfbisect run``: launches of one change, as one would measure it by hand, but written down."""
+"""``perfbisect run``: launches of one change, measured and written down."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import ClassVar, Literal
 
+from perfbisect.compare.documents import RunDocument, RunMetricDocument
+from perfbisect.compare.launches import OneChange, in_turn, measure_launches, require_buildable
+from perfbisect.compare.plan import RunPlan
 from perfbisect.environments.base import Builder
-from perfbisect.errors import BuildError, UsageError
+from perfbisect.errors import UsageError
 from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.documents import (
-    RunDocument,
-    RunMetricDocument,
     cell_document,
     change_document,
     commands_document,
@@ -23,30 +23,17 @@ from perfbisect.jobs.documents import (
     spread,
     versions,
 )
-from perfbisect.jobs.events import Ended, Launched
+from perfbisect.jobs.events import Ended
 from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.journal import Event, Journal
-from perfbisect.jobs.plans import JobPlan, cell_data, cell_of, require_plan
+from perfbisect.jobs.journal import Event
+from perfbisect.jobs.plans import cell_data, cell_of, require_plan
 from perfbisect.jobs.replay import Launch, launches, saved
-from perfbisect.jobs.runner import Order, Tools, clear_up
-from perfbisect.jobs.sequential import one_by_one, plainly_told
+from perfbisect.jobs.runner import Order, Tools
 from perfbisect.jobs.settings import Setting
-from perfbisect.jobs.workers import Crew
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef, parse_metric
-
-
-class RunPlan(JobPlan):
-    """``perfbisect run``: launches of one change."""
-
-    noun: ClassVar[str] = "run"
-    verb: Literal["run"] = "run"
-    change: Change
-    launches: int
-    runs: int
-    told: tuple[str, ...] = ()
 
 
 def make_run_plan(
@@ -58,7 +45,7 @@ def make_run_plan(
     setting: Setting,
     launches: int,
     runs: int,
-    told: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> RunPlan:
     """The plan of ``perfbisect run``: so many launches with so many runs each.
 
@@ -66,13 +53,7 @@ def make_run_plan(
         or an environment that does not fit the change.
     :raises BuildError: the change cannot be built.
     """
-    refusal = builder.refuses(change)
-    if refusal is not None and refusal.error:
-        raise UsageError(refusal.reason, next_step="mend --env")
-    if refusal is not None:
-        raise BuildError(
-            f"{change.short} cannot be built: {refusal.reason}", next_step="choose another --env or --at"
-        )
+    require_buildable(builder, change, change.short, next_step="choose another --env or --at")
     if runs > 1 and runs_per_launch(cell) == 1:
         raise UsageError(
             f"cell {cell.name}: the engine's caches cannot be emptied between runs, so a launch has one run",
@@ -86,7 +67,7 @@ def make_run_plan(
         change=change,
         launches=launches,
         runs=runs,
-        told=tuple(told),
+        notes=tuple(notes),
     )
 
 
@@ -95,52 +76,37 @@ def run(job: Job, tools: Tools, *, until: int | None = None) -> RunDocument:
 
     ``until``: stop, unfinished, as soon as so many are.
 
-    :raises BuildError, ServerError: the change cannot be built or served.
-    :raises ClientError, MachineError: they failed too often; the job can be resumed.
-    :raises Interrupted: Ctrl-C or a stop.
+    Raises what :func:`perfbisect.compare.launches.measure_launches` does.
     """
-    with Journal(job.journal, clock=tools.clock) as journal:
-        plan = require_plan(job, journal.events, RunPlan)
-        if not finished(journal.events):
-            clear_up(job, journal, tools)
-            cell = cell_of(plan)
-            with Crew(job, journal, tools, cell) as crew:
-                course = _Launches(plan, cell, plan.launches if until is None else min(until, plan.launches))
-                one_by_one(job, journal, tools, crew, course)
-            if course.most == plan.launches:
-                journal.append("verdict", {"word": "measured"})
-        document = run_document(job, journal.events)
+
+    def count(plan: RunPlan) -> int:
+        return plan.launches if until is None else min(until, plan.launches)
+
+    def counted(plan: RunPlan, cell: Cell) -> _Counted:
+        return _Counted(plan, cell, most=count(plan))
+
+    def conclude(plan: RunPlan, _: Sequence[Launch]) -> dict[str, object] | None:
+        return {"verdict": "measured"} if count(plan) == plan.launches else None
+
+    document = run_document(job, measure_launches(job, tools, RunPlan, counted, conclude))
     tools.sink(Ended(document))
     return document
 
 
 @dataclass(frozen=True)
-class _Launches:
-    """So many launches of one change."""
+class _Counted(OneChange):
+    """A number of launches of one change."""
 
-    plan: RunPlan
-    served: Cell
-    most: int
-    advice: str = "read the log; another --at or --env may do"
+    most: int = 0
 
     def next(self, seen: Sequence[Launch]) -> Order | str:
-        done = sum(x.end == "finished" for x in seen)
+        plan, done = self.plan, len(in_turn(seen))
         if done >= self.most:
             return ""
-        why = f"launch {done + 1} of {self.plan.launches}"
-        return Order(0, self.plan.change, "run", self.plan.runs, why)
-
-    def cell(self, _: Order) -> Cell:
-        return self.served
-
-    def name(self, _: Order) -> str:
-        return f"change {self.plan.change.short}"
+        return Order(0, plan.change, "run", plan.runs, f"launch {done + 1} of {plan.launches}")
 
     def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
-        """Whatever was measured is shown."""
-
-    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
-        return plainly_told(ended, seen, order, self.plan.ref, 0.0)
+        """Every measurement counts."""
 
 
 def run_document(job: Job, events: Sequence[Event]) -> RunDocument:
@@ -161,7 +127,7 @@ def run_document(job: Job, events: Sequence[Event]) -> RunDocument:
         minutes=minutes_document(seen, 0.0, saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, plan.change, attempts[-1] if attempts else None),
         versions=versions(plan.setting, seen),
-        told=plan.told,
+        notes=plan.notes,
         folder=str(job.path),
     )
 

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
-from perfbisect.compare.run import RunPlan, run_document
+from perfbisect.compare.documents import RunDocument
+from perfbisect.compare.plan import RunPlan
+from perfbisect.compare.run import run_document
 from perfbisect.errors import PerfbisectError, UsageError
-from perfbisect.jobs.documents import RunDocument
 from perfbisect.jobs.events import Ended, PhaseBegan
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
@@ -175,7 +176,7 @@ class _Member:
     def outcome(self) -> Outcome:
         """How it stands; a run whose launches are all there is over."""
         if not finished(self.journal.events) and self.done >= self.plan.launches:
-            self.journal.append("verdict", {"word": "measured"})
+            self.journal.append("verdict", {"verdict": "measured"})
         document = run_document(self.job, self.journal.events)
         self.tools.sink(Ended(document))
         return Outcome(self.job, document, self.error)

@@ -335,31 +335,6 @@ class ReportDocument(JobDocument):
         return brief.model_copy(update={"beliefs": beliefs, "left_out": left})
 
 
-class RunMetricDocument(Document):
-    """One metric over the launches: per launch the mean of its runs."""
-
-    name: str
-    display: str
-    unit: str
-    median: float
-    low: float
-    high: float
-    launches: tuple[float, ...]
-    within: float | None
-    """Robust coefficient of variation over a run's requests, median over runs; None without requests."""
-
-
-class RunDocument(JobDocument):
-    """What ``perfbisect run`` measured."""
-
-    shown: ClassVar[Mapping[str, int]] = {"launches": -8}
-    schema_: Literal["perfbisect.run/1"] = Field(default="perfbisect.run/1", alias="schema")
-    finished: bool
-    change: ChangeDocument
-    headline: MetricDocument
-    metrics: tuple[RunMetricDocument, ...]
-
-
 class ErrorDocument(Document):
     """An error: what was tried and came back, where to look, what comes next."""
 

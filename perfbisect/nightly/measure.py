@@ -21,7 +21,8 @@ from perfbisect.commands.output import teller
 from perfbisect.commands.session import at_work, interruptible, slots_for
 from perfbisect.commands.workspace import Place, place
 from perfbisect.compare.kinds import RUN
-from perfbisect.compare.run import RunPlan, make_run_plan, run
+from perfbisect.compare.plan import RunPlan
+from perfbisect.compare.run import make_run_plan, run
 from perfbisect.compare.suite import suite
 from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
@@ -97,7 +98,7 @@ def beginning(night: NightPlan, one: CellJob, builder: Builder, told: Sequence[s
         setting=night.setting,
         launches=one.plan.launches,
         runs=one.plan.runs,
-        told=told,
+        notes=told,
     )
     return execution.beginning(one.job, plan)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from perfbisect.common.numbers import minutes, number, percent, probability, with_unit
+from perfbisect.common.numbers import minutes, percent, probability, with_unit
 from perfbisect.common.text import line, lines
 from perfbisect.jobs.documents import (
     BeliefDocument,
@@ -15,7 +15,6 @@ from perfbisect.jobs.documents import (
     PlanDocument,
     PositionDocument,
     ReportDocument,
-    RunDocument,
 )
 from perfbisect.jobs.events import JobEvent, Launched, Launching, PhaseBegan, Planned, Told, Waiting
 
@@ -272,25 +271,6 @@ def report_lines(report: ReportDocument) -> list[str]:
         f"  next:   {line(report.next)}",
     ]
     return out
-
-
-def run_lines(document: RunDocument) -> list[str]:
-    """What a run measured: the headline with its tails, then the other metrics; the seconds of each phase."""
-    change = f"{document.change.short} {line(document.change.subject)}".rstrip()
-    count = sum(launch.outcome == "measured" for launch in document.launches)
-    out = [f"{change}: {count} launch{'' if count == 1 else 'es'} measured"]
-    width = max((len(metric.name) for metric in document.metrics), default=0)
-    for metric in document.metrics:
-        across = f"  from {number(metric.low)} to {number(metric.high)}" if len(metric.launches) > 1 else ""
-        within = f"  within a launch {percent(metric.within, False)}" if metric.within is not None else ""
-        out.append(f"  {metric.name:<{width}}  {with_unit(metric.median, metric.unit)}{across}{within}")
-    phases = ", ".join(f"{name} {spent * 60:.1f} s" for name, spent in document.minutes.by_phase.items())
-    told = [
-        f"  phases: {phases}",
-        f"  folder: {document.folder}",
-        f"  next:   perfbisect report {document.job}",
-    ]
-    return [*out, *told]
 
 
 def error_lines(message: str, where: str | None, next_step: str | None) -> list[str]:

@@ -17,6 +17,7 @@ from perfbisect.report.document import (
     KeyValues,
     Paragraph,
     Report,
+    Section,
     Table,
     parts_of,
 )
@@ -26,13 +27,18 @@ _LONGEST_COMMAND = 4000
 _INDENT = "  "
 
 
-def report_lines(report: Report) -> list[str]:
-    """The verdict, the summary, and every section that is no detail."""
+def report_lines(report: Report, files: str = "") -> list[str]:
+    """The verdict, the summary, and every section that is no detail. ``files``: where the report is kept."""
     out = [report.verdict.text.upper(), *block_lines(report.blocks)]
     for section in report.sections:
         if not section.detail:
-            out += ["", section.title, *block_lines(section.blocks)]
-    return out
+            out += ["", *section_lines(section)]
+    return [*out, f"{_INDENT}report: {line(files, _LONGEST)}"] if files else out
+
+
+def section_lines(section: Section) -> list[str]:
+    """The heading, and the blocks under it."""
+    return [section.title, *block_lines(section.blocks)]
 
 
 def block_lines(blocks: Iterable[Block]) -> list[str]:

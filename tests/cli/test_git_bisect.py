@@ -36,8 +36,8 @@ def test_nothing_but_a_verdict_is_good_or_bad(code: int, told: int) -> None:
         (["--save-baseline=x.json"], "--save-baseline=x.json measures nothing"),
         (["-h"], "-h measures nothing"),
         (["--no-such-option"], "No such option"),
-        (["--against", "main"], "--against and --fail-over go together"),
-        (["--at", "HEAD~1"], "leave --at out"),
+        (["--against", "main"], "--against and --max-regression require each other"),
+        (["--at", "HEAD~1"], "cannot be combined with --at"),
         ([], "no git bisect is under way"),
     ],
 )
@@ -114,7 +114,8 @@ def test_git_finds_the_commit_and_skips_the_broken_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "why"), [("same", "not worse than its good end"), ("inconclusive", "cannot be told apart yet")]
+    ("word", "why"),
+    [("same", "not worse than its good end"), ("inconclusive", "good and bad end is inconclusive")],
 )
 def test_ends_that_do_not_differ_stop_git(
     word: str,
@@ -127,7 +128,7 @@ def test_ends_that_do_not_differ_stop_git(
     git(history, "bisect", "start", history.bad, history.good)
     monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
-    told = SimpleNamespace(headline=word, sentences=("they are what they are.",))
+    told = SimpleNamespace(headline=word, summary=("they are what they are.",))
     monkeypatch.setattr(checks, "settle", lambda *_: told)
     assert run([*step()[3:], "--repo", str(history.path)]) == 128
     assert why in capsys.readouterr().err

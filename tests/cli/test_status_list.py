@@ -66,8 +66,8 @@ def test_a_run_tells_its_value(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         ({"expect": "<= -20 %"}, 0.6, "holds"),
         ({"expect": "<= -20 %"}, 1.0, "refuted"),
-        ({"fail_over": 0.05}, 1.0, "passed"),
-        ({"fail_over": 0.05}, 1.5, "failed"),
+        ({"max_regression": 0.05}, 1.0, "passed"),
+        ({"max_regression": 0.05}, 1.5, "failed"),
     ],
 )
 def test_a_claim_or_a_limit_tells_what_became_of_it(

@@ -11,7 +11,7 @@ from perfbisect.cli.compare import cells_of, find_claim, verified
 from perfbisect.commands.comparisons import rungs, swept
 from perfbisect.commands.workspace import Place, place
 from perfbisect.compare.documents import CompareDocument
-from perfbisect.compare.render import sweep_lines, verify_lines
+from perfbisect.compare.report import result_lines
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.jobs.capabilities import metric_of
 from perfbisect.jobs.folders import Job, Jobs
@@ -149,7 +149,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> CompareDocument:
 
 def as_load(told: CompareDocument, load: str, word: str, claim: str | None = None) -> CompareDocument:
     name = told.cell.model_copy(update={"name": f"tiny@{load}"})
-    return told.model_copy(update={"cell": name, "word": word, "claim": claim})
+    return told.model_copy(update={"cell": name, "verdict": word, "claim": claim})
 
 
 def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
@@ -157,9 +157,9 @@ def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
     words = (("c1-n8", "same"), ("c8-n64", "regression"), ("c64-n512", "regression"))
     document = swept([as_load(told, load, word) for load, word in words])
     assert document.signature == "c1 same, c8 to c64 regression"
-    lines = sweep_lines(document)
-    assert len(lines) == 7 and lines[3] == "signature: c1 same, c8 to c64 regression"
-    assert ["c8-n64" in line or "c64-n512" in line for line in lines[4:]] == [True, True, False]
+    lines = result_lines(document)
+    assert lines[:2] == ["REGRESSION", "  signature  c1 same, c8 to c64 regression"]
+    assert ["c8-n64" in line or "c64-n512" in line for line in lines[-3:]] == [True, True, False]
 
 
 def test_a_sweep_has_the_loads_of_its_file(here: Place) -> None:
@@ -187,8 +187,8 @@ def test_a_claim_holds_where_it_holds_in_every_cell(
 ) -> None:
     claim = claimed()[1]
     document = verified(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
-    assert document.word == word
-    assert verify_lines(document)[0] == word.upper()
+    assert document.verdict == word
+    assert result_lines(document)[0] == (word if word == "inconclusive" else f"claim {word}").upper()
 
 
 def test_a_claim_is_measured_until_it_is_settled(told: CompareDocument) -> None:

@@ -1,4 +1,4 @@
-"""What a comparison says of a claim, and of the limit of a check: its own words never say the opposite."""
+"""Summaries of claims and of checks against a limit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from perfbisect.compare.documents import CompareDocument
-from perfbisect.compare.render import compare_markdown
+from perfbisect.compare.report import build_report
 from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.report.markdown import report_markdown
 from tests.compare.test_job import CHANGES, measured
 from tests.jobs.world import Clock, World
 
@@ -19,39 +20,45 @@ def job(tmp_path: Path) -> Job:
     return Jobs(tmp_path).new(Clock()(), "abcd")
 
 
-def told(job: Job, factor: float, tau: float = 0.005, **asked: Any) -> CompareDocument:
+def measured_with(job: Job, factor: float, tau: float = 0.005, **asked: Any) -> CompareDocument:
     return measured(job, World(CHANGES, 1, factor=factor, tau=tau), **asked)
 
 
 def test_a_claim_that_holds_is_what_is_told_first_and_nothing_more_is_asked(job: Job) -> None:
-    document = told(job, 0.6, tau=0.05, expect="<= -20 %", blocks=1)
+    document = measured_with(job, 0.6, tau=0.05, expect="<= -20 %", blocks=1)
     assert document.claim == "holds"
-    assert document.sentences[0] == "The claim (tpot <= -20 % of B against A) holds."
-    assert "time per output token, median changed by -" in document.sentences[1]
-    assert not any("not told yet" in text or "would settle" in text for text in document.sentences)
+    assert document.summary[0] == "The claim (tpot <= -20 % of B against A) holds."
+    assert "time per output token, median -" in document.summary[1]
+    assert not any("inconclusive" in text or "A verdict takes" in text for text in document.summary)
     assert document.next == f"perfbisect report {job.id}"
-    assert compare_markdown(document).startswith("# perfbisect verify: the claim holds\n")
+    assert report_markdown(build_report(document)).startswith(
+        "# 010101010101 against 000000000000: claim holds\n"
+    )
 
 
 def test_a_claim_that_is_refuted(job: Job) -> None:
-    document = told(job, 1.0, tau=0.01, expect="<= -20 %")
-    assert document.sentences[0] == "The claim (tpot <= -20 % of B against A) is refuted."
-    assert compare_markdown(document).startswith("# perfbisect verify: the claim is refuted\n")
+    document = measured_with(job, 1.0, tau=0.01, expect="<= -20 %")
+    assert document.summary[0] == "The claim (tpot <= -20 % of B against A) is refuted."
+    assert report_markdown(build_report(document)).startswith(
+        "# 010101010101 against 000000000000: claim refuted\n"
+    )
 
 
 def test_a_guard_refutes_a_claim(job: Job) -> None:
     world = World(CHANGES, 1, factor=0.6, tau=0.005, tokens=lambda position: 32.0 - 12 * position)
     document = measured(job, world, expect="<= -20 %")
-    assert document.sentences[0].endswith("is refuted, by a guard.")
-    assert compare_markdown(document).startswith("# perfbisect verify: the claim is refuted, by a guard\n")
+    assert document.summary[0].endswith("is refuted by a guard.")
+    assert report_markdown(build_report(document)).startswith(
+        "# 010101010101 against 000000000000: claim refuted by a guard\n"
+    )
 
 
 def test_a_claim_that_is_not_settled_says_what_would(job: Job) -> None:
-    document = told(job, 0.8, tau=0.1, expect="<= -20 %", blocks=1)
+    document = measured_with(job, 0.8, tau=0.1, expect="<= -20 %", blocks=1)
     assert document.claim == "inconclusive"
-    assert document.sentences[0] == "Whether the claim (tpot <= -20 % of B against A) holds is not told yet."
-    assert compare_markdown(document).startswith(
-        "# perfbisect verify: whether the claim holds is not told yet\n"
+    assert document.summary[0] == "The claim (tpot <= -20 % of B against A) is neither confirmed nor refuted."
+    assert report_markdown(build_report(document)).startswith(
+        "# 010101010101 against 000000000000: inconclusive\n"
     )
 
 
@@ -59,10 +66,8 @@ def test_a_claim_that_is_not_settled_says_what_would(job: Job) -> None:
 def test_a_check_that_is_settled_does_not_say_that_nothing_is_told(
     job: Job, factor: float, claim: str
 ) -> None:
-    document = told(job, factor, tau=0.05, fail_over=0.05, blocks=1)
+    document = measured_with(job, factor, tau=0.05, max_regression=0.05, blocks=1)
     assert document.claim == claim
-    assert not any("not told yet" in text or "would settle" in text for text in document.sentences)
-    assert document.sentences[0].startswith(
-        "010101010101 against 000000000000: time per output token, median changed by"
-    )
+    assert not any("inconclusive" in text or "A verdict takes" in text for text in document.summary)
+    assert document.summary[0].startswith("010101010101 against 000000000000: time per output token, median ")
     assert document.next.startswith("perfbisect bisect" if claim == "refuted" else "perfbisect report")

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.compare.documents import ComparedDocument, CompareDocument
-from perfbisect.compare.render import compare_lines, compare_markdown
+from perfbisect.compare.report import build_report, result_lines
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import RunResult
+from perfbisect.report.markdown import report_markdown
 from tests.compare.test_job import CHANGES, measured
 from tests.jobs.world import Clock, World, cell
 
@@ -54,28 +55,28 @@ def test_no_failures_on_either_side_are_the_same_by_the_rule_of_three(job: Job) 
     guard, each = row_of(document, "failed"), document.launches[0].values
     count = REQUESTS * document.launches_a_side * len(each)
     assert document.launches_a_side <= 4
-    assert (guard.word, guard.effect, guard.left, guard.right) == ("same", 0.0, 0.0, 0.0)
+    assert (guard.verdict, guard.effect, guard.left, guard.right) == ("same", 0.0, 0.0, 0.0)
     assert guard.high == -guard.low == pytest.approx(3 / count, rel=0.01)
     said = f"none of {count} in A, none of {count} in B"
     assert guard.note == said
-    assert any("failed" in text and f"same ({said})" in text for text in compare_lines(document))
-    assert f"same ({said})" in compare_markdown(document)
+    assert any("failed" in text and f"same ({said})" in text for text in result_lines(document))
+    assert f"same ({said})" in report_markdown(build_report(document))
 
 
 def test_a_guard_that_never_varied_did_not_move(job: Job) -> None:
     """Pixels and images are told apart at 0.1 %, below the least noise that the model knows."""
     world = Counting(CHANGES, 1, factor=1.3, tau=0.005)
     guard = row_of(measured(job, world, cell=cell(guards=("failed", "images"))), "images")
-    assert (guard.guard, guard.word, guard.note) == (True, "same", "one value in every run")
+    assert (guard.guard, guard.verdict, guard.note) == (True, "same", "one value in every run")
     assert (guard.left, guard.right, guard.effect) == (1.0, 1.0, 0.0)
 
 
 def test_a_rise_of_failures_is_still_a_regression(job: Job) -> None:
     world = Counting(CHANGES, None, tau=0.005, lost=lambda position, k: position * (10 + k))
     document = measured(job, world)
-    assert (document.word, document.headline) == ("regression", "same")
+    assert (document.verdict, document.headline) == ("regression", "same")
     guard = row_of(document, "failed")
-    assert (guard.word, guard.note) == ("regression", "")
+    assert (guard.verdict, guard.note) == ("regression", "")
     assert guard.low > 0
 
 
@@ -97,9 +98,9 @@ def test_a_guard_whose_median_launches_agree_is_not_named_as_open(job: Job) -> N
     world = Counting(CHANGES, 1, factor=0.7, tau=0.005, lost=lambda *_: next(lost, 0))
     document = measured(job, world, blocks=2)
     guard = row_of(document, "failed")
-    assert (document.word, document.launches_a_side, guard.word) == ("improvement", 4, "inconclusive")
+    assert (document.verdict, document.launches_a_side, guard.verdict) == ("improvement", 4, "inconclusive")
     assert guard.left != guard.right
-    assert not any("not told yet" in text for text in document.sentences)
+    assert not any("inconclusive" in text for text in document.summary)
 
 
 @settings(max_examples=12)

@@ -14,8 +14,8 @@ import pytest
 from perfbisect.compare.documents import CompareDocument
 from perfbisect.compare.job import compare, make_compare_plan
 from perfbisect.compare.plan import ComparePlan, SidePlan
-from perfbisect.compare.render import compare_lines, compare_markdown
-from perfbisect.compare.report import compare_document
+from perfbisect.compare.report import build_report, result_lines
+from perfbisect.compare.results import compare_document
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
@@ -25,6 +25,9 @@ from perfbisect.jobs.settings import Setting
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from perfbisect.model.metric import parse_metric
+from perfbisect.report.document import Figure
+from perfbisect.report.html import report_html
+from perfbisect.report.markdown import report_markdown
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell, history
 
 CHANGES = history(2).changes
@@ -59,10 +62,10 @@ def measured(job: Job, world: World, watch: Watch | None = None, **changed: Any)
 
 def test_a_slower_side_is_a_regression(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=1.1, tau=0.01))
-    assert (document.word, document.headline) == ("regression", "regression")
+    assert (document.verdict, document.headline) == ("regression", "regression")
     assert document.low is not None and document.high is not None
     assert document.low < 0.1 < document.high
-    assert document.sentences[0].startswith("010101010101 against 000000000000: time per output token")
+    assert document.summary[0].startswith("010101010101 against 000000000000: time per output token")
     assert "bisect tiny --good 000000000000 --bad 010101010101" in document.next
     assert [row.name for row in document.metrics if row.headline] == ["tpot"]
     assert {launch.change.short for launch in document.launches} == {"000000000000", "010101010101"}
@@ -70,7 +73,7 @@ def test_a_slower_side_is_a_regression(job: Job) -> None:
 
 def test_equal_sides_are_the_same(job: Job) -> None:
     document = measured(job, World(CHANGES, None, tau=0.01))
-    assert document.word == "same"
+    assert document.verdict == "same"
     assert document.low is not None and document.high is not None
     assert max(abs(document.low), abs(document.high)) < document.smallest_effect
 
@@ -78,17 +81,17 @@ def test_equal_sides_are_the_same(job: Job) -> None:
 def test_shorter_answers_are_a_regression_by_guard(job: Job) -> None:
     world = World(CHANGES, 1, factor=0.8, tau=0.005, tokens=lambda position: 32.0 - 12 * position)
     document = measured(job, world)
-    assert (document.word, document.headline) == ("regression", "improvement")
+    assert (document.verdict, document.headline) == ("regression", "improvement")
     guard = next(row for row in document.metrics if row.name == "output_tokens")
-    assert (guard.guard, guard.word) == (True, "regression")
-    assert any("moved for the worse" in text for text in document.sentences)
+    assert (guard.guard, guard.verdict) == (True, "regression")
+    assert any(text.startswith("Guard failed: ") for text in document.summary)
 
 
 def test_good_news_waits_for_its_guards(job: Job) -> None:
     """Twice as fast is plain after a block; that every answer is a token shorter is not."""
     world = World(CHANGES, 1, factor=0.5, tau=0.002, sigma=0.002, tokens=lambda position: 32.0 - position)
     document = measured(job, world)
-    assert (document.word, document.headline) == ("regression", "improvement")
+    assert (document.verdict, document.headline) == ("regression", "improvement")
     assert any(launch.why.endswith("for the guards") for launch in document.launches)
     assert document.launches_a_side <= 8
 
@@ -102,21 +105,21 @@ def test_bad_news_does_not_wait(job: Job) -> None:
 
 def test_metrics_that_disagree_stand_beside_each_other(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=1.2, tau=0.005))
-    words = {row.name: row.word for row in document.metrics}
+    words = {row.name: row.verdict for row in document.metrics}
     assert words["tpot"] == words["output_throughput"] == "regression"
     assert next(row for row in document.metrics if row.name == "output_throughput").effect < 0
 
 
 def test_noise_is_inconclusive_with_its_price(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=1.02, tau=0.12), blocks=2)
-    assert document.word == "inconclusive"
+    assert document.verdict == "inconclusive"
     assert document.launches_a_side == 4
-    assert any("would settle it" in text for text in document.sentences)
+    assert any("A verdict takes about" in text for text in document.summary)
 
 
 def test_the_budget_ends_it_without_a_verdict(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=1.02, tau=0.12), budget=8.0)
-    assert document.word == "inconclusive"
+    assert document.verdict == "inconclusive"
     assert document.minutes.total <= 8.0
 
 
@@ -129,7 +132,7 @@ def test_it_goes_on_where_it_was_interrupted(job: Job) -> None:
     watch = Watch()
     with job.held():
         document = compare(job, watch.tools(World(CHANGES, 1, factor=1.3, tau=0.02)))
-    assert document.word == "regression"
+    assert document.verdict == "regression"
     outcomes = [launch.outcome for launch in document.launches]
     assert outcomes.count("abandoned") == 1
     assert outcomes[3] == "abandoned"
@@ -141,7 +144,7 @@ def test_a_failure_of_the_machine_is_no_evidence(job: Job) -> None:
 
     watch = Watch()
     document = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02, fault=full), watch)
-    assert document.word == "regression"
+    assert document.verdict == "regression"
     assert [launch.fault for launch in document.launches].count("machine") == 2
     assert watch.waits
 
@@ -226,19 +229,20 @@ def test_fewer_drafts_that_are_accepted_are_a_regression_by_guard(job: Job) -> N
     )
     guards = ("failed", "output_tokens", "spec_decode_acceptance_rate")
     document = measured(job, world, metric=parse_metric("itl"), cell=cell(guards=guards))
-    assert (document.word, document.headline) == ("regression", "improvement")
+    assert (document.verdict, document.headline) == ("regression", "improvement")
     rows = {row.name: row for row in document.metrics}
     drafts = rows["spec_decode_acceptance_rate"]
-    assert (drafts.guard, drafts.absolute, drafts.word) == (True, True, "regression")
+    assert (drafts.guard, drafts.absolute, drafts.verdict) == (True, True, "regression")
     assert drafts.low < 656 / 2094 - 1024 / 2034 < drafts.high < 0
-    assert rows["tpot"].word == "regression"
-    said = r"Guard share of draft tokens accepted moved for the worse, 50\.\d % to 31\.\d %"
-    assert any(re.match(said, text) for text in document.sentences)
-    lines = compare_lines(document)
-    assert lines[0] == "REGRESSION (by a guard)"
-    marks = {line.split()[1]: line[0] for line in lines if line[:2] in ("* ", "! ")}
+    assert rows["tpot"].verdict == "regression"
+    said = r"Guard failed: share of draft tokens accepted 50\.\d % -> 31\.\d %"
+    assert any(re.match(said, text) for text in document.summary)
+    lines = result_lines(document)
+    assert lines[0] == "REGRESSION BY A GUARD"
+    rows_shown = [line.split() for line in lines if line.strip()[:2] in ("* ", "! ") and "%" in line]
+    marks = {words[1]: words[0] for words in rows_shown}
     assert marks == {"itl": "*", "failed": "!", "output_tokens": "!", "spec_decode_acceptance_rate": "!"}
-    assert "**`itl`** | judged" in compare_markdown(document)
+    assert "| \\* `itl` |" in report_markdown(build_report(document))
 
 
 LENGTHS: dict[str, tuple[str, dict[int, dict[str, float]], str, str]] = {
@@ -249,7 +253,7 @@ LENGTHS: dict[str, tuple[str, dict[int, dict[str, float]], str, str]] = {
             1: {"e2el:median": 8000.0, "audio_duration:median": 8.0, "e2el_per_audio_s": 1000.0},
         },
         "improvement",
-        r"Per unit of output \(e2el_per_audio_s\) it is same",
+        r"Per unit of output \(e2el_per_audio_s\): same",
     ),
     "ttfp": (
         "audio_ttfp",
@@ -258,8 +262,8 @@ LENGTHS: dict[str, tuple[str, dict[int, dict[str, float]], str, str]] = {
             1: {"audio_ttfp:median": 360.0, "audio_duration:median": 6.0, "audio_ttfp_per_audio_s": 60.0},
         },
         "regression",
-        r"Per unit of output \(audio_ttfp_per_audio_s\) it is improvement, -[12]\d\.\d %: audio duration per "
-        r"request, median went from [34]\.\d+ s to [56]\.\d+ s",
+        r"Per unit of output \(audio_ttfp_per_audio_s\): improvement, -[12]\d\.\d %; audio duration per "
+        r"request, median [34]\.\d+ s -> [56]\.\d+ s",
     ),
     "rtf": (
         "audio_rtf",
@@ -268,7 +272,7 @@ LENGTHS: dict[str, tuple[str, dict[int, dict[str, float]], str, str]] = {
             1: {"audio_rtf:median": 0.245, "audio_duration:median": 90.9, "e2el:median": 22270.0},
         },
         "regression",
-        r"Of whole answers \(e2el\) it is improvement, -2\d\.\d %: audio duration",
+        r"Of whole answers \(e2el\): improvement, -2\d\.\d %; audio duration",
     ),
     "text": (
         "e2el",
@@ -277,7 +281,7 @@ LENGTHS: dict[str, tuple[str, dict[int, dict[str, float]], str, str]] = {
             1: {"e2el:median": 400.0, "e2el_per_token": 20.0},
         },
         "improvement",
-        r"Per unit of output \(e2el_per_token\) it is same",
+        r"Per unit of output \(e2el_per_token\): same",
     ),
 }
 
@@ -288,7 +292,7 @@ def test_a_verdict_that_turns_per_unit_of_output_says_so(job: Job, name: str) ->
     world = Reporting(CHANGES, None, tau=0.005, more=more)
     document = measured(job, world, metric=parse_metric(metric))
     assert document.headline == word
-    assert any(re.match(said, text) for text in document.sentences), document.sentences
+    assert any(re.match(said, text) for text in document.summary), document.summary
 
 
 def test_answers_of_one_length_turn_nothing(job: Job) -> None:
@@ -296,7 +300,7 @@ def test_answers_of_one_length_turn_nothing(job: Job) -> None:
     more = {0: {"e2el:median": 640.0, "e2el_per_token": 20.0}, 1: slow}
     document = measured(job, Reporting(CHANGES, None, tau=0.005, more=more), metric=parse_metric("e2el"))
     assert document.headline == "regression"
-    assert not any("Per unit" in text for text in document.sentences)
+    assert not any("Per unit" in text for text in document.summary)
 
 
 def test_the_tail_is_not_held_against_a_ratio_of_medians(job: Job) -> None:
@@ -304,7 +308,7 @@ def test_the_tail_is_not_held_against_a_ratio_of_medians(job: Job) -> None:
     world = Reporting(CHANGES, None, tau=0.005, more=more)
     document = measured(job, world, metric=parse_metric("e2el:p99"))
     assert document.headline == "regression"
-    assert not any("Per unit" in text for text in document.sentences)
+    assert not any("Per unit" in text for text in document.summary)
 
 
 def test_sides_without_a_metric_in_common(job: Job) -> None:
@@ -329,7 +333,7 @@ def test_another_machine_does_not_count_after_a_resumption(job: Job) -> None:
         compare(job, Watch().tools(other))
     with job.held():
         document = compare(job, Watch().tools(World(CHANGES, 1, factor=1.3, tau=0.02)))
-    assert document.word == "regression"
+    assert document.verdict == "regression"
     outcomes = [launch.outcome for launch in document.launches]
     assert (outcomes.count("abandoned"), outcomes.count("measured")) == (2, 2 * document.launches_a_side)
 
@@ -339,6 +343,22 @@ def test_a_guard_that_nobody_reported_guards_nothing(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=0.8, tau=0.005), cell=asked, expect="<= -8 %")
     assert document.headline == "improvement"
     assert document.claim == "inconclusive"
-    assert any("Guard spec_decode_acceptance_rate was not reported" in text for text in document.sentences)
+    assert any("Guard not checked: spec_decode_acceptance_rate" in text for text in document.summary)
     other = Jobs(job.path.parents[1]).new(Clock()(), "efgh")
     assert measured(other, World(CHANGES, 1, factor=0.8, tau=0.005), expect="<= -8 %").claim == "holds"
+
+
+def test_the_page_plots_both_sides_with_their_levels(job: Job) -> None:
+    document = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02))
+    report = build_report(document)
+    (figure,) = (
+        block for section in report.sections for block in section.blocks if isinstance(block, Figure)
+    )
+    sides = {trace["name"]: trace for trace in figure.plot["data"] if trace.get("hovertemplate")}
+    assert list(sides) == ["A: 000000000000", "B: 010101010101"]
+    assert [len(trace["y"]) for trace in sides.values()] == [document.launches_a_side] * 2
+    headline = document.metrics[0]
+    assert [shape["y0"] for shape in figure.plot["layout"]["shapes"]] == [headline.left, headline.right]
+    page = report_html(report, plotly="plotly.js")
+    assert '<div class="figure" id="launches"' in page
+    assert all(text in page for text in document.summary)

@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from perfbisect.bisect.job import amend, bisect
-from perfbisect.compare.run import RunPlan, make_run_plan, run, run_document
-from perfbisect.compare.run_report import run_markdown
+from perfbisect.compare.documents import RunDocument
+from perfbisect.compare.plan import RunPlan
+from perfbisect.compare.report import build_report
+from perfbisect.compare.run import make_run_plan, run, run_document
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, MachineError, ServerError, UsageError
 from perfbisect.jobs.capabilities import metric_of
-from perfbisect.jobs.documents import RunDocument
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.kind import Amendment
 from perfbisect.jobs.plans import begin
 from perfbisect.model.attempt import Failure
+from perfbisect.report.markdown import report_markdown
 from tests.fixtures.jobs import SETTING
 from tests.jobs.world import Clock, FakeBuilder, PowerCut, Watch, World, cell, history
 
@@ -54,7 +56,7 @@ def test_every_launch_is_measured_and_summed_up(tmp_path: Path) -> None:
     assert {m.name for m in document.metrics} >= {"tpot:p99", "output_throughput", "failed"}
     assert document.minutes.by_phase["launch"] == pytest.approx(3 * 30 / 60)
     assert RunDocument.model_validate_json(document.text()) == document
-    assert "## Every launch" in run_markdown(document)
+    assert "## Launches" in report_markdown(build_report(document))
     assert run(job, watch.tools(world)) == document, "done is done"
 
 
