@@ -1,117 +1,19 @@
-"""``perfbisect compare``."""
+"""``perfbisect compare`` and ``perfbisect verify``."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cells.loading import SERVER_METRICS, load_cells
-from perfbisect.clients import CLIENTS
-from perfbisect.commands import options, wiring
+from perfbisect.commands import options
 from perfbisect.commands.invocation import Measuring
 from perfbisect.commands.options import Minutes
-from perfbisect.commands.workspace import Place
-from perfbisect.common.suggest import hint
-from perfbisect.common.yaml_source import load
-from perfbisect.compare.claims import Claim, Settled, load_claim
-from perfbisect.compare.documents import CompareDocument, VerifyDocument
-from perfbisect.errors import LocatedError, MachineError, UsageError
-from perfbisect.machine.profile import machine
-from perfbisect.measure.preparation import from_hub, not_here
-from perfbisect.model.cell import Cell
-from perfbisect.model.metric import parse_metric
-from perfbisect.resources import cells_folder
 
-
-def find_claim(name: str) -> tuple[Path, Claim]:
-    """A claim file, or one of those shipped by its name.
-
-    :raises UsageError: there is none, or it is wrong.
-    """
-    path = Path(name)
-    if not path.is_file():
-        path = cells_folder() / "claims" / f"{name.removesuffix('.yaml')}.yaml"
-    if not path.is_file():
-        known = sorted(file.stem for file in path.parent.glob("*.yaml"))
-        raise UsageError(
-            f"no claim {name!r}: neither a file nor one of: {', '.join(known)}{hint(name, known)}",
-            next_step="perfbisect verify with the path of a claim's file, or with one of these names",
-        )
-    return path, load_claim(path)
-
-
-def cells_of(here: Place, path: Path, claim: Claim) -> tuple[str, ...]:
-    """The cells of a claim by name, every load of a ladder, if this machine can run them.
-
-    :raises UsageError: a cell is not there, or is wrong.
-    :raises LocatedError: a cell's client does not report what the claim judges or watches.
-    :raises MachineError: it needs devices or weights that are not here.
-    """
-    names: list[str] = []
-    devices = len(machine(dict(os.environ), wiring.profile_named(wiring.the_machine(here))).gpus)
-    for name in claim.cells_beside(path):
-        cells = load_cells(name)
-        for cell in cells:
-            _check_reported(path, claim, cell)
-            _check_here(path, claim, cell, devices)
-        bare = name.partition("@")[0]
-        suffixes = [cell.name.partition("@")[2] for cell in cells]
-        names += [f"{bare}@{suffix}" if suffix else bare for suffix in suffixes]
-    return tuple(names)
-
-
-def _check_reported(path: Path, claim: Claim, cell: Cell) -> None:
-    wanted = [("metric", claim.expect.metric), *(("guards", name) for name in claim.expect.guards)]
-    for field, name in wanted:
-        metric = parse_metric(name)
-        if field == "guards" and metric.name in SERVER_METRICS:
-            continue
-        try:
-            CLIENTS[cell.client.name].check_metric(cell, metric)
-        except UsageError as error:
-            line = load(path).line(("expect", field))
-            raise LocatedError(error.message, file=path, line=line, field=f"expect.{field}") from None
-
-
-def _check_here(path: Path, claim: Claim, cell: Cell, devices: int) -> None:
-    needs = f"; it needs {claim.needs}" if claim.needs else ""
-    if cell.gpus > devices:
-        raise MachineError(
-            f"the claim cannot be run here: {cell.name} needs {cell.gpus} devices and there are "
-            f"{devices}{needs}",
-            where=path,
-            next_step="run it on a machine with devices: perfbisect doctor shows those that are seen",
-        )
-    missing = not_here(from_hub(cell), dict(os.environ))
-    if missing:
-        raise MachineError(
-            f"the claim cannot be run here: {cell.name} needs {', '.join(missing)}, which is not on this "
-            f"machine, and HF_HUB_OFFLINE forbids to fetch it{needs}",
-            where=path,
-            next_step="fetch it into HF_HOME, or unset HF_HUB_OFFLINE",
-        )
-
-
-def verified(claim: Claim, comparisons: Sequence[CompareDocument]) -> VerifyDocument:
-    """It holds where it holds in every cell; one cell refutes it."""
-    verdicts = {document.claim for document in comparisons}
-    verdict: Settled = "inconclusive"
-    if "refuted" in verdicts:
-        verdict = "refuted"
-    elif verdicts == {"holds"}:
-        verdict = "holds"
-    return VerifyDocument(
-        claim=claim.claim,
-        source=claim.source,
-        expected=claim.expect.change,
-        metric=claim.expect.metric,
-        verdict=verdict,
-        cells=tuple(comparisons),
-    )
+if TYPE_CHECKING:
+    from perfbisect.commands.compare_request import TypedContest
+    from perfbisect.compare.documents import CompareDocument, SweepDocument, VerifyDocument
 
 
 @click.command(short_help="Does a claim hold?")
@@ -145,6 +47,7 @@ def verify(
 
     Exit code: 0 holds, 3 refuted, 4 inconclusive, 5 this machine cannot run it.
     """
+    from perfbisect.commands.claims import cells_of, find_claim, verified
     from perfbisect.commands.compare_request import TypedContest, contest, planned_all
     from perfbisect.commands.comparisons import settle_all
     from perfbisect.commands.detach import leave
@@ -228,15 +131,14 @@ def compare(
     from perfbisect.commands.output import UNDONE, emit
     from perfbisect.commands.session import hand_out
     from perfbisect.commands.workspace import place_of
-    from perfbisect.compare.documents import SweepDocument
     from perfbisect.compare.kinds import compare_kind_exit_code
     from perfbisect.compare.report import plan_lines, result_lines
 
     if measuring.detach and not dry_run:
         return leave(measuring)
     here = place_of(measuring)
-    if measuring.as_in is not None:
-        wiring.refuse_another(wiring.the_cell(here, cell, None), measuring.as_in)
+    if measuring.expect_workload is not None:
+        wiring.refuse_another(wiring.the_cell(here, cell, None), measuring.expect_workload)
     typed = TypedContest(cell, a, b, min_effect, blocks, budget, seed, measuring, dry=dry_run)
     names = rungs(here, cell) if sweep else (cell,)
     asked = [contest(here, replace(typed, cell=name)) for name in names]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.compare import cells_of, find_claim, verified
+from perfbisect.commands.claims import cells_of, find_claim, verified
 from perfbisect.commands.comparisons import rungs, swept
 from perfbisect.commands.workspace import Place, place
 from perfbisect.compare.documents import CompareDocument
