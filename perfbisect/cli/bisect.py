@@ -85,7 +85,7 @@ def bisect(
     if measuring.detach and not dry_run:
         return leave(measuring)
     here = place_of(measuring)
-    wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.as_in)
+    wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.expect_workload)
     extras = Extras(
         direction=direction,
         all_steps=all_steps,

@@ -137,8 +137,8 @@ def compare(
     if measuring.detach and not dry_run:
         return leave(measuring)
     here = place_of(measuring)
-    if measuring.as_in is not None:
-        wiring.refuse_another(wiring.the_cell(here, cell, None), measuring.as_in)
+    if measuring.expect_workload is not None:
+        wiring.refuse_another(wiring.the_cell(here, cell, None), measuring.expect_workload)
     typed = TypedContest(cell, a, b, min_effect, blocks, budget, seed, measuring, dry=dry_run)
     names = rungs(here, cell) if sweep else (cell,)
     asked = [contest(here, replace(typed, cell=name)) for name in names]

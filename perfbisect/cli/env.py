@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
-from perfbisect.commands.documents import EnvGcDocument, GcItemDocument
 from perfbisect.commands.options import Typed
 from perfbisect.common.durations import parse_age, parse_size
-from perfbisect.environments.gc import CacheEntry
+
+if TYPE_CHECKING:
+    from perfbisect.commands.documents import EnvGcDocument, GcItemDocument
+    from perfbisect.environments.gc import CacheEntry
 
 
 def item_document(item: CacheEntry) -> GcItemDocument:
     """A folder of the cache as it is told."""
     used = datetime.fromtimestamp(item.used_at, timezone.utc).strftime("%Y-%m-%d") if item.used_at else ""
+    from perfbisect.commands.documents import GcItemDocument
+
     return GcItemDocument(
         folder=str(item.folder),
         kind=item.kind,

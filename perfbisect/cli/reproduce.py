@@ -73,8 +73,8 @@ def reproduce(
             f"no cell of ours is known to be {ours.cell}",
             next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
         )
-    if measuring.as_in is not None:
-        wiring.refuse_another(wiring.the_cell(here, chosen, None), measuring.as_in)
+    if measuring.expect_workload is not None:
+        wiring.refuse_another(wiring.the_cell(here, chosen, None), measuring.expect_workload)
     judged = replace(measuring, metric=measuring.metric or ours.metric)
     typed = TypedContest(chosen, found.good, found.bad, None, blocks, budget, seed, judged, dry=dry_run)
     asked = contest(here, typed)

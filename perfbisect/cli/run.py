@@ -43,7 +43,7 @@ def run(
     if measuring.detach:
         return leave(measuring)
     here = place_of(measuring)
-    wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.as_in)
+    wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.expect_workload)
     request = build_change_request(here, cell, at, measuring)
     plan = make_run_plan(
         cell=request.cell,

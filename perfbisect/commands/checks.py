@@ -147,8 +147,8 @@ def decide(here: Place, options: CheckOptions, measuring: Measuring) -> int:
     how = options.how
     at = options.at or (under_test(here.needed_repository()).id if options.git_bisect else "HEAD")
     options = replace(options, at=at)
-    if measuring.as_in is not None:
-        wiring.refuse_another(wiring.the_cell(here, options.cell, None), measuring.as_in)
+    if measuring.expect_workload is not None:
+        wiring.refuse_another(wiring.the_cell(here, options.cell, None), measuring.expect_workload)
     if how == "rev":
         return _check_revision(here, options, measuring)
     if how == "save":

@@ -31,7 +31,7 @@ class Measuring(Working):
     client: str | None = None
     metric: str | None = None
     variant: str | None = None
-    as_in: str | None = None
+    expect_workload: str | None = None
     constraints: Path | None = None
     exclude_newer: str | None = None
     machine: str | None = None

@@ -110,10 +110,10 @@ def workers(function: _Function) -> _Function:
     )(function)
 
 
-as_in = click.option(
-    "--as-in",
+expect_workload = click.option(
+    "--expect-workload",
     metavar="TEXT",
-    help="A report's commands or result file, or @FILE: refuse a cell that is not the report's.",
+    help="Require the workload of a report: its commands or result file name, or @FILE.",
 )
 
 
@@ -129,7 +129,9 @@ def working(function: _Function) -> _Function:
 
 def measuring(function: _Function) -> _Function:
     """Options of commands that measure, passed as ``measuring``."""
-    return _bundled(function, "measuring", Measuring, (*_ENVIRONMENT, metric, variant, as_in, *_MACHINE))
+    return _bundled(
+        function, "measuring", Measuring, (*_ENVIRONMENT, metric, variant, expect_workload, *_MACHINE)
+    )
 
 
 def measuring_a_claim(function: _Function) -> _Function:

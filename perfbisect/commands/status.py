@@ -11,7 +11,6 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from perfbisect.commands.kinds import kind_of
 from perfbisect.common.numbers import minutes, probability, with_unit
 from perfbisect.common.text import line
 from perfbisect.errors import PerfbisectError
@@ -166,6 +165,8 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     Raises:
         UsageError: the journal cannot be read.
     """
+    from perfbisect.commands.kinds import kind_of  # imports numpy, which stop and an empty list do not need
+
     holder = job.holder
     events = read(job.journal).events
     kind = kind_of(events)

@@ -64,7 +64,7 @@ def refuse_another(cell: Cell, report: str | None) -> None:
         told = "; ".join(f"{field}: {left} there, {right} here" for field, left, right in found)
         raise UsageError(
             f"cell {cell.name} is not the one that the report speaks of, {len(found)} fields differ: {told}",
-            next_step="perfbisect cells match shows the nearest cell; or leave --as-in out",
+            next_step="perfbisect cells match shows the nearest cell; or leave --expect-workload out",
         )
 
 

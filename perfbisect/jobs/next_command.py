@@ -17,7 +17,7 @@ _ASKING = ("compare", "verify", "check")
 _ONCE = ("--json", "--full", "--quiet", "--detach", "--dry-run")
 """Options that a follow-up command does not repeat."""
 
-_REPORT = "--as-in"
+_REPORT = "--expect-workload"
 """Checked once; a follow-up command uses the same cell."""
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from perfbisect.cli import app as main
-from perfbisect.cli.app import run
+from perfbisect.cli.app import app, run
 from perfbisect.commands.ranges import budget_minutes
 from perfbisect.commands.workspace import place
 from perfbisect.common.durations import parse_minutes
@@ -103,7 +102,7 @@ def test_whatever_goes_wrong_is_told_and_has_its_code(
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(main.app, "main", fail)
+    monkeypatch.setattr(app, "main", fail)
     assert run(["doctor", "--json"] if as_json else ["doctor"]) == code
     out, err = capsys.readouterr()
     if as_json:

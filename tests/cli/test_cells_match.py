@@ -74,12 +74,12 @@ def test_a_report_that_addresses_somebody_is_no_file(capsys: pytest.CaptureFixtu
 
 
 def test_a_report_of_a_file_refuses_another_cell_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``--as-in`` of what measures takes it as well, before any environment is looked at."""
+    """``--expect-workload`` of what measures takes it as well, before any environment is looked at."""
     write_history(here / "repo")
     asked = ["run", "one", "--at", "HEAD", "--repo", "repo", "--env", "existing:/no/python", "--json"]
     for report, said in (("@lost.txt", "cannot be read"), ("@other.txt", "num_prompts: 9 there, 8 here")):
         (here / "other.txt").write_text(REPORT.replace("prompts 8", "prompts 9"))
-        assert run([*asked, "--as-in", report]) == 2
+        assert run([*asked, "--expect-workload", report]) == 2
         assert said in json.loads(capsys.readouterr().out)["error"]
 
 

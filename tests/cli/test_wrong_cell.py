@@ -75,7 +75,7 @@ def typed(verb: str, cell: Path, history: PretendHistory) -> list[str]:
 def test_the_wrong_cell_is_refused_before_a_server_starts(
     verb: str, benched: Path, history: PretendHistory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*typed(verb, benched, history), "--as-in", REPORT]) == 2
+    assert run([*typed(verb, benched, history), "--expect-workload", REPORT]) == 2
     error = capsys.readouterr().err
     assert "benched is not the one that the report speaks of, 4 fields differ" in error
     for field, (there, here) in INSTEAD.items():

@@ -57,9 +57,9 @@ def test_a_cell_is_told_as_it_was_typed() -> None:
 
 
 def test_a_longer_answer_to_the_same_question() -> None:
-    typed = shlex.join(
-        ["perfbisect", "compare", "chat", "--a", "x", "--b", "y z", "--as-in", "vllm bench\nserve", "--json"]
-    )
+    sides = ("--a", "x", "--b", "y z")
+    report = ("--expect-workload", "vllm bench\nserve")
+    typed = shlex.join(["perfbisect", "compare", "chat", *sides, *report, "--json"])
     for given in ("", " --blocks 2", " --blocks=2", " --detach --blocks 2 --quiet"):
         told = again(setting(typed + given), "--blocks", "9")
         assert told == "perfbisect compare chat --a x --b 'y z' --blocks 9"
