@@ -31,15 +31,15 @@ from perfbisect.bisect.projection import project
 from perfbisect.cells.loading import load_cell
 from perfbisect.compare.run import make_run_plan, run
 from perfbisect.environments.factory import make_builder
-from perfbisect.jobs.capabilities import metric_of
-from perfbisect.jobs.events import JobEvent, Launched, Launching, PhaseBegan
+from perfbisect.jobs.capabilities import resolve_metric
+from perfbisect.jobs.events import JobEvent, LaunchEnded, LaunchStarted, PhaseStarted
 from perfbisect.jobs.folders import Job, Jobs
-from perfbisect.jobs.journal import Event as Line
+from perfbisect.jobs.journal import JournalEvent as Line
 from perfbisect.jobs.journal import read, stamp
-from perfbisect.jobs.plans import begin, find_plan
+from perfbisect.jobs.plans import find_plan, write_plan
 from perfbisect.jobs.replay import launches
-from perfbisect.jobs.runner import Tools
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.runner import JobContext
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.measure.attempt import to_dict
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult
@@ -175,10 +175,10 @@ class Marks:
         now = self._cpu()
         self.spent[self._now] += now - self._last
         self._last = now
-        if isinstance(notice, PhaseBegan):
+        if isinstance(notice, PhaseStarted):
             self._now = _DURING.get(notice.phase, self._now)
-        elif isinstance(notice, Launching | Launched):
-            self._now = "ours" if isinstance(notice, Launched) else "start"
+        elif isinstance(notice, LaunchStarted | LaunchEnded):
+            self._now = "ours" if isinstance(notice, LaunchEnded) else "start"
 
 
 _DURING = {"build": "ours", "launch": "start", "ready": "runs", "stop": "ours"}
@@ -193,17 +193,17 @@ def share(count: int, real: str | None) -> Cost:
         builder = make_builder(spec, repository=None, cache=Path(folder) / "cache")
         cell = load_cell(name)
         plan = make_run_plan(
-            cell=cell, change=CHANGE, builder=builder, metric=metric_of(cell, None),
-            setting=Setting(environment=spec), launches=count, runs=2,
+            cell=cell, change=CHANGE, builder=builder, metric=resolve_metric(cell, None),
+            setting=MeasurementConfig(environment=spec), launches=count, runs=2,
         )  # fmt: skip
         marks = Marks(time.process_time)
-        tools = Tools(
+        tools = JobContext(
             executor=LocalExecutor(builder), clock=lambda: datetime.now(timezone.utc), wait=time.sleep,
             sink=marks, stop_leftovers=stop_leftovers,
         )  # fmt: skip
         job = Jobs(Path(folder)).new(BEGAN, "be4c")
         with job.held():
-            begin(job, plan, tools.clock)
+            write_plan(job, plan, tools.clock)
             document = run(job, tools)
         wall = sum(launch.minutes for launch in document.launches) * 60
     ours, start_up, runs = (marks.spent[name] for name in ("ours", "start", "runs"))
@@ -258,13 +258,13 @@ def bisected(folder: Path, positions: int) -> tuple[Job, BisectPlan]:
     cell = load_cell(str(ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"))
     world, watch = World(changes, slow=positions * 2 // 3, factor=1.2), Watch()
     plan = make_plan(
-        cell=cell, history=History(changes), builder=FakeBuilder(), metric=metric_of(cell, None),
-        setting=Setting(environment="fake:it"), budget=900.0, costs=Costs(4.0, 3.0, 1.5),
+        cell=cell, history=History(changes), builder=FakeBuilder(), metric=resolve_metric(cell, None),
+        setting=MeasurementConfig(environment="fake:it"), budget=900.0, costs=Costs(4.0, 3.0, 1.5),
     )  # fmt: skip
     job = Jobs(folder).new(BEGAN, "be4c")
     tools = watch.tools(world)
     with job.held():
-        begin(job, plan, tools.clock)
+        write_plan(job, plan, tools.clock)
         bisect(job, tools)
     return job, plan
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, sync_playwright
 
-from perfbisect.dashboard.build import WrittenSite, build
+from perfbisect.dashboard.build import WrittenSite, write_site
 from perfbisect.dashboard.site import SiteDocument
 from tests.dashboard.site_world import large
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     document = large(options.cells, options.nights)
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
-        made = build(document, Path(folder))
+        made = write_site(document, Path(folder))
         spent = time.process_time() - began
         overview, every, first, second = opening(made, document, options.repeat)
     count = sum(len(one.series) for one in document.cells)

@@ -46,29 +46,29 @@ def against_level(launch: Launch, at: float, ends: bool) -> tuple[str, int]:
     if ends:
         step = 2 * math.log1p(LIMIT)
         good, bad = ([launch(x) for _ in range(RECORDED // 2)] for x in (0.0, step))
-        line = threshold.between(good, bad)
+        line = threshold.threshold_between(good, bad)
     else:
-        line = threshold.above([launch(0.0) for _ in range(RECORDED)], math.log1p(LIMIT))
+        line = threshold.threshold_above([launch(0.0) for _ in range(RECORDED)], math.log1p(LIMIT))
     made: list[float] = []
     while True:
         made += [launch(at) for _ in range(threshold.STEP)]
-        told = threshold.judge(line, made, MOST)
+        told = threshold.judge_threshold(line, made, MOST)
         if told.settled:
             return {"beyond": "failed", "within": "passed"}.get(told.word, told.word), len(made)
 
 
 def against_revision(launch: Launch, at: float, seed: int) -> tuple[str, int]:
     """The same, both measured in turn."""
-    question = ab_test.Question(blocks=BLOCKS, seed=seed)
+    question = ab_test.AbTest(blocks=BLOCKS, seed=seed)
     allowed = no_worse(LIMIT, 1)
-    seen: list[ab_test.Seen] = []
+    seen: list[ab_test.AbLaunch] = []
     while True:
-        for _ in range(ab_test.BLOCK):
-            side = ab_test.turn(question, len(seen))
-            seen.append(ab_test.Seen(side, (math.exp(launch(at if side == "b" else 0.0)),)))
-        told = ab_test.judge(question, seen)
+        for _ in range(ab_test.BLOCK_SIZE):
+            side = ab_test.side_of_launch(question, len(seen))
+            seen.append(ab_test.AbLaunch(side, (math.exp(launch(at if side == "b" else 0.0)),)))
+        told = ab_test.judge_blocks(question, seen)
         word = allowed.settles(told.low, told.high)
-        if word != "inconclusive" or len(seen) >= ab_test.BLOCK * BLOCKS:
+        if word != "inconclusive" or len(seen) >= ab_test.BLOCK_SIZE * BLOCKS:
             return {"holds": "passed", "refuted": "failed"}.get(word, word), len(seen)
 
 

@@ -24,7 +24,7 @@ if __package__ in (None, ""):
 
 import numpy as np  # noqa: E402
 
-from perfbisect.stats.ab_test import Question, Seen, Side, judge, next_side  # noqa: E402
+from perfbisect.stats.ab_test import AbLaunch, AbTest, Side, judge_blocks, next_side  # noqa: E402
 
 SKIPS = 3
 """Launches in a row without a value after which a comparison gives up."""
@@ -53,8 +53,8 @@ class Comparison:
         self, costs: Mapping[str, float] | None = None, min_effect: float = 0.03, seed: int = 0
     ) -> None:
         del costs
-        self.question = Question(min_effect=min_effect, seed=seed)
-        self.seen: list[Seen] = []
+        self.question = AbTest(min_effect=min_effect, seed=seed)
+        self.seen: list[AbLaunch] = []
         self.skipped = 0
 
     def next(self) -> Side | None:
@@ -67,11 +67,11 @@ class Comparison:
             self.skipped += 1
             return
         self.skipped = 0
-        self.seen.append(Seen(side, (float(value),)))
+        self.seen.append(AbLaunch(side, (float(value),)))
 
     def result(self) -> tuple[str, float, float, float]:
         """Verdict, effect (B / A - 1) and its 95 % interval."""
-        told = judge(self.question, self.seen)
+        told = judge_blocks(self.question, self.seen)
         return told.word, told.effect, told.low, told.high
 
 

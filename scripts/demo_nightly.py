@@ -29,7 +29,7 @@ from perfbisect.dashboard.build import PLOTLY
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.replay import Launch, launches
+from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.series.store import SeriesStore
 from scripts import demo_nightly_world as planted
 from scripts.demo_nightly_judge import Found, judge
@@ -156,7 +156,7 @@ def killed(world: World, night: int) -> frozenset[str]:
     raise SystemExit(f"night {night} ended before it was killed, with {process.returncode}")
 
 
-def _seen(job: Job) -> tuple[Launch, ...]:
+def _seen(job: Job) -> tuple[LaunchRecord, ...]:
     try:
         return launches(read(job.journal).events)
     except UsageError:

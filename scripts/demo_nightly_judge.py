@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from perfbisect.jobs.replay import Launch
+from perfbisect.jobs.replay import LaunchRecord
 from scripts.demo_nightly_world import (
     BROKEN,
     CELLS,
@@ -35,7 +35,7 @@ class Found:
 
     world: World
     nights: tuple[dict[str, Any], ...]
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchRecord, ...]
     kept: frozenset[str]
     started: int
     points: int

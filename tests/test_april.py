@@ -14,14 +14,20 @@ import pytest
 from perfbisect.changes.git import Repository
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.alerts import Alert
-from perfbisect.series.detect import SeriesAnalysis, TrackDetectDocument, detect, detect_document, look
+from perfbisect.series.detect import (
+    SeriesAnalysis,
+    TrackDetectDocument,
+    analyze_series,
+    detect,
+    detect_document,
+)
 from perfbisect.series.ingest import ingest
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.rebaseline import rebaseline
 from perfbisect.series.report import detect_report
-from perfbisect.series.sources import Asked
+from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.job import Ranked, ranked, the_alert
+from perfbisect.series.suspects.job import RankedAlert, find_alert, rank_alert
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.history_repo import HistoryRepository, history_repository
 from tests.shared import data
@@ -35,7 +41,7 @@ TABLE = load_suspect_table()
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeriesStore]:
     with SeriesStore.of(tmp_path_factory.mktemp("april")) as opened:
-        ingest(opened, [str(data("kanban"))], Asked())
+        ingest(opened, [str(data("kanban"))], IngestOptions())
         yield opened
 
 
@@ -47,7 +53,7 @@ def told(store: SeriesStore) -> TrackDetectDocument:
 @pytest.fixture(scope="module")
 def seen(store: SeriesStore, told: TrackDetectDocument) -> SeriesAnalysis:
     assert told.alerts, "what is asked about was told"
-    return look(store, TABLE)
+    return analyze_series(store, TABLE)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +95,7 @@ def test_it_is_worse_and_some_of_it_is_better(told: TrackDetectDocument) -> None
 def test_no_cause_is_read_from_a_sentence(store: SeriesStore, told: TrackDetectDocument) -> None:
     with pytest.MonkeyPatch.context() as patch:
         make_unreadable(patch)
-        again = detect_document(look(store, TABLE), since="", fdr=told.fdr)
+        again = detect_document(analyze_series(store, TABLE), since="", fdr=told.fdr)
     assert {text for alert in again.alerts for text in alert.evidence} != {
         text for alert in told.alerts for text in alert.evidence
     }, "other sentences"
@@ -168,12 +174,12 @@ def test_the_window_and_the_commit(
     """By the cells and the revert, whichever alert of the event is asked about."""
     repository = Repository.open(history.path)
     asked = [
-        the_alert(store, seen, "20260412-product"),
+        find_alert(store, seen, "20260412-product"),
         *(alert for alert in seen.alerts if alert.metric == "audio_rtf" and alert.cause == "product"),
     ]
     assert len(asked) >= 8
     for alert in asked:
-        found = ranked(store, seen, alert, repository, TABLE)
+        found = rank_alert(store, seen, alert, repository, TABLE)
         shas = [commit.sha for commit in found.asked.question.commits]
         assert history.sha(CULPRIT) in shas and len(shas) <= 12
         assert first_of(found) == history.sha(CULPRIT), alert.id
@@ -212,7 +218,7 @@ def test_the_report_s_words_follow_the_cause(seen: SeriesAnalysis) -> None:
     assert "qwen3_omni_chunk/random@c10-n100" in ended and "qwen3_tts/random@c1-n10" not in ended
 
 
-def first_of(found: Ranked) -> str:
+def first_of(found: RankedAlert) -> str:
     return found.ranking.suspects[0].commit.sha
 
 

@@ -19,10 +19,18 @@ import yaml
 
 from perfbisect.changes.details import commits_between
 from perfbisect.changes.git import Repository
-from perfbisect.model.commit_details import Commit, Later, Place, Question, Ran, Ranking, Touched
+from perfbisect.model.commit_details import (
+    ChangedFile,
+    Commit,
+    LaterCommit,
+    MeasuredCell,
+    OnsetNight,
+    Ranking,
+    SuspectQuestion,
+)
 from perfbisect.series.causes import ChangeContext, Neighbour, covariates_of, infer_cause
 from perfbisect.series.suspects.ranking import answers, rank_suspects, read
-from perfbisect.series.suspects.table import SHIPPED, Table, load_suspect_table
+from perfbisect.series.suspects.table import SHIPPED, SuspectTable, load_suspect_table
 from tests.history_repo import HistoryRepository, history_repository
 from tests.shared import data
 
@@ -45,12 +53,12 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> HistoryRepository:
     return history_repository(tmp_path_factory.mktemp("history") / "repo", newest="2026-04-16")
 
 
-def ran(test: str) -> Ran:
+def ran(test: str) -> MeasuredCell:
     hit = test in ("test_qwen3_omni_chunk", "test_qwen3_tts")
-    return Ran(test, hit, test, TABLE.traits_of(test), MODELS[test])
+    return MeasuredCell(test, hit, test, TABLE.traits_of(test), MODELS[test])
 
 
-def question(history: HistoryRepository, *, blank: bool = False, reverted: bool = True) -> Question:
+def question(history: HistoryRepository, *, blank: bool = False, reverted: bool = True) -> SuspectQuestion:
     """``blank``: no subject or body says anything, but the revert's, which names a number."""
     repository = Repository.open(history.path)
     onset = commits_between(repository, history.sha(BEFORE), history.sha(LAST))
@@ -61,11 +69,11 @@ def question(history: HistoryRepository, *, blank: bool = False, reverted: bool 
         later = tuple(replace(c, body=answer) if c.sha == history.sha(REVERT) else c for c in later)
     if not reverted:
         later = tuple(c for c in later if c.sha != history.sha(REVERT))
-    return Question(
+    return SuspectQuestion(
         commits=onset,
-        places=(Place(NIGHT, 1.0, frozenset(c.sha for c in onset)),),
+        places=(OnsetNight(NIGHT, 1.0, frozenset(c.sha for c in onset)),),
         cells=tuple(map(ran, MODELS)),
-        later=tuple(Later(c, "recovery") for c in later),
+        later=tuple(LaterCommit(c, "recovery") for c in later),
         recovered=True,
         cause="product",
     )
@@ -130,7 +138,7 @@ def test_a_table_that_knows_nothing_of_chunks_puts_it_first_too(history: History
     table = yaml.safe_load(SHIPPED.read_text())
     parts = [part for part in table["parts"] if "async_chunk" not in part.get("of", [])]
     assert len(parts) == len(table["parts"]) - 2
-    ignorant = Table.model_validate(table | {"parts": parts})
+    ignorant = SuspectTable.model_validate(table | {"parts": parts})
     named, alone = (rank_suspects(question(history, blank=True, reverted=r), ignorant) for r in (True, False))
     assert order(named)[0] == order(alone)[0] == history.sha(CULPRIT)
     assert named.attributed is not None
@@ -147,7 +155,7 @@ def test_the_weights_may_be_twice_or_half_of_what_they_are(history: HistoryRepos
         assert named.suspects[0].p >= 0.95
 
 
-def doubtful(draw: random.Random) -> Table:
+def doubtful(draw: random.Random) -> SuspectTable:
     """The table with every weight times 1/2 to 2, and every share's odds."""
 
     def off(value: float, share: bool) -> float:
@@ -160,7 +168,7 @@ def doubtful(draw: random.Random) -> Table:
     weights = {k: v if k in fixed else off(v, k in ("hit", "leak")) for k, v in table["weights"].items()}
     kinds = [kind | {"weight": off(kind["weight"], False)} for kind in table["kinds"]]
     parts = [part | {"sure": off(part["sure"], True)} for part in table["parts"]]
-    return Table.model_validate(table | {"weights": weights, "kinds": kinds, "parts": parts})
+    return SuspectTable.model_validate(table | {"weights": weights, "kinds": kinds, "parts": parts})
 
 
 REVERTS = {
@@ -185,7 +193,7 @@ read them. By number, by title, by a title that was cut off."""
 def test_every_revert_of_the_history_finds_what_it_reverts() -> None:
     rows = [json.loads(line) for line in data("vllm_omni", "history.jsonl").read_text().splitlines()]
     commits = [
-        read(Commit(row["sha"], row["subject"], files=tuple(map(Touched, row["files"]))), TABLE.is_code)
+        read(Commit(row["sha"], row["subject"], files=tuple(map(ChangedFile, row["files"]))), TABLE.is_code)
         for row in reversed(rows)
     ]
     found = {}

@@ -18,7 +18,7 @@ from perfbisect.bisect.decision import decide
 from perfbisect.bisect.decision.noise import launch_variance
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.projection import SEARCHING, project
-from perfbisect.jobs.replay import Launch, in_order
+from perfbisect.jobs.replay import LaunchRecord, ended_launches
 
 _FAR = 5.0
 """Standard errors by which an anchor may differ from its level: launches have heavy tails."""
@@ -29,24 +29,24 @@ class Standing:
     """What a slot's past says of it: ``known``, the launches that later ones can be held against."""
 
     doubted: bool
-    known: tuple[Launch, ...]
+    known: tuple[LaunchRecord, ...]
 
-    def of(self, position: int) -> tuple[Launch, ...]:
+    def of(self, position: int) -> tuple[LaunchRecord, ...]:
         """The known launches of a position."""
         return tuple(launch for launch in self.known if launch.position == position)
 
-    def anchor(self, plan: BisectPlan) -> Launch | None:
+    def anchor(self, plan: BisectPlan) -> LaunchRecord | None:
         """The last launch of the end that the slot knows best; None if it knows neither."""
         best = max((self.of(position) for position in (0, plan.last)), key=len)
         return best[-1] if best else None
 
 
-def standing(seen: Iterable[Launch], slot: str) -> Standing:
+def standing(seen: Iterable[LaunchRecord], slot: str) -> Standing:
     """A slot is doubted once the machine failed on it, until a launch of a known position agreed."""
     doubt = False
-    known: list[Launch] = []
-    aside: list[Launch] = []
-    for launch in in_order(seen):
+    known: list[LaunchRecord] = []
+    aside: list[LaunchRecord] = []
+    for launch in ended_launches(seen):
         if launch.slot != slot or launch.purpose not in SEARCHING:
             continue
         if _failed_by_machine(launch):
@@ -60,9 +60,9 @@ def standing(seen: Iterable[Launch], slot: str) -> Standing:
     return Standing(doubt, tuple(known))
 
 
-def disagreement(ended: Launch, seen: Sequence[Launch], plan: BisectPlan) -> str:
+def disagreement(ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: BisectPlan) -> str:
     """Why a launch that has just finished is void; empty where it is not, or nothing can be said."""
-    before = [launch for launch in in_order(seen) if launch.ended < ended.ended]
+    before = [launch for launch in ended_launches(seen) if launch.ended < ended.ended]
     slot = standing(before, ended.slot)
     earlier = [x.attempt.log_value(plan.ref) for x in slot.of(ended.position) if x.attempt]
     measured = {launch.position for launch in before if launch.end == "finished"}
@@ -81,6 +81,6 @@ def disagreement(ended: Launch, seen: Sequence[Launch], plan: BisectPlan) -> str
     )
 
 
-def _failed_by_machine(launch: Launch) -> bool:
+def _failed_by_machine(launch: LaunchRecord) -> bool:
     failure = launch.attempt.failure if launch.attempt else None
     return launch.void or (failure is not None and failure.fault == "machine")

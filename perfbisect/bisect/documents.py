@@ -9,8 +9,8 @@ from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
 from perfbisect.bisect.plan import BisectPlan, Position
 from perfbisect.bisect.projection import project
 from perfbisect.jobs.documents import BeliefDocument, PositionDocument, change_document, launch_document
-from perfbisect.jobs.events import Launched
-from perfbisect.jobs.replay import Launch
+from perfbisect.jobs.events import LaunchEnded
+from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.model.change import Change
 
 
@@ -44,8 +44,8 @@ _LEADING = 3
 
 
 def launched(
-    ended: Launch, seen: Sequence[Launch], plan: BisectPlan, change: Change | None = None
-) -> Launched:
+    ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: BisectPlan, change: Change | None = None
+) -> LaunchEnded:
     """An attempt that has ended, with what is believed since: nothing before both ends were measured.
 
     ``change``: the one that was measured, where it is none of the range.
@@ -61,7 +61,7 @@ def launched(
     if beliefs is not None:
         best = sorted(range(1, plan.last + 1), key=lambda i: -beliefs.p[i])[:_LEADING]
         leading = tuple((plan.positions[i].change.short, shown_probability(beliefs.p[i])) for i in best)
-    return Launched(
+    return LaunchEnded(
         launch=launch_document(ended, change, plan.ref),
         unit=plan.ref.metric.unit,
         leading=leading,

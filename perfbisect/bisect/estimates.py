@@ -24,7 +24,7 @@ from perfbisect.jobs.documents import (
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.plans import cell_of
+from perfbisect.jobs.plans import plan_cell
 from perfbisect.jobs.replay import launches
 from perfbisect.model.attempt import Attempt
 
@@ -58,7 +58,7 @@ _JOBS_BACK = 20
 
 def plan_document(plan: BisectPlan, noise: Noise) -> PlanDocument:
     """What will be done, what it will take, and with which commands."""
-    cell, ends = cell_of(plan), (plan.positions[0].changes[0], plan.positions[-1].changes[-1])
+    cell, ends = plan_cell(plan), (plan.positions[0].changes[0], plan.positions[-1].changes[-1])
     good, bad = ends if plan.extras.direction == "regression" else (ends[1], ends[0])
     return PlanDocument(
         cell=cell_document(cell, plan.ref),

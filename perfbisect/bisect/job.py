@@ -18,30 +18,30 @@ from perfbisect.bisect.result import bisect_document, outcome_of
 from perfbisect.bisect.revert import confirm_revert
 from perfbisect.bisect.sentences import end_name, reason_sentence
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
-from perfbisect.jobs.admission import admit
+from perfbisect.jobs.admission import require_comparable
 from perfbisect.jobs.documents import ReportDocument
-from perfbisect.jobs.events import Ended
+from perfbisect.jobs.events import JobEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.kind import Amendment
-from perfbisect.jobs.plans import cell_of, require_plan
-from perfbisect.jobs.replay import Launch, Ledger, launches, owed
+from perfbisect.jobs.plans import plan_cell, require_plan
+from perfbisect.jobs.replay import JournalReplay, LaunchRecord, launches, retry_due
 from perfbisect.jobs.retry import Failures
-from perfbisect.jobs.runner import Ahead, Order, Tools, clear_up, launching
-from perfbisect.jobs.workers import Crew
+from perfbisect.jobs.runner import JobContext, LaunchRequest, Prebuilder, launch_started, recover_interrupted
+from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
 
 
 def next_step(
-    plan: BisectPlan, seen: Sequence[Launch], slot: str, slots: Sequence[str]
-) -> Order | decide.Wait | decide.SearchOutcome:
+    plan: BisectPlan, seen: Sequence[LaunchRecord], slot: str, slots: Sequence[str]
+) -> LaunchRequest | decide.Wait | decide.SearchOutcome:
     """What to launch on a free slot now, that nothing is worth launching there, or how the search ended.
 
     ``slots``: the names of all that will ask, this one among them.
 
     :raises ValueError: an end of the range cannot be measured.
     """
-    again = owed(seen, slot, slots)
+    again = retry_due(seen, slot, slots)
     if again is not None:
         return _order(
             plan, again.position, again.purpose, again.runs, f"once more: it failed ({again.reason})"
@@ -63,7 +63,7 @@ def next_step(
     return _order(plan, action.index, action.purpose, action.runs, reason_sentence(action.why, plan))
 
 
-def _first(plan: BisectPlan, seen: Sequence[Launch], asked: int) -> tuple[int, str] | None:
+def _first(plan: BisectPlan, seen: Sequence[LaunchRecord], asked: int) -> tuple[int, str] | None:
     """A position that is to be measured before the one that the search asks for, and why."""
     base = _merge_base(plan, seen)
     if base is not None:
@@ -76,7 +76,7 @@ def _first(plan: BisectPlan, seen: Sequence[Launch], asked: int) -> tuple[int, s
     return None if index is None else (index, "beside a moved pin: is the step the rebase?")
 
 
-def _merge_base(plan: BisectPlan, seen: Sequence[Launch]) -> int | None:
+def _merge_base(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> int | None:
     """The merge base's position where good is no ancestor of bad and nobody has measured it yet."""
     position = plan.merge_base
     if position is None or plan.positions[position].skip:
@@ -84,12 +84,12 @@ def _merge_base(plan: BisectPlan, seen: Sequence[Launch]) -> int | None:
     return None if any(launch.position == position for launch in seen) else position
 
 
-def _order(plan: BisectPlan, index: int, purpose: str, runs: int, why: str) -> Order:
+def _order(plan: BisectPlan, index: int, purpose: str, runs: int, why: str) -> LaunchRequest:
     kind: decide.Purpose = "end" if purpose == "end" else "confirm" if purpose == "confirm" else "search"
-    return Order(index, plan.positions[index].change, kind, runs, why)
+    return LaunchRequest(index, plan.positions[index].change, kind, runs, why)
 
 
-def amend(job: Job, tools: Tools, asked: Amendment) -> None:
+def amend(job: Job, tools: JobContext, asked: Amendment) -> None:
     """Asks a bisection for more: minutes, another metric, or the later end less its culprit.
 
     What was measured stays; the search goes on where the new question needs it.
@@ -122,7 +122,7 @@ def amend(job: Job, tools: Tools, asked: Amendment) -> None:
             journal.append("plan", plan.model_copy(update=changed).model_dump(mode="json"))
 
 
-def bisect(job: Job, tools: Tools) -> ReportDocument:
+def bisect(job: Job, tools: JobContext) -> ReportDocument:
     """Goes on with a job, new or resumed, until its verdict, which is in the journal when this returns.
 
     Hold the job (``job.held()``) meanwhile.
@@ -135,25 +135,27 @@ def bisect(job: Job, tools: Tools) -> ReportDocument:
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, BisectPlan)
         if not finished(journal.events):
-            clear_up(job, journal, tools)
-            cell = cell_of(plan)
-            with Crew(job, journal, tools, cell) as crew:
+            recover_interrupted(job, journal, tools)
+            cell = plan_cell(plan)
+            with WorkerPool(job, journal, tools, cell) as crew:
                 outcome = _Search(job, journal, plan, tools, crew).run()
                 if outcome.word == "found" and plan.extras.confirm_revert:
                     crew.stop()
                     confirm_revert(job, journal, plan, tools, crew, outcome)
             journal.append("verdict", asdict(outcome))
         document = bisect_document(job, journal.events)
-    tools.sink(Ended(document))
+    tools.sink(JobEnded(document))
     return document
 
 
 class _Search:
     """The loop of a bisection: a launch on every slot that is free, an event for each that ended."""
 
-    def __init__(self, job: Job, journal: Journal, plan: BisectPlan, tools: Tools, crew: Crew) -> None:
+    def __init__(
+        self, job: Job, journal: Journal, plan: BisectPlan, tools: JobContext, crew: WorkerPool
+    ) -> None:
         self.job, self.journal, self.plan, self.tools, self.crew = job, journal, plan, tools, crew
-        self.failures, self.ledger = Failures(job, tools), Ledger()
+        self.failures, self.ledger = Failures(job, tools), JournalReplay()
 
     def run(self) -> decide.SearchOutcome:
         while True:
@@ -161,7 +163,7 @@ class _Search:
                 step = self._next(slot.name)
                 if isinstance(step, decide.SearchOutcome):
                     return step
-                if isinstance(step, Order):
+                if isinstance(step, LaunchRequest):
                     self._launch(step, slot)
             if not self.crew.busy:
                 if self.failures.rest is None:
@@ -172,7 +174,7 @@ class _Search:
             if ended is not None:
                 self._after(ended)
 
-    def _next(self, slot: str) -> Order | decide.Wait | decide.SearchOutcome:
+    def _next(self, slot: str) -> LaunchRequest | decide.Wait | decide.SearchOutcome:
         seen = self.ledger.read(self.journal.events)
         try:
             return next_step(self.plan, seen, slot, self.failures.slots)
@@ -183,9 +185,9 @@ class _Search:
                 next_step="choose other ends",
             ) from error
 
-    def _launch(self, order: Order, slot: Slot) -> None:
+    def _launch(self, order: LaunchRequest, slot: Slot) -> None:
         number = len(self.ledger.read(self.journal.events)) + 1
-        self.tools.sink(launching(number, order, self.plan.last, slot.name))
+        self.tools.sink(launch_started(number, order, self.plan.last, slot.name))
         self.crew.start(order, slot)
         self._build_ahead(slot.name)
 
@@ -202,7 +204,7 @@ class _Search:
                 self.crew.beside(partial(self._built, ahead, position))
                 return
 
-    def _built(self, ahead: Ahead, position: int) -> None:
+    def _built(self, ahead: Prebuilder, position: int) -> None:
         log = self.job.path / "ahead" / f"{position}.log"
         seconds = ahead.build(self.plan.positions[position].change, log, self.tools.limits.build)
         if seconds is not None:
@@ -213,7 +215,7 @@ class _Search:
         plan, seen = self.plan, self.ledger.read(self.journal.events)
         ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
         if ended.attempt is not None and ended.attempt.failure is None:
-            admit(ended.attempt, seen, plan.ref)
+            require_comparable(ended.attempt, seen, plan.ref)
             void = disagreement(ended, seen, plan)
             if void:
                 self.journal.append("voided", {"attempt": attempt_id, "reason": void})
@@ -224,7 +226,9 @@ class _Search:
         self.failures.after(ended)
 
 
-def _check_end(ended: Launch, seen: Sequence[Launch], plan: BisectPlan, failures: Failures) -> None:
+def _check_end(
+    ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: BisectPlan, failures: Failures
+) -> None:
     """:raises BuildError, ServerError: an end that never gave a value failed again: the range is wrong."""
     if ended.position not in (0, plan.last) or not ended.refused:
         return

@@ -15,9 +15,9 @@ from perfbisect.common.suggest import hint
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import Event
+from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import require_plan
-from perfbisect.jobs.replay import Launch, launches
+from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.model.attempt import key
 from perfbisect.model.metric import MetricRef
 
@@ -29,7 +29,7 @@ _AB, _ENDS = 4, 4
 
 
 @dataclass(frozen=True)
-class Rest:
+class RemainingCost:
     """What an answer would still take."""
 
     launches_low: int
@@ -38,7 +38,7 @@ class Rest:
     minutes_high: float
 
 
-def with_metric(job: Job, events: Sequence[Event], metric: MetricRef) -> ReportDocument:
+def with_metric(job: Job, events: Sequence[JournalEvent], metric: MetricRef) -> ReportDocument:
     """The report of a bisection as if another metric had been asked for; nothing is launched.
 
     Where its launches do not settle that, the outcome is ``inconclusive`` with the price of the rest.
@@ -67,7 +67,7 @@ def with_metric(job: Job, events: Sequence[Event], metric: MetricRef) -> ReportD
     )
 
 
-def check_reported(seen: Sequence[Launch], metric: MetricRef) -> None:
+def check_reported(seen: Sequence[LaunchRecord], metric: MetricRef) -> None:
     """:raises UsageError: nothing was measured, or some launch lacks the metric; those that all have are
     named."""
     attempts = [x.attempt for x in seen if x.end == "finished" and x.attempt and x.purpose in SEARCHING]
@@ -86,7 +86,7 @@ def check_reported(seen: Sequence[Launch], metric: MetricRef) -> None:
         )
 
 
-def rest_of(plan: BisectPlan, seen: Sequence[Launch]) -> Rest:
+def rest_of(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> RemainingCost:
     """What an answer would still take: what the posterior leaves open, then an A/B."""
     try:
         beliefs = decide.beliefs(plan.question, project(seen, plan))
@@ -98,10 +98,10 @@ def rest_of(plan: BisectPlan, seen: Sequence[Launch]) -> Rest:
     settled = beliefs is not None and beliefs.none < 0.1
     low = math.ceil(bits / _BITS) + _AB + (0 if settled else _ENDS)
     each = median([launch.minutes for launch in seen if launch.end == "finished"])
-    return Rest(low, 3 * low, low * each, 3 * low * each)
+    return RemainingCost(low, 3 * low, low * each, 3 * low * each)
 
 
-def _outcome(plan: BisectPlan, seen: Sequence[Launch]) -> decide.SearchOutcome | None:
+def _outcome(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> decide.SearchOutcome | None:
     """The answer that the launches support; None if the core would measure more."""
     events = project(seen, plan)
     slots = tuple(dict.fromkeys(x.slot for x in seen if x.end == "finished")) or ("",)

@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 
 from perfbisect.bisect.decision import decide
 from perfbisect.jobs.plans import JobPlan
-from perfbisect.jobs.settings import Data
+from perfbisect.jobs.settings import PlanPart
 from perfbisect.model.attempt import Costs
 from perfbisect.model.change import Change
 
 
-class Position(Data):
+class Position(PlanPart):
     """A step of the range: changes with identical environments, oldest first; ``skip``: why not testable."""
 
     changes: tuple[Change, ...]
@@ -28,7 +28,7 @@ class Position(Data):
         return self.changes[0]
 
 
-class Aside(Data):
+class Aside(PlanPart):
     """Of a good end that is no ancestor of the bad one: where the two lines part, and good's own commits.
 
     ``fork`` is the last commit on bad's line of first parents that good contains; ``own`` what good has and
@@ -40,7 +40,7 @@ class Aside(Data):
     shared: tuple[str, ...] = ()
 
 
-class Extras(Data):
+class Extras(PlanPart):
     """What a bisection is asked beyond the one step."""
 
     direction: Literal["regression", "improvement"] = "regression"

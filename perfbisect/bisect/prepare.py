@@ -8,12 +8,12 @@ from statistics import median
 
 from perfbisect.bisect import rebase
 from perfbisect.bisect.plan import Aside, BisectPlan, Extras, Position
-from perfbisect.cells.deploy import DeployText, differing
+from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.environments.base import Builder, group_of
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.plans import cell_data
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change, History
@@ -29,7 +29,7 @@ def make_plan(
     history: History,
     builder: Builder,
     metric: MetricRef,
-    setting: Setting,
+    setting: MeasurementConfig,
     budget: float,
     seed: int = 0,
     costs: Costs | None = None,
@@ -48,7 +48,7 @@ def make_plan(
     """
     extras = extras or Extras()
     builder.prepare(history.changes)
-    positions, suspects = _positions(history.changes, builder, differing(cell, history.changes, deploy))
+    positions, suspects = _positions(history.changes, builder, deploy_changes(cell, history.changes, deploy))
     names = ("good", "bad") if extras.direction == "regression" else ("bad", "good")
     for position, end in zip((positions[0], positions[-1]), names, strict=True):
         if position.skip:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.jobs.replay import Launch, in_order
+from perfbisect.jobs.replay import LaunchRecord, ended_launches
 from perfbisect.model.attempt import Attempt, Purpose
 from perfbisect.model.metric import MetricRef
 
@@ -19,7 +19,7 @@ SEARCHING = ("end", "search", "confirm")
 """Purposes of launches that the search rests on."""
 
 
-def project(seen: Iterable[Launch], plan: BisectPlan) -> tuple[decide.Event, ...]:
+def project(seen: Iterable[LaunchRecord], plan: BisectPlan) -> tuple[decide.Event, ...]:
     """What the core sees, in the order in which launches ended: values, skips after the runner's one retry,
     minutes that are no evidence.
 
@@ -29,7 +29,7 @@ def project(seen: Iterable[Launch], plan: BisectPlan) -> tuple[decide.Event, ...
     events: list[decide.Event] = []
     failed: set[int] = set()
     never = {0, plan.last}
-    for launch in in_order(seen):
+    for launch in ended_launches(seen):
         if launch.purpose not in SEARCHING:
             continue
         if launch.end == "finished" and launch.attempt is not None:
@@ -48,7 +48,7 @@ def project(seen: Iterable[Launch], plan: BisectPlan) -> tuple[decide.Event, ...
     return tuple(events)
 
 
-def pending(seen: Iterable[Launch]) -> tuple[decide.Pending, ...]:
+def pending(seen: Iterable[LaunchRecord]) -> tuple[decide.Pending, ...]:
     """The launches under way."""
     return tuple(
         decide.Pending(launch.position, launch.runs, _core_purpose(launch.purpose), launch.slot)
@@ -57,7 +57,7 @@ def pending(seen: Iterable[Launch]) -> tuple[decide.Pending, ...]:
     )
 
 
-def measured(launch: Launch, attempt: Attempt, metric: MetricRef) -> decide.Measured:
+def measured(launch: LaunchRecord, attempt: Attempt, metric: MetricRef) -> decide.Measured:
     """A launch with its values and its minutes.
 
     :raises KeyError: the client does not report the metric.
@@ -77,7 +77,7 @@ def measured(launch: Launch, attempt: Attempt, metric: MetricRef) -> decide.Meas
 
 
 def likely_next(
-    plan: BisectPlan, seen: Sequence[Launch], running: Launch, slots: Sequence[str]
+    plan: BisectPlan, seen: Sequence[LaunchRecord], running: LaunchRecord, slots: Sequence[str]
 ) -> tuple[int, ...]:
     """The positions that would be measured after a running launch: if it is slow, and if it is fast.
 

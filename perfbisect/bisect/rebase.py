@@ -13,8 +13,8 @@ from packaging.utils import canonicalize_name
 
 from perfbisect.bisect.decision.model import SearchOutcome
 from perfbisect.bisect.plan import BisectPlan, Position
-from perfbisect.jobs.next_command import following
-from perfbisect.jobs.replay import Launch
+from perfbisect.jobs.next_command import follow_up_command
+from perfbisect.jobs.replay import LaunchRecord
 
 _MOST = 6
 _FIRST = ("vllm", "torch", "triton", "transformers", "flashinfer-python")
@@ -63,7 +63,7 @@ def pin_notes(positions: Sequence[Position]) -> tuple[str, ...]:
 
 
 def measured_first(
-    plan: BisectPlan, seen: Sequence[Launch], likely: Callable[[], Sequence[float]], asked: int
+    plan: BisectPlan, seen: Sequence[LaunchRecord], likely: Callable[[], Sequence[float]], asked: int
 ) -> int | None:
     """The position of a crossing that is to be measured before ``asked``; None: there is none any more.
 
@@ -85,7 +85,9 @@ def measured_first(
     return nearest.parent if nearest.parent not in there else nearest.index
 
 
-def of_rebase(plan: BisectPlan, outcome: SearchOutcome | None, seen: Sequence[Launch]) -> tuple[str, ...]:
+def of_rebase(
+    plan: BisectPlan, outcome: SearchOutcome | None, seen: Sequence[LaunchRecord]
+) -> tuple[str, ...]:
     """What is said where the step is the rebase: that it is, and how its packages are taken apart."""
     if outcome is None or outcome.word != "found" or len(outcome.culprits) != 1:
         return ()
@@ -107,7 +109,7 @@ def of_rebase(plan: BisectPlan, outcome: SearchOutcome | None, seen: Sequence[La
     count = "1 package differs" if len(moved) == 1 else f"{len(moved)} packages differ"
     name, version = swaps[0]
     sides = ("--a", parent.short, "--b", f"{parent.short}+pip:{name}=={version}")
-    command = following(plan.setting, "compare", plan.cell, plan.metric, *sides)
+    command = follow_up_command(plan.setting, "compare", plan.cell, plan.metric, *sides)
     others = ", ".join(f"+pip:{name}=={version}" for name, version in swaps[1:_MOST])
     return (
         said,
@@ -133,7 +135,7 @@ def _versions(lines: Sequence[str]) -> dict[str, str]:
     return {canonicalize_name(name): version for name, equals, version in rows if equals}
 
 
-def _packages(seen: Sequence[Launch], position: int) -> tuple[str, ...]:
+def _packages(seen: Sequence[LaunchRecord], position: int) -> tuple[str, ...]:
     """The packages of a position's environment, as its attempts tell them."""
     for launch in seen:
         facts = launch.attempt.provenance.facts.get("engine") if launch.attempt else None

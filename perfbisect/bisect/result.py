@@ -31,17 +31,17 @@ from perfbisect.jobs.documents import (
     versions,
 )
 from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.guards import compare_guards, watched
-from perfbisect.jobs.journal import Event
-from perfbisect.jobs.plans import cell_of, require_plan
-from perfbisect.jobs.replay import Launch, launches, saved
+from perfbisect.jobs.guards import compare_guards, guard_metrics
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.plans import plan_cell, require_plan
+from perfbisect.jobs.replay import LaunchRecord, launches, minutes_saved
 from perfbisect.model.attempt import Attempt
-from perfbisect.serving.log_facts import agreed, differences
+from perfbisect.serving.log_facts import combine_launches, fact_differences
 
 _OUTCOME = TypeAdapter(decide.SearchOutcome)
 
 
-def outcome_of(events: Sequence[Event]) -> decide.SearchOutcome | None:
+def outcome_of(events: Sequence[JournalEvent]) -> decide.SearchOutcome | None:
     """The verdict in a journal; None while there is none.
 
     :raises UsageError: it is not one that can be read.
@@ -55,7 +55,7 @@ def outcome_of(events: Sequence[Event]) -> decide.SearchOutcome | None:
         raise UsageError(f"the job's verdict cannot be read: {error}") from error
 
 
-def bisect_document(job: Job, events: Sequence[Event]) -> ReportDocument:
+def bisect_document(job: Job, events: Sequence[JournalEvent]) -> ReportDocument:
     """The document of a bisection.
 
     :raises UsageError: the journal holds no bisection, or one that cannot be read.
@@ -68,9 +68,9 @@ def bisect_document(job: Job, events: Sequence[Event]) -> ReportDocument:
 def build_document(
     job: Job,
     plan: BisectPlan,
-    seen: Sequence[Launch],
+    seen: Sequence[LaunchRecord],
     outcome: decide.SearchOutcome | None,
-    events: Sequence[Event],
+    events: Sequence[JournalEvent],
     more: Sequence[str] = (),
     open_question: str = "",
 ) -> ReportDocument:
@@ -78,7 +78,7 @@ def build_document(
 
     ``open_question``: said in its place where there is none; empty: how far the job is.
     """
-    cell, less = cell_of(plan), reverted(events, plan, seen)
+    cell, less = plan_cell(plan), reverted(events, plan, seen)
     told = outcome.beliefs if outcome else _beliefs(plan, seen)
     changes = {c.id: c for position in plan.positions for c in position.changes}
     shown_changes = changes | ({less.change.id: less.change} if less.change else {})
@@ -134,7 +134,7 @@ def build_document(
             for i, p in enumerate(plan.positions)
             if i not in measured and p.change.id not in skipped
         ),
-        minutes=minutes_document(seen, plan.budget, saved(events, seen)),
+        minutes=minutes_document(seen, plan.budget, minutes_saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, shown, _attempt(seen, shown.id)),
         versions=versions(plan.setting, seen),
         notes=plan.notes,
@@ -147,7 +147,7 @@ def build_document(
     )
 
 
-def _beliefs(plan: BisectPlan, seen: Sequence[Launch]) -> decide.Beliefs | None:
+def _beliefs(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> decide.Beliefs | None:
     try:
         return decide.beliefs(plan.question, project(seen, plan))
     except (ValueError, KeyError):
@@ -174,13 +174,15 @@ def _effect(comparison: decide.Comparison | None, plan: BisectPlan) -> EffectDoc
     )
 
 
-def _guards(seen: Sequence[Launch], sides: tuple[int, int], plan: BisectPlan) -> tuple[GuardDocument, ...]:
+def _guards(
+    seen: Sequence[LaunchRecord], sides: tuple[int, int], plan: BisectPlan
+) -> tuple[GuardDocument, ...]:
     def side(position: int) -> list[Attempt]:
         there = [x for x in seen if x.position == position and x.end == "finished" and x.purpose in SEARCHING]
         confirming = [x for x in there if x.purpose == "confirm"]
         return [x.attempt for x in confirming or there if x.attempt is not None]
 
-    return compare_guards(watched(cell_of(plan)), side(sides[0]), side(sides[1]))
+    return compare_guards(guard_metrics(plan_cell(plan)), side(sides[0]), side(sides[1]))
 
 
 def _step(step: decide.NamedStep, plan: BisectPlan) -> StepDocument:
@@ -193,7 +195,9 @@ def _step(step: decide.NamedStep, plan: BisectPlan) -> StepDocument:
     )
 
 
-def _log_differences(seen: Sequence[Launch], sides: tuple[int, int]) -> tuple[tuple[str, str, str], ...]:
+def _log_differences(
+    seen: Sequence[LaunchRecord], sides: tuple[int, int]
+) -> tuple[tuple[str, str, str], ...]:
     """What the engines' own logs say differently on the two sides."""
 
     def side(position: int) -> Mapping[str, str]:
@@ -202,9 +206,9 @@ def _log_differences(seen: Sequence[Launch], sides: tuple[int, int]) -> tuple[tu
             for x in seen
             if x.position == position and x.attempt and x.end == "finished" and x.purpose in SEARCHING
         ]
-        return agreed(fact for fact in facts if isinstance(fact, Mapping))
+        return combine_launches(fact for fact in facts if isinstance(fact, Mapping))
 
-    return differences(side(sides[0]), side(sides[1]))
+    return fact_differences(side(sides[0]), side(sides[1]))
 
 
 def _of_revert(less: Reverted, plan: BisectPlan) -> EffectDocument | None:
@@ -222,7 +226,7 @@ def _of_revert(less: Reverted, plan: BisectPlan) -> EffectDocument | None:
     )
 
 
-def _skips(plan: BisectPlan, seen: Sequence[Launch], measured: set[int]) -> tuple[SkipDocument, ...]:
+def _skips(plan: BisectPlan, seen: Sequence[LaunchRecord], measured: set[int]) -> tuple[SkipDocument, ...]:
     skips = [
         SkipDocument(change=change_document(p.change), reason=p.skip, known="before")
         for p in plan.positions
@@ -244,12 +248,12 @@ def _skips(plan: BisectPlan, seen: Sequence[Launch], measured: set[int]) -> tupl
     return tuple(skips)
 
 
-def _attempt(seen: Sequence[Launch], change_id: str) -> Attempt | None:
+def _attempt(seen: Sequence[LaunchRecord], change_id: str) -> Attempt | None:
     """The last attempt that measured the change."""
     there = [x.attempt for x in seen if x.change_id == change_id and x.end == "finished"]
     return there[-1] if there else None
 
 
-def _under_way(seen: Sequence[Launch]) -> str:
+def _under_way(seen: Sequence[LaunchRecord]) -> str:
     done = sum(x.end == "finished" for x in seen)
     return f"Not finished: {done} launches measured so far; there is no verdict yet."

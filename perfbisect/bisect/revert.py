@@ -14,15 +14,15 @@ from perfbisect.bisect.decision import decide
 from perfbisect.bisect.documents import launched
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import BuildError, ServerError
-from perfbisect.jobs.admission import admit
-from perfbisect.jobs.events import Launched
+from perfbisect.jobs.admission import require_comparable
+from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import Event, Journal
-from perfbisect.jobs.plans import cell_of
-from perfbisect.jobs.replay import Launch, Ledger, in_order
-from perfbisect.jobs.runner import Order, Tools
-from perfbisect.jobs.sequential import affordable, one_by_one
-from perfbisect.jobs.workers import Crew
+from perfbisect.jobs.journal import Journal, JournalEvent
+from perfbisect.jobs.plans import plan_cell
+from perfbisect.jobs.replay import JournalReplay, LaunchRecord, ended_launches
+from perfbisect.jobs.runner import JobContext, LaunchRequest
+from perfbisect.jobs.sequential import fits_budget, run_sequentially
+from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -39,12 +39,12 @@ class Reverted:
     """How far it is: ``change`` is the later end less the culprit; ``note`` why it was not (all) measured."""
 
     change: Change | None = None
-    verdict: ab_test.Verdict | None = None
+    verdict: ab_test.AbVerdict | None = None
     note: str = ""
     done: bool = False
 
 
-def reverted(events: Sequence[Event], plan: BisectPlan, seen: Sequence[Launch]) -> Reverted:
+def reverted(events: Sequence[JournalEvent], plan: BisectPlan, seen: Sequence[LaunchRecord]) -> Reverted:
     """What the journal says of it: of the last time it was asked for."""
     found = Reverted()
     for event in events:
@@ -58,11 +58,16 @@ def reverted(events: Sequence[Event], plan: BisectPlan, seen: Sequence[Launch]) 
     if found.change is None:
         return found
     sides = _sides(seen, plan, found.change)
-    return Reverted(found.change, ab_test.judge(_question(plan), sides), found.note, found.done)
+    return Reverted(found.change, ab_test.judge_blocks(_question(plan), sides), found.note, found.done)
 
 
 def confirm_revert(
-    job: Job, journal: Journal, plan: BisectPlan, tools: Tools, crew: Crew, outcome: decide.SearchOutcome
+    job: Job,
+    journal: Journal,
+    plan: BisectPlan,
+    tools: JobContext,
+    crew: WorkerPool,
+    outcome: decide.SearchOutcome,
 ) -> None:
     """Measures the later end with and without the culprit until that is told, or the budget is spent.
 
@@ -70,7 +75,7 @@ def confirm_revert(
 
     :raises ClientError, MachineError: they failed too often; the job can be resumed.
     """
-    seen = Ledger().read(journal.events)
+    seen = JournalReplay().read(journal.events)
     state = reverted(journal.events, plan, seen)
     if state.done:
         return
@@ -83,13 +88,13 @@ def confirm_revert(
         state = Reverted(made)
     assert state.change is not None
     try:
-        note = one_by_one(job, journal, tools, crew, _Ends(plan, state.change))
+        note = run_sequentially(job, journal, tools, crew, _Ends(plan, state.change))
     except (BuildError, ServerError) as error:
         note = error.message
     journal.append("revert", {"note": note})
 
 
-def _made(plan: BisectPlan, tools: Tools, outcome: decide.SearchOutcome) -> Change | str:
+def _made(plan: BisectPlan, tools: JobContext, outcome: decide.SearchOutcome) -> Change | str:
     """The later end less the culprit, or why there is none."""
     if len(outcome.culprits) != 1:
         return "several changes cannot be told apart: none of them was taken back"
@@ -109,48 +114,50 @@ class _Ends:
     less: Change
     advice: str = ""
 
-    def next(self, seen: Sequence[Launch]) -> Order | str:
+    def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
         side = ab_test.next_side(_question(self.plan), _sides(seen, self.plan, self.less))
         if side is None:
             return ""
-        if not affordable(seen, self.plan.budget):
+        if not fits_budget(seen, self.plan.budget):
             return f"the budget of {self.plan.budget:.0f} minutes is spent"
         last = self.plan.last
         position, change = (last, self.plan.positions[last].change) if side == "a" else (last + 1, self.less)
         done = sum(x.end == "finished" and x.purpose == "revert" for x in seen)
-        return Order(position, change, "revert", _runs(seen), f"{self._what(position)}, launch {done + 1}")
+        return LaunchRequest(
+            position, change, "revert", _runs(seen), f"{self._what(position)}, launch {done + 1}"
+        )
 
-    def cell(self, _: Order) -> Cell:
-        return cell_of(self.plan)
+    def cell(self, _: LaunchRequest) -> Cell:
+        return plan_cell(self.plan)
 
-    def name(self, order: Order) -> str:
+    def name(self, order: LaunchRequest) -> str:
         return f"{order.change.short}, {self._what(order.position)},"
 
-    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
-        admit(attempt, seen, self.plan.ref)
+    def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
+        require_comparable(attempt, seen, self.plan.ref)
 
-    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
+    def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
         return launched(ended, seen, self.plan, order.change)
 
     def _what(self, position: int) -> str:
         return "the later end" if position == self.plan.last else "the later end less the culprit"
 
 
-def _runs(seen: Sequence[Launch]) -> int:
+def _runs(seen: Sequence[LaunchRecord]) -> int:
     """As many runs as the A/B's launches had."""
     confirming = [launch.runs for launch in seen if launch.purpose == "confirm"]
     return confirming[-1] if confirming else 1
 
 
-def _question(plan: BisectPlan) -> ab_test.Question:
+def _question(plan: BisectPlan) -> ab_test.AbTest:
     question = plan.question
-    return ab_test.Question(question.sign, question.min_effect, BLOCKS, plan.seed)
+    return ab_test.AbTest(question.sign, question.min_effect, BLOCKS, plan.seed)
 
 
-def _sides(seen: Sequence[Launch], plan: BisectPlan, less: Change) -> list[ab_test.Seen]:
+def _sides(seen: Sequence[LaunchRecord], plan: BisectPlan, less: Change) -> list[ab_test.AbLaunch]:
     """The launches that count: a is the later end, b the one less the culprit."""
     return [
-        ab_test.Seen("b" if launch.change_id == less.id else "a", launch.attempt.values(plan.ref))
-        for launch in in_order(seen)
+        ab_test.AbLaunch("b" if launch.change_id == less.id else "a", launch.attempt.values(plan.ref))
+        for launch in ended_launches(seen)
         if launch.purpose == "revert" and launch.end == "finished" and launch.attempt is not None
     ]

@@ -9,7 +9,7 @@ from perfbisect.bisect.decision.model import Comparison, Note, NoteKind, Reason,
 from perfbisect.bisect.plan import BisectPlan, Position
 from perfbisect.bisect.revert import Reverted
 from perfbisect.common.numbers import percent
-from perfbisect.jobs.next_command import git
+from perfbisect.jobs.next_command import git_command
 from perfbisect.model.metric import Metric
 
 
@@ -119,10 +119,10 @@ def advice(outcome: SearchOutcome, plan: BisectPlan, job: str) -> str:
         if outcome.culprits[0] == plan.merge_base:
             first = plan.positions[0].change.short
             sides = f"{first}...{plan.positions[-1].change.short}"
-            return git(plan.setting.repository, "log", "--cherry-mark", "--left-only", sides)
+            return git_command(plan.setting.repository, "log", "--cherry-mark", "--left-only", sides)
         if culprit.kind == "release":
             return f"bisect the commits before {culprit.id}"
-        return git(plan.setting.repository, "show", culprit.short)
+        return git_command(plan.setting.repository, "show", culprit.short)
     if outcome.word == "out of budget":
         return f"perfbisect resume {job} --budget {max(1, round(plan.budget * 2))}m"
     if outcome.word == "too small":

@@ -19,7 +19,7 @@ DeployText = Callable[[str, str], str | None]
 """(commit, path) -> what the file there is, None where there is none: for deploy YAML of the change."""
 
 
-def differing(cell: Cell, changes: Sequence[Change], deploy: DeployText | None) -> frozenset[str]:
+def deploy_changes(cell: Cell, changes: Sequence[Change], deploy: DeployText | None) -> frozenset[str]:
     """Ids of changes whose deploy YAML, taken from the change, is not what it was one change before."""
     source = cell.deploy_yaml
     if source is None or source.origin is None or source.path is None or deploy is None:
@@ -137,7 +137,7 @@ def inherited_documents(path: str, read: Callable[[str], str | None]) -> tuple[L
     return tuple(found)
 
 
-def placed(
+def placed_stages(
     documents: Sequence[Located], overrides: Mapping[str, object], platform: str | None = None
 ) -> tuple[PlacedStage, ...]:
     """What each stage says in the end; stages that name no devices are left out.

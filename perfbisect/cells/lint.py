@@ -21,7 +21,7 @@ _OMNI_MODEL = re.compile(r"omni", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Facts:
+class EngineFacts:
     """What a checkout says at one commit.
 
     ``engine`` is its name for messages; ``benchmark_words`` every text literal of its benchmark sources,
@@ -42,7 +42,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Finding:
+class LintFinding:
     """Something wrong with a field of a cell; an error would end an attempt or measure something else."""
 
     level: Level
@@ -50,7 +50,7 @@ class Finding:
     message: str
 
 
-def lint(cell: Cell, facts: Facts, *, own_client: bool = True) -> tuple[Finding, ...]:
+def lint(cell: Cell, facts: EngineFacts, *, own_client: bool = True) -> tuple[LintFinding, ...]:
     """What is wrong with a cell for the engine at a commit; empty where nothing was found.
 
     ``own_client``: the load generator is the one of that commit, so that its benchmarks must know data set
@@ -65,9 +65,9 @@ def lint(cell: Cell, facts: Facts, *, own_client: bool = True) -> tuple[Finding,
     )
 
 
-def _client_words(cell: Cell, facts: Facts) -> Iterator[Finding]:
+def _client_words(cell: Cell, facts: EngineFacts) -> Iterator[LintFinding]:
     if not facts.benchmark_words:
-        yield Finding(
+        yield LintFinding(
             "warning",
             "client",
             f"{facts.engine} has no benchmark sources at {facts.at}: data set and backend are not checked",
@@ -75,12 +75,12 @@ def _client_words(cell: Cell, facts: Facts) -> Iterator[Finding]:
         return
     for name, value in (("dataset_name", cell.dataset_name), ("backend", cell.backend)):
         if value not in facts.benchmark_words:
-            yield Finding(
+            yield LintFinding(
                 "error", name, f"{value!r} occurs nowhere in the benchmarks of {facts.engine} at {facts.at}"
             )
 
 
-def _deploy(cell: Cell, facts: Facts) -> Iterator[Finding]:
+def _deploy(cell: Cell, facts: EngineFacts) -> Iterator[LintFinding]:
     deploy = cell.deploy_yaml
     if deploy is None:
         return
@@ -88,36 +88,38 @@ def _deploy(cell: Cell, facts: Facts) -> Iterator[Finding]:
     if deploy.origin:
         if facts.deploy is None:
             since = f"; it is there since {facts.born}" if facts.born else "; it never was"
-            yield Finding("error", "deploy_yaml", f"there is no {deploy.path} at {facts.at}{since}")
+            yield LintFinding("error", "deploy_yaml", f"there is no {deploy.path} at {facts.at}{since}")
             return
         text = facts.deploy
     for found in _PORT.finditer(text or ""):
-        yield Finding(
+        yield LintFinding(
             "warning",
             "deploy_yaml",
             f"{found['key']} is fixed at {found['port']}: another tenant, or a second slot, has it too",
         )
 
 
-def _endpoint(cell: Cell, facts: Facts) -> Iterator[Finding]:
+def _endpoint(cell: Cell, facts: EngineFacts) -> Iterator[LintFinding]:
     kind = "omni" if cell.family == "omni" or _OMNI_MODEL.search(cell.model) else cell.family
     for endpoint, refused, why in facts.rejects:
         if cell.endpoint == endpoint and refused == kind:
-            yield Finding("error", "endpoint", f"{endpoint} refuses {kind} models at {facts.at}: {why}")
+            yield LintFinding("error", "endpoint", f"{endpoint} refuses {kind} models at {facts.at}: {why}")
 
 
-def _server_options(cell: Cell, facts: Facts) -> Iterator[Finding]:
+def _server_options(cell: Cell, facts: EngineFacts) -> Iterator[LintFinding]:
     for name, known in facts.options.items():
         if not known:
-            yield Finding(
+            yield LintFinding(
                 "error" if cell.family == "text" else "warning",
                 f"serve_args.{name}",
                 f"--{name} is mentioned nowhere in the sources of {facts.engine} at {facts.at}",
             )
 
 
-def _remote(cell: Cell) -> Iterator[Finding]:
+def _remote(cell: Cell) -> Iterator[LintFinding]:
     values: dict[str, object] = {"model": cell.model, "dataset_path": cell.dataset_path, **cell.dataset_args}
     for name, value in values.items():
         if isinstance(value, str) and _REMOTE.match(value):
-            yield Finding("warning", name, f"{value} is fetched while it is measured: bring it here first")
+            yield LintFinding(
+                "warning", name, f"{value} is fetched while it is measured: bring it here first"
+            )

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from perfbisect.cells.deploy import pinned_documents, placed
+from perfbisect.cells.deploy import pinned_documents, placed_stages
 from perfbisect.cells.importers.base import ImportedCell
 from perfbisect.cells.ladder import LADDERS, LadderError, Rung, expand
 from perfbisect.clients import CLIENTS
@@ -326,7 +326,7 @@ def _check_stages(cell: Cell, document: Located) -> None:
     """Refuse stages, of the cell or of a variant, that name devices which the cell does not reserve."""
     for variant in ("", *cell.variants):
         served = apply_variant(cell, variant) if variant else cell
-        for stage in placed(pinned_documents(served.deploy_yaml), served.stage_overrides):
+        for stage in placed_stages(pinned_documents(served.deploy_yaml), served.stage_overrides):
             why = stage.beyond(cell.gpus)
             if not why:
                 continue

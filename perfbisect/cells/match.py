@@ -12,7 +12,7 @@ from typing import Literal
 from perfbisect.common.arguments import parse_options
 from perfbisect.common.digests import canonical
 from perfbisect.errors import UsageError
-from perfbisect.model.cell import Cell, DeployYaml, difference
+from perfbisect.model.cell import Cell, DeployYaml, cell_difference
 
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n|\r?\n[ \t]*(?=--[A-Za-z])")
 """A command on two lines, as a shell has it and as wrapped text has it."""
@@ -73,7 +73,7 @@ def _command(words: Sequence[str]) -> EngineCommand | None:
     return None
 
 
-SEVEN = ("model", "task", "deploy YAML", "dataset", "prompts", "load", "warm-ups")
+WORKLOAD_PARTS = ("model", "task", "deploy YAML", "dataset", "prompts", "load", "warm-ups")
 """What a cell is made of; a report that lacks one of them leaves the cell open."""
 
 _RESULT = re.compile(
@@ -118,7 +118,7 @@ _SEVERAL = frozenset({"goodput", "metadata", "lora-modules", "header"})
 
 
 @dataclass(frozen=True)
-class Sighting:
+class ReportedWorkload:
     """``fields``: fields of a cell by name, as far as they are known. ``missing``: those of the seven that
     are not said. ``test`` is the name of the nightly test without ``test_``, ``time`` the start of the run
     (``20260412-190115``, the zone is not said); both are empty where the text has none."""
@@ -136,7 +136,7 @@ class Sighting:
     """Options of the server, all that it was given; None where its command is not said."""
 
 
-def sighting(text: str) -> Sighting:
+def parse_report(text: str) -> ReportedWorkload:
     """Read a bench command, with the server's or without it, or the name of a result file.
 
     Raises:
@@ -144,11 +144,11 @@ def sighting(text: str) -> Sighting:
     """
     name = text.strip().rsplit("/", 1)[-1]
     if " " not in text.strip() and name.endswith(".json"):
-        return of_result_name(name)
-    return of_command(text)
+        return parse_result_name(name)
+    return parse_command(text)
 
 
-def of_result_name(name: str) -> Sighting:
+def parse_result_name(name: str) -> ReportedWorkload:
     """The name of a result file of any era.
 
     A load with a point is a request rate (``2.0``), one without a concurrency (``2``). The name is read from
@@ -157,7 +157,7 @@ def of_result_name(name: str) -> Sighting:
     :raises UsageError: it is no name of a result.
     """
     if found := _DIFFUSION.match(name):
-        return Sighting(name, {}, SEVEN, _test(found["test"]), found["time"])
+        return ReportedWorkload(name, {}, WORKLOAD_PARTS, _test(found["test"]), found["time"])
     found = _RESULT.match(name)
     if found is None:
         raise UsageError(
@@ -175,10 +175,10 @@ def of_result_name(name: str) -> Sighting:
         if found[side] not in (None, "na")
     }
     missing = ("model", "task", "deploy YAML", "warm-ups")
-    return Sighting(name, known, missing, _test(found["test"]), found["time"], arguments)
+    return ReportedWorkload(name, known, missing, _test(found["test"]), found["time"], arguments)
 
 
-def of_command(text: str) -> Sighting:
+def parse_command(text: str) -> ReportedWorkload:
     """Read a ``vllm bench serve`` command and, where it is there, the server's.
 
     Raises:
@@ -205,7 +205,9 @@ def of_command(text: str) -> Sighting:
         ) from None
     missing = ["task"] if "model" in known else ["model", "task"]
     missing += ["deploy YAML"] if serve_args is None else []
-    return Sighting(text, known, tuple(missing), arguments=arguments, closed=True, serve_args=serve_args)
+    return ReportedWorkload(
+        text, known, tuple(missing), arguments=arguments, closed=True, serve_args=serve_args
+    )
 
 
 def _client_fields(words: Sequence[str]) -> tuple[dict[str, object], dict[str, object]]:
@@ -252,19 +254,19 @@ class Match:
         return not self.differing
 
 
-def nearest(seen: Sighting, cells: Iterable[Cell]) -> tuple[Match, ...]:
+def nearest_cells(seen: ReportedWorkload, cells: Iterable[Cell]) -> tuple[Match, ...]:
     """The cells, those that differ in fewest fields first; among equals those of the sighting's test, then by
     name."""
     found = [Match(cell, differing(seen, cell)) for cell in cells]
     return tuple(sorted(found, key=lambda m: (len(m.differing), not _named(seen, m.cell), m.cell.name)))
 
 
-def apart(cells: Sequence[Cell]) -> tuple[str, ...]:
+def fields_apart(cells: Sequence[Cell]) -> tuple[str, ...]:
     """The fields in which cells differ from one another, none where there are not two."""
-    return tuple(sorted({row[0] for other in cells[1:] for row in difference(cells[0], other)}))
+    return tuple(sorted({row[0] for other in cells[1:] for row in cell_difference(cells[0], other)}))
 
 
-def differing(seen: Sighting, cell: Cell) -> tuple[tuple[str, object, object], ...]:
+def differing(seen: ReportedWorkload, cell: Cell) -> tuple[tuple[str, object, object], ...]:
     """Fields that were said and that the cell has otherwise."""
     rows: list[tuple[str, object, object]] = []
     if seen.test and not _named(seen, cell):
@@ -291,7 +293,7 @@ def _options(
     return rows
 
 
-def _named(seen: Sighting, cell: Cell) -> bool:
+def _named(seen: ReportedWorkload, cell: Cell) -> bool:
     stem = cell.name.partition("@")[0]
     return bool(seen.test) and (stem == seen.test or stem.startswith(f"{seen.test}-"))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from perfbisect.changes.git import Record, Repository
+from perfbisect.changes.git import CommitRecord, Repository
 from perfbisect.changes.pins import DOCKERFILE, Pins, pins_of
 from perfbisect.errors import RevisionError
-from perfbisect.model.commit_details import Commit, Touched
+from perfbisect.model.commit_details import ChangedFile, Commit
 
 
 def commits_between(repository: Repository, after: str, upto: str) -> tuple[Commit, ...]:
@@ -29,7 +29,10 @@ def commits_between(repository: Repository, after: str, upto: str) -> tuple[Comm
 
 
 def _commit(
-    repository: Repository, record: Record, bodies: dict[str, str], files: dict[str, tuple[Touched, ...]]
+    repository: Repository,
+    record: CommitRecord,
+    bodies: dict[str, str],
+    files: dict[str, tuple[ChangedFile, ...]],
 ) -> Commit:
     change = record.change
     touched = files.get(change.id, ())
@@ -52,7 +55,7 @@ def _bodies(repository: Repository, selected: tuple[str, ...]) -> dict[str, str]
     return {words[i].strip(): words[i + 1].strip() for i in range(0, len(words) - 1, 2)}
 
 
-def _files(repository: Repository, selected: tuple[str, ...]) -> dict[str, tuple[Touched, ...]]:
+def _files(repository: Repository, selected: tuple[str, ...]) -> dict[str, tuple[ChangedFile, ...]]:
     text = repository.text(
         "log", "-z", "--numstat", "--no-renames", "-m", "--root", "--format=%x01%H", *selected, "--"
     )
@@ -63,12 +66,12 @@ def _files(repository: Repository, selected: tuple[str, ...]) -> dict[str, tuple
     return found
 
 
-def _touched(row: str) -> Touched:
+def _touched(row: str) -> ChangedFile:
     added, removed, path = row.split("\t", 2)
-    return Touched(path, *(None if count == "-" else int(count) for count in (added, removed)))
+    return ChangedFile(path, *(None if count == "-" else int(count) for count in (added, removed)))
 
 
-def _pins(repository: Repository, record: Record) -> tuple[str, str] | None:
+def _pins(repository: Repository, record: CommitRecord) -> tuple[str, str] | None:
     """The pin before and after a commit; None if it did not move."""
     after = _pins_at(repository, record.change.id)
     before = _pins_at(repository, record.parents[0]) if record.parents else None

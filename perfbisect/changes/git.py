@@ -46,7 +46,7 @@ def git_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TreeEntry:
     """A file of a commit's tree; ``path`` from the root of the repository, ``blob``: object name.
 
     ``mode``: ``100644``, ``100755`` (executable), ``120000`` (symbolic link), ``160000`` (submodule).
@@ -58,7 +58,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Record:
+class CommitRecord:
     """A commit with the ids of its parents."""
 
     change: Change
@@ -204,7 +204,7 @@ class Repository:
             found[sha] = tuple(filter(None, files))
         return found
 
-    def entries(self, sha: str, path: str = "") -> tuple[Entry, ...]:
+    def entries(self, sha: str, path: str = "") -> tuple[TreeEntry, ...]:
         """Every file of a commit below ``path``; empty if there is none."""
         inside = path.strip("/")
         below = ("--", f"{inside}/") if inside else ()
@@ -213,7 +213,7 @@ class Repository:
         for word in filter(None, words):
             meta, name = word.split("\t", 1)
             mode, _, blob = meta.split(" ")
-            found.append(Entry(mode, blob, name))
+            found.append(TreeEntry(mode, blob, name))
         return tuple(found)
 
     def blobs(self, sha: str, path: str = "") -> dict[str, str]:
@@ -256,7 +256,7 @@ class Repository:
                     process.stdout.close()
                     process.wait()
 
-    def records(self, *arguments: str) -> list[Record]:
+    def records(self, *arguments: str) -> list[CommitRecord]:
         """Commits of ``git log`` with these arguments, newest first."""
         text = self.text(
             "log", "-z", "--no-notes", "--encoding=UTF-8", _FORMAT, *arguments, "--", errors="replace"
@@ -266,7 +266,7 @@ class Repository:
         for start in range(0, len(words) - _FIELDS + 1, _FIELDS):
             sha, parents, seconds, author, subject = words[start : start + _FIELDS]
             date = datetime.fromtimestamp(int(seconds or 0), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-            records.append(Record(Change(sha, "commit", subject, date, author), tuple(parents.split())))
+            records.append(CommitRecord(Change(sha, "commit", subject, date, author), tuple(parents.split())))
         return records
 
     def _unknown(self, name: str, problem: str) -> RevisionError:

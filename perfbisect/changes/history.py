@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.changes.git import Record, Repository
+from perfbisect.changes.git import CommitRecord, Repository
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change, History
 
@@ -77,7 +77,9 @@ class _End:
         return f"{self.name} ({self.typed}, {self.change.short})"
 
 
-def _broken(repository: Repository, first: _End, last: _End, records: list[Record]) -> RevisionError | None:
+def _broken(
+    repository: Repository, first: _End, last: _End, records: list[CommitRecord]
+) -> RevisionError | None:
     """Why there is no line between two ends; None if the first is on a branch of its own."""
     pair = f"{first} is not an ancestor of {last}"
     if repository.is_ancestor(last.change.id, first.change.id):
@@ -110,7 +112,7 @@ _END = re.compile(r"^# (?P<term>\S+): \[(?P<sha>[0-9a-f]{40,64})\]", re.MULTILIN
 
 
 @dataclass(frozen=True)
-class Ends:
+class BisectLogEnds:
     """The commits that ``git bisect`` was started between."""
 
     good: Change
@@ -128,7 +130,7 @@ def under_test(repository: Repository) -> Change:
         return repository.head()
 
 
-def bisect_ends(repository: Repository) -> Ends:
+def bisect_ends(repository: Repository) -> BisectLogEnds:
     """The first good and the first bad commit of the bisection under way, from git's own log of it.
 
     Git's references move with every answer; its log keeps where it began.
@@ -152,7 +154,7 @@ def bisect_ends(repository: Repository) -> Ends:
             next_step=f"git bisect {missing[0]} REV",
         )
     bad, good = (repository.resolve(first[term]) for term in terms[:2])
-    return Ends(good, bad)
+    return BisectLogEnds(good, bad)
 
 
 def _read(repository: Repository, name: str) -> str | None:

@@ -23,7 +23,7 @@ _REMOVED = re.compile(r"\bpip\s+uninstall\b(?P<words>[^&|;]*)")
 
 
 @dataclass(frozen=True)
-class Package:
+class ReplacedPackage:
     """A package that the image replaces; ``version`` is empty if it is removed."""
 
     name: str
@@ -36,7 +36,7 @@ class Pins:
 
     tag: str
     commit: str
-    packages: tuple[Package, ...] = ()
+    packages: tuple[ReplacedPackage, ...] = ()
 
     @property
     def kind(self) -> Literal["commit", "release", "unknown"]:
@@ -61,7 +61,7 @@ def pins_of(dockerfile: str) -> Pins:
     """Parse the pins of a ``Dockerfile.ci``; missing ones are empty."""
     known: dict[str, str] = {}
     tag = commit = ""
-    packages: dict[str, Package] = {}
+    packages: dict[str, ReplacedPackage] = {}
     for keyword, rest in _instructions(dockerfile):
         words = _expanded(rest, known)
         if keyword in ("ARG", "ENV"):
@@ -93,15 +93,15 @@ def _expanded(text: str, known: dict[str, str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
-def _replaced(words: str) -> list[Package]:
+def _replaced(words: str) -> list[ReplacedPackage]:
     """Packages that a command pins or removes, without vLLM itself."""
     if not re.search(r"\bpip\b", words):
         return []
     removed = [
-        Package(word.lower())
+        ReplacedPackage(word.lower())
         for found in _REMOVED.finditer(words)
         for word in found["words"].split()
         if not word.startswith("-")
     ]
-    pinned = [Package(found["name"].lower(), found["version"]) for found in _PINNED.finditer(words)]
+    pinned = [ReplacedPackage(found["name"].lower(), found["version"]) for found in _PINNED.finditer(words)]
     return [package for package in (*removed, *pinned) if package.name != "vllm"]

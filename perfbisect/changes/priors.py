@@ -91,7 +91,7 @@ def position_weights(positions: Sequence[Iterable[str]], weights: Mapping[str, f
 
 
 @dataclass(frozen=True)
-class Ends:
+class BisectionRange:
     """Arguments of a bisection of an alert.
 
     ``good``: the commit before the window, ``bad``: its last one; ``cell``: empty where the alert's cell is
@@ -110,7 +110,7 @@ class Ends:
     """The alert is an improvement: search for the change that caused it."""
 
 
-def bisect_command(ends: Ends) -> str:
+def bisect_command(ends: BisectionRange) -> str:
     """The bisect command to copy."""
     good, bad = (ends.bad, ends.good) if ends.better else (ends.good, ends.bad)
     words = ["perfbisect", "bisect", ends.cell or "CELL", "--repo", ends.repo, "--good", good, "--bad", bad]

@@ -151,7 +151,7 @@ def schema(verb: tuple[str, ...], as_json: bool) -> int:
     from perfbisect.cells.loading import cell_schema
     from perfbisect.cli.schema import document_names, verb_schema
     from perfbisect.commands.documents import SchemasDocument
-    from perfbisect.commands.output import emit
+    from perfbisect.commands.output import print_document
     from perfbisect.common.suggest import hint
     from perfbisect.errors import UsageError
 
@@ -159,7 +159,7 @@ def schema(verb: tuple[str, ...], as_json: bool) -> int:
     if not verb:
         document = SchemasDocument(verbs={name: tuple(names) for name, names in verbs.items()})
         width = max(map(len, verbs))
-        emit(
+        print_document(
             document,
             [f"{name:<{width}}  {', '.join(names)}" for name, names in verbs.items()],
             as_json=as_json,
@@ -252,7 +252,7 @@ def _usage(error: click.ClickException, as_json: bool) -> int:
 
 
 def _print_error(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
-    from perfbisect.commands.output import show
+    from perfbisect.commands.output import print_lines
     from perfbisect.jobs.documents import ErrorDocument
     from perfbisect.report.console import error_lines
 
@@ -266,7 +266,7 @@ def _print_error(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
         )
         click.echo(document.text())
     else:
-        show(error_lines(error.message, error.where, error.next), err=True)
+        print_lines(error_lines(error.message, error.where, error.next), err=True)
     return EXIT_INTERRUPTED if isinstance(error, Interrupted) else error.exit_code
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.invocation import Measuring
-from perfbisect.commands.options import Minutes
+from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.options import MinutesParam
 
 
 @click.command(short_help="Name the change that made a cell worse.")
@@ -32,7 +32,7 @@ from perfbisect.commands.options import Minutes
     help="File of path globs with factors: where the change is likelier to be.",
 )
 @click.option("--confirm-revert", is_flag=True, help="Then measure BAD against BAD without the culprit.")
-@click.option("--budget", type=Minutes(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
+@click.option("--budget", type=MinutesParam(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and the exact commands; start nothing.")
 @options.workers
@@ -51,7 +51,7 @@ def bisect(
     seed: int,
     dry_run: bool,
     workers: int,
-    measuring: Measuring,
+    measuring: MeasureOptions,
 ) -> int:
     """Name the change between GOOD and BAD that made CELL worse.
 
@@ -73,19 +73,19 @@ def bisect(
     from perfbisect.bisect.kind import BISECT
     from perfbisect.bisect.plan import Extras
     from perfbisect.commands import wiring
-    from perfbisect.commands.bisect_request import Typed, question
-    from perfbisect.commands.detach import leave
-    from perfbisect.commands.execution import beginning, carry_out
-    from perfbisect.commands.output import UNDONE, emit
-    from perfbisect.commands.session import at_work, hand_out
-    from perfbisect.commands.workspace import place_of
-    from perfbisect.jobs.events import Planned
+    from perfbisect.commands.bisect_request import BisectOptions, build_bisect_request
+    from perfbisect.commands.detach import run_detached
+    from perfbisect.commands.execution import plan_writer, run_job
+    from perfbisect.commands.output import UNDONE, print_document
+    from perfbisect.commands.session import open_session, print_result
+    from perfbisect.commands.workspace import workspace_of
+    from perfbisect.jobs.events import PlanReady
     from perfbisect.report.console import command_lines, plan_lines
 
     if measuring.detach and not dry_run:
-        return leave(measuring)
-    here = place_of(measuring)
-    wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.expect_workload)
+        return run_detached(measuring)
+    here = workspace_of(measuring)
+    wiring.require_workload(wiring.resolve_cell(here, cell, measuring.variant), measuring.expect_workload)
     extras = Extras(
         direction=direction,
         all_steps=all_steps,
@@ -93,16 +93,16 @@ def bisect(
         workers=workers,
         weights=str(weights or ""),
     )
-    asked = question(
+    asked = build_bisect_request(
         here,
-        Typed(cell, good, bad, releases, versions, budget, seed, weights, extras, measuring, dry_run),
+        BisectOptions(cell, good, bad, releases, versions, budget, seed, weights, extras, measuring, dry_run),
     )
     if dry_run:
         told = [*plan_lines(asked.shown), *command_lines(asked.shown), UNDONE]
-        emit(asked.shown, told, as_json=measuring.as_json, full=measuring.full)
+        print_document(asked.shown, told, as_json=measuring.as_json, full=measuring.full)
         return 0
     job = wiring.new_job(here)
-    with at_work(job, asked.slots, measuring, begin=beginning(job, asked.plan)) as desk:
-        desk.sink(Planned(job.id, asked.shown))
-        document = carry_out(here, desk, BISECT, asked.plan, asked.builder)
-    return hand_out(document, BISECT.lines(document), BISECT.exit_code(document), measuring, job)
+    with open_session(job, asked.slots, measuring, begin=plan_writer(job, asked.plan)) as desk:
+        desk.sink(PlanReady(job.id, asked.shown))
+        document = run_job(here, desk, BISECT, asked.plan, asked.builder)
+    return print_result(document, BISECT.lines(document), BISECT.exit_code(document), measuring, job)

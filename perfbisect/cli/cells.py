@@ -42,11 +42,11 @@ def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
     Exit code: 0 a cell agrees with the text, 4 none does.
     """
     from perfbisect.commands.cells import match_cells
-    from perfbisect.commands.output import emit, report_text
+    from perfbisect.commands.output import print_document, report_text
     from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK
 
     document, lines = match_cells(report_text(text), among)
-    emit(document, lines, as_json=as_json)
+    print_document(document, lines, as_json=as_json)
     return EXIT_OK if document.exact else EXIT_INCONCLUSIVE
 
 
@@ -79,11 +79,11 @@ def lint(
     Exit code: 0 nothing or only warnings, 2 an error was found.
     """
     from perfbisect.commands.cells import lint_cells
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import EXIT_OK, EXIT_USAGE
 
-    here = place(repo=repo)
+    here = open_workspace(repo=repo)
     document, lines = lint_cells(
         names,
         here.needed_repository(),
@@ -91,7 +91,7 @@ def lint(
         env=here.setting("env", env) or "",
         client=here.setting("client", client) or "",
     )
-    emit(document, lines, as_json=as_json)
+    print_document(document, lines, as_json=as_json)
     return EXIT_USAGE if document.has_errors else EXIT_OK
 
 
@@ -121,11 +121,11 @@ def import_verb(
       perfbisect cells import .buildkite/performance-benchmarks/tests/serving-tests.json -o cells --at v0.14.0
     """
     from perfbisect.commands.cells import import_specifications
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
 
-    repository = place(repo=repo).needed_repository() if at else None
-    emit(*import_specifications(specs, output, repository, at), as_json=as_json)
+    repository = open_workspace(repo=repo).needed_repository() if at else None
+    print_document(*import_specifications(specs, output, repository, at), as_json=as_json)
     return 0
 
 
@@ -139,9 +139,9 @@ def list_verb(as_json: bool) -> int:
       perfbisect cells list --json
     """
     from perfbisect.commands.cells import list_known
-    from perfbisect.commands.output import emit
+    from perfbisect.commands.output import print_document
 
-    emit(*list_known(), as_json=as_json)
+    print_document(*list_known(), as_json=as_json)
     return 0
 
 
@@ -158,10 +158,12 @@ def show(cell: str, variant: str | None, repo: Path | None, as_json: bool) -> in
       perfbisect cells show text_cpu_llama100m
     """
     from perfbisect.commands.cells import show_cell
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
 
-    emit(*show_cell(cell, variant, place(repo=repo).repository if repo else None), as_json=as_json)
+    print_document(
+        *show_cell(cell, variant, open_workspace(repo=repo).repository if repo else None), as_json=as_json
+    )
     return 0
 
 
@@ -178,11 +180,11 @@ def validate(files: tuple[str, ...], as_json: bool) -> int:
     Exit code: 0 all are valid, 2 one is not.
     """
     from perfbisect.commands.cells import validate_files
-    from perfbisect.commands.output import emit
+    from perfbisect.commands.output import print_document
     from perfbisect.errors import EXIT_OK, EXIT_USAGE
 
     document, lines = validate_files(files)
-    emit(document, lines, as_json=as_json)
+    print_document(document, lines, as_json=as_json)
     return EXIT_OK if document.valid else EXIT_USAGE
 
 
@@ -198,7 +200,7 @@ def diff(a: str, b: str, as_json: bool) -> int:
       perfbisect cells diff text_throughput text_prefix_repetition
     """
     from perfbisect.commands.cells import diff_cells
-    from perfbisect.commands.output import emit
+    from perfbisect.commands.output import print_document
 
-    emit(*diff_cells(a, b), as_json=as_json)
+    print_document(*diff_cells(a, b), as_json=as_json)
     return 0

@@ -35,16 +35,16 @@ def show(revision: str, repo: Path | None, as_json: bool) -> int:
       perfbisect changes show v0.24.0 --repo vllm-omni
     """
     from perfbisect.changes.pins import DOCKERFILE, pins_of
-    from perfbisect.commands.changes import the_change
+    from perfbisect.commands.changes import resolve_change
     from perfbisect.commands.documents import ChangesShowDocument, PackageDocument
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.jobs.documents import change_document
     from perfbisect.setup.checkout import Checkout
 
-    here = place(repo=repo)
-    change = the_change(here, revision)
+    here = open_workspace(repo=repo)
+    change = resolve_change(here, revision)
     text = None
     if change.kind == "commit":
         text = Checkout(here.needed_repository(), change.source).text(DOCKERFILE)
@@ -66,5 +66,5 @@ def show(revision: str, repo: Path | None, as_json: bool) -> int:
     if pins:
         lines.append(f"  built on {pins.text} ({DOCKERFILE})")
         lines += [f"  {p.name} {p.version or 'removed'}" for p in pins.packages]
-    emit(document, lines, as_json=as_json)
+    print_document(document, lines, as_json=as_json)
     return 0

@@ -7,15 +7,17 @@ from pathlib import Path
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.invocation import Measuring
-from perfbisect.commands.options import Minutes, Percent
+from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.options import MinutesParam, PercentParam
 
 
 @click.command(short_help="For CI: is a commit worse by more than a limit?")
 @options.cell
 @click.option("--at", metavar="CHANGE", help="What is checked.  [default: HEAD of --repo]")
 @click.option("--against", metavar="REV|baseline", help="A revision, measured in turn, or --baseline.")
-@click.option("--max-regression", type=Percent(), metavar="PERCENT", help="By how much it may be worse: 5%.")
+@click.option(
+    "--max-regression", type=PercentParam(), metavar="PERCENT", help="By how much it may be worse: 5%."
+)
 @click.option("--baseline", metavar="FILE|JOB", help="Launches of before: of --save-baseline, run or check.")
 @click.option(
     "--save-baseline", type=click.Path(path_type=Path), help="Measure the commit and write a baseline."
@@ -26,7 +28,7 @@ from perfbisect.commands.options import Minutes, Percent
 @click.option(
     "--launches", type=click.IntRange(2), help="Most launches of the commit.  [default: 20; of a baseline: 8]"
 )
-@click.option("--budget", type=Minutes(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
+@click.option("--budget", type=MinutesParam(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 @options.measuring
@@ -44,7 +46,7 @@ def check(
     budget: float | None,
     seed: int,
     dry_run: bool,
-    measuring: Measuring,
+    measuring: MeasureOptions,
 ) -> int:
     """Is a commit worse than a revision, or than what was measured before, by more than a limit?
 
@@ -63,14 +65,14 @@ def check(
     Exit code: 0 not worse by more, 3 worse by more, 4 inconclusive; with --git-bisect as git has them.
     """
     from perfbisect.commands.checks import CheckOptions, decide
-    from perfbisect.commands.detach import leave
-    from perfbisect.commands.workspace import place_of
+    from perfbisect.commands.detach import run_detached
+    from perfbisect.commands.workspace import workspace_of
 
     if measuring.detach and not dry_run:
-        return leave(measuring)
+        return run_detached(measuring)
     chosen = CheckOptions(
         cell, at, against, max_regression, baseline, save_baseline, good_value, bad_value, git_bisect,
         launches, budget, seed, dry_run,
     )  # fmt: skip
-    here = place_of(measuring)
+    here = workspace_of(measuring)
     return decide(here, chosen, measuring)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.invocation import Measuring
-from perfbisect.commands.options import Minutes
+from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.options import MinutesParam
 
 if TYPE_CHECKING:
-    from perfbisect.commands.compare_request import TypedContest
+    from perfbisect.commands.compare_request import CompareOptions
     from perfbisect.compare.documents import CompareDocument, SweepDocument, VerifyDocument
 
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--a", "a", metavar="CHANGE", help="Another side A than the claim's.")
 @click.option("--b", "b", metavar="CHANGE", help="Another side B than the claim's.")
 @click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
-@click.option("--budget", type=Minutes(), help="Measure no longer than this, a cell.  [default: 15h]")
+@click.option("--budget", type=MinutesParam(), help="Measure no longer than this, a cell.  [default: 15h]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 @options.measuring_a_claim
@@ -33,7 +33,7 @@ def verify(
     budget: float | None,
     seed: int,
     dry_run: bool,
-    measuring: Measuring,
+    measuring: MeasureOptions,
 ) -> int:
     """Does a CLAIM hold? Its cells are measured, A and B in turn, until the interval says so.
 
@@ -48,40 +48,40 @@ def verify(
     Exit code: 0 holds, 3 refuted, 4 inconclusive, 5 this machine cannot run it.
     """
     from perfbisect.commands.claims import claim_cells, find_claim, verified
-    from perfbisect.commands.compare_request import TypedContest, contest, planned_all
-    from perfbisect.commands.comparisons import settle_all
-    from perfbisect.commands.detach import leave
-    from perfbisect.commands.output import UNDONE, emit
-    from perfbisect.commands.session import hand_out
-    from perfbisect.commands.workspace import place_of
+    from perfbisect.commands.compare_request import CompareOptions, build_compare_request, plans_document
+    from perfbisect.commands.comparisons import measure_comparisons
+    from perfbisect.commands.detach import run_detached
+    from perfbisect.commands.output import UNDONE, print_document
+    from perfbisect.commands.session import print_result
+    from perfbisect.commands.workspace import workspace_of
     from perfbisect.compare.kinds import exit_code_of
     from perfbisect.compare.report import plan_lines, result_lines
 
     if measuring.detach and not dry_run:
-        return leave(measuring)
-    here, (path, found) = place_of(measuring), find_claim(claim)
+        return run_detached(measuring)
+    here, (path, found) = workspace_of(measuring), find_claim(claim)
     expected = found.expect
     judged = replace(measuring, metric=expected.metric)
 
-    def typed(cell: str) -> TypedContest:
+    def typed(cell: str) -> CompareOptions:
         sides = (a or found.a, b or found.b)
-        return TypedContest(
+        return CompareOptions(
             cell, *sides, None, blocks, budget, seed, judged, expect=expected.change, watch=expected.guards,
             dry=dry_run,
         )  # fmt: skip
 
-    asked = [contest(here, typed(cell)) for cell in claim_cells(here, path, found)]
+    asked = [build_compare_request(here, typed(cell)) for cell in claim_cells(here, path, found)]
     if dry_run:
-        shown = planned_all(asked)
-        emit(shown, [*plan_lines(shown), UNDONE], as_json=measuring.as_json, full=measuring.full)
+        shown = plans_document(asked)
+        print_document(shown, [*plan_lines(shown), UNDONE], as_json=measuring.as_json, full=measuring.full)
         return 0
 
     def conclude(comparisons: list[CompareDocument]) -> tuple[VerifyDocument, int]:
         whole = verified(found, comparisons)
         return whole, exit_code_of(whole.verdict)
 
-    document, code, first = settle_all(here, asked, measuring, conclude)
-    return hand_out(document, result_lines(document), code, measuring, first)
+    document, code, first = measure_comparisons(here, asked, measuring, conclude)
+    return print_result(document, result_lines(document), code, measuring, first)
 
 
 @click.command(short_help="Is the second change slower, faster or the same?")
@@ -94,7 +94,7 @@ def verify(
     "--min-effect", metavar="PERCENT", type=float, help="Smallest effect worth telling, in per cent."
 )
 @click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
-@click.option("--budget", type=Minutes(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
+@click.option("--budget", type=MinutesParam(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
 @click.option("--sweep", is_flag=True, help="Every load of the cell's ladder, one comparison each.")
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
@@ -109,7 +109,7 @@ def compare(
     seed: int,
     sweep: bool,
     dry_run: bool,
-    measuring: Measuring,
+    measuring: MeasureOptions,
 ) -> int:
     """Compare two changes, or two variants of one: A and B launched in turn until it is told.
 
@@ -125,34 +125,39 @@ def compare(
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
     from perfbisect.commands import wiring
-    from perfbisect.commands.compare_request import TypedContest, contest, planned_all
-    from perfbisect.commands.comparisons import rungs, settle, settle_all, swept
-    from perfbisect.commands.detach import leave
-    from perfbisect.commands.output import UNDONE, emit
-    from perfbisect.commands.session import hand_out
-    from perfbisect.commands.workspace import place_of
-    from perfbisect.compare.kinds import compare_kind_exit_code
+    from perfbisect.commands.compare_request import CompareOptions, build_compare_request, plans_document
+    from perfbisect.commands.comparisons import (
+        ladder_cells,
+        measure_comparison,
+        measure_comparisons,
+        sweep_document,
+    )
+    from perfbisect.commands.detach import run_detached
+    from perfbisect.commands.output import UNDONE, print_document
+    from perfbisect.commands.session import print_result
+    from perfbisect.commands.workspace import workspace_of
+    from perfbisect.compare.kinds import comparison_exit_code
     from perfbisect.compare.report import plan_lines, result_lines
 
     if measuring.detach and not dry_run:
-        return leave(measuring)
-    here = place_of(measuring)
+        return run_detached(measuring)
+    here = workspace_of(measuring)
     if measuring.expect_workload is not None:
-        wiring.refuse_another(wiring.the_cell(here, cell, None), measuring.expect_workload)
-    typed = TypedContest(cell, a, b, min_effect, blocks, budget, seed, measuring, dry=dry_run)
-    names = rungs(here, cell) if sweep else (cell,)
-    asked = [contest(here, replace(typed, cell=name)) for name in names]
+        wiring.require_workload(wiring.resolve_cell(here, cell, None), measuring.expect_workload)
+    typed = CompareOptions(cell, a, b, min_effect, blocks, budget, seed, measuring, dry=dry_run)
+    names = ladder_cells(here, cell) if sweep else (cell,)
+    asked = [build_compare_request(here, replace(typed, cell=name)) for name in names]
     if dry_run:
-        shown = planned_all(asked)
-        emit(shown, [*plan_lines(shown), UNDONE], as_json=measuring.as_json, full=measuring.full)
+        shown = plans_document(asked)
+        print_document(shown, [*plan_lines(shown), UNDONE], as_json=measuring.as_json, full=measuring.full)
         return 0
     if not sweep:
         job = wiring.new_job(here)
-        document = settle(here, asked[0], measuring, job)
-        return hand_out(document, result_lines(document), compare_kind_exit_code(document), measuring, job)
+        document = measure_comparison(here, asked[0], measuring, job)
+        return print_result(document, result_lines(document), comparison_exit_code(document), measuring, job)
 
     def conclude(comparisons: list[CompareDocument]) -> tuple[SweepDocument, int]:
-        return swept(comparisons), max(map(compare_kind_exit_code, comparisons))
+        return sweep_document(comparisons), max(map(comparison_exit_code, comparisons))
 
-    whole, code, first = settle_all(here, asked, measuring, conclude)
-    return hand_out(whole, result_lines(whole), code, measuring, first)
+    whole, code, first = measure_comparisons(here, asked, measuring, conclude)
+    return print_result(whole, result_lines(whole), code, measuring, first)

@@ -52,29 +52,29 @@ def build(
       perfbisect dashboard build -o site --commit-url https://github.com/vllm-project/vllm-omni/commit/{sha}
     """
     from perfbisect.commands.documents import DashboardDocument
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.durations import stamp
-    from perfbisect.dashboard.build import build as write
-    from perfbisect.dashboard.collect import bisections, site
+    from perfbisect.dashboard.build import write_site as write
+    from perfbisect.dashboard.collect import build_site_document, load_bisections
     from perfbisect.errors import UsageError
-    from perfbisect.series.detect import look
+    from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.table import load_suspect_table
     from perfbisect.system.clock import now
 
     if commit_url and ("{sha}" not in commit_url or not commit_url.startswith("https://")):
         raise UsageError(f"--commit-url {commit_url!r} is no address of a commit: https://...{{sha}}")
-    here, table = place(repo=repo, state=state), load_suspect_table()
+    here, table = open_workspace(repo=repo, state=state), load_suspect_table()
     with SeriesStore.of(here.state) as store:
-        document = site(
+        document = build_site_document(
             store,
-            look(store, table, fdr),
+            analyze_series(store, table, fdr),
             table,
             title=title,
             made=stamp(now()),
             repository=here.needed_repository() if repo else None,
-            reports=bisections(here.jobs.all()),
+            reports=load_bisections(here.jobs.all()),
             commit_url=commit_url,
         )
     made = write(document, out)
@@ -90,7 +90,7 @@ def build(
         f"{made.index}: {shown.cells} cells, {shown.alerts} alerts, {shown.bisections} bisections, "
         f"{made.all / 1e6:.1f} MB, {made.first_page / 1e3:.0f} kB of it before anything is opened"
     ]
-    emit(shown, lines, as_json=as_json)
+    print_document(shown, lines, as_json=as_json)
     return 0
 
 
@@ -107,7 +107,7 @@ def open_site(folder: Path, as_json: bool) -> int:
     import webbrowser
 
     from perfbisect.commands.documents import DashboardOpenDocument
-    from perfbisect.commands.output import emit
+    from perfbisect.commands.output import print_document
     from perfbisect.errors import UsageError
 
     index = folder / "index.html"
@@ -115,5 +115,7 @@ def open_site(folder: Path, as_json: bool) -> int:
         raise UsageError(f"{folder} holds no site", next_step=f"perfbisect dashboard build -o {folder}")
     address = index.resolve().as_uri()
     shown = DashboardOpenDocument(address=address, opened=webbrowser.open(address))
-    emit(shown, [address if shown.opened else f"no browser was found: open {address}"], as_json=as_json)
+    print_document(
+        shown, [address if shown.opened else f"no browser was found: open {address}"], as_json=as_json
+    )
     return 0

@@ -48,17 +48,17 @@ def doctor(
     from perfbisect.commands import changes, wiring
     from perfbisect.commands.doctor import all_checks
     from perfbisect.commands.documents import DoctorDocument
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
 
-    here = place(repo=repo, state=state, machine=machine)
-    profile = wiring.profile_named(wiring.the_machine(here))
-    change = changes.the_change(here, at) if at else None
+    here = open_workspace(repo=repo, state=state, machine=machine)
+    profile = wiring.load_profile(wiring.machine_name(here))
+    change = changes.resolve_change(here, at) if at else None
 
     def builder() -> Builder:
-        setting = wiring.the_setting(
+        setting = wiring.build_config(
             here,
             environment=env or "",
             client=None,
@@ -66,7 +66,7 @@ def doctor(
             exclude_newer=None,
             needs_repository=False,
         )
-        return wiring.builder_of(here, setting)
+        return wiring.build_builder(here, setting)
 
     checks = all_checks(here, online=online, profile=profile, builder=builder if env else None, change=change)
     fit = all(check.state != "bad" for check in checks)
@@ -75,5 +75,5 @@ def doctor(
         lines.append(f"{check.state:<8} {check.name:<14} {line(check.found)}")
         if check.advice:
             lines.append(f"{'':<24}{line(check.advice)}")
-    emit(DoctorDocument(fit=fit, checks=checks), lines, as_json=as_json)
+    print_document(DoctorDocument(fit=fit, checks=checks), lines, as_json=as_json)
     return EXIT_OK if fit else EXIT_OUTSIDE

@@ -10,7 +10,7 @@ import click
 
 from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
-from perfbisect.commands.options import Typed
+from perfbisect.commands.options import UnitParam
 from perfbisect.common.durations import parse_age, parse_size
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ def list_verb(as_json: bool) -> int:
       perfbisect env list --json
     """
     from perfbisect.commands.documents import EnvironmentDocument, EnvListDocument
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.environments.gc import list_environments
 
-    cache = place().cache
+    cache = open_workspace().cache
     rows = tuple(
         EnvironmentDocument(
             key=row.folder.name,
@@ -92,7 +92,7 @@ def list_verb(as_json: bool) -> int:
         f"{x.folder}"
         for x in rows
     ]
-    emit(
+    print_document(
         EnvListDocument(cache=str(cache), environments=rows),
         lines or [f"no environments in {cache}"],
         as_json=as_json,
@@ -123,14 +123,14 @@ def build(
     """
     from perfbisect.commands import changes, wiring
     from perfbisect.commands.documents import EnvBuildDocument
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import BuildError, UsageError
-    from perfbisect.measure.executor import Limits
+    from perfbisect.measure.executor import PhaseLimits
 
-    here = place(repo=repo)
-    environment, change = changes.environment_of(here, env, at), changes.the_change(here, at)
-    setting = wiring.the_setting(
+    here = open_workspace(repo=repo)
+    environment, change = changes.environment_spec(here, env, at), changes.resolve_change(here, at)
+    setting = wiring.build_config(
         here,
         environment=environment,
         client=None,
@@ -138,14 +138,14 @@ def build(
         exclude_newer=exclude_newer,
         needs_repository=change.kind == "commit",
     )
-    builder = wiring.builder_of(here, setting)
+    builder = wiring.build_builder(here, setting)
     refusal = builder.refuses(change)
     if refusal is not None:
         kind = UsageError if refusal.error else BuildError
         raise kind(f"{change.short} cannot be built: {refusal.reason}", next_step="another --env or --at")
     log = here.cache / "logs" / f"build-{builder.key(change)[:16]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    made = builder.ensure(change, log=log, timeout=Limits().build)
+    made = builder.ensure(change, log=log, timeout=PhaseLimits().build)
     document = EnvBuildDocument(
         change=change.id,
         spec=builder.spec,
@@ -157,14 +157,16 @@ def build(
         seconds=made.seconds,
     )
     took = f"built in {made.seconds:.1f} s" if made.seconds else "was there already"
-    emit(document, [f"{change.short}: {took}: {made.interpreter}"], as_json=as_json)
+    print_document(document, [f"{change.short}: {took}: {made.interpreter}"], as_json=as_json)
     return 0
 
 
 @env.command(short_help="Remove environments that are not needed.")
-@click.option("--older-than", type=Typed("age", parse_age), help="Those last used longer ago: 30d, 2w, 12h.")
 @click.option(
-    "--keep", type=Typed("size", parse_size), help="The longest unused, until so much is left: 50G."
+    "--older-than", type=UnitParam("age", parse_age), help="Those last used longer ago: 30d, 2w, 12h."
+)
+@click.option(
+    "--keep", type=UnitParam("size", parse_size), help="The longest unused, until so much is left: 50G."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @options.as_json
@@ -181,11 +183,11 @@ def gc(older_than: float | None, keep: int | None, dry_run: bool, as_json: bool)
     from datetime import timedelta
 
     from perfbisect.commands.documents import EnvGcDocument
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.environments.gc import collect
 
-    cache = place().cache
+    cache = open_workspace().cache
     done = collect(
         cache,
         older_than=None if older_than is None else timedelta(hours=older_than),
@@ -202,5 +204,5 @@ def gc(older_than: float | None, keep: int | None, dry_run: bool, as_json: bool)
         in_use=tuple(map(item_document, done.in_use)),
         kept=tuple(map(item_document, done.kept)),
     )
-    emit(document, gc_lines(document), as_json=as_json)
+    print_document(document, gc_lines(document), as_json=as_json)
     return 0

@@ -37,11 +37,11 @@ def init(repo: Path | None, force: bool, dry_run: bool, as_json: bool) -> int:
     from perfbisect.cells.settings import FILE
     from perfbisect.changes.git import Repository
     from perfbisect.commands.documents import InitDocument, SeenDocument
-    from perfbisect.commands.output import emit
+    from perfbisect.commands.output import print_document
     from perfbisect.common.text import line
     from perfbisect.setup.checkout import detect_checkout
     from perfbisect.setup.templates import choose_settings, next_command_words, render_settings
-    from perfbisect.system.files import write_whole
+    from perfbisect.system.files import write_atomic
 
     repository = Repository.open(repo or Path.cwd())
     checkout = detect_checkout(repository, os.environ)
@@ -59,7 +59,7 @@ def init(repo: Path | None, force: bool, dry_run: bool, as_json: bool) -> int:
         state = "replaced" if difference else "same"
     written = state != "same" and not dry_run
     if written:
-        write_whole(file, content)
+        write_atomic(file, content)
     settings = initial.settings()
     document = InitDocument(
         file=str(file),
@@ -81,7 +81,7 @@ def init(repo: Path | None, force: bool, dry_run: bool, as_json: bool) -> int:
         *(f"  {line(text)}" for text in preview),
         f"next: {command}",
     ]
-    emit(document, lines, as_json=as_json)
+    print_document(document, lines, as_json=as_json)
     return 0
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.invocation import Working
-from perfbisect.commands.options import Minutes
+from perfbisect.commands.invocation import JobOptions
+from perfbisect.commands.options import MinutesParam
 
 
 @click.command(short_help="Continue a job after an interruption.")
 @click.argument("job_id", metavar="[ID]", required=False)
-@click.option("--budget", type=Minutes(), help="A larger budget than before: 3h, 90m.")
+@click.option("--budget", type=MinutesParam(), help="A larger budget than before: 3h, 90m.")
 @click.option("--metric", metavar="M", help="Continue with another metric of the same launches.")
 @click.option("--confirm-revert", is_flag=True, help="Measure the later end without the culprit too.")
 @click.option(
@@ -26,7 +26,7 @@ def resume(
     metric: str | None,
     confirm_revert: bool,
     workers: int | None,
-    working: Working,
+    working: JobOptions,
 ) -> int:
     """Continue a job after an interruption. Without ID: the only unfinished job.
 
@@ -39,41 +39,41 @@ def resume(
       perfbisect resume 20260102-030405-ab12
     """
     from perfbisect.commands import wiring
-    from perfbisect.commands.detach import leave
-    from perfbisect.commands.execution import carry_out
+    from perfbisect.commands.detach import run_detached
+    from perfbisect.commands.execution import run_job
     from perfbisect.commands.kinds import kind_of
-    from perfbisect.commands.session import at_work, hand_out, refuse_other_parts, slots_for
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.session import open_session, print_result, require_same_machine, slots_for
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
-    from perfbisect.jobs.capabilities import metric_of
+    from perfbisect.jobs.capabilities import resolve_metric
     from perfbisect.jobs.journal import read
     from perfbisect.jobs.kind import Amendment
-    from perfbisect.jobs.plans import cell_of
+    from perfbisect.jobs.plans import plan_cell
     from perfbisect.jobs.replay import launches
 
     if working.detach:
-        return leave(working)
-    here = place(repo=working.repo, state=working.state)
+        return run_detached(working)
+    here = open_workspace(repo=working.repo, state=working.state)
     job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
     events = read(job.journal).events
     kind = kind_of(events)
     plan = kind.read_plan(job, events)
-    cell = cell_of(plan)
+    cell = plan_cell(plan)
     slots = slots_for(cell, workers or kind.workers(plan), plan.setting.machine)
-    refuse_other_parts(job.id, launches(events), slots, plan.setting.machine)
-    builder = wiring.builder_of(here, plan.setting)
-    with at_work(job, slots, working) as desk:
+    require_same_machine(job.id, launches(events), slots, plan.setting.machine)
+    builder = wiring.build_builder(here, plan.setting)
+    with open_session(job, slots, working) as desk:
         if budget is not None or metric is not None or confirm_revert:
             if kind.amend is None:
                 raise UsageError(
                     f"job {job.id} is a {kind.plan.noun}: it has no budget and no other question",
                     next_step=f"perfbisect resume {job.id}, without options",
                 )
-            judged = metric_of(cell, metric) if metric is not None else None
+            judged = resolve_metric(cell, metric) if metric is not None else None
             plain = desk.tools(builder, None, plan.setting)
             kind.amend(job, plain, Amendment(budget, judged, confirm_revert))
-        document = carry_out(here, desk, kind, plan, builder)
-    return hand_out(document, kind.lines(document), kind.exit_code(document), working, job)
+        document = run_job(here, desk, kind, plan, builder)
+    return print_result(document, kind.lines(document), kind.exit_code(document), working, job)
 
 
 @click.command(short_help="The progress of a job.")
@@ -101,20 +101,20 @@ def status(
       perfbisect status
       perfbisect status 20260102-030405-ab12 --wait --timeout 10m --json
     """
-    from perfbisect.commands.output import emit
+    from perfbisect.commands.output import print_document
     from perfbisect.commands.status import list_jobs, status_document, status_lines, wait_until_released
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.system.clock import now
 
-    jobs = place(repo=repo, state=state).jobs
+    jobs = open_workspace(repo=repo, state=state).jobs
     if job_id is None and not jobs.unfinished():
-        emit(*list_jobs(jobs, now), as_json=as_json)
+        print_document(*list_jobs(jobs, now), as_json=as_json)
         return 0
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("status")
     if wait:
         wait_until_released(job, timeout)
     document = status_document(job, now())
-    emit(document, status_lines(document), as_json=as_json)
+    print_document(document, status_lines(document), as_json=as_json)
     return 0
 
 
@@ -135,12 +135,12 @@ def stop(
       perfbisect stop 20260102-030405-ab12
       perfbisect stop 20260102-030405-ab12 --wait --json
     """
-    from perfbisect.commands.output import emit
+    from perfbisect.commands.output import print_document
     from perfbisect.commands.status import stop_job
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.workspace import open_workspace
 
-    job = place(repo=repo, state=state).jobs.find(job_id)
-    emit(*stop_job(job, wait=wait, timeout_min=timeout), as_json=as_json)
+    job = open_workspace(repo=repo, state=state).jobs.find(job_id)
+    print_document(*stop_job(job, wait=wait, timeout_min=timeout), as_json=as_json)
     return 0
 
 
@@ -179,11 +179,11 @@ def report(
       perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
     from perfbisect.commands.kinds import read_document
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
 
-    jobs = place(repo=repo, state=state).jobs
+    jobs = open_workspace(repo=repo, state=state).jobs
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("report")
     kind, document = read_document(job, metric)
     text = kind.markdown(document)
@@ -193,5 +193,7 @@ def report(
                 f"job {job.id} is a {kind.plan.noun}: its report has no page", next_step="--format md"
             )
         text = kind.page(document)
-    emit(document, [text.rstrip("\n")], as_json=as_json or form == "json", full=full or form == "json")
+    print_document(
+        document, [text.rstrip("\n")], as_json=as_json or form == "json", full=full or form == "json"
+    )
     return 0

@@ -47,8 +47,8 @@ def nightly(
     Exit code: of the worst finding: 130 interrupted, 2 wrong cell or setting, 3 new regression, 5 a cell or a
     step failed, 1 internal error, 4 a bisection is unsettled, 0 nothing new.
     """
-    from perfbisect.commands.invocation import Measuring
-    from perfbisect.commands.output import emit
+    from perfbisect.commands.invocation import MeasureOptions
+    from perfbisect.commands.output import print_document
     from perfbisect.errors import UsageError
     from perfbisect.nightly.measure import build_context, run_nightly
     from perfbisect.nightly.report import night_document, night_report
@@ -59,7 +59,7 @@ def nightly(
 
         written = write_nightly(config, repo or Path.cwd())
         lines = [f"wrote {written.file}: review it before the first night", f"next: {written.next}"]
-        emit(written, lines, as_json=as_json)
+        print_document(written, lines, as_json=as_json)
         return 0
     if repo is not None:
         raise UsageError(
@@ -67,8 +67,10 @@ def nightly(
         )
     if config is None:
         raise UsageError("CONFIG is missing", next_step="perfbisect nightly --init writes nightly.yaml")
-    working = Measuring(state=state, verbose=verbose, quiet=quiet, full=full, as_json=as_json)
+    working = MeasureOptions(state=state, verbose=verbose, quiet=quiet, full=full, as_json=as_json)
     context, dependencies = build_context(config, working, fetch=not dry_run)
     night = run_nightly(context, dependencies, dry_run=dry_run)
-    emit(night_document(night), report_lines(night_report(night, paths=True)), as_json=as_json, full=full)
+    print_document(
+        night_document(night), report_lines(night_report(night, paths=True)), as_json=as_json, full=full
+    )
     return night.exit_code

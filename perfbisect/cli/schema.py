@@ -30,20 +30,16 @@ from perfbisect.commands.documents import (
 )
 from perfbisect.commands.status import JobsDocument, StatusDocument, StopDocument
 from perfbisect.compare.documents import (
-    BaselineDocument,
-    CheckedDocument,
+    CheckDocument,
     CheckPlanDocument,
     CompareDocument,
     ComparePlanDocument,
     RunDocument,
+    SavedBaselineDocument,
     SweepDocument,
     VerifyDocument,
 )
-from perfbisect.jobs.documents import (
-    ErrorDocument,
-    PlanDocument,
-    ReportDocument,
-)
+from perfbisect.jobs.documents import ErrorDocument, PlanDocument, ReportDocument
 from perfbisect.nightly.report import NightlyDocument
 from perfbisect.series.alert_store import TrackStateDocument
 from perfbisect.series.detect import TrackDetectDocument
@@ -59,9 +55,9 @@ from perfbisect.setup.nightly_template import NightlyInitDocument
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "init": (InitDocument,),
     "bisect": (ReportDocument, PlanDocument, DetachedDocument),
-    "resume": (ReportDocument, RunDocument, CompareDocument, DetachedDocument, CheckedDocument),
-    "report": (ReportDocument, RunDocument, CompareDocument, CheckedDocument),
-    "check": (CheckedDocument, CheckPlanDocument, ComparePlanDocument, BaselineDocument, DetachedDocument),
+    "resume": (ReportDocument, RunDocument, CompareDocument, DetachedDocument, CheckDocument),
+    "report": (ReportDocument, RunDocument, CompareDocument, CheckDocument),
+    "check": (CheckDocument, CheckPlanDocument, ComparePlanDocument, SavedBaselineDocument, DetachedDocument),
     "compare": (CompareDocument, ComparePlanDocument, SweepDocument, DetachedDocument),
     "verify": (VerifyDocument, ComparePlanDocument, DetachedDocument),
     "run": (RunDocument, DetachedDocument),

@@ -35,7 +35,7 @@ def install(folder: Path, as_json: bool) -> int:
     """
     import perfbisect
     from perfbisect.commands.documents import SkillInstallDocument
-    from perfbisect.commands.output import emit
+    from perfbisect.commands.output import print_document
     from perfbisect.resources import skill_folder
 
     target = folder.expanduser().absolute() / "perf-bisect"
@@ -47,7 +47,7 @@ def install(folder: Path, as_json: bool) -> int:
         folder=str(target), version=perfbisect.__version__, copied=copied, files=tuple(sorted(files))
     )
     told = f"{len(files)} files copied" if copied else "is there already, the same"
-    emit(document, [f"{target}: {told}"], as_json=as_json)
+    print_document(document, [f"{target}: {told}"], as_json=as_json)
     return 0
 
 

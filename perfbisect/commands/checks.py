@@ -12,23 +12,28 @@ from perfbisect.bisect.estimates import earlier_attempts
 from perfbisect.changes.history import bisect_ends, under_test
 from perfbisect.clients import CLIENTS
 from perfbisect.commands import changes, ranges, wiring
-from perfbisect.commands.compare_request import Contest, TypedContest, contest, planned
-from perfbisect.commands.comparisons import settle
-from perfbisect.commands.invocation import Measuring
+from perfbisect.commands.compare_request import (
+    CompareOptions,
+    CompareRequest,
+    build_compare_request,
+    plan_document,
+)
+from perfbisect.commands.comparisons import measure_comparison
+from perfbisect.commands.invocation import MeasureOptions
 from perfbisect.commands.measurement import ChangeRequest, build_change_request, measure
-from perfbisect.commands.output import emit
-from perfbisect.commands.session import hand_out
-from perfbisect.commands.workspace import Place
+from perfbisect.commands.output import print_document
+from perfbisect.commands.session import print_result
+from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.baseline import RecordedLevel, read_baseline, require_same_machine, write_baseline
 from perfbisect.compare.documents import (
-    BaselineDocument,
-    CheckedDocument,
+    CheckDocument,
     CheckPlanDocument,
     ComparePlanDocument,
+    SavedBaselineDocument,
     recorded_document,
 )
 from perfbisect.compare.job import (
-    Level,
+    CheckLevel,
     NothingDiffersError,
     level_of_job,
     levels_of_comparison,
@@ -50,7 +55,7 @@ from perfbisect.errors import (
     UntestableError,
     UsageError,
 )
-from perfbisect.jobs.capabilities import metric_of, runs_per_launch
+from perfbisect.jobs.capabilities import resolve_metric, runs_per_launch
 from perfbisect.jobs.documents import (
     MinutesDocument,
     cell_document,
@@ -61,13 +66,13 @@ from perfbisect.jobs.documents import (
 from perfbisect.jobs.estimates import learnt_costs
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.next_command import git
+from perfbisect.jobs.next_command import git_command
 from perfbisect.jobs.plans import find_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.machine.profile import machine
 from perfbisect.measure.record import instrument
 from perfbisect.model.cell import Cell
-from perfbisect.stats.ab_test import BLOCK
+from perfbisect.stats.ab_test import BLOCK_SIZE
 from perfbisect.stats.threshold import LEAST, STEP
 from perfbisect.stats.two_sample import Scale
 from perfbisect.system import environ
@@ -139,7 +144,7 @@ class CheckOptions:
         return how
 
 
-def decide(here: Place, options: CheckOptions, measuring: Measuring) -> int:
+def decide(here: Workspace, options: CheckOptions, measuring: MeasureOptions) -> int:
     """Measures and prints the verdict, or the plan; returns the exit code.
 
     :raises UntestableError: in a step of git's bisection the commit cannot be built or served.
@@ -148,7 +153,7 @@ def decide(here: Place, options: CheckOptions, measuring: Measuring) -> int:
     at = options.at or (under_test(here.needed_repository()).id if options.git_bisect else "HEAD")
     options = replace(options, at=at)
     if measuring.expect_workload is not None:
-        wiring.refuse_another(wiring.the_cell(here, options.cell, None), measuring.expect_workload)
+        wiring.require_workload(wiring.resolve_cell(here, options.cell, None), measuring.expect_workload)
     if how == "rev":
         return _check_revision(here, options, measuring)
     if how == "save":
@@ -156,13 +161,13 @@ def decide(here: Place, options: CheckOptions, measuring: Measuring) -> int:
     return _check_level(here, options, measuring, how)
 
 
-def _check_level(here: Place, options: CheckOptions, measuring: Measuring, how: How) -> int:
+def _check_level(here: Workspace, options: CheckOptions, measuring: MeasureOptions, how: How) -> int:
     level = _level(here, options, measuring, how)
     job: Job | None = None
     try:
         day = level.ends[0].exclude_newer if level.ends else None
         request = build_change_request(here, options.cell, str(options.at), measuring, exclude_newer=day)
-        profile = wiring.profile_named(request.setting.machine)
+        profile = wiring.load_profile(request.setting.machine)
         plan = make_check_plan(
             cell=request.cell,
             change=request.change,
@@ -182,17 +187,17 @@ def _check_level(here: Place, options: CheckOptions, measuring: Measuring, how: 
         document = _measure_check(here, request, plan, shown, measuring, job)
     except (BuildError, ServerError) as error:
         raise _untestable(error, options, job, position=0) from error
-    return hand_out(document, result_lines(document), exit_code(document), measuring, job)
+    return print_result(document, result_lines(document), exit_code(document), measuring, job)
 
 
 def _measure_check(
-    here: Place,
+    here: Workspace,
     request: ChangeRequest,
     plan: CheckPlan,
     shown: CheckPlanDocument,
-    measuring: Measuring,
+    measuring: MeasureOptions,
     job: Job,
-) -> CheckedDocument:
+) -> CheckDocument:
     def require_same_client(client: Environment | None) -> None:
         if client is None:
             return
@@ -213,8 +218,8 @@ def _measure_check(
     )
 
 
-def _check_revision(here: Place, options: CheckOptions, measuring: Measuring) -> int:
-    compared = TypedContest(
+def _check_revision(here: Workspace, options: CheckOptions, measuring: MeasureOptions) -> int:
+    compared = CompareOptions(
         options.cell,
         options.against,
         str(options.at),
@@ -228,22 +233,22 @@ def _check_revision(here: Place, options: CheckOptions, measuring: Measuring) ->
     )
     job: Job | None = None
     try:
-        request = contest(here, compared)
+        request = build_compare_request(here, compared)
         if options.dry_run:
-            return _show_plan(planned(request), measuring)
+            return _show_plan(plan_document(request), measuring)
         job = wiring.new_job(here)
-        comparison = settle(here, request, measuring, job)
+        comparison = measure_comparison(here, request, measuring, job)
     except NothingDiffersError as error:
         nothing = _nothing_differs(here, options, measuring, error)
-        emit(nothing, result_lines(nothing), as_json=measuring.as_json, full=measuring.full)
+        print_document(nothing, result_lines(nothing), as_json=measuring.as_json, full=measuring.full)
         return EXIT_OK
     except (BuildError, ServerError) as error:
         raise _untestable(error, options, job, position=1) from error
     document = check_of_comparison(comparison)
-    return hand_out(document, result_lines(document), exit_code(document), measuring, job)
+    return print_result(document, result_lines(document), exit_code(document), measuring, job)
 
 
-def _save_baseline(here: Place, options: CheckOptions, measuring: Measuring) -> int:
+def _save_baseline(here: Workspace, options: CheckOptions, measuring: MeasureOptions) -> int:
     """Measures a commit and writes its launches as a baseline; returns the exit code.
 
     :raises UsageError: too few launches for a level.
@@ -270,22 +275,24 @@ def _save_baseline(here: Place, options: CheckOptions, measuring: Measuring) -> 
     measure(here, job, RUN, plan, request.builder, request.slots, measuring, plan_lines(shown))
     level = level_of_job(job)
     write_baseline(options.save_baseline, level)
-    document = BaselineDocument(
+    document = SavedBaselineDocument(
         file=str(options.save_baseline),
         recorded=recorded_document(level, request.metric),
         metric=shown.metric,
         cell=shown.cell,
         folder=str(job.path),
     )
-    return hand_out(document, result_lines(document), EXIT_OK, measuring, job)
+    return print_result(document, result_lines(document), EXIT_OK, measuring, job)
 
 
-def _show_plan(shown: CheckPlanDocument | ComparePlanDocument, measuring: Measuring) -> int:
-    emit(shown, plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
+def _show_plan(shown: CheckPlanDocument | ComparePlanDocument, measuring: MeasureOptions) -> int:
+    print_document(shown, plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
     return EXIT_OK
 
 
-def _check_plan_document(here: Place, request: ChangeRequest, plan: CheckPlan | RunPlan) -> CheckPlanDocument:
+def _check_plan_document(
+    here: Workspace, request: ChangeRequest, plan: CheckPlan | RunPlan
+) -> CheckPlanDocument:
     """What will be measured, as it is shown before anything starts."""
     earlier = earlier_attempts(here.jobs, request.cell.digest)
     costs = learnt_costs(earlier, ranges.costs(plan.setting.environment))
@@ -332,21 +339,21 @@ def _client_here(cell: Cell, pinned: Environment, job: Job, *, plain: bool) -> t
     return ours.digest, ours.era
 
 
-def _level(here: Place, options: CheckOptions, measuring: Measuring, how: How) -> Level:
+def _level(here: Workspace, options: CheckOptions, measuring: MeasureOptions, how: How) -> CheckLevel:
     if how == "values":
         assert options.good_value is not None and options.bad_value is not None
-        return Level(values=(options.good_value, options.bad_value))
+        return CheckLevel(values=(options.good_value, options.bad_value))
     if how == "ends":
-        return Level(ends=ends(here, options, measuring, launches=options.launches or MOST))
+        return CheckLevel(ends=ends(here, options, measuring, launches=options.launches or MOST))
     name = str(options.baseline)
     path = Path(name).expanduser()
     is_file = path.is_file() or path.suffix == ".json"
     baseline = read_baseline(path) if is_file else level_of_job(here.jobs.find(name))
-    return Level(baseline=baseline, max_regression=options.max_regression or 0.0)
+    return CheckLevel(baseline=baseline, max_regression=options.max_regression or 0.0)
 
 
 def ends(
-    here: Place, options: CheckOptions, measuring: Measuring, *, launches: int
+    here: Workspace, options: CheckOptions, measuring: MeasureOptions, *, launches: int
 ) -> tuple[RecordedLevel, RecordedLevel]:
     """The levels of git's good and bad end: known, or measured now with at most so many launches.
 
@@ -354,14 +361,14 @@ def ends(
     :raises MachineError: the budget was too small for a verdict on the ends.
     """
     found = bisect_ends(here.needed_repository())
-    request = contest(
+    request = build_compare_request(
         here,
-        TypedContest(
+        CompareOptions(
             options.cell,
             found.good.id,
             found.bad.id,
             None,
-            max(1, launches // BLOCK),
+            max(1, launches // BLOCK_SIZE),
             options.budget,
             options.seed,
             measuring,
@@ -372,7 +379,7 @@ def ends(
     document = (
         compare_document(known, read(known.journal).events)
         if known
-        else settle(here, request, measuring, job)
+        else measure_comparison(here, request, measuring, job)
     )
     if document.headline == "inconclusive":
         raise MachineError(
@@ -389,7 +396,7 @@ def ends(
     return levels_of_comparison(job)
 
 
-def _known_comparison(here: Place, asked: Contest) -> Job | None:
+def _known_comparison(here: Workspace, asked: CompareRequest) -> Job | None:
     """The last comparison of these ends with the same options that had a verdict within the last day."""
     for job in reversed(here.jobs.all()):
         try:
@@ -418,20 +425,20 @@ def _asks_the_same(theirs: ComparePlan, ours: ComparePlan) -> bool:
 
 
 def _nothing_differs(
-    here: Place, options: CheckOptions, measuring: Measuring, error: UsageError
-) -> CheckedDocument:
+    here: Workspace, options: CheckOptions, measuring: MeasureOptions, error: UsageError
+) -> CheckDocument:
     """The check of a commit that changes nothing that runs: there is nothing to measure."""
-    cell = wiring.the_cell(here, options.cell, measuring.variant)
-    metric = metric_of(cell, here.setting("metric", measuring.metric))
-    change = changes.the_change(here, str(options.at))
-    return CheckedDocument(
+    cell = wiring.resolve_cell(here, options.cell, measuring.variant)
+    metric = resolve_metric(cell, here.setting("metric", measuring.metric))
+    change = changes.resolve_change(here, str(options.at))
+    return CheckDocument(
         job="",
         finished=True,
         verdict="passed",
         how="rev",
         limit=options.max_regression or 0.0,
         summary=(f"{error.message}. Nothing was measured.",),
-        next=git(str(here.needed_repository().path), "show", "--stat", change.short),
+        next=git_command(str(here.needed_repository().path), "show", "--stat", change.short),
         effect=0.0,
         low=None,
         high=None,

@@ -9,14 +9,14 @@ from pathlib import Path
 from perfbisect.cells.loading import SERVER_METRICS, load_cells
 from perfbisect.clients import CLIENTS
 from perfbisect.commands import wiring
-from perfbisect.commands.workspace import Place
+from perfbisect.commands.workspace import Workspace
 from perfbisect.common.suggest import hint
 from perfbisect.common.yaml_source import load
 from perfbisect.compare.claims import Claim, Settled, load_claim
 from perfbisect.compare.documents import CompareDocument, VerifyDocument
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.machine.profile import machine
-from perfbisect.measure.preparation import from_hub, not_here
+from perfbisect.measure.preparation import hub_repositories, missing_repositories
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import parse_metric
 from perfbisect.resources import cells_folder
@@ -39,7 +39,7 @@ def find_claim(name: str) -> tuple[Path, Claim]:
     return path, load_claim(path)
 
 
-def claim_cells(here: Place, path: Path, claim: Claim) -> tuple[str, ...]:
+def claim_cells(here: Workspace, path: Path, claim: Claim) -> tuple[str, ...]:
     """The cells of a claim by name, every load of a ladder, if this machine can run them.
 
     :raises UsageError: a cell is not there, or is wrong.
@@ -47,7 +47,7 @@ def claim_cells(here: Place, path: Path, claim: Claim) -> tuple[str, ...]:
     :raises MachineError: it needs devices or weights that are not here.
     """
     names: list[str] = []
-    devices = len(machine(dict(os.environ), wiring.profile_named(wiring.the_machine(here))).gpus)
+    devices = len(machine(dict(os.environ), wiring.load_profile(wiring.machine_name(here))).gpus)
     for name in claim.cells_beside(path):
         cells = load_cells(name)
         for cell in cells:
@@ -81,7 +81,7 @@ def _check_here(path: Path, claim: Claim, cell: Cell, devices: int) -> None:
             where=path,
             next_step="run it on a machine with devices: perfbisect doctor shows those that are seen",
         )
-    missing = not_here(from_hub(cell), dict(os.environ))
+    missing = missing_repositories(hub_repositories(cell), dict(os.environ))
     if missing:
         raise MachineError(
             f"the claim cannot be run here: {cell.name} needs {', '.join(missing)}, which is not on this "

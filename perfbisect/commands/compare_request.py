@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from perfbisect.bisect.estimates import earlier_attempts
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, plan_notes, ranges, wiring
-from perfbisect.commands.invocation import Measuring
-from perfbisect.commands.session import foreseen_slots
-from perfbisect.commands.workspace import Place
+from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.session import forecast_slots
+from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.documents import ComparePlanDocument, side_document
 from perfbisect.compare.job import make_compare_plan
 from perfbisect.compare.plan import ComparePlan, Forecast, SidePlan, forecast, served_cells
 from perfbisect.environments.base import Builder
 from perfbisect.errors import UsageError
-from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.documents import cell_document, commands_document, metric_document
 from perfbisect.jobs.estimates import learnt_costs
 from perfbisect.machine.slots import Slot
@@ -24,7 +24,7 @@ from perfbisect.model.cell import Cell, apply_variant
 
 
 @dataclass(frozen=True)
-class TypedContest:
+class CompareOptions:
     """The options of ``perfbisect compare`` as they were typed."""
 
     cell: str | None
@@ -34,7 +34,7 @@ class TypedContest:
     blocks: int
     budget: float | None
     seed: int
-    measuring: Measuring
+    measuring: MeasureOptions
     expect: str = ""
     """The change that a claim speaks of."""
     watch: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class TypedContest:
 
 
 @dataclass(frozen=True)
-class Contest:
+class CompareRequest:
     """A comparison to be measured; ``minutes``: what a launch is expected to take."""
 
     cell: Cell
@@ -57,19 +57,19 @@ class Contest:
     forecast: Forecast
 
 
-def contest(here: Place, typed: TypedContest) -> Contest:
+def build_compare_request(here: Workspace, typed: CompareOptions) -> CompareRequest:
     """The plan of a comparison, with nothing started.
 
     :raises UsageError: something that was typed is wrong, or both sides are the same.
     :raises BuildError: a side cannot be built.
     """
-    cell, measuring = wiring.the_cell(here, typed.cell, None), typed.measuring
+    cell, measuring = wiring.resolve_cell(here, typed.cell, None), typed.measuring
     a, b = sides(here, cell, typed.a, typed.b, here.setting("variant", measuring.variant))
-    judged = metric_of(cell, here.setting("metric", measuring.metric))
+    judged = resolve_metric(cell, here.setting("metric", measuring.metric))
     if typed.min_effect is not None and not 0 < typed.min_effect < 100:
         raise UsageError(f"--min-effect {typed.min_effect:g} is no share in per cent, between 0 and 100")
-    environment = changes.environment_of(here, measuring.env, typed.b)
-    setting = wiring.the_setting(
+    environment = changes.environment_spec(here, measuring.env, typed.b)
+    setting = wiring.build_config(
         here,
         environment=environment,
         client=measuring.client,
@@ -77,8 +77,8 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         exclude_newer=measuring.exclude_newer,
         needs_repository=any(side.change.kind == "commit" for side in (a, b)),
     )
-    builder = wiring.builder_of(here, setting)
-    slots, of_slots = foreseen_slots(cell, 1, wiring.the_machine(here), dry=typed.dry)
+    builder = wiring.build_builder(here, setting)
+    slots, of_slots = forecast_slots(cell, 1, wiring.machine_name(here), dry=typed.dry)
     plan = make_compare_plan(
         cell=cell,
         a=a,
@@ -93,16 +93,18 @@ def contest(here: Place, typed: TypedContest) -> Contest:
         expect=typed.expect,
         watch=typed.watch,
         max_regression=typed.max_regression,
-        deploy=ranges.deploy(here),
+        deploy=ranges.deploy_blob_reader(here),
         notes=(*plan_notes.repository_notes(here, setting), *of_slots),
     )
     earlier = earlier_attempts(here.jobs, cell.digest)
     costs = learnt_costs(earlier, ranges.costs(environment))
     minutes = costs.launch + plan.runs * costs.run
-    return Contest(cell, plan, builder, slots, minutes, forecast(plan, earlier))
+    return CompareRequest(cell, plan, builder, slots, minutes, forecast(plan, earlier))
 
 
-def sides(here: Place, cell: Cell, a: str | None, b: str, variant: str | None) -> tuple[SidePlan, SidePlan]:
+def sides(
+    here: Workspace, cell: Cell, a: str | None, b: str, variant: str | None
+) -> tuple[SidePlan, SidePlan]:
     """Both sides as they were typed; ``variant`` is that of sides that name none.
 
     :raises UsageError: a change or a variant that is none, or A is missing.
@@ -118,16 +120,16 @@ def sides(here: Place, cell: Cell, a: str | None, b: str, variant: str | None) -
     return left, _side(here, cell, b, variant)
 
 
-def _side(here: Place, cell: Cell, typed: str, variant: str | None) -> SidePlan:
+def _side(here: Workspace, cell: Cell, typed: str, variant: str | None) -> SidePlan:
     text = parse_change_text(typed)
     chosen = text.variant or variant or ""
     if chosen:
         apply_variant(cell, chosen)
-    change = changes.change_of(here, replace(text, variant=""))
+    change = changes.resolve_change_text(here, replace(text, variant=""))
     return SidePlan(text=typed, change=change, variant=chosen)
 
 
-def planned(asked: Contest) -> ComparePlanDocument:
+def plan_document(asked: CompareRequest) -> ComparePlanDocument:
     """What will be measured, as it is shown before anything starts."""
     plan, cell = asked.plan, asked.cell
     launches = 4 * plan.blocks
@@ -154,7 +156,7 @@ def planned(asked: Contest) -> ComparePlanDocument:
     )
 
 
-def planned_all(asked: Sequence[Contest]) -> ComparePlanDocument:
+def plans_document(asked: Sequence[CompareRequest]) -> ComparePlanDocument:
     """Several comparisons in one document: the first, with the others in it."""
-    first, *others = map(planned, asked)
+    first, *others = map(plan_document, asked)
     return first.model_copy(update={"others": tuple(others)})

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from perfbisect.cells.loading import load_cells
 from perfbisect.commands import wiring
-from perfbisect.commands.compare_request import Contest, planned
-from perfbisect.commands.invocation import Working
+from perfbisect.commands.compare_request import CompareRequest, plan_document
+from perfbisect.commands.invocation import JobOptions
 from perfbisect.commands.measurement import measure
-from perfbisect.commands.session import keep, remembered
-from perfbisect.commands.workspace import Place
+from perfbisect.commands.session import record_exit, recording_error
+from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.documents import CompareDocument, SweepDocument
 from perfbisect.compare.kinds import COMPARE
 from perfbisect.compare.report import plan_lines
@@ -21,7 +21,7 @@ from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 
 
-def rungs(place: Place, typed: str | None) -> tuple[str, ...]:
+def ladder_cells(place: Workspace, typed: str | None) -> tuple[str, ...]:
     """The cells of a ladder by name, in the order of the file.
 
     :raises UsageError: no cell was named, or it has one load only.
@@ -39,7 +39,7 @@ def rungs(place: Place, typed: str | None) -> tuple[str, ...]:
     return tuple(f"{name}@{suffix}" for suffix in suffixes)
 
 
-def swept(comparisons: Sequence[CompareDocument]) -> SweepDocument:
+def sweep_document(comparisons: Sequence[CompareDocument]) -> SweepDocument:
     """The comparisons with their signature: ``c1 same, c8 to c64 regression``."""
     loads = [(doc.cell.name.partition("@")[2].partition("-n")[0], doc.verdict) for doc in comparisons]
     parts = []
@@ -53,10 +53,10 @@ def swept(comparisons: Sequence[CompareDocument]) -> SweepDocument:
 _Document = TypeVar("_Document", bound=Document)
 
 
-def settle_all(
-    here: Place,
-    requests: Sequence[Contest],
-    working: Working,
+def measure_comparisons(
+    here: Workspace,
+    requests: Sequence[CompareRequest],
+    working: JobOptions,
     conclude: Callable[[list[CompareDocument]], tuple[_Document, int]],
 ) -> tuple[_Document, int, Job]:
     """Measures comparisons one after another, each in a job of its own. Raises what a job raises.
@@ -65,15 +65,19 @@ def settle_all(
     has ended, and keeps the result, so that waiting for it is waiting for all.
     """
     first = wiring.new_job(here)
-    with first.held(), remembered(first):
-        comparisons = [settle(here, requests[0], working, first, held=True)]
-        comparisons += [settle(here, request, working, wiring.new_job(here)) for request in requests[1:]]
+    with first.held(), recording_error(first):
+        comparisons = [measure_comparison(here, requests[0], working, first, held=True)]
+        comparisons += [
+            measure_comparison(here, request, working, wiring.new_job(here)) for request in requests[1:]
+        ]
         document, code = conclude(comparisons)
-        keep(first, code, document)
+        record_exit(first, code, document)
     return document, code, first
 
 
-def settle(here: Place, asked: Contest, working: Working, job: Job, *, held: bool = False) -> CompareDocument:
+def measure_comparison(
+    here: Workspace, asked: CompareRequest, working: JobOptions, job: Job, *, held: bool = False
+) -> CompareDocument:
     """Measures a comparison in a new job, until its verdict. ``held``: this process has the job already."""
-    lines = plan_lines(planned(asked))
+    lines = plan_lines(plan_document(asked))
     return measure(here, job, COMPARE, asked.plan, asked.builder, asked.slots, working, lines, held=held)

@@ -18,9 +18,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.commands.invocation import Working
-from perfbisect.commands.output import emit
-from perfbisect.commands.workspace import place
+from perfbisect.commands.invocation import JobOptions
+from perfbisect.commands.output import print_document
+from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import EXIT_OK, MachineError, PerfbisectError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
@@ -46,7 +46,7 @@ class DetachedDocument(Document):
     next: str
 
 
-def leave(working: Working) -> int:
+def run_detached(working: JobOptions) -> int:
     """Start this command in the background and return once its job has begun.
 
     Returns the child's exit code if it ends before that; the child has then printed the error.
@@ -74,7 +74,7 @@ def leave(working: Working) -> int:
             raise
     if message:
         document = _document(Path(json.loads(message)["folder"]), child.pid)
-        emit(document, _lines(document), as_json=working.as_json)
+        print_document(document, _lines(document), as_json=working.as_json)
         return EXIT_OK
     code = child.wait()
     if code < 0:
@@ -85,7 +85,7 @@ def leave(working: Working) -> int:
     return code
 
 
-def hand_over(job: Job) -> None:
+def report_job_begun(job: Job) -> None:
     """In the child: redirect output to the job's log and tell the parent that the job has begun.
 
     Does nothing if the process was not started by ``--detach``.
@@ -108,7 +108,7 @@ def _document(folder: Path, pid: int) -> DetachedDocument:
     job, state = Job(folder), folder.parent.parent
     is_default_state = False
     with contextlib.suppress(PerfbisectError):
-        is_default_state = place().state == state
+        is_default_state = open_workspace().state == state
     arguments = [job.id] if is_default_state else [job.id, "--state", str(state)]
     return DetachedDocument(
         job=job.id,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perfbisect.cells.settings import FILE
-from perfbisect.commands.documents import CheckDocument
-from perfbisect.commands.workspace import Place
+from perfbisect.commands.documents import DoctorCheckDocument
+from perfbisect.commands.workspace import Workspace
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
 from perfbisect.machine.profile import CUDA, Profile
@@ -19,13 +19,13 @@ from perfbisect.setup.doctor import Check, guarded, machine_checks
 
 
 def all_checks(
-    place: Place,
+    place: Workspace,
     *,
     online: bool,
     profile: Profile = CUDA,
     builder: Callable[[], Builder] | None = None,
     change: Change | None = None,
-) -> tuple[CheckDocument, ...]:
+) -> tuple[DoctorCheckDocument, ...]:
     """Every check, in the order in which a measurement would need it; none of them raises.
 
     ``profile``: the kind of machine. ``online``: the package registry too, and the wheel indices of
@@ -37,12 +37,12 @@ def all_checks(
     if online or builder is not None:
         found = (*found, *_indices(builder, change))
     return tuple(
-        CheckDocument(name=one.name, state=one.state, found=one.found, advice=one.advice)
+        DoctorCheckDocument(name=one.name, state=one.state, found=one.found, advice=one.advice)
         for one in (_settings(place), *found)
     )
 
 
-def _settings(place: Place) -> Check:
+def _settings(place: Workspace) -> Check:
     """Which ``perfbisect.yaml`` was read: the kind of machine and the state folder may be from it."""
     if place.repository is None:
         return Check("settings", "good", f"no {FILE}: {Path.cwd()} is in no repository; --repo names one")

@@ -114,7 +114,7 @@ class EnvGcDocument(Document):
     kept: tuple[GcItemDocument, ...]
 
 
-class CheckDocument(Document):
+class DoctorCheckDocument(Document):
     """One thing looked at; ``advice``: what to do about it."""
 
     name: str
@@ -128,7 +128,7 @@ class DoctorDocument(Document):
 
     schema_: Literal["perfbisect.doctor/1"] = Field(default="perfbisect.doctor/1", alias="schema")
     fit: bool
-    checks: tuple[CheckDocument, ...]
+    checks: tuple[DoctorCheckDocument, ...]
 
 
 class DashboardDocument(Document):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perfbisect.commands import wiring
-from perfbisect.commands.session import Desk, keep
-from perfbisect.commands.workspace import Place
+from perfbisect.commands.session import JobSession, record_exit
+from perfbisect.commands.workspace import Workspace
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.kind import DocumentT, JobKind
-from perfbisect.jobs.plans import JobPlan, PlanT, begin
+from perfbisect.jobs.plans import JobPlan, PlanT, write_plan
 from perfbisect.system.clock import now
-from perfbisect.system.files import write_whole
+from perfbisect.system.files import write_atomic
 
 
 def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT) -> None:
@@ -22,20 +22,20 @@ def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT)
         MachineError: the disk failed; ``perfbisect report`` recreates them from the journal.
     """
     again = f"make room on the disk, then: perfbisect report {job.id}"
-    write_whole(job.report, kind.markdown(document), what="the report", next_step=again)
-    write_whole(job.document, document.text() + "\n", what="the report", next_step=again)
+    write_atomic(job.report, kind.markdown(document), what="the report", next_step=again)
+    write_atomic(job.document, document.text() + "\n", what="the report", next_step=again)
     if kind.page is not None:
-        write_whole(job.page, kind.page(document), what="the report", next_step=again)
+        write_atomic(job.page, kind.page(document), what="the report", next_step=again)
 
 
-def beginning(job: Job, plan: JobPlan) -> Callable[[], None]:
+def plan_writer(job: Job, plan: JobPlan) -> Callable[[], None]:
     """Return the function that writes a new job's plan."""
-    return lambda: begin(job, plan, now)
+    return lambda: write_plan(job, plan, now)
 
 
-def carry_out(
-    here: Place,
-    desk: Desk,
+def run_job(
+    here: Workspace,
+    desk: JobSession,
     kind: JobKind[PlanT, DocumentT],
     plan: PlanT,
     builder: Builder,
@@ -53,5 +53,5 @@ def carry_out(
     before(client)
     document = kind.run(job, desk.tools(builder, client, setting))
     write_report(job, kind, document)
-    keep(job, kind.exit_code(document))
+    record_exit(job, kind.exit_code(document))
     return document

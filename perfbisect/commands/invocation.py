@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Working:
+class JobOptions:
     """Options of commands that work on a job.
 
     ``wait``: minutes to wait for busy devices; ``full``: do not shorten lists in JSON.
@@ -24,7 +24,7 @@ class Working:
 
 
 @dataclass(frozen=True)
-class Measuring(Working):
+class MeasureOptions(JobOptions):
     """Options of commands that start a measurement; None: not given."""
 
     env: str | None = None

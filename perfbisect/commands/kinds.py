@@ -10,7 +10,7 @@ from perfbisect.compare.kinds import CHECK, COMPARE, RUN
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import Event, read
+from perfbisect.jobs.journal import JournalEvent, read
 from perfbisect.jobs.kind import AnyKind
 from perfbisect.jobs.plans import plan_data
 from perfbisect.model.metric import parse_metric
@@ -23,7 +23,7 @@ KINDS: Final[Mapping[str, AnyKind]] = {
 }
 
 
-def kind_of(events: Sequence[Event]) -> AnyKind:
+def kind_of(events: Sequence[JournalEvent]) -> AnyKind:
     """The kind of a job.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from perfbisect.commands.invocation import Measuring, Working
+from perfbisect.commands.invocation import JobOptions, MeasureOptions
 from perfbisect.common.durations import parse_minutes, parse_share
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ else:  # generic only from click 8.2 on
     _Base = click.ParamType
 
 
-class Typed(_Base):
+class UnitParam(_Base):
     """A number with a unit, parsed by a function that raises ValueError."""
 
     def __init__(self, name: str, read: Callable[[str], float]) -> None:
@@ -35,14 +35,14 @@ class Typed(_Base):
             self.fail(str(error), param, ctx)
 
 
-class Minutes(Typed):
+class MinutesParam(UnitParam):
     """A duration, in minutes."""
 
     def __init__(self) -> None:
         super().__init__("duration", parse_minutes)
 
 
-class Percent(Typed):
+class PercentParam(UnitParam):
     """A percentage, as a share."""
 
     def __init__(self) -> None:
@@ -86,9 +86,11 @@ machine = click.option(
     help="Kind of machine: cuda, cpu, ascend or a file.  [default: cuda where nvidia-smi is, else cpu]",
 )
 wait = click.option(
-    "--wait", type=Minutes(), help="How long to wait for busy devices or cores.  [default: do not wait]"
+    "--wait", type=MinutesParam(), help="How long to wait for busy devices or cores.  [default: do not wait]"
 )
-timeout = click.option("--timeout", type=Minutes(), help="Stop waiting after this time.  [default: never]")
+timeout = click.option(
+    "--timeout", type=MinutesParam(), help="Stop waiting after this time.  [default: never]"
+)
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show every phase of every launch.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Show only the result and errors.")
 detach = click.option(
@@ -124,23 +126,23 @@ _MACHINE = (constraints, exclude_newer, machine, wait, detach, verbose, quiet, f
 
 def working(function: _Function) -> _Function:
     """Options of commands that work on a job, passed as ``working``."""
-    return _bundled(function, "working", Working, _WORKING)
+    return _bundled(function, "working", JobOptions, _WORKING)
 
 
 def measuring(function: _Function) -> _Function:
     """Options of commands that measure, passed as ``measuring``."""
     return _bundled(
-        function, "measuring", Measuring, (*_ENVIRONMENT, metric, variant, expect_workload, *_MACHINE)
+        function, "measuring", MeasureOptions, (*_ENVIRONMENT, metric, variant, expect_workload, *_MACHINE)
     )
 
 
 def measuring_a_claim(function: _Function) -> _Function:
     """The options of :func:`measuring` without those that a claim file sets."""
-    return _bundled(function, "measuring", Measuring, (*_ENVIRONMENT, *_MACHINE))
+    return _bundled(function, "measuring", MeasureOptions, (*_ENVIRONMENT, *_MACHINE))
 
 
 def _bundled(
-    function: _Function, name: str, kind: type[Working], options: Sequence[Callable[[Any], Any]]
+    function: _Function, name: str, kind: type[JobOptions], options: Sequence[Callable[[Any], Any]]
 ) -> _Function:
     """Pass the options that are fields of ``kind`` as one value."""
     own = {field.name for field in fields(kind)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.commands.invocation import Working
+from perfbisect.commands.invocation import JobOptions
 from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,17 +60,17 @@ UNDONE = "next: the same command without --dry-run"
 """The last line of a dry run."""
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print a progress line on standard error."""
     click.echo(text, err=True)
 
 
-def teller(working: Working) -> Callable[[str], None]:
+def progress_printer(working: JobOptions) -> Callable[[str], None]:
     """Return the printer of progress lines, which is silent with ``--quiet``."""
-    return (lambda _: None) if working.quiet else say
+    return (lambda _: None) if working.quiet else print_progress
 
 
-def emit(document: Document, lines: Iterable[str], *, as_json: bool, full: bool = False) -> None:
+def print_document(document: Document, lines: Iterable[str], *, as_json: bool, full: bool = False) -> None:
     """Print a command's result: the document with ``--json``, otherwise the lines.
 
     ``full``: do not shorten the document's lists.
@@ -78,10 +78,10 @@ def emit(document: Document, lines: Iterable[str], *, as_json: bool, full: bool 
     if as_json:
         click.echo((document if full else document.brief()).text())
         return
-    show(lines)
+    print_lines(lines)
 
 
-def show(lines: Iterable[str], *, err: bool = False) -> None:
+def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
     """Print lines, wrapped to the width of a terminal."""
     if not (sys.stderr if err else sys.stdout).isatty():
         for text in lines:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfbisect.cells.settings import FILE
-from perfbisect.commands.workspace import Place
-from perfbisect.jobs.settings import Setting
+from perfbisect.commands.workspace import Workspace
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.machine.slots import Slot
 
 
-def repository_notes(place: Place, setting: Setting) -> tuple[str, ...]:
+def repository_notes(place: Workspace, setting: MeasurementConfig) -> tuple[str, ...]:
     """Notes on uncommitted changes, other than ``perfbisect.yaml``."""
     ours = (".", f":(exclude,top){FILE}")
     if setting.repository and place.repository is not None and place.repository.is_dirty(*ours):

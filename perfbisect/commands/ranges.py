@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfbisect.bisect.plan import Position
 from perfbisect.changes.releases import between, published
-from perfbisect.commands.workspace import Place
+from perfbisect.commands.workspace import Workspace
 from perfbisect.common.durations import parse_minutes
 from perfbisect.errors import UsageError
 from perfbisect.model.attempt import Costs
@@ -16,7 +16,7 @@ from perfbisect.model.change import History
 _DEFAULT_BUDGET = 900.0
 
 
-def budget_minutes(place: Place, typed: float | None) -> float:
+def budget_minutes(place: Workspace, typed: float | None) -> float:
     """The budget of the option, of ``perfbisect.yaml``, or fifteen hours.
 
     Raises:
@@ -55,7 +55,7 @@ def costs(environment: str) -> Costs:
     return Costs(build=build)
 
 
-def weigh(place: Place, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
+def position_weigher(place: Workspace, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
     """Prior weights of positions, by touched files or by commit, from a file.
 
     Raises:
@@ -81,7 +81,7 @@ def weigh(place: Place, path: Path) -> Callable[[Sequence[Position]], tuple[floa
     return of
 
 
-def deploy(place: Place) -> Callable[[str, str], str | None]:
+def deploy_blob_reader(place: Workspace) -> Callable[[str, str], str | None]:
     """Return a function that gives the blob id of a path at a commit."""
 
     def blob(sha: str, path: str) -> str | None:

@@ -14,9 +14,9 @@ from types import FrameType
 
 from perfbisect.changes.revert import Conflict, reverted
 from perfbisect.commands import plan_notes, wiring
-from perfbisect.commands.detach import hand_over
-from perfbisect.commands.invocation import Working
-from perfbisect.commands.output import emit, say, teller
+from perfbisect.commands.detach import report_job_begun
+from perfbisect.commands.invocation import JobOptions
+from perfbisect.commands.output import print_document, print_progress, progress_printer
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
@@ -27,13 +27,13 @@ from perfbisect.errors import (
     UsageError,
 )
 from perfbisect.jobs.documents import Document
-from perfbisect.jobs.events import Sink, Told
-from perfbisect.jobs.folders import Ending, Job, write_ending
-from perfbisect.jobs.replay import Launch
-from perfbisect.jobs.runner import BACKOFF, Tools
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.events import EventListener, JobNote
+from perfbisect.jobs.folders import ExitRecord, Job, write_exit
+from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.jobs.runner import BACKOFF, JobContext
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.jobs.spare_cores import LEAST_CORES, SpareCores
-from perfbisect.machine.leases import Holder, Lease, holders, lease, leased, lock_folder
+from perfbisect.machine.leases import Lease, LeaseHolder, holders, lease, leased_devices, lock_folder
 from perfbisect.machine.profile import machine
 from perfbisect.machine.slots import Slot, TooFewDevicesError, machine_of, plan_slots
 from perfbisect.measure import interference
@@ -44,7 +44,7 @@ from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.report.console import Console as Lines
 from perfbisect.system.clock import now
-from perfbisect.system.files import write_whole
+from perfbisect.system.files import write_atomic
 from perfbisect.system.processes import stop_leftovers
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -72,65 +72,65 @@ def interruptible(ended: Callable[[str], Interrupted]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def hand_out(document: Document, lines: Iterable[str], code: int, working: Working, job: Job) -> int:
+def print_result(document: Document, lines: Iterable[str], code: int, working: JobOptions, job: Job) -> int:
     """Print a job's result, record the exit code and return it."""
-    keep(job, code)
-    emit(document, lines, as_json=working.as_json, full=working.full)
+    record_exit(job, code)
+    print_document(document, lines, as_json=working.as_json, full=working.full)
     return code
 
 
-def keep(job: Job, code: int, result: Document | None = None) -> None:
+def record_exit(job: Job, code: int, result: Document | None = None) -> None:
     """Record the exit code in the job's folder, and the result if it covers several jobs."""
     with contextlib.suppress(MachineError):
         if result is not None:
-            write_whole(job.result, result.text() + "\n")
-    _keep(job, Ending(code))
+            write_atomic(job.result, result.text() + "\n")
+    _keep(job, ExitRecord(code))
 
 
 @contextlib.contextmanager
-def remembered(job: Job) -> Iterator[None]:
+def recording_error(job: Job) -> Iterator[None]:
     """Record the error that ends a job, for ``perfbisect status``."""
     again = f"perfbisect resume {job.id}"
     try:
         yield
     except PerfbisectError as error:
         kind = type(error).__name__
-        _keep(job, Ending(error.exit_code, error.message, kind, error.where, error.next))
+        _keep(job, ExitRecord(error.exit_code, error.message, kind, error.where, error.next))
         raise
     except KeyboardInterrupt:
-        _keep(job, Ending(EXIT_INTERRUPTED, "interrupted", "Interrupted", next_step=again))
+        _keep(job, ExitRecord(EXIT_INTERRUPTED, "interrupted", "Interrupted", next_step=again))
         raise
     except Exception as error:
         message = f"internal error: {error!r}"
-        _keep(job, Ending(EXIT_OURS, message, "PerfbisectError", next_step=f"report it; then: {again}"))
+        _keep(job, ExitRecord(EXIT_OURS, message, "PerfbisectError", next_step=f"report it; then: {again}"))
         raise
 
 
-def _keep(job: Job, ending: Ending) -> None:
+def _keep(job: Job, ending: ExitRecord) -> None:
     with contextlib.suppress(MachineError):  # the journal has the result
-        write_ending(job.path, ending)
+        write_exit(job.path, ending)
 
 
 _BACKOFF = "PERFBISECT_BACKOFF"
 
 
 @dataclass(frozen=True)
-class Desk:
+class JobSession:
     """A job that this process runs, with its lease and its listener."""
 
     job: Job
     lease: Lease
-    sink: Sink
+    sink: EventListener
 
-    def tools(self, builder: Builder, client: Environment | None, setting: Setting) -> Tools:
+    def tools(self, builder: Builder, client: Environment | None, setting: MeasurementConfig) -> JobContext:
         """The dependencies of the job."""
-        return Tools(
+        return JobContext(
             executor=LocalExecutor(
                 builder,
                 client,
                 asked=lambda: self.job.stop_asked,
                 limits=machine_limits(os.environ.get(interference.VARIABLE, "")),
-                profile=wiring.profile_named(setting.machine),
+                profile=wiring.load_profile(setting.machine),
             ),
             clock=now,
             wait=_waiter(self.job),
@@ -153,20 +153,20 @@ def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
         UsageError: too few devices, a stage of the cell names others, or an unknown profile.
         MachineError: too few cores, or no lease command.
     """
-    shell, profile = dict(os.environ), wiring.profile_named(named)
+    shell, profile = dict(os.environ), wiring.load_profile(named)
     profile.before(cell.gpus, shell)
     slots = plan_slots(
         machine(shell, profile),
         gpus=cell.gpus,
         workers=workers,
-        avoid=leased(lock_folder(shell)),
+        avoid=leased_devices(lock_folder(shell)),
         profile=profile,
     )
     check_stages(cell, slots[0], profile.platform)
     return slots
 
 
-def foreseen_slots(
+def forecast_slots(
     cell: Cell, workers: int, named: str, *, dry: bool
 ) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
     """The slots of :func:`slots_for` and a plan's notes on them; raises what that raises.
@@ -182,14 +182,14 @@ def foreseen_slots(
     return slots, plan_notes.slot_notes(slots)
 
 
-def refuse_other_parts(job: str, seen: Sequence[Launch], slots: Sequence[Slot], named: str) -> None:
+def require_same_machine(job: str, seen: Sequence[LaunchRecord], slots: Sequence[Slot], named: str) -> None:
     """Require that the slots are of the machine class that a job has measured on.
 
     Raises:
         UsageError: they are of another class.
     """
     before = next((x.attempt for x in seen if x.end == "finished" and x.attempt), None)
-    here = machine_of(slots[0], dict(os.environ), wiring.profile_named(named)).kind
+    here = machine_of(slots[0], dict(os.environ), wiring.load_profile(named)).kind
     if before is not None and before.provenance.machine_class != here:
         raise UsageError(
             f"job {job} has measured on {before.provenance.machine_class}, this would be {here}: "
@@ -199,14 +199,14 @@ def refuse_other_parts(job: str, seen: Sequence[Launch], slots: Sequence[Slot], 
 
 
 @contextlib.contextmanager
-def at_work(
+def open_session(
     job: Job,
     slots: tuple[Slot, ...],
-    working: Working,
+    working: JobOptions,
     *,
     begin: Callable[[], None] = lambda: None,
     held: bool = False,
-) -> Iterator[Desk]:
+) -> Iterator[JobSession]:
     """Hold a job's lock and the lease of its slots, and handle signals.
 
     ``begin`` writes the job's plan: after the lease, or before it with ``--wait``, so that a waiting job can
@@ -216,26 +216,30 @@ def at_work(
         MachineError: another process works on the job or uses a slot.
         Interrupted: the work was interrupted; everything that was started has ended.
     """
-    with contextlib.nullcontext() if held else job.held(), remembered(job), interruptible(_interrupted(job)):
+    with (
+        contextlib.nullcontext() if held else job.held(),
+        recording_error(job),
+        interruptible(_interrupted(job)),
+    ):
         if working.wait:
             begin()
-            hand_over(job)
+            report_job_begun(job)
         with lease(
             *slots,
             folder=lock_folder(dict(os.environ)),
-            holder=Holder(job=job.id),
+            holder=LeaseHolder(job=job.id),
             wait=60 * (working.wait or 0.0),
-            told=teller(working),
+            told=progress_printer(working),
             asked=lambda: job.stop_asked,
         ) as had:
             if not working.wait:
                 begin()
-                hand_over(job)
+                report_job_begun(job)
             with _watching(working) as sink:
                 for died in had.died:
                     text = f"{died} died without releasing its slot: its processes may still run there"
-                    sink(Told(text))
-                yield Desk(job, had, sink)
+                    sink(JobNote(text))
+                yield JobSession(job, had, sink)
 
 
 def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
@@ -249,7 +253,7 @@ def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0) - taken)
 
 
-def why_not_ahead(slots: tuple[Slot, ...]) -> str:
+def reason_not_prebuilding(slots: tuple[Slot, ...]) -> str:
     """Why environments are not built ahead; empty if they are."""
     if not all(slot.cores for slot in slots):
         return "the attempt has the whole machine"
@@ -258,20 +262,20 @@ def why_not_ahead(slots: tuple[Slot, ...]) -> str:
 
 
 def _ahead(builder: Builder, slots: tuple[Slot, ...], job: Job) -> SpareCores | None:
-    if why_not_ahead(slots):
+    if reason_not_prebuilding(slots):
         return None
     cores = spare_cores(slots)
     slot = Slot("builds", server_cores=tuple(sorted(cores)))
-    folder, holder = lock_folder(dict(os.environ)), Holder(job=job.id)
+    folder, holder = lock_folder(dict(os.environ)), LeaseHolder(job=job.id)
     return SpareCores(builder, cores, lambda: lease(slot, folder=folder, holder=holder))
 
 
-def _watching(working: Working) -> contextlib.AbstractContextManager[Sink]:
+def _watching(working: JobOptions) -> contextlib.AbstractContextManager[EventListener]:
     """The listener for progress: a live view on a terminal, lines otherwise, none with --quiet."""
     if working.quiet:
         return contextlib.nullcontext(lambda _: None)
     if working.as_json or working.verbose or not sys.stderr.isatty():
-        return contextlib.nullcontext(Lines(say, verbose=working.verbose))
+        return contextlib.nullcontext(Lines(print_progress, verbose=working.verbose))
     from rich.console import Console
 
     from perfbisect.report.live import Live
@@ -287,7 +291,7 @@ def _interrupted(job: Job) -> Callable[[str], Interrupted]:
     )
 
 
-def _revert(builder: Builder, setting: Setting) -> Callable[[Change, Change], Change | str] | None:
+def _revert(builder: Builder, setting: MeasurementConfig) -> Callable[[Change, Change], Change | str] | None:
     """Return a function that reverts an ancestor in a commit; None without a repository."""
     if not setting.repository:
         return None

@@ -15,7 +15,7 @@ from perfbisect.common.numbers import minutes, probability, with_unit
 from perfbisect.common.text import line
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument
-from perfbisect.jobs.folders import Ending, Job, Jobs, finished, read_ending
+from perfbisect.jobs.folders import ExitRecord, Job, Jobs, finished, read_exit
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.kind import Candidate
 from perfbisect.report.document import Block, Column, Command, KeyValues, Table
@@ -170,7 +170,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     holder = job.holder
     events = read(job.journal).events
     kind = kind_of(events)
-    document, ending = kind.document(job, events), None if holder else read_ending(job.path)
+    document, ending = kind.document(job, events), None if holder else read_exit(job.path)
     status = kind.status(document)
     launches, metric = status.launches, status.metric
     state: State = "running" if holder else "finished" if finished(events) else "unfinished"
@@ -206,7 +206,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     )
 
 
-def _error(ending: Ending | None) -> ErrorDocument | None:
+def _error(ending: ExitRecord | None) -> ErrorDocument | None:
     if ending is None or not ending.error:
         return None
     return ErrorDocument(
@@ -260,7 +260,7 @@ def _expected(launches: Sequence[LaunchDocument], running: Sequence[LaunchDocume
     )
 
 
-def _next(job: Job, state: State, ending: Ending | None, after: str) -> str:
+def _next(job: Job, state: State, ending: ExitRecord | None, after: str) -> str:
     if state == "running":
         return f"perfbisect status {job.id} --wait"
     if state == "unfinished":

@@ -9,28 +9,28 @@ import sys
 from pathlib import Path
 
 from perfbisect.cells.loading import load_cell
-from perfbisect.cells.match import differing, sighting
+from perfbisect.cells.match import differing, parse_report
 from perfbisect.changes.git import Repository
 from perfbisect.commands.output import report_text
-from perfbisect.commands.workspace import Place, with_objects
+from perfbisect.commands.workspace import Workspace, with_objects
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path, profile_of
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.system.clock import now
 
 
-def new_job(place: Place) -> Job:
+def new_job(place: Workspace) -> Job:
     """Create a job folder."""
     return place.jobs.new(now(), secrets.token_hex(2))
 
 
-def the_cell(place: Place, typed: str | None, variant: str | None) -> Cell:
+def resolve_cell(place: Workspace, typed: str | None, variant: str | None) -> Cell:
     """Load the named or the configured cell, with its variant.
 
     Raises:
@@ -51,7 +51,7 @@ def the_cell(place: Place, typed: str | None, variant: str | None) -> Cell:
     return apply_variant(cell, chosen) if chosen else cell
 
 
-def refuse_another(cell: Cell, report: str | None) -> None:
+def require_workload(cell: Cell, report: str | None) -> None:
     """Require that a cell agrees with a reported workload (text or ``@FILE``).
 
     Raises:
@@ -59,7 +59,7 @@ def refuse_another(cell: Cell, report: str | None) -> None:
     """
     if report is None:
         return
-    found = differing(sighting(report_text(report)), cell)
+    found = differing(parse_report(report_text(report)), cell)
     if found:
         told = "; ".join(f"{field}: {left} there, {right} here" for field, left, right in found)
         raise UsageError(
@@ -68,15 +68,15 @@ def refuse_another(cell: Cell, report: str | None) -> None:
         )
 
 
-def the_setting(
-    place: Place,
+def build_config(
+    place: Workspace,
     *,
     environment: str,
     client: str | None,
     constraints: Path | None,
     exclude_newer: str | None,
     needs_repository: bool = True,
-) -> Setting:
+) -> MeasurementConfig:
     """Build a job's measurement configuration.
 
     Dependencies are resolved as of one day (``exclude_newer``, by default today) unless a constraints file
@@ -84,19 +84,19 @@ def the_setting(
     """
     pins = place.path("constraints", constraints)
     day = place.setting("exclude_newer", exclude_newer) or ("" if pins else now().date().isoformat())
-    return Setting(
+    return MeasurementConfig(
         repository=str(place.needed_repository().path) if needs_repository else "",
         cache=str(place.cache),
         environment=absolute_spec(environment),
         client=absolute_spec(place.setting("client", client) or ""),
         exclude_newer=day,
         constraints=str(pins.absolute()) if pins else "",
-        machine=the_machine(place),
+        machine=machine_name(place),
         typed=shlex.join(["perfbisect", *sys.argv[1:]]),
     )
 
 
-def the_machine(place: Place) -> str:
+def machine_name(place: Workspace) -> str:
     """The machine profile of --machine or ``perfbisect.yaml`` by name or full path; empty: detect it.
 
     Raises:
@@ -110,7 +110,7 @@ def the_machine(place: Place) -> str:
     return named
 
 
-def profile_named(name: str) -> Profile:
+def load_profile(name: str) -> Profile:
     """Load a machine profile, by default this machine's.
 
     Raises:
@@ -128,7 +128,7 @@ def repository_at(path: Path, cache: Path) -> Repository:
     return with_objects(Repository.open(path), cache)
 
 
-def builder_of(place: Place, setting: Setting, spec: str | None = None) -> Builder:
+def build_builder(place: Workspace, setting: MeasurementConfig, spec: str | None = None) -> Builder:
     """The builder of a configuration, or of another specification with the same configuration."""
     cache = Path(setting.cache) if setting.cache else place.cache
     return make_builder(
@@ -141,7 +141,7 @@ def builder_of(place: Place, setting: Setting, spec: str | None = None) -> Build
 
 
 def client_environment(
-    place: Place, setting: Setting, builder: Builder, newest: Change, log: Path, timeout: float
+    place: Workspace, setting: MeasurementConfig, builder: Builder, newest: Change, log: Path, timeout: float
 ) -> Environment | None:
     """The client's environment for all sides; None if each change uses its own client.
 
@@ -154,7 +154,7 @@ def client_environment(
     if setting.client == CLIENT_OF_CHANGE:
         return None
     if setting.client:
-        found = builder_of(place, setting, setting.client).client()
+        found = build_builder(place, setting, setting.client).client()
         if found is None:
             raise UsageError(
                 f"--client {setting.client!r} names no one version",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfbisect.commands.invocation import Measuring
+from perfbisect.commands.invocation import MeasureOptions
 from perfbisect.errors import PerfbisectError, RevisionError, UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class Workspace:
     """Folders and settings of an invocation; ``repository`` is None outside any."""
 
     state: Path
@@ -50,7 +50,9 @@ class Place:
         return typed if typed is not None else self.settings.path(name, self.root)
 
 
-def place(*, repo: Path | None = None, state: Path | None = None, machine: str | None = None) -> Place:
+def open_workspace(
+    *, repo: Path | None = None, state: Path | None = None, machine: str | None = None
+) -> Workspace:
     """Find state and cache by option, environment, ``perfbisect.yaml`` or the user's folders.
 
     Raises:
@@ -85,7 +87,7 @@ def place(*, repo: Path | None = None, state: Path | None = None, machine: str |
         or platformdirs.user_cache_path("perfbisect")
     )
     cache = found_cache.absolute()
-    return Place(
+    return Workspace(
         found_state.absolute(),
         cache,
         settings,
@@ -95,9 +97,9 @@ def place(*, repo: Path | None = None, state: Path | None = None, machine: str |
     )
 
 
-def place_of(typed: Measuring) -> Place:
+def workspace_of(typed: MeasureOptions) -> Workspace:
     """The workspace of a command that measures; raises what :func:`place` raises."""
-    return place(repo=typed.repo, state=typed.state, machine=typed.machine)
+    return open_workspace(repo=typed.repo, state=typed.state, machine=typed.machine)
 
 
 def with_objects(repository: Repository, cache: Path) -> Repository:
@@ -109,7 +111,7 @@ def with_objects(repository: Repository, cache: Path) -> Repository:
     return dataclasses.replace(repository, objects=cache / "objects" / name)
 
 
-def needed(value: str | None, option: str, example: str) -> str:
+def require_setting(value: str | None, option: str, example: str) -> str:
     """Return a required value; raises UsageError if it is missing."""
     if value is None:
         raise UsageError(

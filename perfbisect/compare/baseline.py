@@ -12,19 +12,19 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.jobs.plans import JobPlan, cell_data
-from perfbisect.jobs.settings import Data, Setting
+from perfbisect.jobs.settings import MeasurementConfig, PlanPart
 from perfbisect.measure.attempt import from_dict, to_dict
-from perfbisect.model.attempt import Attempt, Provenance, comparable
-from perfbisect.model.cell import SERVER_SIDE, Cell, difference
+from perfbisect.model.attempt import Attempt, Provenance, provenance_differences
+from perfbisect.model.cell import SERVER_SIDE, Cell, cell_difference
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.stats.threshold import LEAST
-from perfbisect.system.files import write_whole
+from perfbisect.system.files import write_atomic
 
 SCHEMA = "perfbisect.baseline/1"
 
 
-class RecordedLevel(Data):
+class RecordedLevel(PlanPart):
     """Launches of one change under one cell; ``cell`` as it was served, ``attempts`` without their facts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -86,7 +86,7 @@ def record_level(
 def require_same_workload(level: RecordedLevel, cell: Cell, metric: MetricRef) -> None:
     """:raises UsageError: it is of another workload, was served otherwise, or lacks the metric: the field."""
     theirs = Cell.model_validate_json(json.dumps(level.cell))
-    fields = [f"{name} {a} there, {b} here" for name, a, b in difference(theirs, cell)]
+    fields = [f"{name} {a} there, {b} here" for name, a, b in cell_difference(theirs, cell)]
     if not fields and theirs.digest != level.provenance.cell_digest:
         fields = [f"cell_digest {level.provenance.cell_digest} there, {cell.digest} here"]
     if not fields:
@@ -123,7 +123,7 @@ def require_same_machine(
         ours = replace(
             theirs, machine_class=machine_class or theirs.machine_class, client_digest=digest, client_era=era
         )
-        for field, left, right in comparable(theirs, ours):
+        for field, left, right in provenance_differences(theirs, ours):
             raise UsageError(
                 f"the baseline of {level.job} cannot be compared: {field} was {left!r} there "
                 f"and is {right!r} here",
@@ -132,7 +132,7 @@ def require_same_machine(
             )
 
 
-def dependency_days(level: RecordedLevel, setting: Setting) -> tuple[str, str] | None:
+def dependency_days(level: RecordedLevel, setting: MeasurementConfig) -> tuple[str, str] | None:
     """The day or constraints file of the dependencies, there and here; None where they are equal."""
     there = level.constraints or level.exclude_newer
     here = setting.constraints or setting.exclude_newer
@@ -141,7 +141,7 @@ def dependency_days(level: RecordedLevel, setting: Setting) -> tuple[str, str] |
 
 def write_baseline(path: Path, level: RecordedLevel) -> None:
     """Writes a level into a file, whole or not at all. :raises MachineError: it cannot be written."""
-    write_whole(
+    write_atomic(
         path,
         level.model_dump_json(by_alias=True, indent=1) + "\n",
         what="the baseline",

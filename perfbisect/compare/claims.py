@@ -22,7 +22,7 @@ _RANGE = re.compile(rf"^(?P<low>{_NUMBER})\s*%?\s*(?:\.\.|to)\s*(?P<high>{_NUMBE
 
 
 @dataclass(frozen=True)
-class Change:
+class EffectRange:
     """The effects B / A - 1, in the metric's own direction, that a claim allows: ``low`` to ``high``."""
 
     text: str
@@ -38,14 +38,14 @@ class Change:
         return "refuted" if high < self.low or low > self.high else "inconclusive"
 
 
-def no_worse(share: float, sign: int) -> Change:
+def no_worse(share: float, sign: int) -> EffectRange:
     """The effects of a change that is worse by no more than a share; ``sign`` is +1 where larger is worse."""
     if sign > 0:
-        return Change(f"<= {100 * share:g} %", -math.inf, share)
-    return Change(f">= {-100 * share:g} %", -share, math.inf)
+        return EffectRange(f"<= {100 * share:g} %", -math.inf, share)
+    return EffectRange(f">= {-100 * share:g} %", -share, math.inf)
 
 
-def parse_change(text: str) -> Change:
+def parse_change(text: str) -> EffectRange:
     """``>= 3 %``, ``<= -8%``, ``3 .. 15 %``, ``-1 to 1 %``: in per cent of A, as the metric itself counts.
 
     So faster is ``<= -8 %`` of a latency and ``>= 8 %`` of a throughput.
@@ -56,11 +56,11 @@ def parse_change(text: str) -> Change:
     if bound := _BOUND.match(words):
         value = float(bound["value"]) / 100
         above = bound["sign"].startswith(">")
-        return Change(words, value if above else -1.0, math.inf if above else value)
+        return EffectRange(words, value if above else -1.0, math.inf if above else value)
     if pair := _RANGE.match(words):
         low, high = float(pair["low"]) / 100, float(pair["high"]) / 100
         if low < high:
-            return Change(words, low, high)
+            return EffectRange(words, low, high)
         raise ValueError(f"{words!r} is empty: the smaller number stands first")
     raise ValueError(f"{words!r} is no change; write '>= 3 %', '<= -8 %' or '3 .. 15 %'")
 
@@ -68,7 +68,7 @@ def parse_change(text: str) -> Change:
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Expected(BaseModel):
+class ExpectedEffects(BaseModel):
     """``change``: B / A - 1 of the metric, in its own direction; ``guards``: metrics that must not move."""
 
     model_config = _STRICT
@@ -91,7 +91,7 @@ class Expected(BaseModel):
         return parse_metric(self.metric)
 
     @property
-    def range(self) -> Change:
+    def range(self) -> EffectRange:
         """The effects that the claim allows."""
         return parse_change(self.change)
 
@@ -111,7 +111,7 @@ class Claim(BaseModel):
     cells: Words = ()
     a: str = Field(min_length=1)
     b: str = Field(min_length=1)
-    expect: Expected
+    expect: ExpectedEffects
     needs: str = ""
 
     @model_validator(mode="after")

@@ -39,7 +39,7 @@ class SideDocument(Document):
     variant: str
 
 
-class ComparedDocument(Document):
+class MetricComparisonDocument(Document):
     """One metric: the levels of both sides, and B / A - 1 of them (of shares B - A) with its interval.
 
     ``verdict`` of a metric that was not asked for is one of many: a hint. ``note``: why it is ``same`` where
@@ -87,7 +87,7 @@ class CompareDocument(LongDocument):
     a: SideDocument
     b: SideDocument
     metric: MetricDocument
-    metrics: tuple[ComparedDocument, ...]
+    metrics: tuple[MetricComparisonDocument, ...]
     cell: CellDocument
     repository: str
     environment: str
@@ -176,7 +176,7 @@ class GuardLevelDocument(Document):
     value: float | None
 
 
-class CheckedDocument(LongDocument):
+class CheckDocument(LongDocument):
     """How a check ended, or how far it is.
 
     ``effect`` with its 95 % interval is the change against its reference: B / A - 1, of shares B - A; of
@@ -213,7 +213,7 @@ class CheckedDocument(LongDocument):
     folder: str
     comparison: CompareDocument | None = None
 
-    def brief(self) -> CheckedDocument:
+    def brief(self) -> CheckDocument:
         short = super().brief()
         whole = self.comparison
         return short if whole is None else short.model_copy(update={"comparison": whole.brief()})
@@ -242,7 +242,7 @@ class CheckPlanDocument(Document):
     notes: tuple[str, ...]
 
 
-class BaselineDocument(Document):
+class SavedBaselineDocument(Document):
     """``perfbisect check --save-baseline``: what was measured and where it was written."""
 
     schema_: Literal["perfbisect.check-baseline/1"] = Field(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfbisect.cells.deploy import DeployText, differing
+from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.compare.baseline import (
     RecordedLevel,
     record_level,
@@ -14,7 +14,7 @@ from perfbisect.compare.baseline import (
     require_same_machine,
     require_same_workload,
 )
-from perfbisect.compare.documents import CheckedDocument, CompareDocument
+from perfbisect.compare.documents import CheckDocument, CompareDocument
 from perfbisect.compare.launches import (
     RUNS,
     SIDES,
@@ -37,16 +37,16 @@ from perfbisect.compare.results import (
 )
 from perfbisect.environments.base import Builder
 from perfbisect.errors import UsageError
-from perfbisect.jobs.admission import admit
+from perfbisect.jobs.admission import require_comparable
 from perfbisect.jobs.capabilities import runs_per_launch
-from perfbisect.jobs.events import Launched
+from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.plans import cell_data, cell_of, find_plan, plan_data, require_plan
-from perfbisect.jobs.replay import Launch, launches
-from perfbisect.jobs.runner import Order, Tools
-from perfbisect.jobs.sequential import affordable, plainly_told
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.plans import cell_data, find_plan, plan_cell, plan_data, require_plan
+from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.runner import JobContext, LaunchRequest
+from perfbisect.jobs.sequential import fits_budget, launch_ended
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import SERVER_SIDE, Cell
 from perfbisect.model.change import Change
@@ -65,7 +65,7 @@ def make_compare_plan(
     b: SidePlan,
     builder: Builder,
     metric: MetricRef,
-    setting: Setting,
+    setting: MeasurementConfig,
     budget: float,
     blocks: int,
     deploy: DeployText | None = None,
@@ -94,7 +94,7 @@ def make_compare_plan(
         budget=budget,
         **{"seed": 0, **options},
     )
-    one_yaml = not differing(cell, (a.change, b.change), deploy)
+    one_yaml = not deploy_changes(cell, (a.change, b.change), deploy)
     if _served_alike(*served_cells(plan)) and one_yaml and builder.key(a.change) == builder.key(b.change):
         variants = "one variant" if a.variant == b.variant else f"{a.name} and {b.name} are served alike"
         raise NothingDiffersError(
@@ -109,7 +109,7 @@ def _served_alike(a: Cell, b: Cell) -> bool:
 
 
 @dataclass(frozen=True)
-class Level:
+class CheckLevel:
     """What a change is checked against: a ``baseline`` with the share by which it may be worse, two ``ends``,
     or a good and a bad value."""
 
@@ -127,10 +127,10 @@ def make_check_plan(
     *,
     cell: Cell,
     change: Change,
-    level: Level,
+    level: CheckLevel,
     builder: Builder,
     metric: MetricRef,
-    setting: Setting,
+    setting: MeasurementConfig,
     launches: int,
     budget: float,
     machine_class: str | None = None,
@@ -172,14 +172,14 @@ def make_check_plan(
     return plan
 
 
-def compare(job: Job, tools: Tools) -> CompareDocument:
+def compare(job: Job, tools: JobContext) -> CompareDocument:
     """Goes on with a comparison, new or resumed, until its verdict. Hold the job meanwhile.
 
     Raises what :func:`perfbisect.compare.launches.measure_launches` does.
     """
 
-    def conclude(plan: ComparePlan, seen: Sequence[Launch]) -> dict[str, object]:
-        verdict = ab_test.judge(plan.question(), observations(in_turn(seen), plan.ref))
+    def conclude(plan: ComparePlan, seen: Sequence[LaunchRecord]) -> dict[str, object]:
+        verdict = ab_test.judge_blocks(plan.question(), observations(in_turn(seen), plan.ref))
         return {"verdict": verdict.word, "launches": verdict.launches}
 
     def blocks(plan: ComparePlan, _: Cell) -> _Blocks:
@@ -188,13 +188,13 @@ def compare(job: Job, tools: Tools) -> CompareDocument:
     return compare_document(job, measure_launches(job, tools, ComparePlan, blocks, conclude))
 
 
-def check(job: Job, tools: Tools) -> CheckedDocument:
+def check(job: Job, tools: JobContext) -> CheckDocument:
     """Goes on with a check against a level, new or resumed, until its verdict. Hold the job meanwhile.
 
     Raises what :func:`perfbisect.compare.launches.measure_launches` does.
     """
 
-    def conclude(plan: CheckPlan, seen: Sequence[Launch]) -> dict[str, object]:
+    def conclude(plan: CheckPlan, seen: Sequence[LaunchRecord]) -> dict[str, object]:
         verdict = judge_check(plan, in_turn(seen))
         return {"verdict": verdict.word, "launches": verdict.launches}
 
@@ -212,23 +212,23 @@ class _Blocks:
     cells: tuple[Cell, Cell]
     advice: str = "name another change"
 
-    def next(self, seen: Sequence[Launch]) -> Order | str:
+    def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
         plan, measured = self.plan, observations(in_turn(seen), self.plan.ref)
         side, why = _next_side(plan, measured), ""
         if side is None and self._waits_for_guards(seen, measured):
-            side, why = ab_test.turn(plan.question(), len(measured)), ", for the guards"
-        if side is None or not affordable(seen, plan.budget):
+            side, why = ab_test.side_of_launch(plan.question(), len(measured)), ", for the guards"
+        if side is None or not fits_budget(seen, plan.budget):
             return ""
         position = SIDES.index(side)
-        why = f"{side.upper()}, block {len(measured) // ab_test.BLOCK + 1}{why}"
-        return Order(position, plan.sides[position].change, "confirm", plan.runs, why)
+        why = f"{side.upper()}, block {len(measured) // ab_test.BLOCK_SIZE + 1}{why}"
+        return LaunchRequest(position, plan.sides[position].change, "confirm", plan.runs, why)
 
-    def _waits_for_guards(self, seen: Sequence[Launch], measured: Sequence[ab_test.Seen]) -> bool:
+    def _waits_for_guards(self, seen: Sequence[LaunchRecord], measured: Sequence[ab_test.AbLaunch]) -> bool:
         """True if the verdict is good news that a guard has not confirmed, and there are blocks left."""
         plan = self.plan
-        if len(measured) >= ab_test.BLOCK * plan.blocks:
+        if len(measured) >= ab_test.BLOCK_SIZE * plan.blocks:
             return False
-        verdict, expected = ab_test.judge(plan.question(), measured), plan.expected
+        verdict, expected = ab_test.judge_blocks(plan.question(), measured), plan.expected
         good = (
             expected.settles(verdict.low, verdict.high) == "holds"
             if expected
@@ -236,47 +236,47 @@ class _Blocks:
         )
         return good and has_open_guard(plan, in_turn(seen), guards_of(plan, self.cells[0]))
 
-    def cell(self, order: Order) -> Cell:
+    def cell(self, order: LaunchRequest) -> Cell:
         return self.cells[order.position]
 
-    def name(self, order: Order) -> str:
+    def name(self, order: LaunchRequest) -> str:
         return f"side {SIDES[order.position]} ({self.plan.sides[order.position].text})"
 
-    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
+    def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
         require_shared_metrics(seen)
-        admit(attempt, seen, self.plan.ref, "measure both sides")
+        require_comparable(attempt, seen, self.plan.ref, "measure both sides")
 
-    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
-        return plainly_told(ended, seen, order, self.plan.ref, self.plan.budget)
+    def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
+        return launch_ended(ended, seen, order, self.plan.ref, self.plan.budget)
 
 
-def _next_side(plan: ComparePlan, measured: Sequence[ab_test.Seen]) -> ab_test.Side | None:
+def _next_side(plan: ComparePlan, measured: Sequence[ab_test.AbLaunch]) -> ab_test.Side | None:
     """The side of the next launch; None where the verdict stands, or the claim is settled."""
     question, expected = plan.question(), plan.expected
     if expected is None:
         return ab_test.next_side(question, measured)
-    if len(measured) % ab_test.BLOCK == 0:
-        verdict = ab_test.judge(question, measured)
+    if len(measured) % ab_test.BLOCK_SIZE == 0:
+        verdict = ab_test.judge_blocks(question, measured)
         settled = expected.settles(verdict.low, verdict.high) != "inconclusive"
-        if settled or len(measured) >= ab_test.BLOCK * plan.blocks:
+        if settled or len(measured) >= ab_test.BLOCK_SIZE * plan.blocks:
             return None
-    return ab_test.turn(question, len(measured))
+    return ab_test.side_of_launch(question, len(measured))
 
 
 @dataclass(frozen=True)
 class _Pairs(OneChange):
     """Launches of one change, judged after every second one."""
 
-    def next(self, seen: Sequence[Launch]) -> Order | str:
+    def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
         plan, measured = self._check, in_turn(seen)
         if len(measured) % threshold.STEP == 0 and self._is_settled(measured):
             return ""
-        if not affordable(seen, plan.budget):
+        if not fits_budget(seen, plan.budget):
             return ""
         why = f"launch {len(measured) + 1} of {plan.launches} at most"
-        return Order(0, plan.change, "run", plan.runs, why)
+        return LaunchRequest(0, plan.change, "run", plan.runs, why)
 
-    def _is_settled(self, measured: Sequence[Launch]) -> bool:
+    def _is_settled(self, measured: Sequence[LaunchRecord]) -> bool:
         """True if the verdict stands, good news by its guards as well, or there are no launches left."""
         plan = self._check
         verdict = judge_check(plan, measured)
@@ -285,8 +285,8 @@ class _Pairs(OneChange):
             return all(guard.word != "inconclusive" for _, guard in guards)
         return verdict.settled
 
-    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
-        admit(attempt, seen, self.plan.ref, "measure all of a check")
+    def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
+        require_comparable(attempt, seen, self.plan.ref, "measure all of a check")
         origin = attempt.provenance
         client = (origin.client_digest, origin.client_era)
         for level in self._check.recorded:
@@ -312,7 +312,7 @@ def level_of_job(job: Job) -> RecordedLevel:
             next_step="name a job of perfbisect run or check, or a file of --save-baseline",
         )
     measured = [x.attempt for x in in_turn(launches(events)) if x.attempt is not None]
-    level = record_level(job.id, plan, plan.change, cell_of(plan), measured)
+    level = record_level(job.id, plan, plan.change, plan_cell(plan), measured)
     require_enough(level, f"job {job.id}")
     return level
 

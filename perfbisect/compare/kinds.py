@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from perfbisect.common.numbers import percent, with_unit
-from perfbisect.compare.documents import CheckedDocument, CompareDocument, RunDocument
+from perfbisect.compare.documents import CheckDocument, CompareDocument, RunDocument
 from perfbisect.compare.job import check, compare
 from perfbisect.compare.plan import CheckPlan, ComparePlan, RunPlan
 from perfbisect.compare.report import ResultDocument, build_report, result_lines
@@ -29,12 +29,12 @@ def exit_code_of(verdict: str) -> int:
     return _EXIT_CODES.get(verdict, EXIT_OK)
 
 
-def exit_code(document: CheckedDocument) -> int:
+def exit_code(document: CheckDocument) -> int:
     """Of a check: 0 passed, 3 failed, 4 inconclusive."""
     return exit_code_of(document.verdict)
 
 
-def compare_kind_exit_code(document: CompareDocument) -> int:
+def comparison_exit_code(document: CompareDocument) -> int:
     """Of a comparison, a claim, or a check against a revision."""
     return exit_code_of(document.claim or document.verdict)
 
@@ -60,7 +60,7 @@ def _run_status(document: RunDocument) -> JobStatus:
     )
 
 
-def _check_status(document: CheckedDocument) -> JobStatus:
+def _check_status(document: CheckDocument) -> JobStatus:
     metric = document.metric
     launches = document.comparison.launches if document.comparison else document.launches
     return JobStatus(
@@ -118,7 +118,7 @@ COMPARE: Final = JobKind(
     plan=ComparePlan,
     run=compare,
     document=compare_document,
-    exit_code=compare_kind_exit_code,
+    exit_code=comparison_exit_code,
     status=_compare_status,
     lines=result_lines,
     markdown=_markdown,

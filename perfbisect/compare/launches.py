@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from perfbisect.compare.plan import CheckPlan, RunPlan
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.jobs.events import Launched
+from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.journal import Event, Journal
-from perfbisect.jobs.plans import PlanT, cell_of, require_plan
-from perfbisect.jobs.replay import Launch, launches
-from perfbisect.jobs.runner import Order, Tools, clear_up
-from perfbisect.jobs.sequential import Course, one_by_one, plainly_told
-from perfbisect.jobs.workers import Crew
+from perfbisect.jobs.journal import Journal, JournalEvent
+from perfbisect.jobs.plans import PlanT, plan_cell, require_plan
+from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.sequential import LaunchPolicy, launch_ended, run_sequentially
+from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -55,11 +55,11 @@ def require_buildable(
 
 def measure_launches(
     job: Job,
-    tools: Tools,
+    tools: JobContext,
     plan_type: type[PlanT],
-    policy: Callable[[PlanT, Cell], Course],
-    conclude: Callable[[PlanT, Sequence[Launch]], Mapping[str, object] | None],
-) -> tuple[Event, ...]:
+    policy: Callable[[PlanT, Cell], LaunchPolicy],
+    conclude: Callable[[PlanT, Sequence[LaunchRecord]], Mapping[str, object] | None],
+) -> tuple[JournalEvent, ...]:
     """Launches as the policy says, then writes the verdict of ``conclude``; returns the journal's events.
 
     ``conclude`` gives None where the job goes on later. A job that has its verdict is left as it is.
@@ -72,10 +72,10 @@ def measure_launches(
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, plan_type)
         if not finished(journal.events):
-            clear_up(job, journal, tools)
-            cell = cell_of(plan)
-            with Crew(job, journal, tools, cell) as crew:
-                one_by_one(job, journal, tools, crew, policy(plan, cell))
+            recover_interrupted(job, journal, tools)
+            cell = plan_cell(plan)
+            with WorkerPool(job, journal, tools, cell) as crew:
+                run_sequentially(job, journal, tools, crew, policy(plan, cell))
             verdict = conclude(plan, launches(journal.events))
             if verdict is not None:
                 journal.append("verdict", dict(verdict))
@@ -91,37 +91,37 @@ class OneChange:
     budget: float = 0.0
     advice: str = "read the log; choose another --at or --env"
 
-    def cell(self, _: Order) -> Cell:
+    def cell(self, _: LaunchRequest) -> Cell:
         return self.served
 
-    def name(self, _: Order) -> str:
+    def name(self, _: LaunchRequest) -> str:
         return f"change {self.plan.change.short}"
 
-    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
-        return plainly_told(ended, seen, order, self.plan.ref, self.budget)
+    def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
+        return launch_ended(ended, seen, order, self.plan.ref, self.budget)
 
 
-def in_turn(seen: Sequence[Launch]) -> tuple[Launch, ...]:
+def in_turn(seen: Sequence[LaunchRecord]) -> tuple[LaunchRecord, ...]:
     """The launches that gave values, in order."""
     return tuple(launch for launch in seen if launch.end == "finished" and launch.attempt is not None)
 
 
-def attempts_of(seen: Sequence[Launch], side: ab_test.Side) -> tuple[Attempt, ...]:
+def attempts_of(seen: Sequence[LaunchRecord], side: ab_test.Side) -> tuple[Attempt, ...]:
     """The attempts of one side that gave values."""
     index = SIDES.index(side)
     return tuple(x.attempt for x in in_turn(seen) if x.position == index and x.attempt is not None)
 
 
-def observations(measured: Sequence[Launch], metric: MetricRef) -> tuple[ab_test.Seen, ...]:
+def observations(measured: Sequence[LaunchRecord], metric: MetricRef) -> tuple[ab_test.AbLaunch, ...]:
     """The launches as the A/B test takes them. :raises KeyError: one does not report the metric."""
     return tuple(
-        ab_test.Seen(SIDES[launch.position], launch.attempt.values(metric))
+        ab_test.AbLaunch(SIDES[launch.position], launch.attempt.values(metric))
         for launch in measured
         if launch.attempt is not None
     )
 
 
-def shared_metrics(measured: Sequence[Launch]) -> tuple[str, ...]:
+def shared_metrics(measured: Sequence[LaunchRecord]) -> tuple[str, ...]:
     """Names that every run of every launch reports, in the order of the first."""
     runs = [run.values for launch in measured if launch.attempt is not None for run in launch.attempt.runs]
     if not runs:
@@ -129,7 +129,7 @@ def shared_metrics(measured: Sequence[Launch]) -> tuple[str, ...]:
     return tuple(name for name in runs[0] if all(name in run for run in runs))
 
 
-def require_shared_metrics(seen: Sequence[Launch]) -> None:
+def require_shared_metrics(seen: Sequence[LaunchRecord]) -> None:
     """:raises UsageError: the sides report no metric in common."""
     measured = in_turn(seen)
     if shared_metrics(measured) or len(measured) < 2:

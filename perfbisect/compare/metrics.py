@@ -8,12 +8,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from perfbisect.compare.documents import ComparedDocument
+from perfbisect.compare.documents import MetricComparisonDocument
 from perfbisect.compare.launches import SIDES, attempts_of, observations, shared_metrics
 from perfbisect.compare.plan import ComparePlan
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import metric_document, reported_value
-from perfbisect.jobs.replay import Launch
+from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.stats import ab_test
@@ -30,8 +30,8 @@ _COUNTED = {
 
 
 def compare_metrics(
-    plan: ComparePlan, measured: Sequence[Launch], verdict: ab_test.Verdict, guards: set[str]
-) -> list[ComparedDocument]:
+    plan: ComparePlan, measured: Sequence[LaunchRecord], verdict: ab_test.AbVerdict, guards: set[str]
+) -> list[MetricComparisonDocument]:
     """The headline, the guards, then everything that both sides report; ``verdict`` is the headline's.
 
     A metric that is zero somewhere and has no ratio is left out; before the first block there are no rows.
@@ -58,12 +58,12 @@ def compare_metrics(
     return rows
 
 
-def has_failed_guard(rows: Iterable[ComparedDocument]) -> bool:
+def has_failed_guard(rows: Iterable[MetricComparisonDocument]) -> bool:
     """True if a guard moved for the worse, which decides the verdict."""
     return any(row.guard and row.verdict == "regression" for row in rows)
 
 
-def has_open_guard(plan: ComparePlan, measured: Sequence[Launch], guards: Iterable[MetricRef]) -> bool:
+def has_open_guard(plan: ComparePlan, measured: Sequence[LaunchRecord], guards: Iterable[MetricRef]) -> bool:
     """True if a guard that both sides report needs more launches for a verdict."""
     names = shared_metrics(measured)
     for ref in guards:
@@ -73,23 +73,23 @@ def has_open_guard(plan: ComparePlan, measured: Sequence[Launch], guards: Iterab
     return False
 
 
-def has_equal_medians(measured: Sequence[Launch], ref: MetricRef) -> bool:
+def has_equal_medians(measured: Sequence[LaunchRecord], ref: MetricRef) -> bool:
     """True if the median launch of both sides has one value."""
     sides = [[reported_value(attempt, ref) for attempt in attempts_of(measured, side)] for side in SIDES]
     left, right = ([value for value in values if value is not None] for values in sides)
     return bool(left and right) and median(left) == median(right)
 
 
-def _judge(plan: ComparePlan, ref: MetricRef, measured: Sequence[Launch]) -> ab_test.Verdict | None:
+def _judge(plan: ComparePlan, ref: MetricRef, measured: Sequence[LaunchRecord]) -> ab_test.AbVerdict | None:
     try:
-        return ab_test.judge(plan.question(ref), observations(measured, ref))
+        return ab_test.judge_blocks(plan.question(ref), observations(measured, ref))
     except ValueError:
         return None
 
 
 def _constant_as_same(
-    ref: MetricRef, verdict: ab_test.Verdict, measured: Sequence[Launch]
-) -> tuple[ab_test.Verdict, str]:
+    ref: MetricRef, verdict: ab_test.AbVerdict, measured: Sequence[LaunchRecord]
+) -> tuple[ab_test.AbVerdict, str]:
     """The verdict on a metric that is not judged, with a note where it never varied in any run.
 
     The model would give a constant metric the least noise that it knows. For a share of which nothing was
@@ -130,9 +130,9 @@ def _pool_counts(guard: MetricRef, attempts: Iterable[Attempt]) -> tuple[int, in
 
 
 def _row(
-    ref: MetricRef, verdict: ab_test.Verdict, *, headline: bool, guard: bool, note: str
-) -> ComparedDocument:
-    return ComparedDocument(
+    ref: MetricRef, verdict: ab_test.AbVerdict, *, headline: bool, guard: bool, note: str
+) -> MetricComparisonDocument:
+    return MetricComparisonDocument(
         name=str(ref),
         display=metric_document(ref).display,
         unit=ref.metric.unit,

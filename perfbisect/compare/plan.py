@@ -11,21 +11,21 @@ from perfbisect.compare import claims
 from perfbisect.compare.baseline import RecordedLevel
 from perfbisect.errors import UsageError
 from perfbisect.jobs.estimates import learnt_noise
-from perfbisect.jobs.plans import JobPlan, cell_of
-from perfbisect.jobs.settings import Data
+from perfbisect.jobs.plans import JobPlan, plan_cell
+from perfbisect.jobs.settings import PlanPart
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.stats import ab_test
-from perfbisect.stats.threshold import Line, above, between
+from perfbisect.stats.threshold import Threshold, threshold_above, threshold_between
 from perfbisect.stats.two_sample import Scale
 
 BLOCKS = 10
 """Blocks of four launches at most."""
 
 
-class SidePlan(Data):
+class SidePlan(PlanPart):
     """One side: what was typed, the change that is built, the variant as which it is served."""
 
     text: str
@@ -74,7 +74,7 @@ class ComparePlan(MeasuringPlan):
     """Of a check: the share by which B may be worse than A, and no more."""
 
     @property
-    def expected(self) -> claims.Change | None:
+    def expected(self) -> claims.EffectRange | None:
         """The effects that the claim or the check allows; None where nothing was claimed."""
         if self.max_regression is not None:
             return claims.no_worse(self.max_regression, self.ref.metric.sign)
@@ -84,12 +84,12 @@ class ComparePlan(MeasuringPlan):
     def sides(self) -> tuple[SidePlan, SidePlan]:
         return self.a, self.b
 
-    def question(self, metric: MetricRef | None = None) -> ab_test.Question:
+    def question(self, metric: MetricRef | None = None) -> ab_test.AbTest:
         """The question for a metric, by default the one that is judged."""
         ref = metric or self.ref
         row = ref.metric
         own = self.min_effect if ref == self.ref else None
-        return ab_test.Question(
+        return ab_test.AbTest(
             sign=row.sign,
             min_effect=own or row.smallest_effect,
             blocks=self.blocks,
@@ -119,7 +119,7 @@ class CheckPlan(MeasuringPlan):
     budget: float
 
     @property
-    def threshold(self) -> Line:
+    def threshold(self) -> Threshold:
         """The level that the change must not exceed.
 
         :raises ValueError: the recorded levels are none, or the bad one is not the worse.
@@ -129,13 +129,13 @@ class CheckPlan(MeasuringPlan):
             good, bad = (scale.level((value,)) for value in self.values)
             if bad <= good:
                 raise ValueError("the bad value is not the worse one")
-            return Line(0.5 * (good + bad))
+            return Threshold(0.5 * (good + bad))
         levels = [[scale.level(v) for v in level.values(self.ref)] for level in self.recorded]
         if self.how == "ends":
-            return between(levels[0], levels[1])
-        return above(levels[0], scale.worse_by(self.max_regression))
+            return threshold_between(levels[0], levels[1])
+        return threshold_above(levels[0], scale.worse_by(self.max_regression))
 
-    def guard_threshold(self, guard: MetricRef) -> Line | None:
+    def guard_threshold(self, guard: MetricRef) -> Threshold | None:
         """Where a guard is worse than the baseline by its smallest effect; None if the baseline lacks it.
 
         :raises ValueError: a value of which no level can be made.
@@ -145,7 +145,7 @@ class CheckPlan(MeasuringPlan):
             levels = [scale.level(v) for v in self.recorded[0].values(guard)]
         except KeyError:
             return None
-        return above(levels, scale.worse_by(guard.metric.smallest_effect))
+        return threshold_above(levels, scale.worse_by(guard.metric.smallest_effect))
 
 
 def served_cells(plan: ComparePlan) -> tuple[Cell, Cell]:
@@ -153,7 +153,7 @@ def served_cells(plan: ComparePlan) -> tuple[Cell, Cell]:
 
     :raises UsageError: this version of perfbisect reads another workload from it.
     """
-    cell = cell_of(plan)
+    cell = plan_cell(plan)
     sides = [apply_variant(cell, side.variant) if side.variant else cell for side in plan.sides]
     for side in sides:
         if side.digest != plan.digest:
@@ -178,5 +178,5 @@ def forecast(plan: ComparePlan, earlier: Sequence[Attempt]) -> Forecast:
     noise = math.hypot(learnt.launches, learnt.runs / math.sqrt(plan.runs))
     bounds = " (a claim's own bounds may take more)" if plan.expect else ""
     return Forecast(
-        ab_test.foreseen(plan.question(), noise), f"if nothing changed{bounds}; noise: {learnt.told}"
+        ab_test.forecast_blocks(plan.question(), noise), f"if nothing changed{bounds}; noise: {learnt.told}"
     )

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from perfbisect.common.numbers import minutes, number, percent, with_unit
 from perfbisect.compare.documents import (
-    BaselineDocument,
-    CheckedDocument,
+    CheckDocument,
     CheckPlanDocument,
-    ComparedDocument,
     CompareDocument,
     ComparePlanDocument,
+    MetricComparisonDocument,
     RecordedDocument,
     RunDocument,
+    SavedBaselineDocument,
     SideDocument,
     SweepDocument,
     VerifyDocument,
@@ -47,7 +47,7 @@ from perfbisect.report.sections import (
 from perfbisect.report.terminal import report_lines, section_lines
 
 ResultDocument = (
-    CompareDocument | CheckedDocument | RunDocument | VerifyDocument | SweepDocument | BaselineDocument
+    CompareDocument | CheckDocument | RunDocument | VerifyDocument | SweepDocument | SavedBaselineDocument
 )
 
 _TONES: dict[str, Tone] = {
@@ -69,7 +69,7 @@ def build_report(document: ResultDocument) -> Report:
         if document.limit is not None:
             return build_report(check_of_comparison(document))
         return _compare_report(document)
-    if isinstance(document, CheckedDocument):
+    if isinstance(document, CheckDocument):
         if document.comparison is not None:
             return _limit_report(document, document.comparison)
         return _check_report(document)
@@ -84,7 +84,7 @@ def build_report(document: ResultDocument) -> Report:
 
 def result_lines(document: ResultDocument) -> list[str]:
     """The report of a result on a terminal, and where its files are."""
-    one_job = isinstance(document, CompareDocument | CheckedDocument | RunDocument) and document.folder
+    one_job = isinstance(document, CompareDocument | CheckDocument | RunDocument) and document.folder
     files = f"{document.folder}/report.md, report.html" if one_job else ""  # type: ignore[union-attr]
     return report_lines(build_report(document), files)
 
@@ -101,7 +101,7 @@ def _compare_report(document: CompareDocument) -> Report:
     return _comparison(document, title, verdict, document.summary)
 
 
-def _limit_report(document: CheckedDocument, comparison: CompareDocument) -> Report:
+def _limit_report(document: CheckDocument, comparison: CompareDocument) -> Report:
     by_guard = comparison.verdict != comparison.headline and document.verdict == "failed"
     word = document.verdict + (" by a guard" if by_guard else "")
     title = f"check of {comparison.b.name} against {comparison.a.name}"
@@ -146,7 +146,7 @@ def _comparison(document: CompareDocument, title: str, verdict: Verdict, summary
     )
 
 
-def _metrics_table(metrics: Sequence[ComparedDocument]) -> Table:
+def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
     columns = (
         Column("metric"),
         Column("A", numeric=True),
@@ -170,7 +170,7 @@ def _metrics_table(metrics: Sequence[ComparedDocument]) -> Table:
     return Table(columns, tuple(rows), highlighted)
 
 
-def _check_report(document: CheckedDocument) -> Report:
+def _check_report(document: CheckDocument) -> Report:
     unit, spent = document.metric.unit, document.minutes
     group = LaunchGroup(document.change.short, "@search", "square", document.launches, document.value)
     limits = [] if document.line is None else [Limit("threshold", document.line)]
@@ -307,7 +307,7 @@ def _report_commands(cells: Sequence[CompareDocument]) -> list[Command]:
     return [Command(f"perfbisect report {cell.job}  # {cell.cell.name}") for cell in ordered]
 
 
-def _baseline_report(document: BaselineDocument) -> Report:
+def _baseline_report(document: SavedBaselineDocument) -> Report:
     command = (
         f"perfbisect check {document.cell.name} --against baseline --baseline {document.file} "
         "--max-regression 5%"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 
 from perfbisect.compare.documents import (
-    CheckedDocument,
+    CheckDocument,
     CheckWord,
     CompareDocument,
     GuardLevelDocument,
@@ -35,10 +35,10 @@ from perfbisect.jobs.documents import (
     versions,
 )
 from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.guards import watched
-from perfbisect.jobs.journal import Event
-from perfbisect.jobs.plans import cell_of, require_plan
-from perfbisect.jobs.replay import Launch, launches, saved
+from perfbisect.jobs.guards import guard_metrics
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.plans import plan_cell, require_plan
+from perfbisect.jobs.replay import LaunchRecord, launches, minutes_saved
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.stats import ab_test, threshold
@@ -55,15 +55,15 @@ _CHECK_WORDS: dict[str, CheckWord] = {
 
 def guards_of(plan: ComparePlan, cell: Cell) -> tuple[MetricRef, ...]:
     """The guards of a comparison, each once: the cell's, its family's and the claim's."""
-    return tuple(dict.fromkeys((*watched(cell), *map(parse_metric, plan.watch))))
+    return tuple(dict.fromkeys((*guard_metrics(cell), *map(parse_metric, plan.watch))))
 
 
-def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
+def compare_document(job: Job, events: Sequence[JournalEvent]) -> CompareDocument:
     """The document of a comparison. :raises UsageError: the journal holds none that can be read."""
     plan = require_plan(job, events, ComparePlan)
     seen, cells = launches(events), served_cells(plan)
     cell, measured, ended = cells[0], in_turn(seen), finished(events)
-    verdict = ab_test.judge(plan.question(), observations(measured, plan.ref))
+    verdict = ab_test.judge_blocks(plan.question(), observations(measured, plan.ref))
     guards = guards_of(plan, cell)
     rows = tuple(compare_metrics(plan, measured, verdict, {str(guard) for guard in guards}))
     guard_failed = has_failed_guard(rows)
@@ -99,7 +99,7 @@ def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
         environment=plan.setting.environment,
         client=plan.setting.instrument,
         launches=tuple(launch_document(x, plan.sides[x.position].change, plan.ref) for x in seen),
-        minutes=minutes_document(seen, plan.budget, saved(events, seen)),
+        minutes=minutes_document(seen, plan.budget, minutes_saved(events, seen)),
         reproduce=tuple(
             commands_document(served, plan.setting, side.change, attempts[-1] if attempts else None)
             for served, side, attempts in zip(
@@ -112,14 +112,14 @@ def compare_document(job: Job, events: Sequence[Event]) -> CompareDocument:
     )
 
 
-def check_of_comparison(document: CompareDocument) -> CheckedDocument:
+def check_of_comparison(document: CompareDocument) -> CheckDocument:
     """A comparison under a limit as the check that asked for it."""
     limit, row = document.limit or 0.0, next((x for x in document.metrics if x.headline), None)
     line = None
     if row is not None:
         worse = limit if document.metric.direction == "lower" else -limit
         line = row.left + worse if row.absolute else row.left * (1 + worse)
-    return CheckedDocument(
+    return CheckDocument(
         job=document.job,
         finished=document.finished,
         verdict=_CHECK_WORDS.get(str(document.claim), "inconclusive"),
@@ -142,26 +142,26 @@ def check_of_comparison(document: CompareDocument) -> CheckedDocument:
     )
 
 
-def judge_check(plan: CheckPlan, measured: Sequence[Launch]) -> threshold.Told:
+def judge_check(plan: CheckPlan, measured: Sequence[LaunchRecord]) -> threshold.ThresholdVerdict:
     """The verdict on the metric. :raises KeyError: a launch does not report it."""
-    return threshold.judge(plan.threshold, _levels(plan.ref, measured), plan.launches)
+    return threshold.judge_threshold(plan.threshold, _levels(plan.ref, measured), plan.launches)
 
 
 def judge_check_guards(
-    plan: CheckPlan, cell: Cell, measured: Sequence[Launch]
-) -> Iterator[tuple[MetricRef, threshold.Told]]:
+    plan: CheckPlan, cell: Cell, measured: Sequence[LaunchRecord]
+) -> Iterator[tuple[MetricRef, threshold.ThresholdVerdict]]:
     """The verdict on each guard, where a baseline has it and every launch reports it.
 
     One that was the same in every launch, then and now, did not move, however few they are.
     """
     if plan.how != "baseline":
         return
-    for guard in watched(cell):
+    for guard in guard_metrics(cell):
         try:
             line, now = plan.guard_threshold(guard), _levels(guard, measured)
             if line is None:
                 continue
-            verdict = threshold.judge(line, now, plan.launches)
+            verdict = threshold.judge_threshold(line, now, plan.launches)
             before = plan.recorded[0].values(guard)
             after = [v for x in measured if x.attempt is not None for v in x.attempt.values(guard)]
             constant = len({v for values in before for v in values} | set(after)) == 1
@@ -171,10 +171,10 @@ def judge_check_guards(
             continue
 
 
-def check_document(job: Job, events: Sequence[Event]) -> CheckedDocument:
+def check_document(job: Job, events: Sequence[JournalEvent]) -> CheckDocument:
     """The document of a check. :raises UsageError: the journal holds none that can be read."""
     plan = require_plan(job, events, CheckPlan)
-    seen, cell, scale, ended = launches(events), cell_of(plan), Scale.of(plan.ref.metric), finished(events)
+    seen, cell, scale, ended = launches(events), plan_cell(plan), Scale.of(plan.ref.metric), finished(events)
     measured = in_turn(seen)
     verdict, guards = judge_check(plan, measured), tuple(judge_check_guards(plan, cell, measured))
     guard_failed = any(judged.word == "beyond" for _, judged in guards)
@@ -184,7 +184,7 @@ def check_document(job: Job, events: Sequence[Event]) -> CheckedDocument:
     word: CheckWord = "failed" if guard_failed else _CHECK_WORDS.get(verdict.word, "inconclusive")
     value = _value(plan.threshold, verdict, scale, _levels(plan.ref, measured))
     attempts = [x.attempt for x in measured if x.attempt is not None]
-    return CheckedDocument(
+    return CheckDocument(
         job=job.id,
         finished=ended,
         verdict=word,
@@ -203,7 +203,7 @@ def check_document(job: Job, events: Sequence[Event]) -> CheckedDocument:
         recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
         guards=tuple(_guard(plan, guard, judged, measured) for guard, judged in guards),
         launches=tuple(launch_document(x, plan.change, plan.ref) for x in seen),
-        minutes=minutes_document(seen, plan.budget, saved(events, seen)),
+        minutes=minutes_document(seen, plan.budget, minutes_saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, plan.change, attempts[-1] if attempts else None),
         versions=versions(plan.setting, seen),
         notes=plan.notes,
@@ -211,13 +211,13 @@ def check_document(job: Job, events: Sequence[Event]) -> CheckedDocument:
     )
 
 
-def _levels(metric: MetricRef, measured: Sequence[Launch]) -> list[float]:
+def _levels(metric: MetricRef, measured: Sequence[LaunchRecord]) -> list[float]:
     scale = Scale.of(metric.metric)
     return [scale.level(launch.attempt.values(metric)) for launch in measured if launch.attempt is not None]
 
 
 def _value(
-    line: threshold.Line, verdict: threshold.Told, scale: Scale, levels: Sequence[float]
+    line: threshold.Threshold, verdict: threshold.ThresholdVerdict, scale: Scale, levels: Sequence[float]
 ) -> float | None:
     """The level of the change, estimated with the effect; the median of its launches before that."""
     if math.isnan(verdict.over):
@@ -227,7 +227,7 @@ def _value(
 
 
 def _guard(
-    plan: CheckPlan, guard: MetricRef, verdict: threshold.Told, measured: Sequence[Launch]
+    plan: CheckPlan, guard: MetricRef, verdict: threshold.ThresholdVerdict, measured: Sequence[LaunchRecord]
 ) -> GuardLevelDocument:
     line, scale = plan.guard_threshold(guard), Scale.of(guard.metric)
     assert line is not None

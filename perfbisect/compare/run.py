@@ -23,13 +23,13 @@ from perfbisect.jobs.documents import (
     spread,
     versions,
 )
-from perfbisect.jobs.events import Ended
+from perfbisect.jobs.events import JobEnded
 from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.journal import Event
-from perfbisect.jobs.plans import cell_data, cell_of, require_plan
-from perfbisect.jobs.replay import Launch, launches, saved
-from perfbisect.jobs.runner import Order, Tools
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.plans import cell_data, plan_cell, require_plan
+from perfbisect.jobs.replay import LaunchRecord, launches, minutes_saved
+from perfbisect.jobs.runner import JobContext, LaunchRequest
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -42,7 +42,7 @@ def make_run_plan(
     change: Change,
     builder: Builder,
     metric: MetricRef,
-    setting: Setting,
+    setting: MeasurementConfig,
     launches: int,
     runs: int,
     notes: Sequence[str] = (),
@@ -71,7 +71,7 @@ def make_run_plan(
     )
 
 
-def run(job: Job, tools: Tools, *, until: int | None = None) -> RunDocument:
+def run(job: Job, tools: JobContext, *, until: int | None = None) -> RunDocument:
     """Goes on with a run, new or resumed, until all its launches are measured. Hold the job meanwhile.
 
     ``until``: stop, unfinished, as soon as so many are.
@@ -85,11 +85,11 @@ def run(job: Job, tools: Tools, *, until: int | None = None) -> RunDocument:
     def counted(plan: RunPlan, cell: Cell) -> _Counted:
         return _Counted(plan, cell, most=count(plan))
 
-    def conclude(plan: RunPlan, _: Sequence[Launch]) -> dict[str, object] | None:
+    def conclude(plan: RunPlan, _: Sequence[LaunchRecord]) -> dict[str, object] | None:
         return {"verdict": "measured"} if count(plan) == plan.launches else None
 
     document = run_document(job, measure_launches(job, tools, RunPlan, counted, conclude))
-    tools.sink(Ended(document))
+    tools.sink(JobEnded(document))
     return document
 
 
@@ -99,20 +99,20 @@ class _Counted(OneChange):
 
     most: int = 0
 
-    def next(self, seen: Sequence[Launch]) -> Order | str:
+    def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
         plan, done = self.plan, len(in_turn(seen))
         if done >= self.most:
             return ""
-        return Order(0, plan.change, "run", plan.runs, f"launch {done + 1} of {plan.launches}")
+        return LaunchRequest(0, plan.change, "run", plan.runs, f"launch {done + 1} of {plan.launches}")
 
-    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
+    def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
         """Every measurement counts."""
 
 
-def run_document(job: Job, events: Sequence[Event]) -> RunDocument:
+def run_document(job: Job, events: Sequence[JournalEvent]) -> RunDocument:
     """What was measured so far. :raises UsageError: the journal holds no run, or one that cannot be read."""
     plan = require_plan(job, events, RunPlan)
-    cell, seen, metric = cell_of(plan), launches(events), plan.ref
+    cell, seen, metric = plan_cell(plan), launches(events), plan.ref
     attempts = [x.attempt for x in seen if x.end == "finished" and x.attempt is not None]
     return RunDocument(
         job=job.id,
@@ -124,7 +124,7 @@ def run_document(job: Job, events: Sequence[Event]) -> RunDocument:
         client=plan.setting.instrument,
         metrics=_metrics(attempts, metric),
         launches=tuple(launch_document(x, plan.change, metric) for x in seen),
-        minutes=minutes_document(seen, 0.0, saved(events, seen)),
+        minutes=minutes_document(seen, 0.0, minutes_saved(events, seen)),
         reproduce=commands_document(cell, plan.setting, plan.change, attempts[-1] if attempts else None),
         versions=versions(plan.setting, seen),
         notes=plan.notes,

@@ -17,15 +17,23 @@ from perfbisect.compare.documents import RunDocument
 from perfbisect.compare.plan import RunPlan
 from perfbisect.compare.run import run_document
 from perfbisect.errors import PerfbisectError, UsageError
-from perfbisect.jobs.events import Ended, PhaseBegan
+from perfbisect.jobs.events import JobEnded, PhaseStarted
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.plans import cell_of, require_plan
-from perfbisect.jobs.replay import Launch, Ledger, Timeline, launches, owed
+from perfbisect.jobs.plans import plan_cell, require_plan
+from perfbisect.jobs.replay import JournalReplay, LaunchRecord, Timeline, launches, retry_due
 from perfbisect.jobs.retry import Failures
-from perfbisect.jobs.runner import Order, Tools, check_stop, clear_up, enter, launching, leave
-from perfbisect.jobs.sequential import plainly_told
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.runner import (
+    JobContext,
+    LaunchRequest,
+    check_stop,
+    launch_started,
+    record_end,
+    record_start,
+    recover_interrupted,
+)
+from perfbisect.jobs.sequential import launch_ended
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt
 from perfbisect.serving.families import server_digest
@@ -35,7 +43,7 @@ _CELL_PHASES = ("first_request", "warm", "bench")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """The state of a cell of a suite. ``error``: why it was given up; its job can be resumed alone."""
 
     job: Job
@@ -43,7 +51,7 @@ class Outcome:
     error: PerfbisectError | None
 
 
-def suite(jobs: Sequence[Job], tools: Tools, *, until: int) -> tuple[Outcome, ...]:
+def suite(jobs: Sequence[Job], tools: JobContext, *, until: int) -> tuple[CellOutcome, ...]:
     """Goes on with runs of cells of one server, in this order, until each has so many launches that measured.
 
     Hold the jobs meanwhile. A cell that fails is tried once more, and then given up alone.
@@ -57,7 +65,7 @@ def suite(jobs: Sequence[Job], tools: Tools, *, until: int) -> tuple[Outcome, ..
         members = [_Member(job, journal, tools) for job, journal in zip(jobs, journals, strict=True)]
         _require_one_server(members)
         for member in members:
-            clear_up(member.job, member.journal, tools)
+            recover_interrupted(member.job, member.journal, tools)
         while pending := [member for member in members if member.needs_launch(until)]:
             # A cell under which the server died comes last, so that the others are measured.
             _Start(sorted(pending, key=lambda member: member.failed_server), tools).run()
@@ -84,28 +92,28 @@ def _require_one_server(members: Sequence[_Member]) -> None:
             )
 
 
-def _setting_without_command(plan: RunPlan) -> Setting:
+def _setting_without_command(plan: RunPlan) -> MeasurementConfig:
     return plan.setting.model_copy(update={"typed": ""})
 
 
 class _Member:
     """A cell of the suite, and its job."""
 
-    def __init__(self, job: Job, journal: Journal, tools: Tools) -> None:
+    def __init__(self, job: Job, journal: Journal, tools: JobContext) -> None:
         plan = require_plan(job, journal.events, RunPlan)
         self.job, self.journal, self.tools, self.plan = job, journal, tools, plan
-        self.cell = cell_of(plan)
+        self.cell = plan_cell(plan)
         self.server = server_digest(self.cell)
         self.failures = Failures(job, tools)
         self.error: PerfbisectError | None = None
-        self._ledger = Ledger()
+        self._ledger = JournalReplay()
         self._timeline = Timeline(launches(journal.events), tools.seconds, tools.clock())
-        self._retry: Launch | None = None
-        self._order: Order | None = None
+        self._retry: LaunchRecord | None = None
+        self._order: LaunchRequest | None = None
         self._request: AttemptRequest | None = None
 
     @property
-    def seen(self) -> tuple[Launch, ...]:
+    def seen(self) -> tuple[LaunchRecord, ...]:
         return self._ledger.read(self.journal.events)
 
     @property
@@ -133,13 +141,13 @@ class _Member:
         check_stop(self.job)
         self.tools.check()
         slot, seen = self.tools.slots[0], self.seen
-        self._retry = owed(seen, slot.name, (slot.name,))
+        self._retry = retry_due(seen, slot.name, (slot.name,))
         why = f"launch {self.done + 1} of {self.plan.launches}, cell {place} of {of} on its server"
         if self._retry is not None:
             why += f", once more: {self._retry.reason}"
-        self._order = Order(0, self.plan.change, "run", self.plan.runs, why)
-        self.tools.sink(launching(len(seen) + 1, self._order, 0, slot.name))
-        request = enter(
+        self._order = LaunchRequest(0, self.plan.change, "run", self.plan.runs, why)
+        self.tools.sink(launch_started(len(seen) + 1, self._order, 0, slot.name))
+        request = record_start(
             self.job, self.journal, self.tools, self.cell, self._order, slot, self._timeline.minutes()
         )
         self._request = replace(request, token=token or request.token, suite=self.server)
@@ -159,11 +167,11 @@ class _Member:
 
         :raises MachineError: the journal cannot be written.
         """
-        leave(self.journal, attempt)
+        record_end(self.journal, attempt)
         seen, order = self.seen, self._order
         assert order is not None
         ended = next(launch for launch in seen if launch.attempt_id == attempt.id)
-        self.tools.sink(plainly_told(ended, seen, order, self.plan.ref, 0.0))
+        self.tools.sink(launch_ended(ended, seen, order, self.plan.ref, 0.0))
         try:
             if ended.refused and (not ended.built or self._retry is not None):
                 advice = "read the log; another --at or --env may do"
@@ -172,19 +180,19 @@ class _Member:
         except PerfbisectError as error:
             self.error = error
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CellOutcome:
         """Its state; ends the job when all launches are there."""
         if not finished(self.journal.events) and self.done >= self.plan.launches:
             self.journal.append("verdict", {"verdict": "measured"})
         document = run_document(self.job, self.journal.events)
-        self.tools.sink(Ended(document))
-        return Outcome(self.job, document, self.error)
+        self.tools.sink(JobEnded(document))
+        return CellOutcome(self.job, document, self.error)
 
 
 class _Start:
     """One start of the server, for these cells in this order."""
 
-    def __init__(self, members: Sequence[_Member], tools: Tools) -> None:
+    def __init__(self, members: Sequence[_Member], tools: JobContext) -> None:
         self._members, self._tools, self._place = members, tools, 0
         self._server: Mapping[str, object] = {}
 
@@ -218,4 +226,4 @@ class _Start:
         self._members[self._place].served(self._server)
 
     def _report_phase(self, phase: str, detail: Mapping[str, object]) -> None:
-        self._tools.sink(PhaseBegan(phase, detail, self._tools.slots[0].name))
+        self._tools.sink(PhaseStarted(phase, detail, self._tools.slots[0].name))

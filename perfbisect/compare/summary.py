@@ -11,17 +11,17 @@ from perfbisect.compare.baseline import dependency_days
 from perfbisect.compare.claims import Settled
 from perfbisect.compare.documents import (
     CheckWord,
-    ComparedDocument,
     CompareDocument,
+    MetricComparisonDocument,
     recorded_document,
 )
 from perfbisect.compare.metrics import has_equal_medians, has_failed_guard
 from perfbisect.compare.plan import CheckPlan, ComparePlan
 from perfbisect.jobs.documents import metric_document
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.guards import watched
-from perfbisect.jobs.next_command import again, following
-from perfbisect.jobs.replay import Launch
+from perfbisect.jobs.guards import guard_metrics
+from perfbisect.jobs.next_command import follow_up_command, repeat_command
+from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import METRICS, PER_UNIT, MetricRef
 from perfbisect.stats import ab_test, threshold
@@ -38,10 +38,10 @@ def interval_text(effect: float, low: float, high: float) -> str:
 
 def compare_summary(
     plan: ComparePlan,
-    verdict: ab_test.Verdict,
-    rows: Sequence[ComparedDocument],
+    verdict: ab_test.AbVerdict,
+    rows: Sequence[MetricComparisonDocument],
     guards: Sequence[MetricRef],
-    seen: Sequence[Launch],
+    seen: Sequence[LaunchRecord],
     claim: Settled | None,
 ) -> Iterator[str]:
     """The effect first; ``claim``: whether what was claimed holds, or the limit of a check."""
@@ -60,7 +60,7 @@ def compare_summary(
     yield from _guard_sentences(verdict, rows, guards, seen)
     open_question = plan.max_regression is None and claim in _UNDECIDED
     if verdict.word == "inconclusive" and verdict.needed and open_question:
-        yield _cost_sentence(max(0, verdict.needed * ab_test.BLOCK - verdict.launches), seen)
+        yield _cost_sentence(max(0, verdict.needed * ab_test.BLOCK_SIZE - verdict.launches), seen)
     yield from _contradictions(plan, verdict, rows)
     yield _launches_sentence(seen)
 
@@ -74,10 +74,10 @@ def _claim_sentence(plan: ComparePlan, claim: Settled, guard_failed: bool) -> st
 
 
 def _guard_sentences(
-    verdict: ab_test.Verdict,
-    rows: Sequence[ComparedDocument],
+    verdict: ab_test.AbVerdict,
+    rows: Sequence[MetricComparisonDocument],
     guards: Sequence[MetricRef],
-    seen: Sequence[Launch],
+    seen: Sequence[LaunchRecord],
 ) -> Iterator[str]:
     by_name = {row.name: row for row in rows}
     good_news = verdict.word in ("improvement", "same")
@@ -93,7 +93,7 @@ def _guard_sentences(
 
 
 def _contradictions(
-    plan: ComparePlan, verdict: ab_test.Verdict, rows: Sequence[ComparedDocument]
+    plan: ComparePlan, verdict: ab_test.AbVerdict, rows: Sequence[MetricComparisonDocument]
 ) -> Iterator[str]:
     """Another verdict where the length of the answers is taken out, or left in."""
     by_name = {row.name: row for row in rows}
@@ -150,11 +150,11 @@ def _cost_of_limit(document: CompareDocument) -> tuple[str, ...]:
 def check_summary(
     plan: CheckPlan,
     cell: Cell,
-    verdict: threshold.Told,
+    verdict: threshold.ThresholdVerdict,
     effect: tuple[float, float, float],
     value: float | None,
-    guards: Sequence[tuple[MetricRef, threshold.Told]],
-    seen: Sequence[Launch],
+    guards: Sequence[tuple[MetricRef, threshold.ThresholdVerdict]],
+    seen: Sequence[LaunchRecord],
 ) -> Iterator[str]:
     """``effect``: of the change against its reference, with its interval; ``value``: the change's level."""
     scale, unit, short = Scale.of(plan.ref.metric), plan.ref.metric.unit, plan.change.short
@@ -207,10 +207,12 @@ def _ends_text(plan: CheckPlan) -> str:
 
 
 def _level_guard_sentences(
-    cell: Cell, verdict: threshold.Told, guards: Sequence[tuple[MetricRef, threshold.Told]]
+    cell: Cell,
+    verdict: threshold.ThresholdVerdict,
+    guards: Sequence[tuple[MetricRef, threshold.ThresholdVerdict]],
 ) -> Iterator[str]:
     words = {str(guard): judged.word for guard, judged in guards}
-    for guard in watched(cell):
+    for guard in guard_metrics(cell):
         word = words.get(str(guard))
         display = metric_document(guard).display
         if word is None:
@@ -221,31 +223,31 @@ def _level_guard_sentences(
             yield f"Guard inconclusive: {display}."
 
 
-def _cost_sentence(more: int, seen: Sequence[Launch]) -> str:
+def _cost_sentence(more: int, seen: Sequence[LaunchRecord]) -> str:
     each = [launch.minutes for launch in seen if launch.end == "finished"]
     cost = f", {minutes(more * median(each))}" if each else ""
     return f"A verdict takes about {more} more launches{cost}."
 
 
-def _launches_sentence(seen: Sequence[Launch]) -> str:
+def _launches_sentence(seen: Sequence[LaunchRecord]) -> str:
     count = sum(launch.end == "finished" for launch in seen)
     return f"{count} launches, {minutes(sum(launch.minutes for launch in seen))}."
 
 
 def next_of_comparison(
-    plan: ComparePlan, verdict: ab_test.Verdict, job: Job, ended: bool, claim: Settled | None
+    plan: ComparePlan, verdict: ab_test.AbVerdict, job: Job, ended: bool, claim: Settled | None
 ) -> str:
     """The command that comes next."""
     check = plan.max_regression is not None
     if ended and check and claim == "inconclusive":
-        return _repeat_check(plan, ab_test.BLOCK * plan.blocks)
+        return _repeat_check(plan, ab_test.BLOCK_SIZE * plan.blocks)
     worse = verdict.word == "regression" or (check and claim == "refuted")
     if ended and worse and not plan.a.variant and not plan.b.variant:
         return _bisect(plan, plan.a.change.short, plan.b.change.short)
     if ended and verdict.word == "inconclusive" and claim in _UNDECIDED:
         blocks = ("--blocks", str(max(verdict.needed, plan.blocks + 1)))
         sides = ("--a", plan.a.text, "--b", plan.b.text)
-        return again(plan.setting, *blocks) or following(
+        return repeat_command(plan.setting, *blocks) or follow_up_command(
             plan.setting, "compare", plan.cell, plan.metric, *sides, *blocks
         )
     return f"perfbisect {'report' if ended else 'resume'} {job.id}"
@@ -261,9 +263,9 @@ def next_of_check(plan: CheckPlan, job: Job, word: CheckWord, ended: bool) -> st
 
 
 def _repeat_check(plan: ComparePlan | CheckPlan, launches: int) -> str:
-    command = again(plan.setting, "--launches", str(launches))
+    command = repeat_command(plan.setting, "--launches", str(launches))
     return command or f"perfbisect check ... --launches {launches}"
 
 
 def _bisect(plan: ComparePlan | CheckPlan, good: str, bad: str) -> str:
-    return following(plan.setting, "bisect", plan.cell, plan.metric, "--good", good, "--bad", bad)
+    return follow_up_command(plan.setting, "bisect", plan.cell, plan.metric, "--good", good, "--bad", bad)

@@ -62,7 +62,7 @@ class WrittenSite:
     all: int
 
 
-def build(document: SiteDocument, out: Path) -> WrittenSite:
+def write_site(document: SiteDocument, out: Path) -> WrittenSite:
     """Writes the site into a folder, over an older one; other files there are left alone.
 
     :raises UsageError: the folder cannot be one, may not be written, or holds a page that is not ours.

@@ -9,24 +9,19 @@ from itertools import groupby
 from perfbisect.changes.git import Repository
 from perfbisect.dashboard import cells
 from perfbisect.dashboard.cells import cell_document
-from perfbisect.dashboard.site import (
-    BisectionDocument,
-    SiteCellDocument,
-    SiteDocument,
-    SmallDocument,
-)
+from perfbisect.dashboard.site import BisectionDocument, SiteCellDocument, SiteDocument, SmallDocument
 from perfbisect.errors import RevisionError
 from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.series.alerts import Alert, leading_alert
 from perfbisect.series.cause_text import suppression_sentence
 from perfbisect.series.detect import SeriesAnalysis
-from perfbisect.series.findings import Finding, JudgedFamily, Suppression
+from perfbisect.series.findings import JudgedFamily, SeriesChange, Suppression
 from perfbisect.series.series import CellSeries
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.job import Ranked, cell_of_ours, command_of, note_of, ranked
+from perfbisect.series.suspects.job import RankedAlert, cell_of_ours, command_of, note_of, rank_alert
 from perfbisect.series.suspects.report import SuspectsDocument, suspects_document
-from perfbisect.series.suspects.table import Table
+from perfbisect.series.suspects.table import SuspectTable
 
 TOP = 20
 """Suspects of an alert that are shown."""
@@ -35,10 +30,10 @@ _SETTLED_BY_COMMITS = ("product", "unknown")
 """Causes of which a commit may be the reason."""
 
 
-def site(
+def build_site_document(
     store: SeriesStore,
     seen: SeriesAnalysis,
-    table: Table,
+    table: SuspectTable,
     *,
     title: str,
     made: str,
@@ -66,7 +61,7 @@ def site(
     )
 
 
-def bisections(jobs: Iterable[Job]) -> tuple[ReportDocument, ...]:
+def load_bisections(jobs: Iterable[Job]) -> tuple[ReportDocument, ...]:
     """The reports of bisections that stand in their folders; a job whose report is none is left out."""
     found = []
     for job in jobs:
@@ -78,7 +73,7 @@ def bisections(jobs: Iterable[Job]) -> tuple[ReportDocument, ...]:
 
 
 def _cells(seen: SeriesAnalysis) -> Iterable[SiteCellDocument]:
-    found: dict[tuple[str, str], list[Finding]] = {}
+    found: dict[tuple[str, str], list[SeriesChange]] = {}
     small: dict[tuple[str, str], list[SmallDocument]] = {}
     for alert in seen.alerts:
         found.setdefault((alert.cell, alert.metric), []).append(seen.findings[alert.id])
@@ -96,7 +91,7 @@ def _cells(seen: SeriesAnalysis) -> Iterable[SiteCellDocument]:
 
 def _seen(
     series: CellSeries,
-    found: Mapping[tuple[str, str], list[Finding]],
+    found: Mapping[tuple[str, str], list[SeriesChange]],
     small: Mapping[tuple[str, str], list[SmallDocument]],
     notes: Mapping[str, tuple[bool, str]],
 ) -> cells.SeriesFindings:
@@ -107,13 +102,13 @@ def _seen(
     )
 
 
-def _cuts(finding: Finding) -> Iterable[int]:
+def _cuts(finding: SeriesChange) -> Iterable[int]:
     yield finding.index
     if finding.until is not None and finding.until < len(finding.series.values):
         yield finding.until
 
 
-def _small(finding: Finding, rejection: Suppression) -> SmallDocument:
+def _small(finding: SeriesChange, rejection: Suppression) -> SmallDocument:
     return SmallDocument(
         at=finding.index,
         effect=finding.found.effect,
@@ -140,22 +135,22 @@ def _rankings(
     store: SeriesStore,
     seen: SeriesAnalysis,
     repository: Repository | None,
-    table: Table,
-) -> tuple[list[Ranked], list[SuspectsDocument]]:
-    found: list[Ranked] = []
+    table: SuspectTable,
+) -> tuple[list[RankedAlert], list[SuspectsDocument]]:
+    found: list[RankedAlert] = []
     failed: list[SuspectsDocument] = []
     if repository is None:
         return found, failed
     for event in dict.fromkeys(item.event for item in seen.alerts if item.cause in _SETTLED_BY_COMMITS):
         alert = leading_alert(seen.alerts, event)
         try:
-            found.append(ranked(store, seen, alert, repository, table))
+            found.append(rank_alert(store, seen, alert, repository, table))
         except RevisionError as error:
             failed.append(SuspectsDocument(alert=alert.id, suspects=(), note=str(error.message)))
     return found, failed
 
 
-def _suspects(one: Ranked) -> SuspectsDocument:
+def _suspects(one: RankedAlert) -> SuspectsDocument:
     cell = cell_of_ours(one.finding)
     command = command_of(one, repo="PATH", cell=cell)
     document = suspects_document(one.alert.id, one.ranking, top=TOP, bisect=command, note=note_of(one, cell))
@@ -163,7 +158,7 @@ def _suspects(one: Ranked) -> SuspectsDocument:
 
 
 def _bisection(
-    report: ReportDocument, rankings: Sequence[Ranked], alerts: Sequence[Alert]
+    report: ReportDocument, rankings: Sequence[RankedAlert], alerts: Sequence[Alert]
 ) -> BisectionDocument:
     """Of the alerts whose window it searched: all of the event whose ends are its ends."""
     ends = {report.good.id, report.bad.id}

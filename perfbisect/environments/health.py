@@ -16,7 +16,7 @@ from perfbisect.changes.git import Repository
 from perfbisect.common.digests import file_blob_id, text_digest
 from perfbisect.environments import uv
 from perfbisect.environments.cache import CheckedEnvironment, variables
-from perfbisect.environments.packages import Package
+from perfbisect.environments.packages import EnginePackage
 from perfbisect.environments.source_tree import blobs_inside
 from perfbisect.environments.uv import Output, interpreter_environment, run
 from perfbisect.errors import BuildError, FaultCode, MachineError
@@ -186,7 +186,7 @@ def create_venv(
     staging: Path,
     requirements: Sequence[str],
     *,
-    package: Package,
+    package: EnginePackage,
     limits: uv.DependencyLimits,
     python: str,
     log: Path,
@@ -219,7 +219,7 @@ def create_venv(
 
 def import_own_engine(
     folder: Path,
-    package: Package,
+    package: EnginePackage,
     *,
     what: str,
     log: Path,
@@ -354,7 +354,7 @@ def identify_commit(
 
 def check_commit_environment(
     folder: Path,
-    package: Package,
+    package: EnginePackage,
     repository: Repository,
     change: Change,
     *,

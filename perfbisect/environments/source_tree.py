@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from packaging.version import InvalidVersion, Version
 
-from perfbisect.changes.git import Entry, Repository
+from perfbisect.changes.git import Repository, TreeEntry
 from perfbisect.changes.pins import DOCKERFILE, Pins, pins_of
 from perfbisect.common.digests import blob_id, environment_key, file_blob_id
 from perfbisect.errors import BuildError, RevisionError
@@ -28,7 +28,7 @@ def is_built(path: str) -> bool:
     return first not in _NOT_BUILT and not first.startswith(".")
 
 
-def built_entries(entries: Iterable[Entry], folder: str, whole: bool) -> tuple[Entry, ...]:
+def built_entries(entries: Iterable[TreeEntry], folder: str, whole: bool) -> tuple[TreeEntry, ...]:
     """The files below ``folder`` that enter a build; with ``whole`` all of them."""
     prefix = len(folder) + 1 if folder else 0
     return tuple(entry for entry in entries if whole or is_built(entry.path[prefix:]))
@@ -206,7 +206,7 @@ def sync_tree(
     target: Path,
     *,
     repository: Repository,
-    entries: Collection[Entry],
+    entries: Collection[TreeEntry],
     folder: str = "",
     keep: Callable[[str], bool] = lambda _: False,
 ) -> SyncResult:
@@ -236,7 +236,9 @@ def sync_tree(
     return SyncResult(tuple(missing), removed)
 
 
-def _remove_others(target: Path, wanted: Mapping[str, Entry], keep: Callable[[str], bool]) -> tuple[str, ...]:
+def _remove_others(
+    target: Path, wanted: Mapping[str, TreeEntry], keep: Callable[[str], bool]
+) -> tuple[str, ...]:
     parents = {parent.as_posix() for path in wanted for parent in Path(path).parents}
     removed = []
     for here, folders, files in os.walk(target):
@@ -258,7 +260,7 @@ def _remove_others(target: Path, wanted: Mapping[str, Entry], keep: Callable[[st
     return tuple(removed)
 
 
-def _is_current(file: Path, entry: Entry) -> bool:
+def _is_current(file: Path, entry: TreeEntry) -> bool:
     """True if a file has git's bytes, kind and executable bit."""
     is_link = entry.mode == "120000"
     if file.is_symlink() != is_link or not (is_link or file.is_file()):
@@ -267,13 +269,13 @@ def _is_current(file: Path, entry: Entry) -> bool:
     return same_mode and _blob_on_disk(file, entry) == entry.blob
 
 
-def _blob_on_disk(file: Path, entry: Entry) -> str:
+def _blob_on_disk(file: Path, entry: TreeEntry) -> str:
     if entry.mode == "120000":
         return blob_id(os.fsencode(file.readlink()), entry.blob)
     return file_blob_id(file, entry.blob)
 
 
-def write_files(target: Path, repository: Repository, entries: Mapping[str, Entry]) -> None:
+def write_files(target: Path, repository: Repository, entries: Mapping[str, TreeEntry]) -> None:
     """Write git's files to new paths; path inside ``target`` -> entry.
 
     :raises BuildError: a symbolic link leads out of ``target``.
@@ -302,7 +304,7 @@ def _write_link(target: Path, file: Path, data: bytes) -> None:
     file.symlink_to(destination)
 
 
-def verify_files(target: Path, entries: Mapping[str, Entry]) -> None:
+def verify_files(target: Path, entries: Mapping[str, TreeEntry]) -> None:
     """:raises BuildError: a file differs from git's object."""
     for path, entry in entries.items():
         actual = _blob_on_disk(target / path, entry)

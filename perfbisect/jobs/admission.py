@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.jobs.replay import Launch, in_order
-from perfbisect.model.attempt import Attempt, comparable, key
+from perfbisect.jobs.replay import LaunchRecord, ended_launches
+from perfbisect.model.attempt import Attempt, key, provenance_differences
 from perfbisect.model.metric import MetricRef
 
 
-def admit(
-    attempt: Attempt, seen: Sequence[Launch], metric: MetricRef, advice: str = "measure all of a bisection"
+def require_comparable(
+    attempt: Attempt,
+    seen: Sequence[LaunchRecord],
+    metric: MetricRef,
+    advice: str = "measure all of a bisection",
 ) -> None:
     """Require the job's metric and comparable provenance; ``advice`` begins the error's next step.
 
@@ -29,9 +32,9 @@ def admit(
             next_step="name one of these with --metric",
         ) from None
     first = next(
-        (x.attempt for x in in_order(seen) if x.end == "finished" and x.attempt is not None), attempt
+        (x.attempt for x in ended_launches(seen) if x.end == "finished" and x.attempt is not None), attempt
     )
-    for field, left, right in comparable(first.provenance, attempt.provenance):
+    for field, left, right in provenance_differences(first.provenance, attempt.provenance):
         raise MachineError(
             f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
             where=attempt.folder,

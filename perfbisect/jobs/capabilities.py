@@ -15,7 +15,7 @@ EXAMPLE = Endpoint(port=8000, model_name="perfbisect")
 """Placeholder in commands for the port and model name of an attempt."""
 
 
-def metric_of(cell: Cell, asked: str | None) -> MetricRef:
+def resolve_metric(cell: Cell, asked: str | None) -> MetricRef:
     """The requested metric, or the cell's headline.
 
     Raises:

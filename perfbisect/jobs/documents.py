@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 import perfbisect
 from perfbisect.clients import CLIENTS
 from perfbisect.jobs.capabilities import EXAMPLE
-from perfbisect.jobs.replay import Launch
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.model.attempt import Attempt, key
-from perfbisect.model.cell import Cell, echo
+from perfbisect.model.cell import Cell, describe_cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.serving.families import FAMILIES
@@ -25,7 +25,7 @@ from perfbisect.serving.families import FAMILIES
 _Self = TypeVar("_Self", bound="Document")
 _Long = TypeVar("_Long", bound="LongDocument")
 
-Ending = Literal["found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"]
+BisectOutcome = Literal["found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"]
 
 
 class Document(BaseModel):
@@ -301,7 +301,7 @@ class ReportDocument(LongDocument):
     versions: dict[str, Any]
     notes: tuple[str, ...]
     folder: str
-    outcome: Ending
+    outcome: BisectOutcome
     summary: tuple[str, ...]
     next: str
     probability: float
@@ -376,11 +376,11 @@ def metric_document(metric: MetricRef) -> MetricDocument:
 
 def cell_document(cell: Cell, metric: MetricRef) -> CellDocument:
     return CellDocument(
-        name=cell.name, family=cell.family, digest=cell.digest, rows=tuple(echo(cell, metric))
+        name=cell.name, family=cell.family, digest=cell.digest, rows=tuple(describe_cell(cell, metric))
     )
 
 
-def launch_document(launch: Launch, change: Change, metric: MetricRef) -> LaunchDocument:
+def launch_document(launch: LaunchRecord, change: Change, metric: MetricRef) -> LaunchDocument:
     """One attempt, with its value of one metric."""
     attempt = launch.attempt
     values: tuple[float, ...] = ()
@@ -429,7 +429,7 @@ def spread(attempt: Attempt | None, metric: MetricRef) -> float | None:
     return median(known) if known else None
 
 
-def minutes_document(seen: Sequence[Launch], budget: float, saved: float = 0.0) -> MinutesDocument:
+def minutes_document(seen: Sequence[LaunchRecord], budget: float, saved: float = 0.0) -> MinutesDocument:
     """Where the minutes went, by phase; lost are those of attempts that are no evidence."""
     phases: dict[str, float] = {}
     for launch in seen:
@@ -441,7 +441,7 @@ def minutes_document(seen: Sequence[Launch], budget: float, saved: float = 0.0) 
 
 
 def commands_document(
-    cell: Cell, setting: Setting, change: Change, attempt: Attempt | None
+    cell: Cell, setting: MeasurementConfig, change: Change, attempt: Attempt | None
 ) -> CommandsDocument:
     """The commands of an attempt as they ran, or, without one, as they will."""
     server = FAMILIES[cell.family].server(cell, EXAMPLE)
@@ -460,7 +460,7 @@ def commands_document(
     return CommandsDocument(change=change.id, serve=serve, bench=bench, perfbisect=setting.typed, note=note)
 
 
-def versions(setting: Setting, seen: Iterable[Launch]) -> dict[str, Any]:
+def versions(setting: MeasurementConfig, seen: Iterable[LaunchRecord]) -> dict[str, Any]:
     """With what was measured: perfbisect, engines, client, machine; several where they differ."""
     attempts = [launch.attempt for launch in seen if launch.attempt is not None]
     made = [attempt.provenance for attempt in attempts]

@@ -9,14 +9,14 @@ from perfbisect.jobs.documents import BeliefDocument, Document, LaunchDocument, 
 
 
 @dataclass(frozen=True)
-class Told:
+class JobNote:
     """A message, such as a dirty work tree or a recovered attempt."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanReady:
     """The plan, before the first launch."""
 
     job: str
@@ -24,7 +24,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Launching:
+class LaunchStarted:
     """A launch starts. ``slot``: the part of the machine; empty: all of it."""
 
     number: int
@@ -40,7 +40,7 @@ class Launching:
 
 
 @dataclass(frozen=True)
-class PhaseBegan:
+class PhaseStarted:
     """The launch on a slot entered a phase."""
 
     phase: str
@@ -49,7 +49,7 @@ class PhaseBegan:
 
 
 @dataclass(frozen=True)
-class Launched:
+class LaunchEnded:
     """A launch ended. ``leading``: candidates by probability; ``none``: P(no change), None if unknown.
 
     ``history``: the positions of ``beliefs.by_position``, from the good end.
@@ -66,7 +66,7 @@ class Launched:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class MachineBackoff:
     """The machine failed; the slot backs off before a retry."""
 
     seconds: float
@@ -75,11 +75,11 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Ended:
+class JobEnded:
     """The job has finished."""
 
     document: Document
 
 
-JobEvent = Told | Planned | Launching | PhaseBegan | Launched | Waiting | Ended
-Sink = Callable[[JobEvent], None]
+JobEvent = JobNote | PlanReady | LaunchStarted | PhaseStarted | LaunchEnded | MachineBackoff | JobEnded
+EventListener = Callable[[JobEvent], None]

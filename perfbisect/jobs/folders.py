@@ -14,15 +14,15 @@ from pathlib import Path
 from perfbisect.common.suggest import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs import lock
-from perfbisect.jobs.journal import Event, read
-from perfbisect.jobs.lock import Holder
-from perfbisect.system.files import write_whole
+from perfbisect.jobs.journal import JournalEvent, read
+from perfbisect.jobs.lock import LockHolder
+from perfbisect.system.files import write_atomic
 
 FILE = "ended.json"
 
 
 @dataclass(frozen=True)
-class Ending:
+class ExitRecord:
     """How a job's process ended: its exit code and, after an error, the message."""
 
     exit_code: int
@@ -32,21 +32,21 @@ class Ending:
     next_step: str | None = None
 
 
-def write_ending(folder: Path, ending: Ending) -> None:
+def write_exit(folder: Path, ending: ExitRecord) -> None:
     """Write the exit record of a job; raises MachineError if the disk fails."""
-    write_whole(folder / FILE, json.dumps(asdict(ending)))
+    write_atomic(folder / FILE, json.dumps(asdict(ending)))
 
 
-def read_ending(folder: Path) -> Ending | None:
+def read_exit(folder: Path) -> ExitRecord | None:
     """Read the exit record; None while a process works on the job or after a kill."""
     try:
-        ending = Ending(**json.loads((folder / FILE).read_text(encoding="utf-8")))
+        ending = ExitRecord(**json.loads((folder / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
     return ending if isinstance(ending.exit_code, int) else None
 
 
-def clear_ending(folder: Path) -> None:
+def clear_exit(folder: Path) -> None:
     """Remove the exit record when work on the job begins."""
     (folder / FILE).unlink(missing_ok=True)
 
@@ -68,7 +68,7 @@ class JournalFolder:
     def journal(self) -> Path:
         return self.path / JOURNAL
 
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[JournalEvent, ...]:
         """Read the journal; raises UsageError if it is damaged or newer than this version."""
         return read(self.journal).events if self.journal.exists() else ()
 
@@ -129,7 +129,7 @@ class Job(JournalFolder):
         return self.path / "attempts" / f"{number:03d}"
 
     @property
-    def holder(self) -> Holder | None:
+    def holder(self) -> LockHolder | None:
         """The process that works on this job."""
         return lock.holder(self.path)
 
@@ -137,7 +137,7 @@ class Job(JournalFolder):
     def stop_asked(self) -> bool:
         return (self.path / "stop").exists()
 
-    def ask_stop(self) -> Holder | None:
+    def ask_stop(self) -> LockHolder | None:
         """Ask the process that works on this job to stop, and return it."""
         holder = self.holder
         if holder is None:
@@ -157,12 +157,12 @@ class Job(JournalFolder):
         Raises:
             MachineError: another process works on it.
         """
-        with lock.held(self.path, f"job {self.id}", self._taken, job=self.id):
+        with lock.hold_folder(self.path, f"job {self.id}", self._taken, job=self.id):
             self.clear_stop()
-            clear_ending(self.path)
+            clear_exit(self.path)
             yield
 
-    def _taken(self, holder: Holder | None) -> MachineError:
+    def _taken(self, holder: LockHolder | None) -> MachineError:
         by = f"process {holder.pid}, job {holder.job}" if holder else "another process"
         return MachineError(
             f"job {self.id} is in use by {by}",
@@ -171,7 +171,7 @@ class Job(JournalFolder):
         )
 
 
-def finished(events: Sequence[Event]) -> bool:
+def finished(events: Sequence[JournalEvent]) -> bool:
     """True if the newest plan has a verdict; resuming with a larger budget writes another plan."""
     last = {event.kind: event.seq for event in events if event.kind in ("plan", "verdict")}
     return last.get("verdict", -1) > last.get("plan", -1)

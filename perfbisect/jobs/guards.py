@@ -12,7 +12,7 @@ from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.serving.families import FAMILIES
 
 
-def watched(cell: Cell) -> tuple[MetricRef, ...]:
+def guard_metrics(cell: Cell) -> tuple[MetricRef, ...]:
     """The guards of a cell: its own and its family's, each once."""
     names = dict.fromkeys((*cell.guards, *FAMILIES[cell.family].guards))
     return tuple(parse_metric(name) for name in names)

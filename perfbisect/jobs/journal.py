@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, get_args
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.measure.attempt import plain
 
-Kind = Literal[
+EventKind = Literal[
     "plan",
     "started",
     "launched",
@@ -32,19 +32,19 @@ Kind = Literal[
 ]
 
 SCHEMA: Final = 1
-KINDS: Final[frozenset[str]] = frozenset(get_args(Kind))
+KINDS: Final[frozenset[str]] = frozenset(get_args(EventKind))
 
 Clock = Callable[[], datetime]
 """Returns the current time with its zone."""
 
 
 @dataclass(frozen=True)
-class Event:
+class JournalEvent:
     """One line of a journal: ``seq`` counts from 0, ``time`` is ISO 8601 in UTC."""
 
     seq: int
     time: str
-    kind: Kind
+    kind: EventKind
     data: Mapping[str, Any]
 
     def line(self) -> str:
@@ -68,7 +68,7 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
-def parse(line: str) -> Event:
+def parse(line: str) -> JournalEvent:
     """Parse a line.
 
     Raises:
@@ -92,14 +92,14 @@ def parse(line: str) -> Event:
         raise ValueError(f"event {kind!r} is none of {', '.join(sorted(KINDS))}")
     if not isinstance(data, dict):
         raise ValueError("data is not an object")
-    return Event(seq, time, kind, data)
+    return JournalEvent(seq, time, kind, data)
 
 
 @dataclass(frozen=True)
 class Contents:
     """A journal's events, the bytes of its complete lines, and a torn last line."""
 
-    events: tuple[Event, ...]
+    events: tuple[JournalEvent, ...]
     whole: int
     torn: bytes = b""
 
@@ -117,7 +117,7 @@ def read(path: Path) -> Contents:
         raise UsageError(f"no journal at {path}", next_step="perfbisect status") from None
     except OSError as error:
         raise MachineError(f"the journal cannot be read: {error}", where=path) from error
-    events: list[Event] = []
+    events: list[JournalEvent] = []
     whole = 0
     lines = _lines(raw)
     for number, line in enumerate(lines):
@@ -174,10 +174,10 @@ class Journal:
         self._turn = threading.Lock()
 
     @property
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[JournalEvent, ...]:
         return tuple(self._events)
 
-    def append(self, kind: Kind, data: Mapping[str, Any]) -> Event:
+    def append(self, kind: EventKind, data: Mapping[str, Any]) -> JournalEvent:
         """Write one event and sync it to disk.
 
         Raises:
@@ -186,8 +186,8 @@ class Journal:
         with self._turn:
             return self._append(kind, data)
 
-    def _append(self, kind: Kind, data: Mapping[str, Any]) -> Event:
-        event = Event(len(self._events), stamp(self._clock()), kind, plain(data))
+    def _append(self, kind: EventKind, data: Mapping[str, Any]) -> JournalEvent:
+        event = JournalEvent(len(self._events), stamp(self._clock()), kind, plain(data))
         line = event.line().encode("utf-8")
         try:
             self._cut()

@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 from perfbisect.jobs.documents import Document, LaunchDocument, MetricDocument, MinutesDocument
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import Event
+from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, verb_of
-from perfbisect.jobs.runner import Tools
+from perfbisect.jobs.runner import JobContext
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 
@@ -64,9 +64,9 @@ class JobKind(Generic[PlanT, DocumentT]):
     """A kind of job. The caller of ``run`` holds the job's lock."""
 
     plan: type[PlanT]
-    run: Callable[[Job, Tools], DocumentT]
+    run: Callable[[Job, JobContext], DocumentT]
     """Runs a job from its journal, new or resumed, to its document."""
-    document: Callable[[Job, Sequence[Event]], DocumentT]
+    document: Callable[[Job, Sequence[JournalEvent]], DocumentT]
     """The document of a job, finished or not."""
     exit_code: Callable[[DocumentT], int]
     status: Callable[[DocumentT], JobStatus]
@@ -78,8 +78,8 @@ class JobKind(Generic[PlanT, DocumentT]):
     workers: Callable[[PlanT], int] = one_worker
     page: Callable[[DocumentT], str] | None = None
     """The document as one HTML page."""
-    amend: Callable[[Job, Tools, Amendment], None] | None = None
-    document_for_metric: Callable[[Job, Sequence[Event], MetricRef], DocumentT] | None = None
+    amend: Callable[[Job, JobContext, Amendment], None] | None = None
+    document_for_metric: Callable[[Job, Sequence[JournalEvent], MetricRef], DocumentT] | None = None
     """The document for another metric of the same launches."""
 
     @property
@@ -87,7 +87,7 @@ class JobKind(Generic[PlanT, DocumentT]):
         """The kind's name in journals."""
         return verb_of(self.plan)
 
-    def read_plan(self, job: Job, events: Sequence[Event]) -> PlanT:
+    def read_plan(self, job: Job, events: Sequence[JournalEvent]) -> PlanT:
         """Read the plan; raises UsageError if the journal has none of this kind."""
         return require_plan(job, events, self.plan)
 

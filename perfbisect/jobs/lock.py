@@ -12,7 +12,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from perfbisect.errors import MachineError
-from perfbisect.system.files import write_whole
+from perfbisect.system.files import write_atomic
 
 _SAME_MOMENT = 0.5
 """Tolerance in seconds between two readings of a process's start time."""
@@ -21,7 +21,7 @@ _LOCAL = "--state with a folder on a local disk"
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """The process that holds a folder, the ``job`` it works on, and ``since`` when."""
 
     pid: int
@@ -40,7 +40,7 @@ class Holder:
             return False
 
 
-Taken = Callable[[Holder | None], MachineError]
+Taken = Callable[[LockHolder | None], MachineError]
 """Makes the error for a folder that is held; None: by a process without a record."""
 
 
@@ -49,11 +49,11 @@ def record(folder: Path) -> Path:
     return folder / "holder.json"
 
 
-def holder(folder: Path) -> Holder | None:
+def holder(folder: Path) -> LockHolder | None:
     """The running process that holds a folder; stale records are ignored."""
     try:
         data = json.loads(record(folder).read_text(encoding="utf-8"))
-        found = Holder(
+        found = LockHolder(
             int(data["pid"]), float(data["created"]), str(data.get("job", "")), str(data.get("since", ""))
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -62,7 +62,7 @@ def holder(folder: Path) -> Holder | None:
 
 
 @contextmanager
-def held(folder: Path, what: str, taken: Taken, *, job: str = "", since: str = "") -> Iterator[None]:
+def hold_folder(folder: Path, what: str, taken: Taken, *, job: str = "", since: str = "") -> Iterator[None]:
     """Hold a folder exclusively; the lock is released when the process dies.
 
     Raises:
@@ -79,7 +79,7 @@ def held(folder: Path, what: str, taken: Taken, *, job: str = "", since: str = "
     try:
         me = psutil.Process()
         data = {"pid": me.pid, "created": me.create_time(), "job": job, "since": since}
-        write_whole(record(folder), json.dumps(data), what=f"the holder of {what}", next_step=_LOCAL)
+        write_atomic(record(folder), json.dumps(data), what=f"the holder of {what}", next_step=_LOCAL)
         yield
     finally:
         record(folder).unlink(missing_ok=True)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.settings import MeasurementConfig
 
 _MEASURING = ("run", "bisect", "compare", "check")
 """Commands whose first argument is the cell."""
@@ -21,7 +21,9 @@ _REPORT = "--expect-workload"
 """Checked once; a follow-up command uses the same cell."""
 
 
-def following(setting: Setting, verb: str, cell: Mapping[str, Any], metric: str, *words: str) -> str:
+def follow_up_command(
+    setting: MeasurementConfig, verb: str, cell: Mapping[str, Any], metric: str, *words: str
+) -> str:
     """Another command for the cell, repository and environments of a job."""
     repository = ("--repo", setting.repository) if setting.repository else ()
     options = {
@@ -36,7 +38,7 @@ def following(setting: Setting, verb: str, cell: Mapping[str, Any], metric: str,
     return shlex.join(("perfbisect", verb, _typed_cell(setting, cell["name"]), *repository, *words, *given))
 
 
-def again(setting: Setting, option: str, value: str) -> str | None:
+def repeat_command(setting: MeasurementConfig, option: str, value: str) -> str | None:
     """A job's command with another value of an option; None if the job was started by another command."""
     words = shlex.split(setting.typed)
     if words[1:2] == [] or words[1] not in _ASKING:
@@ -44,12 +46,12 @@ def again(setting: Setting, option: str, value: str) -> str | None:
     return shlex.join((*_without(words, (option, _REPORT), _ONCE), option, value))
 
 
-def git(repository: str, *words: str) -> str:
+def git_command(repository: str, *words: str) -> str:
     """A git command in the repository."""
     return shlex.join(("git", *(("-C", repository) if repository else ()), *words))
 
 
-def _typed_cell(setting: Setting, name: str) -> str:
+def _typed_cell(setting: MeasurementConfig, name: str) -> str:
     """The cell as typed, which may be a path."""
     words = shlex.split(setting.typed)
     if "--cell" in words[:-1]:

@@ -10,13 +10,13 @@ from pydantic import ValidationError
 
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import Clock, Event, Journal
-from perfbisect.jobs.settings import Data, Setting
+from perfbisect.jobs.journal import Clock, Journal, JournalEvent
+from perfbisect.jobs.settings import MeasurementConfig, PlanPart
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import MetricRef, parse_metric
 
 
-class JobPlan(Data):
+class JobPlan(PlanPart):
     """A job's plan, enough to resume it from its journal.
 
     Each kind of job derives its own plan and fixes ``verb``, the kind's name in journals.
@@ -27,7 +27,7 @@ class JobPlan(Data):
     verb: str
     cell: dict[str, Any]
     digest: str
-    setting: Setting
+    setting: MeasurementConfig
     metric: str
 
     @property
@@ -49,7 +49,7 @@ def cell_data(cell: Cell) -> dict[str, Any]:
     return data
 
 
-def cell_of(plan: JobPlan) -> Cell:
+def plan_cell(plan: JobPlan) -> Cell:
     """The cell of a plan; raises UsageError if its digest changed."""
     return read_cell(plan.cell, plan.digest)
 
@@ -72,13 +72,13 @@ def read_cell(data: Mapping[str, Any], digest: str) -> Cell:
     return cell
 
 
-def begin(job: Job, plan: JobPlan, clock: Clock) -> None:
+def write_plan(job: Job, plan: JobPlan, clock: Clock) -> None:
     """Write the plan to the job's journal; from then on the job can be resumed."""
     with Journal(job.journal, clock=clock) as journal:
         journal.append("plan", plan.model_dump(mode="json"))
 
 
-def plan_data(events: Sequence[Event]) -> Mapping[str, Any]:
+def plan_data(events: Sequence[JournalEvent]) -> Mapping[str, Any]:
     """The newest plan in a journal as JSON; raises UsageError if there is none."""
     data: Mapping[str, Any] | None = next((e.data for e in reversed(events) if e.kind == "plan"), None)
     if data is None:
@@ -88,7 +88,7 @@ def plan_data(events: Sequence[Event]) -> Mapping[str, Any]:
     return data
 
 
-def find_plan(events: Sequence[Event], plan_type: type[PlanT]) -> PlanT | None:
+def find_plan(events: Sequence[JournalEvent], plan_type: type[PlanT]) -> PlanT | None:
     """Read the plan; None if the job is of another kind.
 
     Raises:
@@ -104,7 +104,7 @@ def find_plan(events: Sequence[Event], plan_type: type[PlanT]) -> PlanT | None:
 
 
 def require_plan(
-    job: Job, events: Sequence[Event], plan_type: type[PlanT], *, next_step: str | None = None
+    job: Job, events: Sequence[JournalEvent], plan_type: type[PlanT], *, next_step: str | None = None
 ) -> PlanT:
     """Read the plan; raises UsageError if the job is of another kind."""
     plan = find_plan(events, plan_type)

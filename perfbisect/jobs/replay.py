@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any, Literal
 
 from perfbisect.errors import UsageError
-from perfbisect.jobs.journal import Event
+from perfbisect.jobs.journal import JournalEvent
 from perfbisect.measure import attempt as attempts
 from perfbisect.model.attempt import Attempt, Purpose
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchRecord:
     """One attempt in the journal; ``end`` is None while it runs or if its process died."""
 
     number: int
@@ -59,14 +59,14 @@ class Launch:
         return failure is None or failure.phase != "build"
 
 
-class Ledger:
+class JournalReplay:
     """The launches of a job in start order; reads each event of its journal once."""
 
     def __init__(self) -> None:
-        self._launches: dict[str, Launch] = {}
+        self._launches: dict[str, LaunchRecord] = {}
         self._read = 0
 
-    def read(self, events: Sequence[Event]) -> tuple[Launch, ...]:
+    def read(self, events: Sequence[JournalEvent]) -> tuple[LaunchRecord, ...]:
         """Return the launches after these events, which begin with those of earlier calls.
 
         Raises:
@@ -87,24 +87,26 @@ class Ledger:
         return tuple(self._launches.values())
 
 
-def launches(events: Sequence[Event]) -> tuple[Launch, ...]:
+def launches(events: Sequence[JournalEvent]) -> tuple[LaunchRecord, ...]:
     """All launches of a job; raises what :meth:`Ledger.read` raises."""
-    return Ledger().read(events)
+    return JournalReplay().read(events)
 
 
-def in_order(seen: Iterable[Launch]) -> list[Launch]:
+def ended_launches(seen: Iterable[LaunchRecord]) -> list[LaunchRecord]:
     """Ended launches in the order of their final events, which wall clocks do not disturb."""
     return sorted((launch for launch in seen if launch.end is not None), key=lambda launch: launch.ended)
 
 
-def owed(seen: Sequence[Launch], slot: str = "", slots: Collection[str] = ("",)) -> Launch | None:
+def retry_due(
+    seen: Sequence[LaunchRecord], slot: str = "", slots: Collection[str] = ("",)
+) -> LaunchRecord | None:
     """The failed launch to repeat on this slot.
 
     A change that was built is launched once more after its first failure, on the slot where it failed, which
     keeps pairs together, or on any slot if that one is gone.
     """
-    failed: dict[int, Launch] = {}
-    for launch in in_order(seen):
+    failed: dict[int, LaunchRecord] = {}
+    for launch in ended_launches(seen):
         if launch.end == "finished":
             failed.pop(launch.position, None)
         elif launch.end == "failed" and launch.refused:
@@ -119,15 +121,15 @@ def owed(seen: Sequence[Launch], slot: str = "", slots: Collection[str] = ("",))
     return None
 
 
-def _identity(event: Event) -> str:
+def _identity(event: JournalEvent) -> str:
     attempt = event.data.get("attempt")
     return str(attempt.get("id") if isinstance(attempt, Mapping) else attempt)
 
 
-def _started(event: Event, number: int) -> Launch:
+def _started(event: JournalEvent, number: int) -> LaunchRecord:
     data = event.data
     try:
-        return Launch(
+        return LaunchRecord(
             number=number,
             attempt_id=str(data["attempt"]),
             position=int(data["position"]),
@@ -145,7 +147,7 @@ def _started(event: Event, number: int) -> Launch:
         raise UsageError(f"the journal's event {event.seq} starts no attempt: {error!r}") from error
 
 
-def _after(launch: Launch, event: Event) -> Launch:
+def _after(launch: LaunchRecord, event: JournalEvent) -> LaunchRecord:
     data: Mapping[str, Any] = event.data
     try:
         if event.kind == "launched":
@@ -176,7 +178,7 @@ class Timeline:
     last launch plus the wall-clock time since, if that is positive.
     """
 
-    def __init__(self, seen: Sequence[Launch], seconds: Callable[[], float], now: datetime) -> None:
+    def __init__(self, seen: Sequence[LaunchRecord], seconds: Callable[[], float], now: datetime) -> None:
         known = [launch for launch in seen if launch.at is not None]
         self._seconds = seconds
         self._first: float | None = None
@@ -196,7 +198,7 @@ class Timeline:
         return self._offset + (now - self._first) / 60
 
 
-def saved(events: Iterable[Event], seen: Sequence[Launch]) -> float:
+def minutes_saved(events: Iterable[JournalEvent], seen: Sequence[LaunchRecord]) -> float:
     """Minutes saved by overlap: clients imported during server starts, environments built ahead and used."""
     facts = [launch.attempt.provenance.facts for launch in seen if launch.attempt is not None]
     seconds = sum(float(fact.get("saved_seconds") or 0.0) for fact in facts)

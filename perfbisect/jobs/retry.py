@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from perfbisect.errors import BuildError, ClientError, MachineError, PerfbisectError, ServerError
-from perfbisect.jobs.events import Told, Waiting
+from perfbisect.jobs.events import JobNote, MachineBackoff
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.replay import Launch
-from perfbisect.jobs.runner import Tools
+from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.jobs.runner import JobContext
 from perfbisect.machine.slots import Slot
 
 CLIENT_FAILURES = 2
@@ -19,7 +19,7 @@ class Failures:
     """Consecutive failures in this process; a resumed job starts from zero."""
 
     job: Job
-    tools: Tools
+    tools: JobContext
     client: int = field(default=0, init=False)
     _machine: dict[str, int] = field(default_factory=dict, init=False)
     """Consecutive machine failures by slot."""
@@ -52,7 +52,7 @@ class Failures:
         first = min(self._until, key=lambda name: self._until[name])
         self.tools.wait(max(0.0, self._until.pop(first) - self.tools.seconds()))
 
-    def after(self, launch: Launch) -> None:
+    def after(self, launch: LaunchRecord) -> None:
         """Account for an ended launch; a slot backs off after a failure of the machine.
 
         Raises:
@@ -82,7 +82,7 @@ class Failures:
         elif failure.fault == "ours":
             raise PerfbisectError(f"{failure.phase}: {failure.reason}", where=where, next_step=again)
 
-    def broken(self, launch: Launch, what: str, advice: str) -> PerfbisectError:
+    def broken(self, launch: LaunchRecord, what: str, advice: str) -> PerfbisectError:
         """The error for a change that must work and fails; ``advice`` is the next step."""
         kind = ServerError if launch.built else BuildError
         failure = launch.attempt.failure if launch.attempt else None
@@ -90,17 +90,17 @@ class Failures:
         does = "does not serve" if launch.built else "cannot be built"
         return kind(f"{what} {does}: {phase}: {reason}", where=self._log(launch), next_step=advice)
 
-    def _machine_failed(self, launch: Launch, reason: str) -> None:
+    def _machine_failed(self, launch: LaunchRecord, reason: str) -> None:
         count = self._machine[launch.slot] = self._machine.get(launch.slot, 0) + 1
         if count <= len(self.tools.backoff):
             seconds = self.tools.backoff[count - 1]
             self._until[launch.slot] = self.tools.seconds() + seconds
-            self.tools.sink(Waiting(seconds, reason, launch.slot))
+            self.tools.sink(MachineBackoff(seconds, reason, launch.slot))
             return
         self._given_up.add(launch.slot)
         on = f" on slot {launch.slot}" if launch.slot else ""
         if self.slots:
-            self.tools.sink(Told(f"the machine failed {count} times in a row{on}: continuing without it"))
+            self.tools.sink(JobNote(f"the machine failed {count} times in a row{on}: continuing without it"))
             return
         raise MachineError(
             f"the machine failed {count} times in a row{on}, in {reason}",
@@ -108,6 +108,6 @@ class Failures:
             next_step=f"perfbisect doctor; then: perfbisect resume {self.job.id}",
         )
 
-    def _log(self, launch: Launch) -> str:
+    def _log(self, launch: LaunchRecord) -> str:
         failure = launch.attempt.failure if launch.attempt else None
         return failure.log if failure and failure.log else str(self.job.path / launch.folder)

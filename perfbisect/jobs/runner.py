@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Protocol
 
 from perfbisect.errors import Interrupted
-from perfbisect.jobs.events import Launching, Sink, Told
+from perfbisect.jobs.events import EventListener, JobNote, LaunchStarted
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Clock, Journal
-from perfbisect.jobs.replay import Launch, launches
+from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import read_attempt, to_dict
-from perfbisect.measure.executor import AttemptRequest, Executor, Limits
+from perfbisect.measure.executor import AttemptRequest, Executor, PhaseLimits
 from perfbisect.model.attempt import Attempt, Purpose
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.system import clock
 
 BACKOFF = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-WHOLE = Slot("")
+WHOLE_MACHINE = Slot("")
 """The whole machine, nothing pinned: the slot of a job without concurrency."""
 
 
@@ -39,7 +39,7 @@ class StopLeftovers(Protocol):
     ) -> Sequence[object]: ...
 
 
-class Ahead(Protocol):
+class Prebuilder(Protocol):
     """Builds environments beside running attempts, on spare processors."""
 
     def wanted(self, change: Change) -> bool:
@@ -56,7 +56,7 @@ Revert = Callable[[Change, Change], Change | str]
 
 
 @dataclass(frozen=True)
-class Tools:
+class JobContext:
     """A job's dependencies: everything that performs I/O is passed in."""
 
     executor: Executor
@@ -64,24 +64,24 @@ class Tools:
     clock: Clock
     wait: Callable[[float], None]
     """Sleeps for a number of seconds; ends early on a stop request."""
-    sink: Sink
+    sink: EventListener
     stop_leftovers: StopLeftovers
-    limits: Limits = field(default_factory=Limits)
+    limits: PhaseLimits = field(default_factory=PhaseLimits)
     backoff: tuple[float, ...] = BACKOFF
     """Seconds to wait after each consecutive machine failure; one more failure ends the job."""
-    slots: tuple[Slot, ...] = (WHOLE,)
+    slots: tuple[Slot, ...] = (WHOLE_MACHINE,)
     """The leased parts of the machine, one concurrent attempt each."""
     check: Callable[[], None] = lambda: None
     """Raises MachineError if the lease is lost."""
     seconds: Callable[[], float] = time.monotonic
     """A monotonic clock."""
-    ahead: Ahead | None = None
+    ahead: Prebuilder | None = None
     """None: nothing is built ahead."""
     revert: Revert | None = None
 
 
 @dataclass(frozen=True)
-class Order:
+class LaunchRequest:
     """A launch to start, and why."""
 
     position: int
@@ -91,10 +91,10 @@ class Order:
     why: str
 
 
-def launching(number: int, order: Order, last: int, slot: str) -> Launching:
+def launch_started(number: int, order: LaunchRequest, last: int, slot: str) -> LaunchStarted:
     """The event for a launch that is about to start."""
     change = order.change
-    return Launching(
+    return LaunchStarted(
         number,
         change.short,
         order.position,
@@ -113,8 +113,8 @@ def check_stop(job: Job) -> None:
         raise Interrupted(f"job {job.id}: a stop was requested", next_step=f"perfbisect resume {job.id}")
 
 
-def enter(
-    job: Job, journal: Journal, tools: Tools, cell: Cell, order: Order, slot: Slot, at: float
+def record_start(
+    job: Job, journal: Journal, tools: JobContext, cell: Cell, order: LaunchRequest, slot: Slot, at: float
 ) -> AttemptRequest:
     """Record the start of an attempt, ``at`` minutes after the job's first, and return its request.
 
@@ -160,7 +160,7 @@ def _measured(journal: Journal, cell: Cell, change: Change) -> bool:
     return any(a["change_id"] == change.id and a["provenance"]["cell_digest"] == cell.digest for a in ended)
 
 
-def leave(journal: Journal, attempt: Attempt) -> None:
+def record_end(journal: Journal, attempt: Attempt) -> None:
     """Record the end of an attempt.
 
     Raises:
@@ -169,7 +169,7 @@ def leave(journal: Journal, attempt: Attempt) -> None:
     journal.append("failed" if attempt.failure else "finished", {"attempt": to_dict(attempt)})
 
 
-def abandon(journal: Journal, launch: Launch, folder: Path, reason: str) -> float:
+def record_abandoned(journal: Journal, launch: LaunchRecord, folder: Path, reason: str) -> float:
     """Record an attempt without a result; return the minutes lost."""
     minutes = _minutes(launch, folder)
     journal.append("abandoned", {"attempt": launch.attempt_id, "reason": reason, "minutes": minutes})
@@ -180,12 +180,12 @@ class Clearing(Protocol):
     """The dependencies of recovery."""
 
     @property
-    def sink(self) -> Sink: ...
+    def sink(self) -> EventListener: ...
     @property
     def stop_leftovers(self) -> StopLeftovers: ...
 
 
-def clear_up(job: Job, journal: Journal, tools: Clearing) -> None:
+def recover_interrupted(job: Job, journal: Journal, tools: Clearing) -> None:
     """Recover from an earlier process of this job: end its servers and close its open attempts.
 
     An attempt with a result on disk counts; any other is abandoned.
@@ -195,27 +195,27 @@ def clear_up(job: Job, journal: Journal, tools: Clearing) -> None:
     """
     if journal.torn:
         kept = journal.path.with_suffix(".torn").name
-        tools.sink(Told(f"the journal's last line was torn and has been cut off (kept in {kept})"))
+        tools.sink(JobNote(f"the journal's last line was torn and has been cut off (kept in {kept})"))
     for open_launch in launches(journal.events):
         if open_launch.end is not None:
             continue
         folder = job.path / open_launch.folder
         left = tools.stop_leftovers(open_launch.token, open_launch.pid, open_launch.created)
         if left:
-            tools.sink(Told(f"ended {len(left)} process(es) that attempt {open_launch.number} had left"))
+            tools.sink(JobNote(f"ended {len(left)} process(es) that attempt {open_launch.number} had left"))
         attempt = read_attempt(folder)
         if attempt is not None and attempt.id == open_launch.attempt_id:
-            leave(journal, attempt)
-            tools.sink(Told(f"attempt {open_launch.number} had ended: taken from {open_launch.folder}"))
+            record_end(journal, attempt)
+            tools.sink(JobNote(f"attempt {open_launch.number} had ended: taken from {open_launch.folder}"))
             continue
-        minutes = abandon(journal, open_launch, folder, "perfbisect ended during it")
+        minutes = record_abandoned(journal, open_launch, folder, "perfbisect ended during it")
         tools.sink(
-            Told(f"attempt {open_launch.number} was cut short after {minutes:.1f} min: measured again")
+            JobNote(f"attempt {open_launch.number} was cut short after {minutes:.1f} min: measured again")
         )
 
 
-def _minutes(open_launch: Launch, folder: Path) -> float:
+def _minutes(open_launch: LaunchRecord, folder: Path) -> float:
     """Minutes from its start to its last write."""
     began = datetime.fromisoformat(open_launch.started_at)
-    wrote = [clock.moment(path.stat().st_mtime) for path in folder.rglob("*") if path.is_file()]
+    wrote = [clock.local_moment(path.stat().st_mtime) for path in folder.rglob("*") if path.is_file()]
     return max(0.0, (max(wrote, default=began) - began).total_seconds()) / 60

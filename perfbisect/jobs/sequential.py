@@ -9,19 +9,19 @@ from typing import Protocol
 
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.documents import launch_document
-from perfbisect.jobs.events import Launched
+from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.replay import Launch, Ledger, owed
+from perfbisect.jobs.replay import JournalReplay, LaunchRecord, retry_due
 from perfbisect.jobs.retry import Failures
-from perfbisect.jobs.runner import Order, Tools, launching
-from perfbisect.jobs.workers import Crew
+from perfbisect.jobs.runner import JobContext, LaunchRequest, launch_started
+from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import MetricRef
 
 
-class Course(Protocol):
+class LaunchPolicy(Protocol):
     """Decides the launches of a job, one at a time."""
 
     @property
@@ -29,28 +29,30 @@ class Course(Protocol):
         """The next step for the user if a change cannot be built or served."""
         ...
 
-    def next(self, seen: Sequence[Launch]) -> Order | str:
+    def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
         """The next launch; or the reason for an early end, empty after a regular end."""
         ...
 
-    def cell(self, order: Order) -> Cell:
+    def cell(self, order: LaunchRequest) -> Cell:
         """The cell to serve, with the variant of the side."""
         ...
 
-    def name(self, order: Order) -> str:
+    def name(self, order: LaunchRequest) -> str:
         """Names the side in error messages."""
         ...
 
-    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
+    def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
         """Raise an error if an attempt is not comparable; the launch is then discarded."""
         ...
 
-    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
+    def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
         """The event for a launch that has ended."""
         ...
 
 
-def one_by_one(job: Job, journal: Journal, tools: Tools, crew: Crew, course: Course) -> str:
+def run_sequentially(
+    job: Job, journal: Journal, tools: JobContext, crew: WorkerPool, course: LaunchPolicy
+) -> str:
     """Launch until the policy ends; return the reason for an early end, empty after a regular one.
 
     A change that fails is launched once more, unless it could not be built.
@@ -61,17 +63,17 @@ def one_by_one(job: Job, journal: Journal, tools: Tools, crew: Crew, course: Cou
         ClientError, MachineError: they failed too often; the job can be resumed.
         Interrupted: Ctrl-C or a stop request.
     """
-    slot, failures, ledger = tools.slots[0], Failures(job, tools), Ledger()
+    slot, failures, ledger = tools.slots[0], Failures(job, tools), JournalReplay()
     while True:
         seen = ledger.read(journal.events)
         order = course.next(seen)
         if isinstance(order, str):
             return order
         purpose = order.purpose
-        again = owed([x for x in seen if x.purpose == purpose], slot.name, (slot.name,))
+        again = retry_due([x for x in seen if x.purpose == purpose], slot.name, (slot.name,))
         if again is not None:
             order = replace(order, why=f"{order.why}, once more: {again.reason}")
-        tools.sink(launching(len(seen) + 1, order, 0, slot.name))
+        tools.sink(launch_started(len(seen) + 1, order, 0, slot.name))
         crew.start(order, slot, course.cell(order))
         identity = crew.ended()
         seen = ledger.read(journal.events)
@@ -91,15 +93,15 @@ def one_by_one(job: Job, journal: Journal, tools: Tools, crew: Crew, course: Cou
             failures.wait()
 
 
-def affordable(seen: Sequence[Launch], budget: float) -> bool:
+def fits_budget(seen: Sequence[LaunchRecord], budget: float) -> bool:
     """True if another launch of median length fits into the budget in minutes."""
     each = [launch.minutes for launch in seen if launch.end == "finished"]
     return sum(launch.minutes for launch in seen) + (median(each) if each else 0.0) <= budget
 
 
-def plainly_told(
-    ended: Launch, seen: Sequence[Launch], order: Order, metric: MetricRef, budget: float
-) -> Launched:
+def launch_ended(
+    ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest, metric: MetricRef, budget: float
+) -> LaunchEnded:
     """The event for a launch of a job without a posterior."""
     document = launch_document(ended, order.change, metric)
-    return Launched(document, metric.metric.unit, (), None, sum(x.minutes for x in seen), budget)
+    return LaunchEnded(document, metric.metric.unit, (), None, sum(x.minutes for x in seen), budget)

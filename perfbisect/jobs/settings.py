@@ -5,13 +5,13 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 
-class Data(BaseModel):
+class PlanPart(BaseModel):
     """A frozen part of a plan that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Setting(Data):
+class MeasurementConfig(PlanPart):
     """The measurement configuration as typed, enough to rebuild it on resume."""
 
     repository: str = ""

@@ -15,11 +15,18 @@ from pathlib import Path
 from types import TracebackType
 
 from perfbisect.errors import Interrupted
-from perfbisect.jobs.events import PhaseBegan
+from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.replay import Launch, Timeline, launches
-from perfbisect.jobs.runner import Order, Tools, abandon, check_stop, enter, leave
+from perfbisect.jobs.replay import LaunchRecord, Timeline, launches
+from perfbisect.jobs.runner import (
+    JobContext,
+    LaunchRequest,
+    check_stop,
+    record_abandoned,
+    record_end,
+    record_start,
+)
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import attempt
 from perfbisect.measure.executor import AttemptRequest
@@ -52,20 +59,20 @@ class _Result:
     attempt_folder: Path
 
 
-class Crew:
+class WorkerPool:
     """Runs at most one attempt on each slot; a context manager that ends all of them.
 
     :meth:`start` and :meth:`ended` record the start and the end of an attempt in the journal.
     """
 
-    def __init__(self, job: Job, journal: Journal, tools: Tools, cell: Cell) -> None:
+    def __init__(self, job: Job, journal: Journal, tools: JobContext, cell: Cell) -> None:
         self._job, self._journal, self._tools, self._cell = job, journal, tools, cell
         self._timeline = Timeline(launches(journal.events), tools.seconds, tools.clock())
         self._running: dict[str, _Running] = {}
         self._results: queue.Queue[_Result] = queue.Queue()
         self._other: threading.Thread | None = None
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(
@@ -82,7 +89,7 @@ class Crew:
         """Names of the slots with a running attempt."""
         return frozenset(self._running)
 
-    def start(self, order: Order, slot: Slot, cell: Cell | None = None) -> None:
+    def start(self, order: LaunchRequest, slot: Slot, cell: Cell | None = None) -> None:
         """Start an attempt on a free slot; ``cell`` overrides the job's cell.
 
         Raises:
@@ -92,7 +99,7 @@ class Crew:
         check_stop(self._job)
         self._tools.check()
         at = self._timeline.minutes()
-        request = enter(self._job, self._journal, self._tools, cell or self._cell, order, slot, at)
+        request = record_start(self._job, self._journal, self._tools, cell or self._cell, order, slot, at)
         work = functools.partial(self._measure, request, slot)
         thread = threading.Thread(target=_run_interruptible, args=(work,), name=f"slot {slot.name}")
         self._running[slot.name] = _Running(slot, request, thread)
@@ -112,7 +119,7 @@ class Crew:
         running.thread.join()
         if result.attempt is None:
             raise result.error
-        leave(self._journal, result.attempt)
+        record_end(self._journal, result.attempt)
         return result.attempt.id
 
     def beside(self, work: Callable[[], None]) -> bool:
@@ -128,7 +135,7 @@ class Crew:
         failed: BaseException = Interrupted(f"attempt {request.id} was interrupted")
 
         def on_phase(phase: str, detail: Mapping[str, object]) -> None:
-            self._tools.sink(PhaseBegan(phase, detail, slot.name))
+            self._tools.sink(PhaseStarted(phase, detail, slot.name))
 
         try:
             attempt = self._tools.executor.run(
@@ -168,7 +175,7 @@ class Crew:
         for thread in (*threads, *others):
             thread.join()
 
-    def _open(self) -> list[Launch]:
+    def _open(self) -> list[LaunchRecord]:
         mine = {running.request.id for running in self._running.values()}
         return [x for x in launches(self._journal.events) if x.end is None and x.attempt_id in mine]
 
@@ -184,10 +191,10 @@ class Crew:
                 (result.attempt_folder / attempt.FILE).unlink(missing_ok=True)
             elif result.attempt is not None and not failed:
                 self._running.pop(result.slot.name)
-                leave(self._journal, result.attempt)
+                record_end(self._journal, result.attempt)
         if not failed:
             for launch in self._open():
-                abandon(self._journal, launch, self._job.path / launch.folder, NOT_NEEDED)
+                record_abandoned(self._journal, launch, self._job.path / launch.folder, NOT_NEEDED)
         self._running.clear()
 
 

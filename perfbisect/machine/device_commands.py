@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from perfbisect.machine.devices import Answer, Row, Smi, run_command
+from perfbisect.machine.devices import Row, Smi, SmiRows, run_command
 from perfbisect.model.cell import Words
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -134,10 +134,10 @@ class CommandSmi(Smi):
     queries: DeviceQueries = field(kw_only=True)
     name: str = field(kw_only=True)
 
-    def devices(self, fields: Sequence[str], only: Sequence[str] = ()) -> Answer:
+    def devices(self, fields: Sequence[str], only: Sequence[str] = ()) -> SmiRows:
         found, problem = self.queries.devices.rows(self.timeout_s)
         if problem:
-            return Answer(problem=problem)
+            return SmiRows(problem=problem)
         memory = dict[str, Row]()
         if self.queries.memory is not None:
             memory = {self._uuid(row): row for row in self.queries.memory.rows(self.timeout_s)[0]}
@@ -157,14 +157,14 @@ class CommandSmi(Smi):
                 values["index"] = str(position)
             if not only or uuid in only:
                 rows.append({name: value for name, value in values.items() if name in fields})
-        return Answer(tuple(rows))
+        return SmiRows(tuple(rows))
 
-    def processes(self, fields: Sequence[str]) -> Answer:
+    def processes(self, fields: Sequence[str]) -> SmiRows:
         if self.queries.tenants is None:
-            return Answer()
+            return SmiRows()
         found, problem = self.queries.tenants.rows(self.timeout_s)
         if problem:
-            return Answer(problem=problem)
+            return SmiRows(problem=problem)
         rows = tuple(
             {
                 "pid": row["pid"],
@@ -174,7 +174,7 @@ class CommandSmi(Smi):
             for row in found
             if "pid" in row
         )
-        return Answer(tuple({name: row[name] for name in fields if name in row} for row in rows))
+        return SmiRows(tuple({name: row[name] for name in fields if name in row} for row in rows))
 
     def listing(self) -> str:
         return ""

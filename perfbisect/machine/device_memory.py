@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.machine import devices
-from perfbisect.machine.devices import Gpu, Reading, Smi, Tenant
+from perfbisect.machine.devices import DeviceProcess, DeviceReading, Gpu, Smi
 from perfbisect.machine.slots import Slot
-from perfbisect.system.processes import Asked, never, process
+from perfbisect.system.processes import StopRequested, never, process
 
 _TICK = 1.0
 
@@ -22,7 +22,7 @@ def wait_for_memory(
     smi: Smi | None = None,
     known: Sequence[Gpu] | None = None,
     told: Callable[[str], None] = lambda _: None,
-    asked: Asked = never,
+    asked: StopRequested = never,
     every: float = _TICK,
 ) -> dict[str, float]:
     """Wait until ``share`` of the memory of each device of the slot is free; returns used MiB by UUID.
@@ -68,7 +68,7 @@ def _whole(slot: Slot, known: Sequence[Gpu]) -> tuple[str, ...]:
     return tuple(uuid for uuid in slot.devices if uuid not in instances)
 
 
-def _free(reading: Reading) -> float:
+def _free(reading: DeviceReading) -> float:
     """Share of free memory; 1 if the driver does not report it."""
     if reading.total is None or reading.used is None or reading.total <= 0:
         return 1.0
@@ -80,7 +80,7 @@ def _lost(uuid: str, smi: Smi) -> str:
     return f"the driver does not tell of device {uuid}" + (f": {problem}" if problem else "")
 
 
-def _held(reading: Reading, share: float, tenants: Sequence[Tenant]) -> str:
+def _held(reading: DeviceReading, share: float, tenants: Sequence[DeviceProcess]) -> str:
     here = [tenant for tenant in tenants if tenant.uuid == reading.uuid]
     names = ", ".join(
         str(process(tenant.pid) or f"pid {tenant.pid}, not of this container or gone")

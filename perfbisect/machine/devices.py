@@ -24,7 +24,7 @@ Row = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Answer:
+class SmiRows:
     """Rows in the driver's order, or why there are none.
 
     A field without a value (``[N/A]``, ``[Not Supported]``, ``[Insufficient Permissions]``, ``[Unknown
@@ -46,11 +46,11 @@ class Smi:
     timeout_s: float = _TIMEOUT_S
     _unknown: set[str] = field(default_factory=set, repr=False)
 
-    def devices(self, fields: Sequence[str], only: Sequence[str] = ()) -> Answer:
+    def devices(self, fields: Sequence[str], only: Sequence[str] = ()) -> SmiRows:
         """A row for each device, or for these UUIDs."""
         return self._query("--query-gpu", fields, only)
 
-    def processes(self, fields: Sequence[str]) -> Answer:
+    def processes(self, fields: Sequence[str]) -> SmiRows:
         """A row for each compute process that the driver lists."""
         return self._query("--query-compute-apps", fields)
 
@@ -62,7 +62,7 @@ class Smi:
         """What ``nvidia-smi topo -m`` prints; empty if it fails."""
         return self._run("topo", "-m").stdout
 
-    def _query(self, option: str, fields: Sequence[str], only: Sequence[str] = ()) -> Answer:
+    def _query(self, option: str, fields: Sequence[str], only: Sequence[str] = ()) -> SmiRows:
         while True:
             asked = [name for name in fields if name not in self._unknown]
             output = self._run(
@@ -75,8 +75,8 @@ class Smi:
                 break
             self._unknown.add(unknown[1])
         if output.problem:
-            return Answer(problem=output.problem)
-        return Answer(parse_rows(output.stdout, asked))
+            return SmiRows(problem=output.problem)
+        return SmiRows(parse_rows(output.stdout, asked))
 
     def _run(self, *arguments: str) -> CommandOutput:
         if self.command is None:
@@ -193,7 +193,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Reading:
+class DeviceReading:
     """Current state of a device; None where the driver has no value.
 
     Memory in MiB, clocks in MHz, temperature in degrees Celsius, power in watts, ``utilization``: per cent of
@@ -214,7 +214,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Tenant:
+class DeviceProcess:
     """A process with device memory (MiB, None if unknown); ``pid``: the host's, also in a container."""
 
     pid: int
@@ -225,10 +225,10 @@ class Tenant:
 @lru_cache(maxsize=1)
 def gpus() -> tuple[Gpu, ...]:
     """The devices of this machine, read once; empty without a working driver."""
-    return look(Smi())
+    return list_devices(Smi())
 
 
-def look(smi: Smi) -> tuple[Gpu, ...]:
+def list_devices(smi: Smi) -> tuple[Gpu, ...]:
     """The devices that a command lists, each followed by its MIG instances."""
     found = parse_gpus(smi.devices(_FIXED).rows)
     return with_instances(found, smi.listing()) if any(gpu.mig for gpu in found) else found
@@ -314,15 +314,15 @@ def _named(devices: Sequence[Gpu], entry: str) -> Gpu | None:
     return found[0]
 
 
-def readings(smi: Smi, only: Sequence[str] = ()) -> tuple[Reading, ...]:
+def readings(smi: Smi, only: Sequence[str] = ()) -> tuple[DeviceReading, ...]:
     """Current state of all devices, or of these UUIDs; empty if the driver fails."""
     return parse_readings(smi.devices(_CHANGING, only).rows)
 
 
-def parse_readings(rows: Iterable[Row]) -> tuple[Reading, ...]:
+def parse_readings(rows: Iterable[Row]) -> tuple[DeviceReading, ...]:
     """Parse readings; rows without UUID are skipped."""
     return tuple(
-        Reading(
+        DeviceReading(
             uuid=row["uuid"],
             total=number(row, "memory.total"),
             used=number(row, "memory.used"),
@@ -349,7 +349,7 @@ def reasons(mask: str) -> tuple[str, ...]:
     return tuple(REASONS.get(1 << bit, hex(1 << bit)) for bit in range(left.bit_length()) if left >> bit & 1)
 
 
-def tenants(smi: Smi) -> tuple[Tenant, ...]:
+def tenants(smi: Smi) -> tuple[DeviceProcess, ...]:
     """The processes on the devices that the driver lists."""
     return parse_tenants(smi.processes(_PROCESS).rows)
 
@@ -363,10 +363,10 @@ def in_use(smi: Smi) -> frozenset[str]:
     )
 
 
-def parse_tenants(rows: Iterable[Row]) -> tuple[Tenant, ...]:
+def parse_tenants(rows: Iterable[Row]) -> tuple[DeviceProcess, ...]:
     """Parse processes; rows without process id or UUID are skipped."""
     return tuple(
-        Tenant(int(row["pid"]), row["gpu_uuid"], number(row, "used_memory"))
+        DeviceProcess(int(row["pid"]), row["gpu_uuid"], number(row, "used_memory"))
         for row in rows
         if row.get("pid", "").isdigit() and "gpu_uuid" in row
     )

@@ -18,7 +18,7 @@ recorded only."""
 
 
 @dataclass(frozen=True)
-class Series:
+class SampleSeries:
     """Samples of one quantity, in order."""
 
     values: tuple[float, ...] = ()
@@ -55,7 +55,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class DeviceSampled:
+class DeviceSamples:
     """Samples of a device. ``clock``: SM clock as a share of its maximum; temperature in degrees Celsius,
     power in watts, memory in MiB; ``reasons``: share of the samples with each clock reason.
 
@@ -63,11 +63,11 @@ class DeviceSampled:
     """
 
     uuid: str
-    clock: Series = Series()
-    temperature: Series = Series()
-    power: Series = Series()
-    used: Series = Series()
-    utilization: Series = Series()
+    clock: SampleSeries = SampleSeries()
+    temperature: SampleSeries = SampleSeries()
+    power: SampleSeries = SampleSeries()
+    used: SampleSeries = SampleSeries()
+    utilization: SampleSeries = SampleSeries()
     reasons: Mapping[str, float] = field(default_factory=dict)
     foreign: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ class DeviceSampled:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class RunSamples:
     """Samples of the machine during a run.
 
     ``own_cpu``, ``foreign_cpu``, ``steal``: shares of the run's ``processors`` used by the attempt, by
@@ -96,15 +96,15 @@ class Sampled:
     seconds: float
     samples: int
     processors: int
-    own_cpu: Series = Series()
-    foreign_cpu: Series = Series()
-    steal: Series = Series()
-    load: Series = Series()
+    own_cpu: SampleSeries = SampleSeries()
+    foreign_cpu: SampleSeries = SampleSeries()
+    steal: SampleSeries = SampleSeries()
+    load: SampleSeries = SampleSeries()
     total_memory: float = 0.0
-    available: Series = Series()
-    foreign_memory: Series = Series()
-    pressure: Mapping[str, Series] = field(default_factory=dict)
-    devices: tuple[DeviceSampled, ...] = ()
+    available: SampleSeries = SampleSeries()
+    foreign_memory: SampleSeries = SampleSeries()
+    pressure: Mapping[str, SampleSeries] = field(default_factory=dict)
+    devices: tuple[DeviceSamples, ...] = ()
     strayed: tuple[str, ...] = ()
     hidden: bool = False
     clock_set: float = 0.0
@@ -113,7 +113,7 @@ class Sampled:
     cost: float = 0.0
     """CPU seconds of the sampler's thread, without the driver's command."""
 
-    def facts(self, limits: Limits) -> dict[str, Any]:
+    def facts(self, limits: InterferenceLimits) -> dict[str, Any]:
         """Facts for the provenance."""
         return {
             "seconds": round(self.seconds, 3),
@@ -136,7 +136,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Limits:
+class InterferenceLimits:
     """Limits of interference above which a run is discarded; None: not checked.
 
     Only other work counts. The defaults discard clear interference; the noise model covers the rest.
@@ -160,7 +160,7 @@ class Limits:
     """Minimum median SM clock of a busy device, as a share of its maximum; power caps stay above it."""
 
 
-UNJUDGED = Limits(
+UNJUDGED = InterferenceLimits(
     foreign_cpu=None,
     steal=None,
     available=None,
@@ -174,7 +174,7 @@ UNJUDGED = Limits(
 _BUSY_DEVICE = 50.0
 
 
-def judge(sampled: Sampled, limits: Limits) -> str | None:
+def interference_reason(sampled: RunSamples, limits: InterferenceLimits) -> str | None:
     """Why a run must be discarded; None if it is valid."""
     reasons = [
         *(f"the engine used a device outside its slot: {process}" for process in sampled.strayed),
@@ -185,7 +185,7 @@ def judge(sampled: Sampled, limits: Limits) -> str | None:
     return "; ".join(reasons) or None
 
 
-def _processors(sampled: Sampled, limits: Limits) -> list[str]:
+def _processors(sampled: RunSamples, limits: InterferenceLimits) -> list[str]:
     reasons = []
     limit, foreign = limits.foreign_cpu, sampled.foreign_cpu
     on = f"of {sampled.processors} processor(s)"
@@ -203,7 +203,7 @@ def _processors(sampled: Sampled, limits: Limits) -> list[str]:
     return reasons
 
 
-def _memory(sampled: Sampled, limits: Limits) -> list[str]:
+def _memory(sampled: RunSamples, limits: InterferenceLimits) -> list[str]:
     reasons = []
     least = None if limits.available is None else limits.available * sampled.total_memory
     if least is not None and sampled.available.values and sampled.available.low < least:
@@ -211,7 +211,7 @@ def _memory(sampled: Sampled, limits: Limits) -> list[str]:
             f"{sampled.available.low:.0f} MiB of memory were left, of {sampled.total_memory:.0f} "
             f"(limit {least:.0f}); others held {sampled.foreign_memory.high:.0f} MiB"
         )
-    waited = sampled.pressure.get("memory.some", Series()).mean
+    waited = sampled.pressure.get("memory.some", SampleSeries()).mean
     if limits.memory_pressure is not None and waited > limits.memory_pressure:
         reasons.append(
             f"tasks waited for memory {waited:.0%} of the time (limit {limits.memory_pressure:.0%})"
@@ -219,7 +219,7 @@ def _memory(sampled: Sampled, limits: Limits) -> list[str]:
     return reasons
 
 
-def _device(device: DeviceSampled, limits: Limits) -> list[str]:
+def _device(device: DeviceSamples, limits: InterferenceLimits) -> list[str]:
     reasons = []
     if limits.device_memory is not None:
         others = {

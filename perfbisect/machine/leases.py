@@ -22,7 +22,7 @@ from typing import Any, Literal
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.machine.slots import Slot
 from perfbisect.system import logs
-from perfbisect.system.processes import Asked, never
+from perfbisect.system.processes import StopRequested, never
 
 FOLDER_VARIABLE = "PERFBISECT_LOCKS"
 _FOLDER = Path("/tmp/perfbisect-locks")
@@ -34,7 +34,7 @@ _SUFFIX = ".lock"
 
 
 @dataclass(frozen=True)
-class Holder:
+class LeaseHolder:
     """The owner of a lease. :func:`lease` fills in ``since`` and ``pid``."""
 
     job: str = ""
@@ -54,7 +54,7 @@ class Lease:
     """A lease that is held."""
 
     slots: tuple[Slot, ...]
-    died: tuple[Holder, ...]
+    died: tuple[LeaseHolder, ...]
     """Earlier owners that died; their processes may still run."""
     _files: Mapping[Path, int] = field(repr=False)
 
@@ -81,10 +81,10 @@ def lock_folder(shell: Mapping[str, str]) -> Path:
 def lease(
     *slots: Slot,
     folder: Path,
-    holder: Holder,
+    holder: LeaseHolder,
     wait: float = 0.0,
     told: Callable[[str], None] = lambda _: None,
-    asked: Asked = never,
+    asked: StopRequested = never,
 ) -> Iterator[Lease]:
     """Lease all of these slots, or none, until the block ends.
 
@@ -113,7 +113,7 @@ def lease(
                     code="lease_lost",
                 )
             time.sleep(min(_TICK, max(0.0, deadline - time.monotonic())))
-        died: dict[Holder, None] = {}
+        died: dict[LeaseHolder, None] = {}
         for path, descriptor in taken.items():
             held.callback(_release, descriptor)
             if left := _read(descriptor):
@@ -127,15 +127,15 @@ LockKind = Literal["machine", "device", "core"]
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldLock:
     """A lock that is held. ``name``: UUID of a device, or number of a core."""
 
     kind: LockKind
     name: str
-    holder: Holder
+    holder: LeaseHolder
 
 
-def holders(folder: Path) -> tuple[Held, ...]:
+def holders(folder: Path) -> tuple[HeldLock, ...]:
     """The locks that are held on this host, with their owners."""
     try:
         paths = sorted(folder.glob(f"*{_SUFFIX}"))
@@ -145,11 +145,11 @@ def holders(folder: Path) -> tuple[Held, ...]:
     for path in paths:
         held = _look(path)
         if held is not None:
-            found.append(Held(*_lock_of(path.name), held))
+            found.append(HeldLock(*_lock_of(path.name), held))
     return tuple(found)
 
 
-def leased(folder: Path) -> frozenset[str]:
+def leased_devices(folder: Path) -> frozenset[str]:
     """UUIDs of the leased devices, for ``avoid`` of ``plan_slots``."""
     names = (held.name for held in holders(folder) if held.kind == "device")
     return frozenset(name for name in names if name.startswith(("GPU-", "MIG-")))
@@ -269,7 +269,7 @@ def _release(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _write(descriptor: int, holder: Holder, slots: tuple[Slot, ...]) -> None:
+def _write(descriptor: int, holder: LeaseHolder, slots: tuple[Slot, ...]) -> None:
     """Write the owner; a read-only lock file has none."""
     text = json.dumps({
         **asdict(holder),
@@ -294,14 +294,14 @@ def _busy(folder: Path, names: Mapping[str, bool]) -> str:
     """The owners of conflicting locks; empty if there are none any more."""
     alone = names[_MACHINE + _SUFFIX]
     wanted = {_lock_of(name) for name in names}
-    waits: dict[str, list[Held]] = {}
+    waits: dict[str, list[HeldLock]] = {}
     for held in holders(folder):
         if alone or (held.kind, held.name) in wanted:
             waits.setdefault(str(held.holder), []).append(held)
-    return "; ".join(f"{who} has {few(locks)}" for who, locks in waits.items())
+    return "; ".join(f"{who} has {describe_locks(locks)}" for who, locks in waits.items())
 
 
-def few(locks: Sequence[Held]) -> str:
+def describe_locks(locks: Sequence[HeldLock]) -> str:
     """Names of devices, number of cores."""
     if any(lock.kind == "machine" for lock in locks):
         return "the whole machine"
@@ -310,7 +310,7 @@ def few(locks: Sequence[Held]) -> str:
     return ", ".join([*devices, *([f"{cores} of the cores"] if cores else [])])
 
 
-def _look(path: Path) -> Holder | None:
+def _look(path: Path) -> LeaseHolder | None:
     """The owner of an exclusive lock; None if it is free."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -319,7 +319,7 @@ def _look(path: Path) -> Holder | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _read(descriptor) or Holder()
+        return _read(descriptor) or LeaseHolder()
     except OSError:
         return None
     finally:
@@ -327,7 +327,7 @@ def _look(path: Path) -> Holder | None:
     return None
 
 
-def _read(descriptor: int) -> Holder | None:
+def _read(descriptor: int) -> LeaseHolder | None:
     """The owner in a lock file, without control characters; None if there is none."""
     data: Any = None
     with suppress(OSError, ValueError):
@@ -336,4 +336,4 @@ def _read(descriptor: int) -> Holder | None:
         return None
     fields = {key: logs.neutral(str(data.get(key, "")), 80) for key in ("job", "user", "since", "slot")}
     pid = data.get("pid")
-    return Holder(**fields, pid=pid if isinstance(pid, int) else 0)
+    return LeaseHolder(**fields, pid=pid if isinstance(pid, int) else 0)

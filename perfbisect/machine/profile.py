@@ -123,7 +123,7 @@ def load_machine(name: str) -> MachineFile:
 
 
 @dataclass(frozen=True)
-class Lease:
+class LaunchCommand:
     """A command in front of the server's, such as a queue's wrapper.
 
     ``{gpus}`` is replaced by the number of the slot's devices, ``{devices}`` by their indices. ``lost``: its
@@ -150,7 +150,7 @@ class Profile:
     platform: str = "cuda"
     env: Mapping[str, str] = field(default_factory=dict)
     serve_args: Mapping[str, object] = field(default_factory=dict)
-    lease: Lease = Lease()
+    lease: LaunchCommand = LaunchCommand()
     queries: DeviceQueries | None = None
 
     @property
@@ -173,7 +173,7 @@ class Profile:
     def devices(self) -> tuple[Gpu, ...]:
         """All devices of the machine; empty if none are listed."""
         smi = self.smi()
-        return devices.gpus() if smi is None else devices.look(smi)
+        return devices.gpus() if smi is None else devices.list_devices(smi)
 
     def mask(self, group: Sequence[Gpu]) -> dict[str, str]:
         """Variables that restrict an engine to a group of devices, in this order.
@@ -223,7 +223,7 @@ def profile_of(file: MachineFile) -> Profile:
         platform=file.platform,
         env=file.env,
         serve_args=file.serve_args,
-        lease=Lease(file.lease.command, file.lease.lost) if file.lease else Lease(),
+        lease=LaunchCommand(file.lease.command, file.lease.lost) if file.lease else LaunchCommand(),
         queries=DeviceQueries(listed, file.driver, file.memory, file.tenants)
         if isinstance(listed, DeviceQuery)
         else None,

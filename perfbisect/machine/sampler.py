@@ -14,10 +14,10 @@ from types import TracebackType
 import psutil
 
 from perfbisect.machine import devices
-from perfbisect.machine.devices import Gpu, Smi, Tenant
-from perfbisect.machine.interference import DeviceSampled, Sampled, Series
+from perfbisect.machine.devices import DeviceProcess, Gpu, Smi
+from perfbisect.machine.interference import DeviceSamples, RunSamples, SampleSeries
 from perfbisect.machine.slots import Slot
-from perfbisect.system.clock import Drift
+from perfbisect.system.clock import ClockShift
 from perfbisect.system.processes import Process, process, start_thread
 
 _FIELDS = ("clock", "temperature", "power", "used", "utilization")
@@ -69,7 +69,7 @@ class DeviceSampler:
         if not self.hidden:
             self._attribute(tenants, mine)
 
-    def _attribute(self, tenants: Sequence[Tenant], ours: Collection[int]) -> None:
+    def _attribute(self, tenants: Sequence[DeviceProcess], ours: Collection[int]) -> None:
         for tenant in tenants:
             row = process(tenant.pid)
             if row is None:  # it has ended since
@@ -82,14 +82,14 @@ class DeviceSampler:
                 before = into.get(str(row))
                 into[str(row)] = tenant.memory if before is None else max(before, tenant.memory or 0.0)
 
-    def sampled(self) -> tuple[DeviceSampled, ...]:
+    def sampled(self) -> tuple[DeviceSamples, ...]:
         return tuple(self._device(uuid) for uuid in self._looked)
 
-    def _device(self, uuid: str) -> DeviceSampled:
+    def _device(self, uuid: str) -> DeviceSamples:
         values: Mapping[str, list[float]] = self._values.get(uuid, {})
-        series = {name: Series(tuple(values.get(name, ()))) for name in _FIELDS}
+        series = {name: SampleSeries(tuple(values.get(name, ()))) for name in _FIELDS}
         counts = self._reasons.get(uuid, {})
-        return DeviceSampled(
+        return DeviceSamples(
             uuid,
             reasons={name: round(count / self.samples, 4) for name, count in counts.items()},
             foreign=dict(self._foreign.get(uuid, {})),
@@ -215,8 +215,8 @@ class _Rows:
     def add(self, name: str, value: float) -> None:
         self.values.setdefault(name, []).append(value)
 
-    def series(self, name: str) -> Series:
-        return Series(tuple(self.values.get(name, ())))
+    def series(self, name: str) -> SampleSeries:
+        return SampleSeries(tuple(self.values.get(name, ())))
 
 
 class Sampler:
@@ -243,7 +243,7 @@ class Sampler:
         self._smi = smi or Smi(timeout_s=_DRIVER_TIMEOUT_S)
         self._devices: DeviceSampler | None = None
         if wanted:
-            known = devices.look(self._smi) if smi else devices.gpus()
+            known = devices.list_devices(self._smi) if smi else devices.gpus()
             self._devices = DeviceSampler(self._smi, known, wanted)
         self._rows = _Rows()
         self._stop = threading.Event()
@@ -251,12 +251,12 @@ class Sampler:
         self._problem = ""
         self._cost = 0.0
         self._began = self._ended = time.monotonic()
-        self._drift, self._clock_set = Drift(), 0.0
+        self._drift, self._clock_set = ClockShift(), 0.0
         self._processors = 0
         self._memory = 0.0
 
     def __enter__(self) -> Sampler:
-        self._began, self._drift = time.monotonic(), Drift()
+        self._began, self._drift = time.monotonic(), ClockShift()
         start_thread(self._thread)
         return self
 
@@ -270,10 +270,10 @@ class Sampler:
         self._thread.join()
         self._ended, self._clock_set = time.monotonic(), self._drift.seconds()
 
-    def summary(self) -> Sampled:
+    def summary(self) -> RunSamples:
         """The samples; call it after the end."""
         devices = self._devices
-        return Sampled(
+        return RunSamples(
             seconds=self._ended - self._began,
             samples=len(self._rows.values.get("available", ())),
             processors=self._processors,

@@ -12,7 +12,7 @@ from typing import Any
 from perfbisect.errors import MachineError
 from perfbisect.machine.slots import Slot
 from perfbisect.system import logs, processes
-from perfbisect.system.processes import Asked, never
+from perfbisect.system.processes import StopRequested, never
 
 _MARK = "perfbisect-torch: "
 _LIMIT = 180.0
@@ -107,7 +107,12 @@ class Torch:
 
 
 def probe(
-    interpreter: Path, env: Mapping[str, str], folder: Path, *, limit: float = _LIMIT, asked: Asked = never
+    interpreter: Path,
+    env: Mapping[str, str],
+    folder: Path,
+    *,
+    limit: float = _LIMIT,
+    asked: StopRequested = never,
 ) -> Torch:
     """Probe the torch of an interpreter. ``env``: its process environment, with the slot's.
 

@@ -22,7 +22,7 @@ from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.serving.server import Server, hit_rate
 from perfbisect.system import logs, processes
-from perfbisect.system.processes import Asked, Finished
+from perfbisect.system.processes import ProcessResult, StopRequested
 
 _END_OF_LOG = 32768
 _LAST_WORDS = 3.0
@@ -34,7 +34,7 @@ class _Serving:
     """Stops a run on request, or after its server ended."""
 
     server: Server
-    asked: Asked
+    asked: StopRequested
     _ended: float | None = None
 
     def __call__(self) -> bool:
@@ -46,7 +46,7 @@ class _Serving:
 
 
 @dataclass(frozen=True)
-class Bench:
+class BenchRuns:
     """Runs the client against one server. ``limit``: seconds per run."""
 
     client: Client
@@ -58,7 +58,7 @@ class Bench:
     metadata: Mapping[str, str]
     limit: float
     judge: FaultClassifier
-    asked: Asked
+    asked: StopRequested
 
     def argv(self, cell: Cell, name: str, seed: int) -> tuple[str, ...]:
         """The command of a run, which writes ``run-NAME.json``."""
@@ -132,7 +132,7 @@ class Bench:
             facts={**run.facts, **facts},
         )
 
-    def _document(self, ended: Finished, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
+    def _document(self, ended: ProcessResult, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
         if unfinished:
             said = f"the server had {unfinished} requests unfinished when the limit of a run had passed"
             hung = ServerError(said, where=self.server.owned.log, code="server_hung")
@@ -186,7 +186,7 @@ class Bench:
         return BlamedError(wrong, self.judge.row(wrong, "bench", text), f"{reason} {more}")
 
 
-def measure_runs(record: AttemptRecord, bench: Bench, server: Server, sink: Sink) -> None:
+def measure_runs(record: AttemptRecord, bench: BenchRuns, server: Server, sink: Sink) -> None:
     """Make the measured runs, with caches emptied before each; one run if that is impossible.
 
     Raises:
@@ -241,7 +241,7 @@ class _NoDistanceError(Exception):
 
 
 def check_image(
-    record: AttemptRecord, server: Server, env: Mapping[str, str], asked: Asked, sink: Sink
+    record: AttemptRecord, server: Server, env: Mapping[str, str], asked: StopRequested, sink: Sink
 ) -> None:
     """Add the image distance to every run, unless the client reported one.
 
@@ -275,7 +275,9 @@ def _image(encoded: object) -> bytes:
         raise _NoDistanceError("the answer holds no image in base64") from None
 
 
-def _distance(record: AttemptRecord, made: Path, wanted: Path, env: Mapping[str, str], asked: Asked) -> float:
+def _distance(
+    record: AttemptRecord, made: Path, wanted: Path, env: Mapping[str, str], asked: StopRequested
+) -> float:
     environment = record.environment
     if environment is None:
         raise _NoDistanceError("there is no environment")

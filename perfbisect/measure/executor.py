@@ -14,7 +14,7 @@ from perfbisect.model.change import Change
 
 
 @dataclass(frozen=True)
-class Limits:
+class PhaseLimits:
     """Time limit of each phase in seconds. ``ready`` None: the cell's ``ready_timeout``."""
 
     build: float = 3600.0
@@ -40,7 +40,7 @@ class AttemptRequest:
     runs: int
     purpose: Purpose
     folder: Path
-    limits: Limits
+    limits: PhaseLimits
     token: str = ""
     """Marks every process of the attempt; journaled before the first exists. Empty: drawn by the executor."""
     slot: Slot | None = None

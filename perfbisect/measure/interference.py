@@ -12,13 +12,13 @@ from perfbisect.errors import MachineError, PerfbisectError, UsageError
 from perfbisect.machine import devices, interference, torch_probe
 from perfbisect.machine.device_memory import wait_for_memory
 from perfbisect.machine.devices import Smi
-from perfbisect.machine.interference import UNJUDGED, Limits
+from perfbisect.machine.interference import UNJUDGED, InterferenceLimits
 from perfbisect.machine.sampler import Sampler
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import Sink
 from perfbisect.measure.faults import ATTEMPT_ERRORS, DiscardedRunError
 from perfbisect.system.ports import SharedPortError
-from perfbisect.system.processes import Asked, Process
+from perfbisect.system.processes import Process, StopRequested
 
 VARIABLE = "PERFBISECT_LIMITS"
 MOST_USED = 0.9
@@ -32,7 +32,7 @@ class InterferenceMonitor:
     """Samples one attempt's slot and discards runs under foreign load."""
 
     slot: Slot
-    limits: Limits
+    limits: InterferenceLimits
     ours: Callable[[], Iterable[Process]]
     smi: Smi | None = None
     """Device queries; None uses the NVIDIA driver."""
@@ -56,7 +56,7 @@ class InterferenceMonitor:
             yield facts
 
     @contextmanager
-    def _watched(self, limits: Limits) -> Iterator[dict[str, Any]]:
+    def _watched(self, limits: InterferenceLimits) -> Iterator[dict[str, Any]]:
         sampler = Sampler(self.ours, slot=self.slot, smi=self.smi)
         facts: dict[str, Any] = {}
         try:
@@ -65,7 +65,7 @@ class InterferenceMonitor:
         except (DiscardedRunError, SharedPortError):
             raise
         except ATTEMPT_ERRORS as error:
-            why = interference.judge(sampler.summary(), self.limits)
+            why = interference.interference_reason(sampler.summary(), self.limits)
             if why:
                 said = error.message if isinstance(error, PerfbisectError) else str(error)
                 where = getattr(error, "where", None)
@@ -75,7 +75,7 @@ class InterferenceMonitor:
             raise
         seen = sampler.summary()
         facts |= seen.facts(self.limits)
-        why = interference.judge(seen, limits)
+        why = interference.interference_reason(seen, limits)
         if why:
             raise DiscardedRunError(f"void: {why}", next_step=_NEXT)
 
@@ -85,7 +85,7 @@ def wait_until_free(
     serve_args: Mapping[str, object],
     *,
     timeout: float,
-    asked: Asked,
+    asked: StopRequested,
     sink: Sink,
     smi: Smi | None = None,
 ) -> None:
@@ -103,14 +103,14 @@ def wait_until_free(
             share=share,
             timeout=timeout,
             smi=smi,
-            known=None if smi is None else devices.look(smi),
+            known=None if smi is None else devices.list_devices(smi),
             told=lambda text: sink("wait", {"text": text}),
             asked=asked,
         )
 
 
 def torch_facts(
-    interpreter: Path, env: Mapping[str, str], slot: Slot, folder: Path, asked: Asked
+    interpreter: Path, env: Mapping[str, str], slot: Slot, folder: Path, asked: StopRequested
 ) -> dict[str, Any]:
     """Facts of torch in the environment under test and of the slot's devices.
 
@@ -130,7 +130,7 @@ def torch_facts(
     return found.facts()
 
 
-def machine_limits(text: str) -> Limits:
+def machine_limits(text: str) -> InterferenceLimits:
     """Parse ``PERFBISECT_LIMITS``: empty for defaults, ``off``, or ``foreign_cpu=0.5,steal=off``.
 
     Raises:
@@ -138,7 +138,7 @@ def machine_limits(text: str) -> Limits:
     """
     if text.strip() == "off":
         return UNJUDGED
-    known = {field.name for field in fields(Limits)}
+    known = {field.name for field in fields(InterferenceLimits)}
     chosen: dict[str, float | None] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = part.partition("=")
@@ -148,4 +148,4 @@ def machine_limits(text: str) -> Limits:
             raise UsageError(f"{VARIABLE}: {part!r} is not NAME=NUMBER or NAME=off") from None
         if name not in known:
             raise UsageError(f"{VARIABLE}: no limit {name!r}; there are {', '.join(sorted(known))}")
-    return replace(Limits(), **chosen)  # type: ignore[arg-type]
+    return replace(InterferenceLimits(), **chosen)  # type: ignore[arg-type]

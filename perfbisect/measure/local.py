@@ -12,13 +12,13 @@ from perfbisect.clients.runner import Runner
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.errors import Interrupted, ServerError
 from perfbisect.machine.interference import UNJUDGED
-from perfbisect.machine.interference import Limits as MachineLimits
+from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.profile import CUDA, Profile
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
 from perfbisect.measure import record as provenance
 from perfbisect.measure.attempt import write_attempt
-from perfbisect.measure.bench import Bench, check_image, measure_runs
+from perfbisect.measure.bench import BenchRuns, check_image, measure_runs
 from perfbisect.measure.executor import AttemptRequest, Shared, Sink, Started, Turn
 from perfbisect.measure.interference import InterferenceMonitor, wait_until_free
 from perfbisect.measure.preparation import Preparation, Prepared, look_up
@@ -29,7 +29,7 @@ from perfbisect.serving.families import FAMILIES, Endpoint, Family, ServerComman
 from perfbisect.serving.log_facts import engine_facts
 from perfbisect.serving.server import Server
 from perfbisect.system import environ, logs, ports
-from perfbisect.system.processes import Asked, never
+from perfbisect.system.processes import StopRequested, never
 
 WARM_SEED_OFFSET = 1_000_003
 """Gives the warm run prompts that no measured run has."""
@@ -54,7 +54,7 @@ class LocalExecutor:
     builder: Builder
     client_environment: Environment | None = None
     shell: Mapping[str, str] = field(default_factory=_shell)
-    asked: Asked = never
+    asked: StopRequested = never
     overlap: bool = True
     limits: MachineLimits = UNJUDGED
     profile: Profile = CUDA
@@ -213,7 +213,7 @@ class LocalExecutor:
         """
         request, log = record.request, server.owned.log
         cell, limits, runner = request.cell, request.limits, ready.runner
-        bench = Bench(
+        bench = BenchRuns(
             ready.client, cell, runner, server, around, request.folder,
             {"attempt": request.id, "change": request.change.id}, limits.bench, record.judge, self.asked,
         )  # fmt: skip

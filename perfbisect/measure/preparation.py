@@ -21,7 +21,7 @@ from perfbisect.measure.record import AttemptRecord, ClientVersion
 from perfbisect.model.cell import LOCAL, Cell
 from perfbisect.serving.families import OFFLINE
 from perfbisect.system import environ, logs, processes
-from perfbisect.system.processes import Asked
+from perfbisect.system.processes import StopRequested
 
 OFFLINE_WORDS = ("1", "true", "yes", "on")
 """Values of ``HF_HUB_OFFLINE`` that mean offline."""
@@ -54,7 +54,7 @@ for argument in sys.argv[1:]:
 """
 
 
-def from_hub(cell: Cell) -> tuple[str, ...]:
+def hub_repositories(cell: Cell) -> tuple[str, ...]:
     """Hub repositories of model, tokenizer and draft model: ``owner/name`` or ``owner/name@revision``."""
     draft = cell.serve_args.get("speculative-config")
     look_up = [
@@ -71,7 +71,7 @@ def from_hub(cell: Cell) -> tuple[str, ...]:
     )
 
 
-def not_here(repositories: Iterable[str], shell: Mapping[str, str]) -> tuple[str, ...]:
+def missing_repositories(repositories: Iterable[str], shell: Mapping[str, str]) -> tuple[str, ...]:
     """Repositories that the local cache lacks while the shell forbids downloads."""
     if shell.get("HF_HUB_OFFLINE", "") not in OFFLINE_WORDS:
         return ()
@@ -99,7 +99,7 @@ def fetch_models(
     log: Path,
     token: str,
     timeout: float,
-    asked: Asked,
+    asked: StopRequested,
 ) -> bool:
     """Download repositories into the hub's cache; False if the interpreter has no hub client.
 
@@ -146,7 +146,7 @@ class Preparation:
 
     client_environment: Environment | None
     shell: Mapping[str, str]
-    asked: Asked
+    asked: StopRequested
     overlap: bool
     profile: Profile = CUDA
     _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
@@ -192,7 +192,7 @@ class Preparation:
         """Download the cell's repositories once; returns the variables for offline mode."""
         request = record.request
         cell = request.cell
-        needed = from_hub(cell)
+        needed = hub_repositories(cell)
         if self.shell.get("HF_HUB_OFFLINE", "") in OFFLINE_WORDS:
             return OFFLINE
         if needed and (cell.digest, cell.variant) not in self._complete:

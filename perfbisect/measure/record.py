@@ -23,7 +23,7 @@ from perfbisect.measure.attempt import plain
 from perfbisect.measure.executor import AttemptRequest, Turn
 from perfbisect.model.attempt import Attempt, Failure, Phase, Provenance, RunResult
 from perfbisect.system import clock, environ, logs, ports, processes
-from perfbisect.system.processes import Asked, Owned, never
+from perfbisect.system.processes import OwnedProcess, StopRequested, never
 
 _DIGEST = """
 import hashlib, importlib.util, json, pathlib, platform, sys
@@ -72,7 +72,11 @@ class ClientVersion:
 
 
 def instrument(
-    client: Client, environment: Environment, env: Mapping[str, str], folder: Path, asked: Asked = never
+    client: Client,
+    environment: Environment,
+    env: Mapping[str, str],
+    folder: Path,
+    asked: StopRequested = never,
 ) -> ClientVersion:
     """Digest the client's sources with its interpreter, without importing the engine.
 
@@ -166,7 +170,7 @@ class AttemptRecord:
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
 
-    def fail(self, error: BaseException, server: Owned | None = None) -> None:
+    def fail(self, error: BaseException, server: OwnedProcess | None = None) -> None:
         """Keep the first failure; later ones follow from it. ``server``: its log helps to classify."""
         if isinstance(error, ports.SharedPortError):
             self.runs.clear()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from perfbisect.cells.deploy import inherited_documents, pinned_documents, placed
+from perfbisect.cells.deploy import inherited_documents, pinned_documents, placed_stages
 from perfbisect.environments.base import Environment
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.machine.slots import Slot
@@ -18,7 +18,7 @@ from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.serving.families import Endpoint, Engine
 from perfbisect.system import ports, processes
-from perfbisect.system.processes import Owned
+from perfbisect.system.processes import OwnedProcess
 
 _PORT_PATIENCE = 10.0
 _LEASE_PATIENCE = 3.0
@@ -35,7 +35,7 @@ def running_server(
     started: Started,
     sink: Sink,
     lost: tuple[int, ...] = (),
-) -> Iterator[Owned]:
+) -> Iterator[OwnedProcess]:
     """Start a server and stop it on exit; a failure inside becomes the current record's.
 
     ``present``: returns the record of the current attempt. ``lost``: exit codes of a lease command that
@@ -63,7 +63,7 @@ def running_server(
         processes.stop_leftovers(record.token, 0, 0.0, grace=0.0)
 
 
-def _of_lease(error: Exception, owned: Owned, lost: tuple[int, ...]) -> Exception:
+def _of_lease(error: Exception, owned: OwnedProcess, lost: tuple[int, ...]) -> Exception:
     """The failure, or the lost lease that caused it."""
     end = time.monotonic() + (_LEASE_PATIENCE if lost else 0.0)
     while (code := owned.exited()) is None and time.monotonic() < end:
@@ -76,7 +76,7 @@ def _of_lease(error: Exception, owned: Owned, lost: tuple[int, ...]) -> Exceptio
     )
 
 
-def _stop(record: AttemptRecord, owned: Owned, port: int, sink: Sink) -> None:
+def _stop(record: AttemptRecord, owned: OwnedProcess, port: int, sink: Sink) -> None:
     began = time.monotonic()
     record.phase, record.log = "stop", owned.log
     try:
@@ -120,7 +120,7 @@ def check_stages(cell: Cell, slot: Slot, platform: str, *, root: str = "") -> No
     documents = pinned_documents(deploy)
     if own and root and deploy is not None:
         documents = inherited_documents(f"{root}/{deploy.path}", _text)
-    for stage in placed(documents, cell.stage_overrides, platform):
+    for stage in placed_stages(documents, cell.stage_overrides, platform):
         why = stage.beyond(len(slot.devices))
         if not why:
             continue

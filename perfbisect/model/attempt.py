@@ -151,7 +151,7 @@ def key(metric: MetricRef) -> str:
     return f"{metric.name}:{metric.statistic}" if metric.statistic else metric.name
 
 
-def comparable(a: Provenance, b: Provenance) -> tuple[tuple[str, str, str], ...]:
+def provenance_differences(a: Provenance, b: Provenance) -> tuple[tuple[str, str, str], ...]:
     """Fields that differ and forbid a comparison: (field, left, right); empty if comparable.
 
     Clients of different digests are comparable where both are of one declared era.

@@ -457,7 +457,7 @@ def apply_variant(cell: Cell, name: str) -> Cell:
     )
 
 
-def difference(a: Cell, b: Cell) -> tuple[tuple[str, str, str], ...]:
+def cell_difference(a: Cell, b: Cell) -> tuple[tuple[str, str, str], ...]:
     """Where the workloads of two cells differ: (field, left, right), ``-`` for what is not there.
 
     Empty exactly where the digests are equal. Mappings are compared by key (``serve_args.max-model-len``).
@@ -492,7 +492,7 @@ def _shown(value: object) -> str:
     return json.dumps(value)
 
 
-def echo(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
+def describe_cell(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
     """What will be measured, as (label, value) rows: the 7-tuple, the knobs set, the digest, the metric.
 
     ``metric`` is the one that is judged, by default the cell's headline.

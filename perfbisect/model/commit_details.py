@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"\(#(\d+)\)\s*$")
 
 
 @dataclass(frozen=True)
-class Touched:
+class ChangedFile:
     """A file that a commit changed, with its lines; None where they are not known (binary, or no diff)."""
 
     path: str
@@ -41,7 +41,7 @@ class Commit:
     subject: str = ""
     date: str = ""
     body: str = ""
-    files: tuple[Touched, ...] = ()
+    files: tuple[ChangedFile, ...] = ()
     pins: tuple[str, str] | None = None
     number: int | None = None
 
@@ -58,7 +58,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Place:
+class OnsetNight:
     """A night at which the series may have moved first, with its probability.
 
     ``commits``: the commits that this night may have been the first to run. Windows overlap where it is not
@@ -71,7 +71,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Ran:
+class MeasuredCell:
     """A cell that was measured on both sides of the change.
 
     ``traits``: its family, and the knobs that choose what code runs (``async_chunk``); ``model`` as it is
@@ -87,7 +87,7 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Later:
+class LaterCommit:
     """A commit after the window of the onset; or of it, where it may have come with the recovery alone."""
 
     commit: Commit
@@ -95,16 +95,16 @@ class Later:
 
 
 @dataclass(frozen=True)
-class Question:
+class SuspectQuestion:
     """Which of ``commits`` (first parents, oldest first) is behind an alert?
 
     ``recovered``: the series came back to where it was before.
     """
 
     commits: tuple[Commit, ...]
-    places: tuple[Place, ...]
-    cells: tuple[Ran, ...] = ()
-    later: tuple[Later, ...] = ()
+    places: tuple[OnsetNight, ...]
+    cells: tuple[MeasuredCell, ...] = ()
+    later: tuple[LaterCommit, ...] = ()
     recovered: bool = False
     cause: CauseWord = "unknown"
 

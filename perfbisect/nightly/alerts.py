@@ -10,13 +10,13 @@ from perfbisect.jobs.folders import Job
 from perfbisect.nightly.config import AlertRules
 from perfbisect.nightly.model import NightAlert
 from perfbisect.series.alerts import Alert
-from perfbisect.series.detect import SeriesAnalysis, look, remember
+from perfbisect.series.detect import SeriesAnalysis, analyze_series, record_alerts
 from perfbisect.series.detection.model import FEWEST
 from perfbisect.series.ingest import ingest
 from perfbisect.series.series import night_of
-from perfbisect.series.sources import Asked
+from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.table import Table
+from perfbisect.series.suspects.table import SuspectTable
 
 _RECOVERED = "by rule: the series is back at its former level"
 _RELAPSED = "by rule: the series is not at its former level after all"
@@ -33,20 +33,20 @@ def ingest_jobs(store: SeriesStore, jobs: Iterable[Job]) -> str:
     paths = [str(job.path) for job in jobs if job.journal.exists()]
     if not paths:
         return "nothing was measured"
-    ingested = ingest(store, paths, Asked(), source="journals")
+    ingested = ingest(store, paths, IngestOptions(), source="journals")
     rejected = sum(ingested.rejected.values())
     return f"{ingested.points} points" + (f", {rejected} launches without a measurement" if rejected else "")
 
 
 def judge_series(
-    store: SeriesStore, table: Table, rules: AlertRules
+    store: SeriesStore, table: SuspectTable, rules: AlertRules
 ) -> tuple[SeriesAnalysis, tuple[NightAlert, ...]]:
     """Analyse the series and decide what happens to their alerts; writes nothing.
 
     Raises:
         UsageError: the store has no points.
     """
-    analysis = look(store, table, rules.fdr)
+    analysis = analyze_series(store, table, rules.fdr)
     set_by_rule = {record.alert.id for record in analysis.known if record.by_rule}
     changes = [
         _change_alert(alert, alert.id in set_by_rule, rules) for alert in analysis.alerts_since(rules.since)
@@ -90,7 +90,7 @@ def store_alerts(
     store: SeriesStore, analysis: SeriesAnalysis, alerts: Sequence[NightAlert], rules: AlertRules, now: str
 ) -> str:
     """Write the alerts to the store; idempotent, and states set by people meanwhile are kept."""
-    remember(store, analysis, now, rules.since)
+    record_alerts(store, analysis, now, rules.since)
     known = {record.alert.id: record for record in store.alerts.all()}
     with store.transaction():
         for change in alerts:

@@ -15,7 +15,7 @@ from perfbisect.errors import (
     PerfbisectError,
     UsageError,
 )
-from perfbisect.jobs.events import Told
+from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
 from perfbisect.model.change import Change
@@ -27,9 +27,9 @@ from perfbisect.nightly.plan import CellPlan, NightPlan
 from perfbisect.nightly.replay import NightState, bisection_to_json, spent_minutes
 from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detect import SeriesAnalysis
-from perfbisect.series.findings import Finding
+from perfbisect.series.findings import SeriesChange
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.job import Ranked, ranked, track_suspects
+from perfbisect.series.suspects.job import RankedAlert, rank_alert, write_suspects
 
 _NIGHTS_BACK = 30
 """Nights after which a postponed bisection is dropped."""
@@ -142,7 +142,7 @@ def select_cases(
         yield min(cases, key=_priority)
 
 
-def _measuring_cell(finding: Finding, plan: NightPlan) -> CellPlan | None:
+def _measuring_cell(finding: SeriesChange, plan: NightPlan) -> CellPlan | None:
     digest = finding.series.points[-1].workload.digest
     return next((cell for cell in plan.cells if digest and cell.digest == digest), None)
 
@@ -175,7 +175,7 @@ class EventExaminer:
                 continue
             result = self._examine_case(case)
             self.journal.append("step", bisection_to_json(result))
-            self.dependencies.sink(Told(f"{result.event}: {result.state}: {result.why}"))
+            self.dependencies.sink(JobNote(f"{result.event}: {result.state}: {result.why}"))
 
     @property
     def _state(self) -> NightState:
@@ -185,7 +185,7 @@ class EventExaminer:
         if case.rejection or case.cell is None:
             return _result(case, "not worth it", case.rejection)
         try:
-            ranking = ranked(
+            ranking = rank_alert(
                 self.store, self.analysis, case.alert, self.context.repository, self.context.table
             )
             suspects, attributed = ranking.ranking.suspects, ranking.ranking.attributed
@@ -205,7 +205,7 @@ class EventExaminer:
             code = EXIT_INCONCLUSIVE if isinstance(error, UsageError) else error.exit_code
             return _result(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
 
-    def _bisect(self, case: EventCase, cell: CellPlan, ranking: Ranked) -> NightBisection:
+    def _bisect(self, case: EventCase, cell: CellPlan, ranking: RankedAlert) -> NightBisection:
         event, rules, state = case.alert.event, self.context.file.nightly.bisect, self._state
         window = BisectionWindow(
             cell, case.alert.metric, ranking.good, ranking.bad, self._write_weights(ranking)
@@ -246,14 +246,14 @@ class EventExaminer:
             exit_code=result.exit_code,
         )
 
-    def _write_weights(self, ranking: Ranked) -> Path:
+    def _write_weights(self, ranking: RankedAlert) -> Path:
         path = self.folder / "suspects" / f"{ranking.alert.id}.yaml"
-        track_suspects(ranking, top=1, repo=self.plan.setting.repository, cell="", weights=path)
+        write_suspects(ranking, top=1, repo=self.plan.setting.repository, cell="", weights=path)
         return path
 
 
 def _result(
-    case: EventCase, state: BisectionState, why: str, ranking: Ranked | None = None, **more: Any
+    case: EventCase, state: BisectionState, why: str, ranking: RankedAlert | None = None, **more: Any
 ) -> NightBisection:
     window: dict[str, Any] = {}
     if ranking is not None:

@@ -10,18 +10,18 @@ from typing import Protocol
 from perfbisect.changes.git import Repository
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, Interrupted, PerfbisectError
 from perfbisect.jobs.documents import ReportDocument
-from perfbisect.jobs.events import Sink
+from perfbisect.jobs.events import EventListener
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Clock
 from perfbisect.jobs.runner import StopLeftovers
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile
 from perfbisect.nightly.folders import Nights
 from perfbisect.nightly.model import BisectionOutcome, Night, NightFindings
 from perfbisect.nightly.plan import CellPlan, GroupCells, NightPlan
-from perfbisect.series.suspects.table import Table
+from perfbisect.series.suspects.table import SuspectTable
 
 _EXIT_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
 
@@ -150,7 +150,7 @@ class Dependencies:
     """
 
     clock: Clock
-    sink: Sink
+    sink: EventListener
     new_job: Callable[[], Job]
     measure: MeasureCells
     prepare_bisection: PrepareBisection
@@ -169,8 +169,8 @@ class NightlyContext:
     repository: Repository
     commit: Change
     cells: tuple[FoundCell, ...]
-    setting: Setting
-    table: Table
+    setting: MeasurementConfig
+    table: SuspectTable
     fetch: Callable[[], StepResult] | None = None
 
     @property

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from perfbisect.common.durations import stamp
-from perfbisect.dashboard.build import build
-from perfbisect.dashboard.collect import bisections, site
+from perfbisect.dashboard.build import write_site
+from perfbisect.dashboard.collect import build_site_document, load_bisections
 from perfbisect.errors import MachineError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Clock
@@ -25,7 +25,7 @@ from perfbisect.series.export import export_files, series_for_export
 from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 from perfbisect.series.publish import publish
 from perfbisect.series.store import SeriesStore
-from perfbisect.system.files import write_whole
+from perfbisect.system.files import write_atomic
 
 MAX_COMMENT_CHARACTERS = 65_000
 """GitHub accepts 65,536 in an issue or a comment."""
@@ -142,9 +142,9 @@ def _write_reports(
     series_report = nightly_report(document)
     target = context.file.path(rules.report) or folder.path
     files = {"night": target / "night.md", "report": target / "nightly.md", "page": target / "nightly.html"}
-    write_whole(files["night"], night_markdown(night))
-    write_whole(files["report"], report_markdown(series_report))
-    write_whole(files["page"], report_html(series_report))
+    write_atomic(files["night"], night_markdown(night))
+    write_atomic(files["report"], report_markdown(series_report))
+    write_atomic(files["page"], report_html(series_report))
     return StepResult(f"{len(document.rows)} series at a new level", files)
 
 
@@ -157,17 +157,17 @@ def _build_dashboard(
 ) -> StepResult:
     folder = context.file.path(rules.folder)
     assert folder is not None
-    document = site(
+    document = build_site_document(
         store,
         analysis,
         context.table,
         title=rules.title,
         made=stamp(clock()),
         repository=context.repository,
-        reports=bisections(context.jobs.all()),
+        reports=load_bisections(context.jobs.all()),
         commit_url=rules.commit_url,
     )
-    index = build(document, folder).index
+    index = write_site(document, folder).index
     return StepResult(f"{len(document.cells)} cells, {len(document.alerts)} alerts", {"dashboard": index})
 
 
@@ -192,7 +192,7 @@ def _export(context: NightlyContext) -> StepResult:
 
 
 def _write_markdown(path: Path, night: Night) -> StepResult:
-    write_whole(path, truncate(night_markdown(night), MAX_COMMENT_CHARACTERS))
+    write_atomic(path, truncate(night_markdown(night), MAX_COMMENT_CHARACTERS))
     return StepResult("", {"markdown": path})
 
 

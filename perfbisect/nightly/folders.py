@@ -11,7 +11,7 @@ from pathlib import Path
 from perfbisect.errors import MachineError
 from perfbisect.jobs.folders import JOURNAL, JournalFolder, make_folder
 from perfbisect.jobs.journal import stamp
-from perfbisect.jobs.lock import Holder, held, record
+from perfbisect.jobs.lock import LockHolder, hold_folder, record
 
 _DIGITS = 10
 
@@ -57,7 +57,7 @@ class Nights:
         """
         what = f"nightly {self.name}"
 
-        def refuse(holder: Holder | None) -> MachineError:
+        def refuse(holder: LockHolder | None) -> MachineError:
             owner = "an unrecorded process"
             if holder is not None:
                 owner = f"process {holder.pid}, since {holder.since[:19]}Z"
@@ -67,5 +67,5 @@ class Nights:
                 next_step="wait until it has ended; perfbisect status shows its jobs",
             )
 
-        with held(self.folder, what, refuse, since=stamp(now)):
+        with hold_folder(self.folder, what, refuse, since=stamp(now)):
             yield

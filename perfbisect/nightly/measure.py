@@ -14,12 +14,12 @@ from perfbisect.bisect.plan import BisectPlan, Extras
 from perfbisect.changes.fetch import fetch, remote_of
 from perfbisect.changes.git import Repository
 from perfbisect.commands import execution, plan_notes, ranges, wiring
-from perfbisect.commands.bisect_request import Question, Typed, question
+from perfbisect.commands.bisect_request import BisectOptions, BisectRequest, build_bisect_request
 from perfbisect.commands.execution import write_report
-from perfbisect.commands.invocation import Measuring
-from perfbisect.commands.output import teller
-from perfbisect.commands.session import at_work, interruptible, slots_for
-from perfbisect.commands.workspace import Place, place
+from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.output import progress_printer
+from perfbisect.commands.session import interruptible, open_session, slots_for
+from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.compare.kinds import RUN
 from perfbisect.compare.plan import RunPlan
 from perfbisect.compare.run import make_run_plan, run
@@ -27,7 +27,7 @@ from perfbisect.compare.suite import suite
 from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
-from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import PlanT, require_plan
 from perfbisect.model.cell import Cell
@@ -61,8 +61,8 @@ _MAX_WAIT_MIN = 60.0
 class SingleCellServers:
     """Measures each cell on a server of its own."""
 
-    workspace: Place
-    measuring: Measuring
+    workspace: Workspace
+    measuring: MeasureOptions
 
     def __call__(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
@@ -72,9 +72,9 @@ class SingleCellServers:
     def _launch(self, night: NightPlan, cell: CellJob, launch: int) -> None:
         job, setting = cell.job, night.setting
         slots = slots_for(cell.plan.load(), 1, setting.machine)
-        builder = wiring.builder_of(self.workspace, setting)
+        builder = wiring.build_builder(self.workspace, setting)
         begin = _begin_job(night, cell, builder, plan_notes.slot_notes(slots))
-        with at_work(job, slots, self.measuring, begin=begin) as session:
+        with open_session(job, slots, self.measuring, begin=begin) as session:
             limit = session.tools(builder, None, setting).limits.build
             client = wiring.client_environment(
                 self.workspace, setting, builder, night.commit, job.path / "client-build.log", limit
@@ -87,8 +87,8 @@ class SingleCellServers:
 class SharedServers:
     """Measures the cells of a group on the same server launches."""
 
-    workspace: Place
-    measuring: Measuring
+    workspace: Workspace
+    measuring: MeasureOptions
 
     def __call__(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
@@ -108,14 +108,14 @@ class SharedServers:
     ) -> dict[str, PerfbisectError]:
         setting, first = night.setting, cells[0]
         slots = slots_for(first.plan.load(), 1, setting.machine)
-        builder = wiring.builder_of(self.workspace, setting)
+        builder = wiring.build_builder(self.workspace, setting)
         notes = plan_notes.slot_notes(slots)
         begins = [_begin_job(night, cell, builder, (*notes, _sharing_note(cell, group))) for cell in cells]
         with ExitStack() as stack:
             for cell, begin in zip(cells[1:], begins[1:], strict=True):
                 stack.enter_context(cell.job.held())
                 begin()
-            session = stack.enter_context(at_work(first.job, slots, self.measuring, begin=begins[0]))
+            session = stack.enter_context(open_session(first.job, slots, self.measuring, begin=begins[0]))
             limit = session.tools(builder, None, setting).limits.build
             client = wiring.client_environment(
                 self.workspace, setting, builder, night.commit, first.job.path / "client-build.log", limit
@@ -147,13 +147,13 @@ def _begin_job(night: NightPlan, cell: CellJob, builder: Builder, notes: Sequenc
         cell=workload,
         change=night.commit,
         builder=builder,
-        metric=metric_of(workload, cell.plan.metric),
+        metric=resolve_metric(workload, cell.plan.metric),
         setting=night.setting,
         launches=cell.plan.launches,
         runs=cell.plan.runs,
         notes=notes,
     )
-    return execution.beginning(cell.job, plan)
+    return execution.plan_writer(cell.job, plan)
 
 
 def _sharing_note(cell: CellJob, group: Sequence[str]) -> str:
@@ -179,9 +179,9 @@ def _do_nothing() -> None:
 class NightlyBisection:
     """A bisection with its request resolved."""
 
-    workspace: Place
-    measuring: Measuring
-    request: Question
+    workspace: Workspace
+    measuring: MeasureOptions
+    request: BisectRequest
 
     @property
     def min_minutes(self) -> float:
@@ -189,20 +189,18 @@ class NightlyBisection:
 
     def __call__(self, job: Job) -> BisectionResult:
         request, existing = self.request, _existing_plan(job, BisectPlan)
-        begin = execution.beginning(job, request.plan) if existing is None else _do_nothing
-        with at_work(job, request.slots, self.measuring, begin=begin) as session:
+        begin = execution.plan_writer(job, request.plan) if existing is None else _do_nothing
+        with open_session(job, request.slots, self.measuring, begin=begin) as session:
             plan = existing or request.plan
-            return bisection_result(
-                execution.carry_out(self.workspace, session, BISECT, plan, request.builder)
-            )
+            return bisection_result(execution.run_job(self.workspace, session, BISECT, plan, request.builder))
 
 
 @dataclass(frozen=True)
 class BisectionFactory:
     """Prepares bisections in the night's setting."""
 
-    workspace: Place
-    measuring: Measuring
+    workspace: Workspace
+    measuring: MeasureOptions
 
     def __call__(self, night: NightPlan, window: BisectionWindow, minutes: float) -> PreparedBisection:
         setting = night.setting
@@ -215,9 +213,9 @@ class BisectionFactory:
             exclude_newer=setting.exclude_newer or None,
             machine=setting.machine or None,
         )
-        request = question(
+        request = build_bisect_request(
             self.workspace,
-            Typed(
+            BisectOptions(
                 cell=window.cell.source,
                 good=window.good,
                 bad=window.bad,
@@ -238,7 +236,7 @@ class BisectionFactory:
         return NightlyBisection(self.workspace, self.measuring, request)
 
 
-def fetch_branch(file: NightlyFile, workspace: Place) -> Callable[[], StepResult] | None:
+def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepResult] | None:
     """Fetch the branch's remote if the file asks for it; return a step that reports the result.
 
     If the fetch fails, the night runs on the commits at hand.
@@ -283,7 +281,7 @@ def _resolve_head(repository: Repository, branch: str) -> str:
 
 
 def build_context(
-    config: Path, working: Measuring, *, fetch: bool = False
+    config: Path, working: MeasureOptions, *, fetch: bool = False
 ) -> tuple[NightlyContext, Dependencies]:
     """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``.
 
@@ -300,14 +298,14 @@ def build_context(
         machine=_machine(file),
         wait=min(rules.minutes, _MAX_WAIT_MIN),
     )
-    workspace = place(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
+    workspace = open_workspace(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
     repository = workspace.needed_repository()
     fetch_step = fetch_branch(file, workspace) if fetch else None
 
     def read_at(sha: str, path: str) -> str:
         return repository.read(sha, path).decode("utf-8")
 
-    setting = wiring.the_setting(
+    setting = wiring.build_config(
         workspace,
         environment=_environment(workspace, file),
         client=_resolve_spec(file, rules.client),
@@ -324,7 +322,7 @@ def build_context(
         table=load_suspect_table(),
         fetch=fetch_step,
     )
-    say = teller(working)
+    say = progress_printer(working)
     costs = ranges.costs(setting.environment)
     dependencies = Dependencies(
         clock=now,
@@ -375,7 +373,7 @@ def _resolve_spec(file: NightlyFile, text: str | None) -> str | None:
     return None if text is None else absolute_spec(text, file.file.absolute().parent)
 
 
-def _environment(workspace: Place, file: NightlyFile) -> str:
+def _environment(workspace: Workspace, file: NightlyFile) -> str:
     environment = workspace.setting("env", _resolve_spec(file, file.nightly.environment))
     if environment is None:
         raise file.wrong(

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from perfbisect.errors import UsageError
 from perfbisect.jobs.capabilities import runs_per_launch
-from perfbisect.jobs.journal import Event
+from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import cell_data
-from perfbisect.jobs.settings import Data, Setting
+from perfbisect.jobs.settings import MeasurementConfig, PlanPart
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef, parse_metric
@@ -28,7 +28,7 @@ _NIGHTS_BACK = 10
 """Nights from which launch times are learnt."""
 
 
-class CellPlan(Data):
+class CellPlan(PlanPart):
     """A cell of a night. ``source``: its file (``FILE@c4-n40``); ``skip``: why it is not measured.
 
     A launch is expected to take ``launch_minutes``, known from ``forecast_basis``.
@@ -64,7 +64,7 @@ class CellPlan(Data):
         return cell
 
 
-class NightPlan(Data):
+class NightPlan(PlanPart):
     """What a night measures. ``groups``: cells of one server; ``ordered``: in that order. ``budget`` in
     minutes."""
 
@@ -73,7 +73,7 @@ class NightPlan(Data):
     file: str
     branch: str
     commit: Change
-    setting: Setting
+    setting: MeasurementConfig
     seed: int
     budget: float
     cells: tuple[CellPlan, ...]
@@ -94,7 +94,7 @@ class NightPlan(Data):
 
     def launch_groups(
         self, launch_minutes: Mapping[str, float] | None = None
-    ) -> tuple[schedule.LaunchGroup, ...]:
+    ) -> tuple[schedule.ScheduledGroup, ...]:
         """The wanted groups; ``launch_minutes`` by cell replaces the forecast."""
         wanted, measured = {cell.name: cell for cell in self.wanted}, launch_minutes or {}
         groups = []
@@ -102,7 +102,7 @@ class NightPlan(Data):
             cells = [wanted[name] for name in names if name in wanted]
             if cells:
                 groups.append(
-                    schedule.LaunchGroup(
+                    schedule.ScheduledGroup(
                         cells=tuple(cell.name for cell in cells),
                         launches=max(cell.launches for cell in cells),
                         launch_minutes=sum(measured.get(cell.name, cell.launch_minutes) for cell in cells),
@@ -121,7 +121,7 @@ class NightPlan(Data):
         return frozenset(name for group in groups for name in group.cells)
 
 
-def read_plan(events: Sequence[Event]) -> NightPlan:
+def read_plan(events: Sequence[JournalEvent]) -> NightPlan:
     """Read the plan from a night's journal.
 
     Raises:
@@ -173,7 +173,7 @@ def build_plan(
     file: NightlyFile,
     cells: Sequence[FoundCell],
     commit: Change,
-    setting: Setting,
+    setting: MeasurementConfig,
     history: NightHistory,
     *,
     date: str,
@@ -206,7 +206,7 @@ def one_cell_per_server(cells: Sequence[Cell]) -> tuple[tuple[str, ...], ...]:
     return tuple((cell.name,) for cell in cells)
 
 
-def setting_key(setting: Setting) -> str:
+def setting_key(setting: MeasurementConfig) -> str:
     """What must be equal for a measurement of a commit to count for another night."""
     return " ".join(filter(None, (setting.environment, setting.client, setting.constraints, setting.machine)))
 
@@ -214,7 +214,7 @@ def setting_key(setting: Setting) -> str:
 def _plan_cell(
     file: NightlyFile,
     found: FoundCell,
-    setting: Setting,
+    setting: MeasurementConfig,
     history: NightHistory,
     estimate_minutes: Callable[[Cell], float],
 ) -> CellPlan:
@@ -243,7 +243,7 @@ def _plan_cell(
     )
 
 
-def _dependency_notes(file: NightlyFile, setting: Setting) -> tuple[str, ...]:
+def _dependency_notes(file: NightlyFile, setting: MeasurementConfig) -> tuple[str, ...]:
     rules = file.nightly
     if rules.exclude_newer or rules.constraints or setting.constraints:
         return ()

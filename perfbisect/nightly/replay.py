@@ -13,18 +13,11 @@ from pydantic import TypeAdapter
 from perfbisect.errors import EXIT_OK
 from perfbisect.jobs.documents import metric_document, reported_value
 from perfbisect.jobs.folders import Job, Jobs
-from perfbisect.jobs.journal import Event
-from perfbisect.jobs.replay import Launch, launches
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.nightly.context import NightlyContext
 from perfbisect.nightly.folders import NightFolder
-from perfbisect.nightly.model import (
-    CellState,
-    Night,
-    NightBisection,
-    NightCell,
-    NightFindings,
-    NightStep,
-)
+from perfbisect.nightly.model import CellState, Night, NightBisection, NightCell, NightFindings, NightStep
 from perfbisect.nightly.plan import CellPlan, NightPlan
 from perfbisect.series.detection.fdr import FDR
 
@@ -81,7 +74,7 @@ class NightState:
     is_over: bool = False
 
     @classmethod
-    def from_events(cls, events: Sequence[Event]) -> NightState:
+    def from_events(cls, events: Sequence[JournalEvent]) -> NightState:
         jobs: dict[str, str] = {}
         bisection_jobs: dict[str, str] = {}
         failed: dict[str, CellFailure] = {}
@@ -124,10 +117,10 @@ class NightState:
 class CellLaunches:
     """The launches in a cell's job."""
 
-    launches: tuple[Launch, ...] = ()
+    launches: tuple[LaunchRecord, ...] = ()
 
     @property
-    def measured(self) -> tuple[Launch, ...]:
+    def measured(self) -> tuple[LaunchRecord, ...]:
         return tuple(
             launch for launch in self.launches if launch.end == "finished" and launch.attempt is not None
         )
@@ -181,7 +174,12 @@ def spent_minutes(plan: NightPlan, state: NightState, jobs: Jobs) -> float:
 
 
 def replay_night(
-    context: NightlyContext, plan: NightPlan, events: Sequence[Event], folder: NightFolder, *, ended: str = ""
+    context: NightlyContext,
+    plan: NightPlan,
+    events: Sequence[JournalEvent],
+    folder: NightFolder,
+    *,
+    ended: str = "",
 ) -> Night:
     """Build the night from its journal and those of its jobs."""
     state, jobs = NightState.from_events(events), context.jobs

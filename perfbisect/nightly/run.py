@@ -14,10 +14,10 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 
 from perfbisect.errors import EXIT_OURS, BuildError, Interrupted, MachineError, PerfbisectError
-from perfbisect.jobs.events import Told
+from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, stamp
-from perfbisect.jobs.runner import clear_up
+from perfbisect.jobs.runner import recover_interrupted
 from perfbisect.nightly import schedule
 from perfbisect.nightly.alerts import (
     count_too_few_nights,
@@ -50,10 +50,10 @@ from perfbisect.nightly.replay import (
     spent_minutes,
 )
 from perfbisect.nightly.report import night_document
-from perfbisect.series.detect import SeriesAnalysis, look
+from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.store import SeriesStore
-from perfbisect.system.files import write_whole
+from perfbisect.system.files import write_atomic
 
 RESUME_WITHIN = timedelta(hours=12)
 """An interrupted night resumes for this long after it began; later it is abandoned."""
@@ -136,7 +136,7 @@ def _clear_job(job: Job, dependencies: Dependencies) -> None:
     """End the processes that a killed job left; it stays resumable."""
     if job.journal.exists() and not job.finished:
         with job.held(), Journal(job.journal, clock=dependencies.clock) as journal:
-            clear_up(job, journal, dependencies)
+            recover_interrupted(job, journal, dependencies)
 
 
 def _history_data(plan: NightPlan, measured: Mapping[str, CellLaunches]) -> dict[str, object]:
@@ -181,7 +181,7 @@ class _NightRun:
                 self._run_tasks(tuple(tasks))
         self._run_tasks(self.dependencies.tasks)
         night = self._night(ended=stamp(self.dependencies.clock()))
-        write_whole(self.folder.document, night_document(night).text() + "\n")
+        write_atomic(self.folder.document, night_document(night).text() + "\n")
         measured = read_cell_launches(self.plan, self.state, self.context.jobs)
         self.journal.append(
             "verdict",
@@ -218,7 +218,9 @@ class _NightRun:
                 cell.launches - counts[cell.name] for cell in plan.wanted if cell.name not in state.failed
             )
             cells = ", ".join(scheduled.cells)
-            self.dependencies.sink(Told(f"{cells}: launch {scheduled.launch}; {left} launches left tonight"))
+            self.dependencies.sink(
+                JobNote(f"{cells}: launch {scheduled.launch}; {left} launches left tonight")
+            )
             jobs = [CellJob(plan.cell(name), self._job(name)) for name in scheduled.cells]
             failures = self.dependencies.measure(plan, jobs, scheduled.launch)
             for name, error in failures.items():
@@ -251,7 +253,7 @@ class _NightRun:
             exit_code=error.exit_code,
         )
         self.journal.append("cell", failure.to_json())
-        self.dependencies.sink(Told(f"{name}: failed: {failure.reason}"))
+        self.dependencies.sink(JobNote(f"{name}: failed: {failure.reason}"))
 
     def _fail_remaining(self, error: PerfbisectError, measured: Mapping[str, CellLaunches]) -> None:
         """Fail all incomplete cells: the commit cannot be built, or the machine is broken."""
@@ -276,7 +278,7 @@ class _NightRun:
         if findings is None:
             return None
         rules = self.rules.alerts
-        analysis = analyses[0] if analyses else look(store, self.context.table, rules.fdr)
+        analysis = analyses[0] if analyses else analyze_series(store, self.context.table, rules.fdr)
         now = stamp(self.dependencies.clock())
         self._run_step(
             "alerts", lambda: StepResult(store_alerts(store, analysis, findings.alerts, rules, now))
@@ -354,7 +356,7 @@ class _NightRun:
             )
         self.journal.append("step", record.to_json())
         if record.state == "failed":
-            self.dependencies.sink(Told(f"{name} failed: {record.reported}"))
+            self.dependencies.sink(JobNote(f"{name} failed: {record.reported}"))
 
     def _write_traceback(self, name: str) -> str:
         path = self.folder.path / f"{name}.log"

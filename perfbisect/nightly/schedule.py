@@ -15,7 +15,7 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
-class LaunchGroup:
+class ScheduledGroup:
     """Cells measured by the same server launch: one, or several that share a server.
 
     ``launches``: how many are wanted, each expected to take ``launch_minutes``. ``ordered``: the cells keep
@@ -42,10 +42,10 @@ class ScheduledLaunch:
 
 
 def fit_to_budget(
-    groups: Sequence[LaunchGroup], budget: float
-) -> tuple[tuple[LaunchGroup, ...], tuple[LaunchGroup, ...]]:
+    groups: Sequence[ScheduledGroup], budget: float
+) -> tuple[tuple[ScheduledGroup, ...], tuple[ScheduledGroup, ...]]:
     """Split groups into those that fit the budget (minutes), shortest first, and the others."""
-    fitting, excess, spent = list[LaunchGroup](), list[LaunchGroup](), 0.0
+    fitting, excess, spent = list[ScheduledGroup](), list[ScheduledGroup](), 0.0
     for group in sorted(groups, key=lambda group: (group.total_minutes, group.cells)):
         if not excess and spent + group.total_minutes <= budget:
             fitting.append(group)
@@ -55,7 +55,9 @@ def fit_to_budget(
     return tuple(fitting), tuple(excess)
 
 
-def schedule_launches(groups: Sequence[LaunchGroup], budget: float, seed: int) -> tuple[ScheduledLaunch, ...]:
+def schedule_launches(
+    groups: Sequence[ScheduledGroup], budget: float, seed: int
+) -> tuple[ScheduledLaunch, ...]:
     """Order all launches: the fitting groups in rounds, then the excess ones, shortest first."""
     fitting, excess = fit_to_budget(groups, budget)
     rounds = range(1, max((group.launches for group in fitting), default=0) + 1)
@@ -72,7 +74,7 @@ def schedule_launches(groups: Sequence[LaunchGroup], budget: float, seed: int) -
 
 def next_launch(
     order: Sequence[ScheduledLaunch],
-    groups: Sequence[LaunchGroup],
+    groups: Sequence[ScheduledGroup],
     launches: Mapping[str, int],
     failed: Collection[str],
     spent: float,
@@ -113,23 +115,23 @@ def derive_seed(*words: str) -> int:
     return int(hashlib.sha256("\0".join(words).encode()).hexdigest()[:8], 16)
 
 
-def _has_started(group: LaunchGroup, launches: Mapping[str, int]) -> bool:
+def _has_started(group: ScheduledGroup, launches: Mapping[str, int]) -> bool:
     return any(launches.get(cell, 0) for cell in group.cells)
 
 
-def _missing_launches(group: LaunchGroup, launches: Mapping[str, int], failed: Collection[str]) -> int:
+def _missing_launches(group: ScheduledGroup, launches: Mapping[str, int], failed: Collection[str]) -> int:
     missing = (group.launches - launches.get(cell, 0) for cell in group.cells if cell not in failed)
     return max(missing, default=0)
 
 
-def _schedule(group: LaunchGroup, launch: int, seed: int) -> ScheduledLaunch:
+def _schedule(group: ScheduledGroup, launch: int, seed: int) -> ScheduledLaunch:
     cells = group.cells if group.ordered else tuple(_shuffled(group.cells, seed, launch))
     return ScheduledLaunch(cells, launch)
 
 
 def _shuffled(items: Iterable[_Item], seed: int, launch: int) -> list[_Item]:
     def draw(item: _Item) -> bytes:
-        name = "\0".join(item.cells) if isinstance(item, LaunchGroup) else str(item)
+        name = "\0".join(item.cells) if isinstance(item, ScheduledGroup) else str(item)
         return hashlib.sha256(f"{seed} {launch} {name}".encode()).digest()
 
     return sorted(items, key=draw)

@@ -15,7 +15,15 @@ from perfbisect.jobs.documents import (
     PlanDocument,
     PositionDocument,
 )
-from perfbisect.jobs.events import JobEvent, Launched, Launching, PhaseBegan, Planned, Told, Waiting
+from perfbisect.jobs.events import (
+    JobEvent,
+    JobNote,
+    LaunchEnded,
+    LaunchStarted,
+    MachineBackoff,
+    PhaseStarted,
+    PlanReady,
+)
 
 _KEPT = 3
 
@@ -73,7 +81,7 @@ def after(view: View, notice: JobEvent, now: float) -> View:
     """The view after a notice that came at ``now``."""
     if view.began is None:
         view = replace(view, began=now)
-    if isinstance(notice, Planned):
+    if isinstance(notice, PlanReady):
         plan = notice.plan
         skips = {skip.change.id for skip in plan.skips}
         known = {p.index: "failed" for p in plan.positions if p.changes and p.changes[0].id in skips}
@@ -82,21 +90,21 @@ def after(view: View, notice: JobEvent, now: float) -> View:
             view, title=title, history=plan.positions, seen=known, unit=plan.metric.unit,
             budget=plan.budget_minutes,
         )  # fmt: skip
-    if isinstance(notice, Launching):
+    if isinstance(notice, LaunchStarted):
         attempt = Running(
             notice.number, notice.change, notice.subject, notice.position, notice.of, notice.purpose,
             notice.runs, notice.why, now, "building", now,
         )  # fmt: skip
         waiting = {slot: why for slot, why in view.waiting.items() if slot != notice.slot}
         return replace(view, running={**view.running, notice.slot: attempt}, waiting=waiting)
-    if isinstance(notice, PhaseBegan):
+    if isinstance(notice, PhaseStarted):
         attempt_there = view.running.get(notice.slot)
         told = _phase(notice) if attempt_there else None
         if attempt_there is None or told is None:
             return view
         changed = replace(attempt_there, phase=told[0], run=told[1], since=now)
         return replace(view, running={**view.running, notice.slot: changed})
-    if isinstance(notice, Launched):
+    if isinstance(notice, LaunchEnded):
         launch = notice.launch
         outcome = "measured" if launch.value is not None else "failed"
         seen = view.seen
@@ -113,7 +121,7 @@ def after(view: View, notice: JobEvent, now: float) -> View:
             used=notice.used,
             budget=notice.budget,
         )
-    if isinstance(notice, Waiting):
+    if isinstance(notice, MachineBackoff):
         until = (notice.reason, now + notice.seconds)
         return replace(view, waiting={**view.waiting, notice.slot: until})
     return view
@@ -124,7 +132,7 @@ def used(view: View, now: float) -> float:
     return view.used + sum(now - x.began for x in view.running.values()) / 60
 
 
-def _phase(notice: PhaseBegan) -> tuple[str, int] | None:
+def _phase(notice: PhaseStarted) -> tuple[str, int] | None:
     """What the attempt does now, and the number of its run; None where the notice does not say."""
     detail = notice.detail
     if notice.phase in ("warm", "bench"):
@@ -162,20 +170,20 @@ class Console:
 
 def notice_lines(notice: JobEvent, *, verbose: bool = False) -> Sequence[str]:
     """The lines of one notice; none for phases, unless wanted, and none for the end: that is the result."""
-    if isinstance(notice, Told):
+    if isinstance(notice, JobNote):
         return [f"note: {line(notice.text)}"]
-    if isinstance(notice, Planned):
+    if isinstance(notice, PlanReady):
         return [*plan_lines(notice.plan), f"job {notice.job}", ""]
-    if isinstance(notice, Launching):
+    if isinstance(notice, LaunchStarted):
         of = f" position {notice.position}/{notice.of}" if notice.of else ""
         runs = f"{notice.runs} run{'' if notice.runs == 1 else 's'}"
         where = f" on {line(notice.slot)}" if notice.slot else ""
         return [f"#{notice.number} {notice.change}{of}{where}, {runs}: {line(notice.why)}"]
-    if isinstance(notice, PhaseBegan):
+    if isinstance(notice, PhaseStarted):
         return [_phase_line(notice)] if verbose or notice.phase == "warning" else []
-    if isinstance(notice, Launched):
+    if isinstance(notice, LaunchEnded):
         return [launched_line(notice)]
-    if isinstance(notice, Waiting):
+    if isinstance(notice, MachineBackoff):
         return [f"   the machine failed ({line(notice.reason)}): trying again in {notice.seconds:.0f} s"]
     return []
 
@@ -230,7 +238,7 @@ def command_lines(plan: PlanDocument) -> list[str]:
     ]
 
 
-def launched_line(notice: Launched) -> str:
+def launched_line(notice: LaunchEnded) -> str:
     """``   14.20 ms (2 runs, +-0.4 %)   leading 0a1b2c 0.62, ...   12.3 of 180.0 min``."""
     launch = notice.launch
     # Of several at once it is said which one this was.
@@ -264,7 +272,7 @@ def _value(launch: LaunchDocument, unit: str) -> str:
     return f"{with_unit(launch.value, unit)} ({runs}{spread}{warned})"
 
 
-def _phase_line(notice: PhaseBegan) -> str:
+def _phase_line(notice: PhaseStarted) -> str:
     if notice.phase == "warning":
         return f"   warning: {line(str(notice.detail.get('text', '')))}"
     seconds = notice.detail.get("seconds")

@@ -12,17 +12,7 @@ from perfbisect.jobs.documents import (
     LaunchDocument,
     MinutesDocument,
 )
-from perfbisect.report.document import (
-    Code,
-    Column,
-    Inline,
-    Items,
-    KeyValues,
-    Paragraph,
-    Section,
-    Table,
-    code,
-)
+from perfbisect.report.document import Code, Column, Inline, Items, KeyValues, Paragraph, Section, Table, code
 from perfbisect.report.rows import version_rows
 
 

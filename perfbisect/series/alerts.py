@@ -21,8 +21,8 @@ from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.series.causes import Cause
 from perfbisect.series.detection.model import Shape
-from perfbisect.series.findings import Finding
-from perfbisect.series.series import Part, night_of, part_of
+from perfbisect.series.findings import SeriesChange
+from perfbisect.series.series import BuildRun, night_of, part_of
 
 State = Literal["open", "acknowledged", "closed"]
 
@@ -114,7 +114,7 @@ class Alert:
         return parse_metric(self.metric)
 
     @property
-    def part(self) -> Part:
+    def part(self) -> BuildRun:
         return part_of(self.ref.statistic)
 
     @property
@@ -174,13 +174,13 @@ class ReportRow:
     cause: CauseWord
 
 
-def begun(finding: Finding) -> tuple[int, int]:
+def begun(finding: SeriesChange) -> tuple[int, int]:
     """The nights after which and by which a change may have begun."""
     nights, places = finding.series.nights, finding.places or (finding.index,)
     return nights[max(0, places[0] - 1)], nights[max(places[-1], finding.index)]
 
 
-def recovery(finding: Finding) -> int | None:
+def recovery(finding: SeriesChange) -> int | None:
     """The place of the first night after a change at which the series is back at its old level; None while it
     is not, or was never measured again."""
     series = finding.series
@@ -194,7 +194,7 @@ def recovery(finding: Finding) -> int | None:
     return first if abs(away) <= _BACK * abs(finding.shift) else None
 
 
-def status(finding: Finding, until: int) -> AlertStatus:
+def status(finding: SeriesChange, until: int) -> AlertStatus:
     """What the last night shows of a change. ``until``: the last night of all series."""
     series = finding.series
     if recovery(finding) is not None:
@@ -237,12 +237,12 @@ def weight(alert: Alert) -> tuple[bool, bool, int, float]:
 
 
 def match_alerts(
-    findings: Sequence[Finding],
+    findings: Sequence[SeriesChange],
     causes: Sequence[Cause],
     known: Iterable[AlertRecord] = (),
     *,
     until: int = 0,
-    describe: Callable[[Finding, Cause], tuple[str, ...]] = lambda _finding, _cause: (),
+    describe: Callable[[SeriesChange, Cause], tuple[str, ...]] = lambda _finding, _cause: (),
 ) -> tuple[Alert, ...]:
     """The alert of each finding, in their order; each known alert is recognised once.
 
@@ -270,7 +270,7 @@ def match_alerts(
 
 def _alert(
     name: str,
-    finding: Finding,
+    finding: SeriesChange,
     cause: Cause,
     event: str,
     evidence: tuple[str, ...],
@@ -310,14 +310,14 @@ def _alert(
     )
 
 
-def _same(finding: Finding, among: Sequence[AlertRecord]) -> AlertRecord | None:
+def _same(finding: SeriesChange, among: Sequence[AlertRecord]) -> AlertRecord | None:
     """The known alert that this is: that which overlaps and is nearest."""
     low, high = begun(finding)
     overlapping = [record for record in among if record.begun[0] < high and low < record.begun[1]]
     return min(overlapping, key=lambda record: abs(record.begun[1] - high), default=None)
 
 
-def _name(finding: Finding, taken: set[str]) -> str:
+def _name(finding: SeriesChange, taken: set[str]) -> str:
     """``20260412-3f1a``: the night and a digest of what moved; longer where that is taken."""
     series = finding.series
     text = f"{series.cell}\0{series.metric}\0{1 if finding.shift > 0 else -1}"
@@ -328,7 +328,7 @@ def _name(finding: Finding, taken: set[str]) -> str:
     )
 
 
-def _events(findings: Sequence[Finding], causes: Sequence[Cause]) -> tuple[str, ...]:
+def _events(findings: Sequence[SeriesChange], causes: Sequence[Cause]) -> tuple[str, ...]:
     """Of each the event: a night that most of those of its cause may have begun at, and that cause.
 
     The night that explains most servers is taken first, with all that may have begun at it.

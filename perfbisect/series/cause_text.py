@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from perfbisect.series.causes import Cause, Evidence, EvidenceKind
-from perfbisect.series.findings import Finding, Suppression, SuppressionReason
+from perfbisect.series.findings import SeriesChange, Suppression, SuppressionReason
 from perfbisect.series.series import night_of
 
 _KEYS_SHOWN = 3
@@ -20,12 +20,12 @@ def evidence_sentence(evidence: Evidence) -> str:
     return _SENTENCES[evidence.kind](evidence)
 
 
-def alert_evidence(finding: Finding, cause: Cause) -> tuple[str, ...]:
+def alert_evidence(finding: SeriesChange, cause: Cause) -> tuple[str, ...]:
     """The evidence of an alert as the report shows it, that of its cause first."""
     return (*map(evidence_sentence, cause.evidence), *_detection_evidence(finding))
 
 
-def _detection_evidence(finding: Finding) -> Iterator[str]:
+def _detection_evidence(finding: SeriesChange) -> Iterator[str]:
     if finding.joined:
         yield (
             "doubtful by itself among so many series; told since other servers moved on that night: "

@@ -18,8 +18,8 @@ from perfbisect.series.detection.joint import JointEvent
 from perfbisect.series.detection.model import Shape
 from perfbisect.series.finding_causes import SeriesIndex, infer_causes
 from perfbisect.series.findings import (
-    Finding,
     JudgedFamily,
+    SeriesChange,
     Suppression,
     SuppressionReason,
     drop_duplicate_tails,
@@ -27,9 +27,9 @@ from perfbisect.series.findings import (
 )
 from perfbisect.series.points import MachineSeriesStart, machine_series, machine_series_starts
 from perfbisect.series.selection import eras_of
-from perfbisect.series.series import CellSeries, day_number, gather, night_of, nightly
+from perfbisect.series.series import CellSeries, build_series, day_number, night_of, nightly
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.table import Table
+from perfbisect.series.suspects.table import SuspectTable
 
 
 class SuppressedChange(Document):
@@ -152,7 +152,7 @@ class SeriesAnalysis:
     cells: SeriesIndex
     families: tuple[JudgedFamily, JudgedFamily]
     alerts: tuple[Alert, ...]
-    findings: Mapping[str, Finding]
+    findings: Mapping[str, SeriesChange]
     known: tuple[AlertRecord, ...]
     away: int
 
@@ -173,7 +173,7 @@ class SeriesAnalysis:
         return tuple(alert for alert in self.alerts if self.findings[alert.id].first >= first)
 
 
-def look(store: SeriesStore, table: Table, fdr: float = FDR) -> SeriesAnalysis:
+def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) -> SeriesAnalysis:
     """Judges every series of a store; writes nothing.
 
     :raises UsageError: the store has no points, or the rate is none.
@@ -213,23 +213,23 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
     away = {point.build.key for point in points if point.build.of_main is False}
     found: list[CellSeries] = []
     for name, own in machine_series(mine):
-        found += map(nightly, gather(own, eras_of, cell=name))
+        found += map(nightly, build_series(own, eras_of, cell=name))
     return tuple(found), len(away)
 
 
 def detect(
-    store: SeriesStore, table: Table, *, now: str, since: str = "", fdr: float = FDR
+    store: SeriesStore, table: SuspectTable, *, now: str, since: str = "", fdr: float = FDR
 ) -> TrackDetectDocument:
     """Judges all nights, and writes down what is told: changes that began on the night ``since`` or later.
 
     ``now``: ISO 8601 in UTC. Raises what :func:`look` raises.
     """
-    analysis = look(store, table, fdr)
-    remember(store, analysis, now, since)
+    analysis = analyze_series(store, table, fdr)
+    record_alerts(store, analysis, now, since)
     return detect_document(analysis, since=since, fdr=fdr)
 
 
-def remember(store: SeriesStore, analysis: SeriesAnalysis, now: str, since: str = "") -> None:
+def record_alerts(store: SeriesStore, analysis: SeriesAnalysis, now: str, since: str = "") -> None:
     """Writes down the alerts that began on the night ``since`` or later, as found at ``now``."""
     records = [
         AlertRecord(alert, begun(analysis.findings[alert.id]), now) for alert in analysis.alerts_since(since)
@@ -288,7 +288,7 @@ def _vanished(analysis: SeriesAnalysis) -> tuple[VanishedAlert, ...]:
     return tuple(sorted(gone, key=lambda one: (not one.new, one.id)))
 
 
-def _listed(finding: Finding, rejection: Suppression) -> SuppressedChange:
+def _listed(finding: SeriesChange, rejection: Suppression) -> SuppressedChange:
     return SuppressedChange(
         cell=finding.series.cell,
         metric=finding.series.metric,

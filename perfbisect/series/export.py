@@ -22,7 +22,7 @@ from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.points import Point
 from perfbisect.series.selection import points_of
 from perfbisect.series.store import SeriesStore
-from perfbisect.system.files import write_whole
+from perfbisect.system.files import write_atomic
 
 COLUMNS = (
     *("night", "began", "cell", "model", "metric", "value", "unit", "better", "build", "pipeline", "branch"),
@@ -172,12 +172,12 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
     :raises MachineError: the files cannot be written.
     """
     if form == "csv":
-        write_whole(path, table(series, metric))
+        write_atomic(path, table(series, metric))
         return {"csv": path}
     files = {}
     for name, text in benchmark_texts(series, metric).items():
         files[name] = path.with_name(f"{path.stem}-{name}{path.suffix or '.json'}")
-        write_whole(files[name], text)
+        write_atomic(files[name], text)
     return files
 
 

@@ -18,7 +18,7 @@ from perfbisect.series.causes import (
     infer_cause,
 )
 from perfbisect.series.detection.evidence import INNER
-from perfbisect.series.findings import Finding
+from perfbisect.series.findings import SeriesChange
 from perfbisect.series.points import Workload
 from perfbisect.series.series import HEADLINES, CellSeries
 
@@ -82,7 +82,7 @@ class SeriesIndex:
                 if hint.kind == "workload" and series.nights[hint.index] in nights and before and after:
                     yield series.nights[hint.index], series.cell, hint.what, abs(math.log(after / before))
 
-    def beside(self, finding: Finding) -> tuple[Neighbour, ...]:
+    def beside(self, finding: SeriesChange) -> tuple[Neighbour, ...]:
         """Every cell that was measured on both sides of a change, the change's own among them, by the same
         metric; a cell that does not report that, by its headline."""
         metric, found = finding.series.metric, []
@@ -106,7 +106,7 @@ class SeriesIndex:
         return tuple(found)
 
 
-def shift(series: CellSeries, finding: Finding) -> tuple[float, float] | None:
+def shift(series: CellSeries, finding: SeriesChange) -> tuple[float, float] | None:
     """By how much another series moved between the nights before a change and those that show it: the log,
     above 0 worse, and its noise from night to night; None where it was not measured on both sides, or is
     another series since."""
@@ -131,13 +131,13 @@ def _control(load: Workload) -> bool:
     return load.concurrency == 1 or (load.concurrency is None and load.rate <= _LOW)
 
 
-def infer_causes(findings: Sequence[Finding], cells: SeriesIndex) -> tuple[Cause, ...]:
+def infer_causes(findings: Sequence[SeriesChange], cells: SeriesIndex) -> tuple[Cause, ...]:
     """The cause of each, with the evidence for it."""
     first = [_other_work(f, _corrected(f, _cause(f, cells), cells), cells) for f in findings]
     return tuple(_inherited(f, cause, findings, first) for f, cause in zip(findings, first, strict=True))
 
 
-def _cause(finding: Finding, cells: SeriesIndex) -> Cause:
+def _cause(finding: SeriesChange, cells: SeriesIndex) -> Cause:
     series, (name, _, statistic) = finding.series, finding.series.metric.partition(":")
     beside = cells.beside(finding)
     own = shift(series, finding)
@@ -165,7 +165,7 @@ def _cause(finding: Finding, cells: SeriesIndex) -> Cause:
     return infer_cause(found)
 
 
-def _saved(finding: Finding) -> float | None:
+def _saved(finding: SeriesChange) -> float | None:
     """Seconds that slow requests took before and no longer do, by how far a mean fell (over all requests) or
     a percentile (of one); None where it did not fall or is no time."""
     series = finding.series
@@ -178,7 +178,7 @@ def _saved(finding: Finding) -> float | None:
     return unit * (old - new) * (float(completed) if series.part == "mean" else 1.0)
 
 
-def _spread(finding: Finding) -> float:
+def _spread(finding: SeriesChange) -> float:
     logs = [math.log(finding.series.values[i]) for i in finding.before if finding.series.values[i] > 0]
     return max(_FLOOR, _MAD * median(abs(x - median(logs)) for x in logs)) if logs else _FLOOR
 
@@ -201,7 +201,7 @@ def _nights(
     return tuple(found)
 
 
-def _counted(finding: Finding, tokens: CellSeries | None) -> tuple[int, int]:
+def _counted(finding: SeriesChange, tokens: CellSeries | None) -> tuple[int, int]:
     """From which night on, and up to which, input tokens were counted as they are around a change."""
     marks = () if tokens is None else tuple(tokens.nights[b.index] for b in tokens.boundaries)
     first = finding.first
@@ -210,7 +210,7 @@ def _counted(finding: Finding, tokens: CellSeries | None) -> tuple[int, int]:
     )
 
 
-def _corrected(finding: Finding, cause: Cause, cells: SeriesIndex) -> Cause:
+def _corrected(finding: SeriesChange, cause: Cause, cells: SeriesIndex) -> Cause:
     """What a product's needs besides: a median, and other metrics of the same requests that agree."""
     if cause.word != "product":
         return cause
@@ -232,13 +232,13 @@ def _corrected(finding: Finding, cause: Cause, cells: SeriesIndex) -> Cause:
     return cause
 
 
-def is_affected(one: Neighbour, finding: Finding) -> bool:
+def is_affected(one: Neighbour, finding: SeriesChange) -> bool:
     """Whether a neighbour moved as a change did: beyond its own nights, that way, by a size to compare."""
     own = finding.shift
     return one.moved and one.shift * own > 0 and abs(one.shift) >= _SHARE * min(abs(own), math.log(2))
 
 
-def _other_work(finding: Finding, own: Cause, cells: SeriesIndex) -> Cause:
+def _other_work(finding: SeriesChange, own: Cause, cells: SeriesIndex) -> Cause:
     """Of a change on a night on which the requests of the same data set to the same model changed, that: one
     specification makes them for several cells, and not every server counts what a picture becomes."""
     if own.word not in ("product", "unknown"):
@@ -253,7 +253,7 @@ def _other_work(finding: Finding, own: Cause, cells: SeriesIndex) -> Cause:
     return own
 
 
-def _seen_before(finding: Finding) -> int | None:
+def _seen_before(finding: SeriesChange) -> int | None:
     """The last night before a step that had the new level already; None where there is none, or where the
     step has lasted so long that it is no matter of nights."""
     if finding.found.shape != "step" or len(finding.after) > _SETTLED:
@@ -267,7 +267,9 @@ def _seen_before(finding: Finding) -> int | None:
     return finding.series.nights[like[-1]] if like else None
 
 
-def _inherited(finding: Finding, own: Cause, findings: Sequence[Finding], causes: Sequence[Cause]) -> Cause:
+def _inherited(
+    finding: SeriesChange, own: Cause, findings: Sequence[SeriesChange], causes: Sequence[Cause]
+) -> Cause:
     """Of a change that says nothing by itself, the cause of those that its server shows on that night, with
     their evidence: its own only says why it says nothing."""
     if own.word != "unknown" or finding.series.part != "typical":

@@ -20,7 +20,7 @@ from perfbisect.series.series import CellSeries
 
 
 @dataclass(frozen=True)
-class Finding:
+class SeriesChange:
     """A change in a series (one value a night).
 
     ``index``: the place of its first night, ``until``: the first night after it, None where it has not ended;
@@ -99,8 +99,8 @@ class JudgedFamily:
     ``alerts`` are told at the rate of false alarms, ``listed`` are too small or too doubtful, with why.
     """
 
-    alerts: tuple[Finding, ...]
-    listed: tuple[tuple[Finding, Suppression], ...]
+    alerts: tuple[SeriesChange, ...]
+    listed: tuple[tuple[SeriesChange, Suppression], ...]
     census: Coverage
     left: tuple[tuple[str, str], ...] = ()
     """Series that are not judged at all, and why."""
@@ -137,8 +137,8 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
     adjusted = adjusted_p([entry.p for entry in entries])
     q = {entry.key: float(rate) for entry, rate in zip(entries, adjusted, strict=True)}
     ends = _ends((*seen.alerts, *seen.listed))
-    alerts: list[Finding] = []
-    doubtful: list[tuple[Finding, Suppression]] = []
+    alerts: list[SeriesChange] = []
+    doubtful: list[tuple[SeriesChange, Suppression]] = []
     for found in (*seen.alerts, *seen.listed):
         finding = _finding(found, *stretches[found.key], ends, q[found.key])
         rejection = _rejection(finding, significant=seen.census.is_significant(found.p))
@@ -156,7 +156,7 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
     )
 
 
-def _rejection(finding: Finding, *, significant: bool) -> Suppression | None:
+def _rejection(finding: SeriesChange, *, significant: bool) -> Suppression | None:
     """Why a change is listed and no alert; None where it is one."""
     if finding.found.shape == "transient" and finding.index == finding.begin:
         return Suppression("starts the series")
@@ -188,10 +188,10 @@ def _ends(breaks: Iterable[ChangePoint]) -> dict[str, list[int]]:
 
 def _finding(
     found: ChangePoint, series: CellSeries, part: slice, ends: dict[str, list[int]], q: float
-) -> Finding:
+) -> SeriesChange:
     levels = ends.get(found.key, [])
     start, stop = part.start, part.stop
-    return Finding(
+    return SeriesChange(
         series=series,
         found=found,
         index=start + found.index,
@@ -204,18 +204,18 @@ def _finding(
 
 
 def _joined(
-    alerts: Sequence[Finding],
-    doubtful: Sequence[tuple[Finding, Suppression]],
+    alerts: Sequence[SeriesChange],
+    doubtful: Sequence[tuple[SeriesChange, Suppression]],
     census: Coverage,
     shared: Sequence[JointEvent],
-) -> tuple[list[Finding], list[tuple[Finding, Suppression]]]:
+) -> tuple[list[SeriesChange], list[tuple[SeriesChange, Suppression]]]:
     """Doubtful changes on a night at which the servers together speak of one are told.
 
     A change's p is for any night of its series. Where other servers name the night, it is that of this very
     night, as many times as nights are named; it has to be what the rate allows to one series more.
     """
-    told: list[Finding] = list(alerts)
-    still: list[tuple[Finding, Suppression]] = []
+    told: list[SeriesChange] = list(alerts)
+    still: list[tuple[SeriesChange, Suppression]] = []
     most = census.cut + census.fdr / max(1, len(census.judged))
     for finding, rejection in doubtful:
         votes = {vote for event in shared if _of(event, finding) for vote in event.votes}
@@ -228,7 +228,7 @@ def _joined(
     return told, still
 
 
-def _of(event: JointEvent, finding: Finding) -> bool:
+def _of(event: JointEvent, finding: SeriesChange) -> bool:
     """Whether a change is one of those that make an event."""
     return finding.found.key in event.members and any(_within(event, night) for night in finding.nights)
 
@@ -238,24 +238,24 @@ def _within(event: JointEvent, night: int) -> bool:
     return before < night <= last
 
 
-def _untold(events: Sequence[JointEvent], told: Sequence[Finding]) -> tuple[JointEvent, ...]:
+def _untold(events: Sequence[JointEvent], told: Sequence[SeriesChange]) -> tuple[JointEvent, ...]:
     """Events at whose nights nothing is told."""
     nights = frozenset().union(*(item.nights for item in told))
     return tuple(event for event in events if not any(_within(event, night) for night in nights))
 
 
-def _order(finding: Finding) -> tuple[int, str, str]:
+def _order(finding: SeriesChange) -> tuple[int, str, str]:
     return finding.first, finding.series.cell, finding.series.metric
 
 
-def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def _ordered(findings: Iterable[SeriesChange]) -> tuple[SeriesChange, ...]:
     return tuple(sorted(findings, key=_order))
 
 
 def drop_duplicate_tails(tails: JudgedFamily, medians: JudgedFamily) -> JudgedFamily:
     """Means and percentiles that moved by themselves: what a median of the same cell tells of the same night
     is not told twice."""
-    told: list[Finding] = []
+    told: list[SeriesChange] = []
     listed = list(tails.listed)
     for alert in tails.alerts:
         same = next(
@@ -268,5 +268,5 @@ def drop_duplicate_tails(tails: JudgedFamily, medians: JudgedFamily) -> JudgedFa
     return replace(tails, alerts=tuple(told), listed=tuple(sorted(listed, key=lambda x: _order(x[0]))))
 
 
-def _together(one: Finding, other: Finding) -> bool:
+def _together(one: SeriesChange, other: SeriesChange) -> bool:
     return bool(one.nights & other.nights) or one.first == other.first

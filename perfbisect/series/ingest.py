@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import Field
 
 from perfbisect.cells.importers.vllm_omni import WARMUPS
-from perfbisect.cells.match import SEVEN, Sighting, of_command, of_result_name
-from perfbisect.clients.eras import NIGHTLY
+from perfbisect.cells.match import WORKLOAD_PARTS, ReportedWorkload, parse_command, parse_result_name
+from perfbisect.clients.eras import NIGHTLY_ERAS
 from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.jobs.documents import Document
@@ -33,7 +33,7 @@ from perfbisect.series.points import (
     preferred_location,
 )
 from perfbisect.series.sources import (
-    Asked,
+    IngestOptions,
     ResultSource,
     SourceBuild,
     SourceFile,
@@ -225,7 +225,7 @@ def _rejection(
     return RejectedResult(build, found.fate, found.reason, file.place, record, cell=cell, night=night)
 
 
-def _named(sight: Sighting) -> str:
+def _named(sight: ReportedWorkload) -> str:
     """The cell that a file's name alone says."""
     concurrency, rate, prompts = (
         sight.fields[name] for name in ("max_concurrency", "request_rate", "num_prompts")
@@ -244,7 +244,7 @@ def _lengths(arguments: Mapping[str, object]) -> str:
     return "-".join(f"{short}{arguments[name]}" for short, name in _LENGTHS if name in arguments)
 
 
-def _workload(sight: Sighting, commands: Mapping[str, Any], found: ParsedResult) -> Workload:
+def _workload(sight: ReportedWorkload, commands: Mapping[str, Any], found: ParsedResult) -> Workload:
     arguments = {**commands.get("arguments", {}), **sight.arguments}
     dataset = sight.fields.get("dataset_name") or commands.get("dataset") or ""
     return Workload(
@@ -261,16 +261,16 @@ def _workload(sight: Sighting, commands: Mapping[str, Any], found: ParsedResult)
     )
 
 
-def _sight(name: str) -> Sighting:
+def _sight(name: str) -> ReportedWorkload:
     """What a file's name says; of a name that follows no rule the test, without its load and time."""
     try:
-        return of_result_name(name)
+        return parse_result_name(name)
     except UsageError:
         stem = name.removesuffix(".json")
-        return Sighting(name, {}, SEVEN, _TAIL.sub("", stem) or stem)
+        return ReportedWorkload(name, {}, WORKLOAD_PARTS, _TAIL.sub("", stem) or stem)
 
 
-def _same(sight: Sighting, found: ParsedResult) -> None:
+def _same(sight: ReportedWorkload, found: ParsedResult) -> None:
     """:raises ValueError: the name says another load than the result."""
     told: dict[str, object] = {
         "num_prompts": found.prompts,
@@ -286,7 +286,7 @@ def _commands(text: str) -> Mapping[str, Any]:
     """What the commands beside a result say: device, data set, lengths, warm-ups; empty without them."""
     try:
         document = json.loads(text) if text else {}
-        seen = of_command(str(document["client_command"])) if document else None
+        seen = parse_command(str(document["client_command"])) if document else None
     except (ValueError, KeyError, TypeError, UsageError):
         return {}
     if seen is None:
@@ -304,7 +304,7 @@ def _warmups(build: Build, began: datetime) -> int | None:
     if not kanban.of_nightly(build):
         return None
     fixed = moment(build.fixed) if build.fixed else began
-    return WARMUPS if NIGHTLY[-1].reached(stamp(fixed)) else 0
+    return WARMUPS if NIGHTLY_ERAS[-1].reached(stamp(fixed)) else 0
 
 
 _AHEAD = timedelta(days=1)
@@ -327,7 +327,7 @@ class IngestResult:
 
 
 def ingest(
-    store: SeriesStore, arguments: Sequence[str], asked: Asked, *, source: str | None = None
+    store: SeriesStore, arguments: Sequence[str], asked: IngestOptions, *, source: str | None = None
 ) -> IngestResult:
     """Brings in what is new at each path or address, and sorts the builds that it changes.
 
@@ -344,7 +344,7 @@ def ingest(
 
 
 def _one(
-    store: SeriesStore, source: ResultSource, argument: str, asked: Asked, done: IngestResult
+    store: SeriesStore, source: ResultSource, argument: str, asked: IngestOptions, done: IngestResult
 ) -> IngestResult:
     limited = replace(asked, finished=store.whole_builds())
     known = store.known()

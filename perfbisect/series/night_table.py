@@ -20,7 +20,7 @@ from perfbisect.series.points import (
     machine_series_starts,
 )
 from perfbisect.series.selection import eras_of, points_of
-from perfbisect.series.series import HEADLINES, CellSeries, gather
+from perfbisect.series.series import HEADLINES, CellSeries, build_series
 from perfbisect.series.store import SeriesStore
 
 Marks = Callable[[CellSeries], Mapping[int, str]]
@@ -98,7 +98,7 @@ def show_nights(
         raise UsageError(f"no point since {since}", next_step="leave --since out")
     chosen: list[CellSeries] = []
     for name, points in by_cell.items():
-        chosen += _chosen(gather(points, eras_of, cell=name), metric)
+        chosen += _chosen(build_series(points, eras_of, cell=name), metric)
     if not chosen:
         who = "none of these cells" if len(by_cell) > 1 else f"no point of {next(iter(by_cell))}"
         raise UsageError(
@@ -135,7 +135,7 @@ def _chosen(found: Sequence[CellSeries], metric: str) -> Sequence[CellSeries]:
 
 
 def _reported(by_cell: Mapping[str, Sequence[Point]]) -> list[str]:
-    return sorted({point.metric for points in by_cell.values() for point in gather(points, eras_of)})
+    return sorted({point.metric for points in by_cell.values() for point in build_series(points, eras_of)})
 
 
 def _line(series: CellSeries, marks: Mapping[int, str], began: MachineSeriesStart | None) -> CellSummary:

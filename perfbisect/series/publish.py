@@ -32,7 +32,7 @@ from perfbisect.series.sources.published import (
     origin_of_run,
     result_of_run,
 )
-from perfbisect.system.files import write_whole
+from perfbisect.system.files import write_atomic
 
 RESULTS = "tests/dfx/perf/results"
 """Where in a build's folder the kanban's results lie."""
@@ -127,7 +127,7 @@ def _publish_job(folder: Path, job: Job, recorded: RecordedRun, result: _Result)
         kept |= runs.keys() & present.keys()
         for run, content in new:
             path = _free(place, cell, attempt, run)
-            write_whole(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
+            write_atomic(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
             result.written.append(str(path))
     result.unchanged += len(kept)
     for key, path in present.items():

@@ -17,7 +17,7 @@ from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import Column, Report, Table, Verdict
 from perfbisect.series.alerts import Alert, beside_worse, recovery
 from perfbisect.series.detect import SeriesAnalysis
-from perfbisect.series.findings import Finding
+from perfbisect.series.findings import SeriesChange
 from perfbisect.series.points import Point
 from perfbisect.series.selection import points_of
 from perfbisect.series.series import CellSeries, day_number, night_of
@@ -69,7 +69,7 @@ def propose(
     return Proposal(mean, mean, change, "better" if sign * change < 0 else "worse, tolerated")
 
 
-Change = tuple[Alert, Finding]
+Change = tuple[Alert, SeriesChange]
 """An alert, with the finding that it was made of."""
 
 _NOT_THE_PRODUCT = ("instrument", "workload")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfbisect.clients.eras import DIFFUSION, NIGHTLY, OMNI
+from perfbisect.clients.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS
 from perfbisect.common.suggest import hint
 from perfbisect.errors import UsageError
 from perfbisect.series.points import Point, cell_of_series, machine_series
@@ -60,8 +60,8 @@ def match_cells(store: SeriesStore, cells: Sequence[str]) -> tuple[str, ...]:
 def eras_of(point: Point) -> tuple[Era, ...]:
     """The eras of the instrument that measured a point: its client, and the harness that called it."""
     backend = point.workload.backend
-    harness = NIGHTLY if of_nightly(point.build) else ()
+    harness = NIGHTLY_ERAS if of_nightly(point.build) else ()
     if any(key.startswith("latency:") for key in point.values):
-        return (*DIFFUSION, *harness)
+        return (*DIFFUSION_ERAS, *harness)
     omni = backend.endswith(("-omni", "-speech"))
-    return (*(OMNI if omni else ()), *harness)
+    return (*(OMNI_ERAS if omni else ()), *harness)

@@ -15,7 +15,7 @@ from perfbisect.model.metric import Metric, parse_metric
 from perfbisect.series.points import ALONE, Point
 from perfbisect.serving.eras import Era
 
-Part = Literal["typical", "mean", "tail"]
+BuildRun = Literal["typical", "mean", "tail"]
 """Of a metric of requests: its median, its mean, a percentile. A metric that is one number is typical."""
 
 DiscontinuityKind = Literal["digest", "model", "server", "instrument", "workload", "keys", "warmups"]
@@ -55,7 +55,7 @@ class CellSeries:
 
     cell: str
     metric: str
-    part: Part
+    part: BuildRun
     row: Metric
     values: tuple[float, ...]
     nights: tuple[int, ...]
@@ -104,7 +104,7 @@ class CellSeries:
         return tuple(slice(a, b) for a, b in pairwise(cuts))
 
 
-def gather(
+def build_series(
     points: Sequence[Point], eras: Callable[[Point], Sequence[Era]], *, metric: str = "", cell: str = ""
 ) -> tuple[CellSeries, ...]:
     """The series of one cell's points, by metric: the median first, then the mean, then the percentiles.
@@ -199,7 +199,7 @@ def _usable(value: float | None, metric: Metric) -> bool:
     return value is not None and math.isfinite(value) and (value > 0 or (metric.absolute and value == 0))
 
 
-def part_of(statistic: str) -> Part:
+def part_of(statistic: str) -> BuildRun:
     """What a statistic says of the requests of a metric."""
     if statistic in ("", "median", "p50"):
         return "typical"

@@ -164,7 +164,7 @@ def engine_facts(log_text: str) -> dict[str, str]:
     return {name: value[:_LONGEST] for name, value in facts.items()}
 
 
-def agreed(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def combine_launches(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Combine the facts of several launches of one change: sizes at their median, others as ``A or B``."""
     normalized = [{name: _normalize(value) for name, value in facts.items()} for facts in launches]
     combined: dict[str, str] = {}
@@ -178,7 +178,7 @@ def agreed(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return combined
 
 
-def differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
+def fact_differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
     """Return (fact, left, right) where two engines differ by more than two starts of one do.
 
     Named facts come before ``config ...``. Sizes differ from 1 %.

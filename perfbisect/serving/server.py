@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, ServerError
-from perfbisect.serving.families import Endpoint, Request, ServerCommand
+from perfbisect.serving.families import Endpoint, ProbeRequest, ServerCommand
 from perfbisect.system import http, logs, ports, processes
 from perfbisect.system.http import NoAnswerError, Reply
-from perfbisect.system.processes import Asked, Owned, never
+from perfbisect.system.processes import OwnedProcess, StopRequested, never
 
 _SAMPLE = re.compile(
     r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{.*\})?[ \t]+(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)", re.M
@@ -33,11 +33,11 @@ _ASK_LIMIT = 10.0
 class Server:
     """A started server with its processes, endpoint and probes."""
 
-    owned: Owned
+    owned: OwnedProcess
     endpoint: Endpoint
     command: ServerCommand
 
-    def wait_named(self, limit: float, asked: Asked = never) -> None:
+    def wait_named(self, limit: float, asked: StopRequested = never) -> None:
         """Wait until the server lists this attempt's model; it is ready only after ``first_answer``.
 
         Raises:
@@ -77,7 +77,7 @@ class Server:
                 )
             time.sleep(_TICK)
 
-    def first_answer(self, limit: float, asked: Asked = never) -> None:
+    def first_answer(self, limit: float, asked: StopRequested = never) -> None:
         """Send the first request, also streamed if the engine streams, and check the port.
 
         Raises:
@@ -93,16 +93,16 @@ class Server:
         self.check_ports("after the first request")
         self.owned.observe()
 
-    def value(self, request: Request, limit: float, asked: Asked = never) -> Any:
+    def value(self, request: ProbeRequest, limit: float, asked: StopRequested = never) -> Any:
         """The value at ``must_contain`` of the response; raises what :meth:`first_answer` raises."""
         answer = self._answered(request, limit, asked, lambda answer: _problem(answer, request))
         return _at(answer.json(), request.must_contain.split("."))
 
     def _answered(
         self,
-        request: Request,
+        request: ProbeRequest,
         limit: float,
-        asked: Asked,
+        asked: StopRequested,
         problem: Callable[[Reply], str],
     ) -> Reply:
         path = request.path
@@ -132,7 +132,7 @@ class Server:
         """:raises ServerError: the server ended. :raises MachineError: the machine ended it."""
         self._check_going(when, never)
 
-    def _check_going(self, when: str, asked: Asked) -> None:
+    def _check_going(self, when: str, asked: StopRequested) -> None:
         if asked():
             raise Interrupted(f"stopped {when}", where=self.owned.log)
         code = self.owned.exited()
@@ -264,7 +264,7 @@ def _model_names(answer: Reply) -> tuple[str, ...]:
     return tuple(str(row["id"]) for row in data if isinstance(row, dict) and "id" in row)
 
 
-def _problem(answer: Reply, request: Request) -> str:
+def _problem(answer: Reply, request: ProbeRequest) -> str:
     """What is wrong with a response; empty if valid."""
     if answer.status != 200:
         return "the first request was refused"
@@ -280,7 +280,7 @@ def _problem(answer: Reply, request: Request) -> str:
     return ""
 
 
-def _binary_problem(answer: Reply, request: Request) -> str:
+def _binary_problem(answer: Reply, request: ProbeRequest) -> str:
     """What is wrong with a binary response such as sound; empty if valid."""
     if answer.content_type.startswith("text/event-stream"):
         return f"the first answer is a stream of events, where {request.content_type}... was asked for"

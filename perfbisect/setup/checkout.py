@@ -11,7 +11,7 @@ from functools import cached_property
 
 from packaging.version import InvalidVersion, Version
 
-from perfbisect.cells.lint import Facts
+from perfbisect.cells.lint import EngineFacts
 from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE, Pins, pins_of
 from perfbisect.errors import LocatedError, RevisionError
@@ -112,9 +112,9 @@ def _literals(source: str) -> set[str]:
     }
 
 
-def facts_of(checkout: Checkout, deploy: str | None, options: Iterable[str]) -> Facts:
+def collect_lint_facts(checkout: Checkout, deploy: str | None, options: Iterable[str]) -> EngineFacts:
     """Collect what the lint rules need for a cell with this deploy YAML and these server options."""
-    return Facts(
+    return EngineFacts(
         engine=checkout.engine,
         at=checkout.sha[:12],
         benchmark_words=checkout.benchmark_words,

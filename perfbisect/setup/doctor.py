@@ -23,8 +23,8 @@ from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.errors import BuildError, MachineError, PerfbisectError
 from perfbisect.machine import devices, leases, sampler
 from perfbisect.machine.device_commands import CommandQuery
-from perfbisect.machine.devices import Gpu, Reading, Smi, Tenant
-from perfbisect.machine.interference import SLOWED, Limits
+from perfbisect.machine.devices import DeviceProcess, DeviceReading, Gpu, Smi
+from perfbisect.machine.interference import SLOWED, InterferenceLimits
 from perfbisect.machine.profile import CUDA, Profile
 from perfbisect.model.change import Change
 from perfbisect.system import clock, ports, processes
@@ -98,7 +98,7 @@ def machine(profile: Profile) -> Check:
 
 def look(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
     """The devices that the mask in ``shell`` leaves, and who uses them."""
-    known = devices.look(smi)
+    known = devices.list_devices(smi)
     if not known:
         problem = smi.devices(("uuid",)).problem
         advice = "fix the driver, or pass devices to the container; `gpus: 0` works without"
@@ -130,7 +130,7 @@ def look(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
 def select(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
     """The variable that selects devices, and its value for the first of them."""
     mask = shell.get(profile.variable)
-    visible = devices.visible(devices.look(smi), mask)
+    visible = devices.visible(devices.list_devices(smi), mask)
     if not visible:
         return Check(
             "select", "warning", f"{profile.variable} has nothing to select from", "see devices above"
@@ -175,7 +175,7 @@ def _listed(gpus: Iterable[Gpu]) -> str:
     return "; ".join(f"{count} x {name}" for name, count in names.items())
 
 
-def _used(gpus: Sequence[Gpu], now: Sequence[Reading], tenants: Sequence[Tenant]) -> list[str]:
+def _used(gpus: Sequence[Gpu], now: Sequence[DeviceReading], tenants: Sequence[DeviceProcess]) -> list[str]:
     labels = {gpu.parent or gpu.uuid: f"gpu{gpu.index}" for gpu in gpus}
     told = []
     for one in now:
@@ -191,7 +191,7 @@ def _used(gpus: Sequence[Gpu], now: Sequence[Reading], tenants: Sequence[Tenant]
     return told
 
 
-def _slowed(now: Iterable[Reading]) -> list[str]:
+def _slowed(now: Iterable[DeviceReading]) -> list[str]:
     return [
         f"{reading.uuid} is throttled: {reason}"
         for reading in now
@@ -315,12 +315,12 @@ def free_ports() -> Check:
 
 def held(folder: Path) -> Check:
     """Leases of this host's devices and cores."""
-    by_holder: dict[str, list[leases.Held]] = {}
+    by_holder: dict[str, list[leases.HeldLock]] = {}
     for lease in leases.holders(folder):
         by_holder.setdefault(str(lease.holder), []).append(lease)
     if not by_holder:
         return Check("leases", "good", "no other perfbisect measures on this host")
-    found = "; ".join(f"{who} has {leases.few(what)}" for who, what in by_holder.items())
+    found = "; ".join(f"{who} has {leases.describe_locks(what)}" for who, what in by_holder.items())
     return Check("leases", "warning", found, "jobs that need the same wait, or are refused")
 
 
@@ -334,7 +334,7 @@ def load() -> Check:
         return Check("load", "warning", "the kernel does not report it", "mount /proc")
     busy, steal = shares
     found = f"{busy:.0%} of the processors are busy"
-    limits = Limits()
+    limits = InterferenceLimits()
     if limits.steal is not None and steal > limits.steal:
         return Check(
             "load", "warning", f"{found}, the hypervisor takes {steal:.0%}", "measure on another host"

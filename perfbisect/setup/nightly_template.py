@@ -21,7 +21,7 @@ from perfbisect.series.detection.model import FEWEST
 from perfbisect.setup.checkout import detect_checkout
 from perfbisect.setup.templates import choose_settings
 from perfbisect.system.clock import now
-from perfbisect.system.files import write_whole
+from perfbisect.system.files import write_atomic
 
 FILE = "nightly.yaml"
 
@@ -130,7 +130,7 @@ def write_nightly(config: Path | None, folder: Path) -> NightlyInitDocument:
             date=now().date().isoformat(),
         )
     )
-    write_whole(file, content)
+    write_atomic(file, content)
     return NightlyInitDocument(
         file=str(file),
         repository=str(repository.path),

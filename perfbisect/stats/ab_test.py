@@ -24,7 +24,7 @@ from perfbisect.stats.two_sample import Scale, difference_posterior
 Side = Literal["a", "b"]
 Word = Literal["regression", "improvement", "same", "inconclusive"]
 
-BLOCK = 4
+BLOCK_SIZE = 4
 DIFFERENT = 0.003
 """Probability over the whole budget that equal sides are called different; below the promised 1 %, since
 launches may deviate from the model."""
@@ -37,7 +37,7 @@ _HALF = 0.674
 
 
 @dataclass(frozen=True)
-class Question:
+class AbTest:
     """Settings of a test: ``sign`` is +1 if larger is worse, ``min_effect`` the smallest relevant effect.
 
     ``blocks``: the maximum; ``seed`` draws the side that begins each block. ``absolute``: the metric is a
@@ -68,7 +68,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Seen:
+class AbLaunch:
     """A launch of one side, with one positive value per run."""
 
     side: Side
@@ -76,7 +76,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AbVerdict:
     """``effect``: B / A - 1 (for shares B - A) with its interval; nan before the first block.
 
     ``settled``: no more launches are needed, or the blocks are used up. ``needed``: expected total of blocks,
@@ -94,26 +94,26 @@ class Verdict:
     b: float = math.nan
 
 
-def order(question: Question, block: int) -> tuple[Side, Side, Side, Side]:
+def block_order(question: AbTest, block: int) -> tuple[Side, Side, Side, Side]:
     """The order of a block, A B B A or B A A B, by the seed."""
     drawn = hashlib.sha256(f"{question.seed}:{block}".encode()).digest()[0]
     return ("a", "b", "b", "a") if drawn % 2 else ("b", "a", "a", "b")
 
 
-def next_side(question: Question, seen: Sequence[Seen]) -> Side | None:
+def next_side(question: AbTest, seen: Sequence[AbLaunch]) -> Side | None:
     """The side to launch next; None once the verdict is settled."""
-    if len(seen) % BLOCK == 0 and judge(question, seen).settled:
+    if len(seen) % BLOCK_SIZE == 0 and judge_blocks(question, seen).settled:
         return None
-    return turn(question, len(seen))
+    return side_of_launch(question, len(seen))
 
 
-def turn(question: Question, made: int) -> Side:
+def side_of_launch(question: AbTest, made: int) -> Side:
     """The side of the next launch after ``made`` launches."""
-    block, place = divmod(made, BLOCK)
-    return order(question, block)[place]
+    block, place = divmod(made, BLOCK_SIZE)
+    return block_order(question, block)[place]
 
 
-def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
+def judge_blocks(question: AbTest, seen: Sequence[AbLaunch]) -> AbVerdict:
     """The verdict after all complete blocks.
 
     ``same``: the interval lies within ``min_effect``. ``regression`` or ``improvement``: it does not, and a
@@ -122,14 +122,14 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     Raises:
         ValueError: a value is not positive and finite, or the launches are out of order.
     """
-    block = len(seen) // BLOCK
-    used = [_launch(question, i, launch) for i, launch in enumerate(seen)][: block * BLOCK]
+    block = len(seen) // BLOCK_SIZE
+    used = [_launch(question, i, launch) for i, launch in enumerate(seen)][: block * BLOCK_SIZE]
     if not block:
-        return Verdict("inconclusive", math.nan, math.nan, math.nan, len(seen), False)
+        return AbVerdict("inconclusive", math.nan, math.nan, math.nan, len(seen), False)
     looks = max(question.blocks, block)
     wide, wider = (tail_mass(looks, block, alpha) for alpha in (1 - COVERED, DIFFERENT))
-    is_b = np.array([seen[i].side == "b" for i in range(len(used))]).reshape(-1, BLOCK)
-    levels = np.array(used, float).reshape(-1, BLOCK)
+    is_b = np.array([seen[i].side == "b" for i in range(len(used))]).reshape(-1, BLOCK_SIZE)
+    levels = np.array(used, float).reshape(-1, BLOCK_SIZE)
     delta, mass = difference_posterior(levels, is_b)
     far_low, low, middle, high, far_high = quantiles(
         delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
@@ -152,7 +152,7 @@ def judge(question: Question, seen: Sequence[Seen]) -> Verdict:
     values = scale.value(a), scale.value(b)
     # Shares are not negative: shift both levels up if one is.
     lift = max(0.0, -min(values)) if question.absolute else 0.0
-    return Verdict(
+    return AbVerdict(
         word,
         scale.effect(middle),
         ends[0],
@@ -172,7 +172,7 @@ def side_levels(a: Sequence[float], b: Sequence[float], difference: float) -> tu
     return middle - half, middle + half
 
 
-def foreseen(question: Question, noise: float) -> int | None:
+def forecast_blocks(question: AbTest, noise: float) -> int | None:
     """Blocks for an even chance of a verdict if nothing changed; None if the budget is too small.
 
     ``noise``: standard deviation of a launch on the model's scale. Assumes normal launches without outliers.
@@ -187,14 +187,14 @@ def foreseen(question: Question, noise: float) -> int | None:
     return None
 
 
-def _launch(question: Question, number: int, launch: Seen) -> float:
+def _launch(question: AbTest, number: int, launch: AbLaunch) -> float:
     try:
         level = question.scale.level(launch.values)
     except ValueError as error:
         raise ValueError(f"launch {number + 1}: {error}") from None
-    block, place = divmod(number, BLOCK)
-    if launch.side != order(question, block)[place]:
-        raise ValueError(f"launch {number + 1} must be of side {order(question, block)[place]}")
+    block, place = divmod(number, BLOCK_SIZE)
+    if launch.side != block_order(question, block)[place]:
+        raise ValueError(f"launch {number + 1} must be of side {block_order(question, block)[place]}")
     return level
 
 

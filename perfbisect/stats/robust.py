@@ -11,7 +11,7 @@ from perfbisect.model.attempt import robust_center
 
 Array = NDArray[np.float64]
 
-DEGREES = 4.0
+DEGREES_OF_FREEDOM = 4.0
 """Of the launch likelihood: one contaminated launch in twenty has little influence."""
 
 
@@ -19,7 +19,7 @@ _FAR = 2.5
 """Distance in standard deviations beyond which a run is down-weighted by the inverse square."""
 
 
-def center(values: Array, scale: float = 0.0) -> float:
+def robust_location(values: Array, scale: float = 0.0) -> float:
     """Robust mean of log values: values beyond :data:`_FAR` standard deviations lose weight.
 
     ``scale``: standard deviation of a value; 0 uses :func:`perfbisect.model.attempt.robust_center`.
@@ -41,9 +41,9 @@ def run_scale(launches: list[Array]) -> float:
     return float(np.median(apart)) / 0.9539 if apart else 0.0
 
 
-def log_t(z: Array) -> Array:
+def log_student_t(z: Array) -> Array:
     """Log density of a Student-t with :data:`DEGREES` degrees of freedom, up to a constant."""
-    return -0.5 * (DEGREES + 1) * np.log1p(z * z / DEGREES)
+    return -0.5 * (DEGREES_OF_FREEDOM + 1) * np.log1p(z * z / DEGREES_OF_FREEDOM)
 
 
 FAR_SHARE = 0.1
@@ -56,7 +56,7 @@ _T3 = 2 / (math.pi * math.sqrt(3)) * math.sqrt(2 * math.pi)
 """Ratio of the central densities of that Student-t and a Gaussian."""
 
 
-def log_tail(z: Array) -> Array:
+def log_heavy_tailed(z: Array) -> Array:
     """Log density of a Gaussian with a heavy tail, up to a constant.
 
     A Student-t alone over-interprets values between two levels; a Gaussian alone lets one contaminated
@@ -68,7 +68,7 @@ def log_tail(z: Array) -> Array:
     return np.asarray(out)
 
 
-def log_sum(a: Array, axis: int | None = None) -> Array:
+def log_sum_exp(a: Array, axis: int | None = None) -> Array:
     """Log of the sum of exponentials, like scipy.special.logsumexp but 3 to 7 times as fast."""
     top = a.max(axis=axis, keepdims=True)
     top[~np.isfinite(top)] = 0.0
@@ -84,7 +84,7 @@ def quantiles(x: Array, weight: Array, levels: tuple[float, ...]) -> tuple[float
     return tuple(float(q) for q in np.interp(levels, middle, x))
 
 
-def march(points: Array, fine: float, reach: float, most: int = 224) -> Array:
+def adaptive_grid(points: Array, fine: float, reach: float, most: int = 224) -> Array:
     """Ascending quadrature nodes around ``points``, ``reach`` beyond both ends, at most ``most``.
 
     The spacing is ``fine`` near a point and a quarter of the distance to the nearest point elsewhere.
@@ -110,7 +110,7 @@ def march(points: Array, fine: float, reach: float, most: int = 224) -> Array:
         fine *= 1.4
 
 
-def cells(nodes: Array) -> tuple[Array, Array]:
+def grid_cells(nodes: Array) -> tuple[Array, Array]:
     """Lower and upper borders of each node's cell, halfway to its neighbours."""
     middle = 0.5 * (nodes[1:] + nodes[:-1])
     low = np.concatenate([[nodes[0] - (middle[0] - nodes[0])], middle])

@@ -33,22 +33,22 @@ ERROR = 0.05
 
 
 @dataclass(frozen=True)
-class Line:
+class Threshold:
     """A level ``at`` that a change must not exceed; ``known``: its recorded launches, shifted onto it."""
 
     at: float
     known: tuple[float, ...] = ()
 
 
-def above(recorded: Sequence[float], room: float) -> Line:
+def threshold_above(recorded: Sequence[float], room: float) -> Threshold:
     """Threshold ``room`` above the recorded launches. :raises ValueError: too few launches."""
     if len(recorded) < LEAST:
         raise ValueError(f"a level needs {LEAST} launches, not {len(recorded)}")
     known = tuple(level + room for level in recorded)
-    return Line(float(np.median(known)), known)
+    return Threshold(float(np.median(known)), known)
 
 
-def between(good: Sequence[float], bad: Sequence[float]) -> Line:
+def threshold_between(good: Sequence[float], bad: Sequence[float]) -> Threshold:
     """Threshold in the middle of two levels, with the launches of both shifted onto it.
 
     Raises:
@@ -61,11 +61,11 @@ def between(good: Sequence[float], bad: Sequence[float]) -> Line:
         raise ValueError("the bad end is not worse than the good end")
     half = 0.5 * (high - low)
     known = (*(level + half for level in good), *(level - half for level in bad))
-    return Line(0.5 * (low + high), known)
+    return Threshold(0.5 * (low + high), known)
 
 
 @dataclass(frozen=True)
-class Told:
+class ThresholdVerdict:
     """``over``: distance above the threshold with its interval; nan before the first look.
 
     ``needed``: expected total of launches; 0 if unknown, None if the recorded launches are too few.
@@ -80,7 +80,7 @@ class Told:
     needed: int | None = 0
 
 
-def judge(line: Line, made: Sequence[float], most: int) -> Told:
+def judge_threshold(line: Threshold, made: Sequence[float], most: int) -> ThresholdVerdict:
     """Verdict on the launches so far, of at most ``most``.
 
     Raises:
@@ -90,17 +90,19 @@ def judge(line: Line, made: Sequence[float], most: int) -> Told:
         raise ValueError(f"need at least {STEP} launches, not {most}")
     look, looks = len(made) // STEP, max(most, len(made)) // STEP
     if not look:
-        return Told("inconclusive", math.nan, math.nan, math.nan, len(made), False)
+        return ThresholdVerdict("inconclusive", math.nan, math.nan, math.nan, len(made), False)
     over = np.array(made[: look * STEP], float) - line.at
     tail = tail_mass(looks, look, ERROR) / 2
     low, middle, high = quantiles(*_against(line, over), (tail, 0.5, 1 - tail))
     word: Word = "beyond" if low > 0 else "within" if high < 0 else "inconclusive"
     settled = word != "inconclusive" or len(made) + STEP > most
     needed = _needed(len(line.known), look * STEP, max(high - middle, middle - low), abs(middle))
-    return Told(word, middle, low, high, len(made), settled, needed if word == "inconclusive" else 0)
+    return ThresholdVerdict(
+        word, middle, low, high, len(made), settled, needed if word == "inconclusive" else 0
+    )
 
 
-def _against(line: Line, over: Array) -> tuple[Array, Array]:
+def _against(line: Threshold, over: Array) -> tuple[Array, Array]:
     if not line.known:
         return level_posterior(over)
     row = np.concatenate([np.array(line.known) - line.at, over])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from perfbisect.model.attempt import value_of_runs
 from perfbisect.model.metric import Metric
-from perfbisect.stats.robust import Array, log_sum, log_t
+from perfbisect.stats.robust import Array, log_student_t, log_sum_exp
 
 _SCALES = 0.001 * np.power(2.0, 0.5 * np.arange(19))
 """Grid of launch noise: 0.1 % to 51 %."""
@@ -98,7 +98,7 @@ def level_posterior(values: Array) -> tuple[Array, Array]:
     delta = _differences(np.array([middle]), middle, error, 8 * noise.most)
 
     def one_level(scale: float) -> Array:
-        each = log_t((values[:, None] - delta[None, :]) / scale)
+        each = log_student_t((values[:, None] - delta[None, :]) / scale)
         return np.asarray(each.sum(0) - len(values) * math.log(scale))
 
     return delta, noise.mass(delta, one_level)
@@ -118,7 +118,7 @@ class _Noise:
         total = np.stack(
             [p + log_likelihood(float(scale)) for p, scale in zip(self.prior, self.scales, strict=True)]
         )
-        log_mass = log_sum(total, axis=0) + np.log(np.gradient(delta))
+        log_mass = log_sum_exp(total, axis=0) + np.log(np.gradient(delta))
         return np.asarray(np.exp(log_mass - log_mass.max()))
 
 
@@ -147,6 +147,6 @@ def _blocks(values: Array, is_b: NDArray[np.bool_], delta: Array, scale: float) 
     reach = np.abs(z).max() + 6.0
     nodes = np.sinh(np.linspace(-math.asinh(reach), math.asinh(reach), 41))
     width = np.gradient(nodes)
-    each = log_t(z[:, None, :, :] - nodes[None, :, None, None]).sum(2)
-    level = log_sum(each + np.log(width)[None, :, None], axis=1)
+    each = log_student_t(z[:, None, :, :] - nodes[None, :, None, None]).sum(2)
+    level = log_sum_exp(each + np.log(width)[None, :, None], axis=1)
     return np.asarray(level.sum(0) - (values.shape[1] - 1) * len(values) * math.log(scale))

@@ -26,10 +26,10 @@ def now(environment: Mapping[str, str] = os.environ) -> datetime:
     Raises:
         UsageError: ``PERFBISECT_NOW`` is not a time with a zone.
     """
-    return moment(time.time(), environment)
+    return local_moment(time.time(), environment)
 
 
-def moment(seconds: float, environment: Mapping[str, str] = os.environ) -> datetime:
+def local_moment(seconds: float, environment: Mapping[str, str] = os.environ) -> datetime:
     """Convert Unix seconds, such as a file's, to the time of :func:`now`."""
     here = datetime.fromtimestamp(seconds, timezone.utc)
     text = environment.get(VARIABLE)
@@ -46,7 +46,7 @@ def moment(seconds: float, environment: Mapping[str, str] = os.environ) -> datet
 
 
 @dataclass(frozen=True)
-class Drift:
+class ClockShift:
     """Measures by how far the wall clock was set since this object was created."""
 
     _wall: float = field(default_factory=time.time)

@@ -32,7 +32,7 @@ def replace_file(path: Path, text: str) -> None:
         os.close(folder)
 
 
-def write_whole(path: Path, text: str, *, what: str = "the file", next_step: str = _NEXT_STEP) -> None:
+def write_atomic(path: Path, text: str, *, what: str = "the file", next_step: str = _NEXT_STEP) -> None:
     """Write a file atomically and create its folders; devices and pipes are written in place.
 
     ``what`` and ``next_step`` are for the error message.

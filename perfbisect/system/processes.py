@@ -252,7 +252,7 @@ def remove(segments: Iterable[Segment], folder: Path = FOLDER) -> tuple[str, ...
     return tuple(removed)
 
 
-Asked = Callable[[], bool]
+StopRequested = Callable[[], bool]
 """Polled while waiting: True stops promptly."""
 
 _TICK = 0.05
@@ -279,7 +279,7 @@ def never() -> bool:
 
 
 @dataclass
-class Owned:
+class OwnedProcess:
     """A process that we started, with all its descendants. ``created``: seconds after boot."""
 
     pid: int
@@ -317,7 +317,7 @@ def spawn(
     token: str,
     cores: Sequence[int] = (),
     inherit: Sequence[int] = (),
-) -> Owned:
+) -> OwnedProcess:
     """Start a process in its own session, with output appended to ``log`` and no input.
 
     ``env`` is the whole environment except the token. ``cores``: CPU affinity, empty for all.
@@ -352,7 +352,7 @@ def spawn(
         stop_leftovers(token, 0, 0.0, grace=0.0)
         raise
     row = process(popen.pid)  # its entry stays until it is waited for, even if it ended already
-    return Owned(popen.pid, row.created if row else 0.0, token, log, popen, before)
+    return OwnedProcess(popen.pid, row.created if row else 0.0, token, log, popen, before)
 
 
 @contextmanager
@@ -374,7 +374,7 @@ def signal_code(number: int) -> FaultCode:
     return "crashed" if number in _CRASHES else "killed"
 
 
-def stop(owned: Owned, grace: float = 15.0) -> tuple[str, ...]:
+def stop(owned: OwnedProcess, grace: float = 15.0) -> tuple[str, ...]:
     """End the whole tree: SIGTERM to the leader, ``grace`` seconds, then SIGKILL; returns removed segments.
 
     A second Ctrl-C ends the grace period and is raised again afterwards.
@@ -429,7 +429,7 @@ class _Identity:
         return None if alive(self.pid, self.created) else 0
 
 
-def _end(leader: Owned | _Identity, observe: Callable[[], Iterable[Process]], grace: float) -> None:
+def _end(leader: OwnedProcess | _Identity, observe: Callable[[], Iterable[Process]], grace: float) -> None:
     deadline = time.monotonic() + grace
     if grace > 0 and leader.exited() is None:
         _signal(leader.pid, leader.created, signal.SIGTERM)
@@ -478,7 +478,7 @@ def _signal(pid: int, created: float, number: signal.Signals) -> None:
 
 
 @dataclass(frozen=True)
-class Finished:
+class ProcessResult:
     """Result of a bounded command; a negative code is a signal."""
 
     code: int
@@ -496,10 +496,10 @@ def run(
     log: Path,
     token: str,
     timeout: float,
-    asked: Asked = never,
+    asked: StopRequested = never,
     at_limit: Callable[[], None] | None = None,
     cores: Sequence[int] = (),
-) -> Finished:
+) -> ProcessResult:
     """Run a command for at most ``timeout`` seconds; none of its processes survive.
 
     ``at_limit`` is called at the timeout, before anything is ended.
@@ -525,7 +525,9 @@ def run(
         seconds = time.monotonic() - began
     finally:
         stop(owned, 0.0 if owned.exited() is not None else 2.0)
-    return Finished(owned.popen.wait() if code is None else code, seconds, timed_out, _children_cpu() - cpu)
+    return ProcessResult(
+        owned.popen.wait() if code is None else code, seconds, timed_out, _children_cpu() - cpu
+    )
 
 
 def _children_cpu() -> float:

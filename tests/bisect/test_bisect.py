@@ -11,7 +11,7 @@ from perfbisect.bisect.job import amend
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.documents import ReportDocument
-from perfbisect.jobs.events import Ended, Launched, Launching, Waiting
+from perfbisect.jobs.events import JobEnded, LaunchEnded, LaunchStarted, MachineBackoff
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.kind import Amendment
 from perfbisect.measure.executor import AttemptRequest
@@ -45,7 +45,7 @@ def test_the_planted_change_is_named(plan_for: MakePlan, new_job: NewJob) -> Non
     assert kinds(job)[0] == "plan"
     assert kinds(job)[-1] == "verdict"
     assert kinds(job).count("started") == kinds(job).count("finished") == len(world.requests)
-    assert isinstance(watch.notices[-1], Ended)
+    assert isinstance(watch.notices[-1], JobEnded)
 
 
 def test_a_metric_of_which_more_is_better_is_followed_downwards(plan_for: MakePlan, new_job: NewJob) -> None:
@@ -168,7 +168,7 @@ def test_the_machine_is_waited_for_and_is_no_evidence(plan_for: MakePlan, new_jo
     world.fault = lambda n, _: Failure("launch", "machine", "no memory") if n in (2, 3, 6) else None
     report = verdict(new_job(plan_for(world), watch, world), watch, world)
     assert watch.waits == [30.0, 120.0, 30.0]
-    assert [n.seconds for n in watch.notices if isinstance(n, Waiting)] == watch.waits
+    assert [n.seconds for n in watch.notices if isinstance(n, MachineBackoff)] == watch.waits
     assert report.culprit == undisturbed.culprit
     assert report.skips == ()
     assert report.minutes.lost == pytest.approx(
@@ -242,8 +242,8 @@ def test_a_guard_that_moved_is_told(plan_for: MakePlan, new_job: NewJob) -> None
 def test_every_launch_is_told_as_it_happens(plan_for: MakePlan, new_job: NewJob) -> None:
     world, watch = World(history(8).changes, slow=5), Watch()
     report = verdict(new_job(plan_for(world), watch, world), watch, world)
-    begun = [n for n in watch.notices if isinstance(n, Launching)]
-    ended = [n for n in watch.notices if isinstance(n, Launched)]
+    begun = [n for n in watch.notices if isinstance(n, LaunchStarted)]
+    ended = [n for n in watch.notices if isinstance(n, LaunchEnded)]
     assert (
         [n.number for n in begun]
         == [n.launch.number for n in ended]

@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import MachineError
-from perfbisect.jobs.events import Waiting
+from perfbisect.jobs.events import MachineBackoff
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
@@ -66,7 +66,7 @@ def test_a_machine_that_is_another_since_is_waited_for(
     void = [x for x in launches(read(job.journal).events) if x.void]
     assert [x.number for x in void] == [n + 1]
     assert "the machine is not what it was" in void[0].reason
-    assert any(isinstance(x, Waiting) and "not what it was" in x.reason for x in watch.notices)
+    assert any(isinstance(x, MachineBackoff) and "not what it was" in x.reason for x in watch.notices)
     assert report.culprit is not None
     assert report.culprit.id == world.changes[23].id
     assert report.minutes.lost > 0

@@ -9,7 +9,7 @@ from perfbisect.bisect.report import build_report
 from perfbisect.environments.base import Refusal
 from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.estimates import Noise
-from perfbisect.jobs.events import Launched, Launching, PhaseBegan, Told, Waiting
+from perfbisect.jobs.events import JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
 from perfbisect.report.console import Console, error_lines, notice_lines, plan_lines
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
@@ -99,10 +99,10 @@ def test_the_console_says_what_was_saved_and_what_the_logs_say(rich: ReportDocum
 
 
 def test_lines_of_several_slots_say_which(told: tuple[ReportDocument, Watch]) -> None:
-    began = Launching(7, "abc", 3, 9, "search", 2, "so", slot="gpu1", subject="x")
+    began = LaunchStarted(7, "abc", 3, 9, "search", 2, "so", slot="gpu1", subject="x")
     assert notice_lines(began) == ["#7 abc position 3/9 on gpu1, 2 runs: so"]
     launch = told[0].launches[0].model_copy(update={"slot": "gpu1", "number": 7})
-    assert notice_lines(Launched(launch, "ms", (), None, 1.0, 0.0))[0].startswith("   #7 ")
+    assert notice_lines(LaunchEnded(launch, "ms", (), None, 1.0, 0.0))[0].startswith("   #7 ")
 
 
 def test_nothing_on_the_console_acts(told: tuple[ReportDocument, Watch]) -> None:
@@ -110,10 +110,10 @@ def test_nothing_on_the_console_acts(told: tuple[ReportDocument, Watch]) -> None
     console = Console(shown.append, verbose=True)
     for notice in told[1].notices:
         console(notice)
-    console(Told("a note \x1b[2J"))
-    console(Waiting(30.0, "no memory \x07"))
-    console(PhaseBegan("bench\x1b", {"seconds": 1.25}))
-    console(PhaseBegan("warning", {"text": "oh \x1b"}))
+    console(JobNote("a note \x1b[2J"))
+    console(MachineBackoff(30.0, "no memory \x07"))
+    console(PhaseStarted("bench\x1b", {"seconds": 1.25}))
+    console(PhaseStarted("warning", {"text": "oh \x1b"}))
     shown += report_lines(build_report(told[0]))
     assert not any(ACTS.search(text) for text in shown)
     assert not any("\n" in text for text in shown)
@@ -123,9 +123,9 @@ def test_nothing_on_the_console_acts(told: tuple[ReportDocument, Watch]) -> None
 
 def test_phases_are_told_only_when_asked_for() -> None:
     shown: list[str] = []
-    Console(shown.append)(PhaseBegan("launch", {}))
+    Console(shown.append)(PhaseStarted("launch", {}))
     assert shown == []
-    Console(shown.append)(PhaseBegan("warning", {"text": "attempt.json is not written"}))
+    Console(shown.append)(PhaseStarted("warning", {"text": "attempt.json is not written"}))
     assert shown == ["   warning: attempt.json is not written"]
 
 

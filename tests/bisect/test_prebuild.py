@@ -97,7 +97,7 @@ def test_a_build_has_cores_of_its_own_and_gives_way(tmp_path: Path) -> None:
 def test_nothing_is_built_ahead_without_cores_to_spare() -> None:
     here = sorted(os.sched_getaffinity(0))
     whole = (Slot(""),)
-    assert session.why_not_ahead(whole) == "the attempt has the whole machine"
+    assert session.reason_not_prebuilding(whole) == "the attempt has the whole machine"
     all_of_them = (Slot("cores", server_cores=tuple(here[1:]), client_cores=(here[0],)),)
     assert session.spare_cores(all_of_them) == frozenset()
-    assert session.why_not_ahead(all_of_them) == "0 processors are on no slot, and it takes 2"
+    assert session.reason_not_prebuilding(all_of_them) == "0 processors are on no slot, and it takes 2"

@@ -8,9 +8,9 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.prepare import make_plan
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.jobs.capabilities import metric_of, runs_per_launch
-from perfbisect.jobs.journal import Event
-from perfbisect.jobs.plans import cell_data, cell_of, find_plan
+from perfbisect.jobs.capabilities import resolve_metric, runs_per_launch
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.plans import cell_data, find_plan, plan_cell
 from perfbisect.model.metric import parse_metric
 from tests.fixtures.jobs import SETTING, MakePlan
 from tests.jobs.world import FakeBuilder, World, cell, history
@@ -104,14 +104,14 @@ def type_of_deploy(path: str):  # type: ignore[no-untyped-def]
 
 
 def test_the_metric_is_the_headline_or_what_was_asked() -> None:
-    assert metric_of(cell(), None) == parse_metric("tpot")
-    assert metric_of(cell(), "ttft:p99") == parse_metric("ttft:p99")
+    assert resolve_metric(cell(), None) == parse_metric("tpot")
+    assert resolve_metric(cell(), "ttft:p99") == parse_metric("ttft:p99")
     with pytest.raises(UsageError, match=r"does not report request_goodput .* it reports: .*tpot:median"):
-        metric_of(cell(), "request_goodput")
+        resolve_metric(cell(), "request_goodput")
     with pytest.raises(UsageError, match="is a guard"):
-        metric_of(cell(), "failed")
+        resolve_metric(cell(), "failed")
     with pytest.raises(UsageError, match="unknown metric"):
-        metric_of(cell(), "ttf")
+        resolve_metric(cell(), "ttf")
 
 
 def test_without_a_reset_of_caches_a_launch_has_one_run() -> None:
@@ -122,23 +122,23 @@ def test_without_a_reset_of_caches_a_launch_has_one_run() -> None:
 def test_a_plan_survives_the_journal(plan_for: MakePlan) -> None:
     world = World(history(5).changes, slow=None)
     made = plan(world, plan_for, merged=(1,), refused={3: Refusal("no")})
-    event = Event(0, "2026-01-01T00:00:00+00:00", "plan", made.model_dump(mode="json"))
+    event = JournalEvent(0, "2026-01-01T00:00:00+00:00", "plan", made.model_dump(mode="json"))
     again = find_plan((event,), BisectPlan)
     assert again is not None and again == made
-    assert cell_of(again) == cell()
+    assert plan_cell(again) == cell()
 
 
 def test_a_cell_that_reads_differently_now_is_refused(plan_for: MakePlan) -> None:
     made = plan(World(history(5).changes, slow=None), plan_for)
     changed = made.model_copy(update={"cell": cell_data(cell(num_prompts=11))})
     with pytest.raises(UsageError, match=r"had .* when the job began"):
-        cell_of(changed)
+        plan_cell(changed)
     with pytest.raises(UsageError, match="cannot be read"):
-        cell_of(made.model_copy(update={"cell": {"name": "x"}}))
+        plan_cell(made.model_copy(update={"cell": {"name": "x"}}))
     with pytest.raises(UsageError, match="no plan"):
         find_plan((), BisectPlan)
     with pytest.raises(UsageError, match="plan cannot be read"):
-        find_plan((Event(0, "2026-01-01T00:00:00+00:00", "plan", {"verb": "bisect"}),), BisectPlan)
+        find_plan((JournalEvent(0, "2026-01-01T00:00:00+00:00", "plan", {"verb": "bisect"}),), BisectPlan)
 
 
 def test_costs_and_seed_reach_the_core() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import Interrupted, MachineError
-from perfbisect.jobs.events import Told, Waiting
+from perfbisect.jobs.events import JobNote, MachineBackoff
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
@@ -72,8 +72,8 @@ def test_a_slot_that_the_machine_fails_is_left_and_the_other_goes_on(
     assert report.culprit is not None
     assert report.culprit.id == world.changes[5].id
     assert {x.slot for x in report.launches if x.outcome == "measured"} == {"one"}
-    assert {n.slot for n in watch.notices if isinstance(n, Waiting)} == {"two"}
-    assert any(isinstance(n, Told) and "on slot two: it goes on without" in n.text for n in watch.notices)
+    assert {n.slot for n in watch.notices if isinstance(n, MachineBackoff)} == {"two"}
+    assert any(isinstance(n, JobNote) and "on slot two: it goes on without" in n.text for n in watch.notices)
     assert report.skips == ()
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfbisect.dashboard.build import build
+from perfbisect.dashboard.build import write_site
 from perfbisect.jobs.documents import ReportDocument
 from tests.dashboard.site_world import site
 from tests.fixtures.jobs import new_job, plan_for
@@ -95,7 +95,7 @@ def folder(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, r
     """A site with everything that a site can have. Nobody writes to it."""
     if "site" not in folders:
         folders["site"] = tmp_path_factory.mktemp("site")
-        build(site(rich), folders["site"])
+        write_site(site(rich), folders["site"])
     return folders["site"]
 
 

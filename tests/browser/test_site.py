@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from perfbisect.common.text import line
-from perfbisect.dashboard.build import build
+from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.data import page_of
 from perfbisect.jobs.documents import ReportDocument
 from tests.browser.conftest import Reader
@@ -86,7 +86,9 @@ def test_an_alert_with_which_a_series_ends_says_so(reader: Reader, tmp_path: Pat
     """Nobody knows whether it is still so; of one that goes on nothing is said."""
     ended, going = cell(0, 60, moved=1.5, at=58), cell(1, 90, moved=1.5, at=58)
     alerts = (alert(ended, "ttft", 58, 0.5), alert(going, "ttft", 58, 0.3))
-    build(DOCUMENT.model_copy(update={"cells": (ended, going), "alerts": alerts, "suspects": ()}), tmp_path)
+    write_site(
+        DOCUMENT.model_copy(update={"cells": (ended, going), "alerts": alerts, "suspects": ()}), tmp_path
+    )
     reader.base = tmp_path.as_uri()
     rows = shown(reader.open(), "table.events tbody tr")
     assert ["no result since 2026-03-01" in row for row in rows] == [True, False]
@@ -282,7 +284,7 @@ def test_an_address_of_nothing_is_told(reader: Reader, address: str) -> None:
 
 
 def test_a_file_that_is_missing_is_told(reader: Reader, rich: ReportDocument, tmp_path: Path) -> None:
-    build(site(rich), tmp_path)
+    write_site(site(rich), tmp_path)
     for path in (tmp_path / "data").glob("cell-*.js"):
         path.unlink()
     reader.base = tmp_path.as_uri()
@@ -302,7 +304,7 @@ def test_it_works_on_a_web_host(hosted: Reader, rich: ReportDocument) -> None:
 
 
 def test_300_series_are_all_there(reader: Reader, tmp_path: Path) -> None:
-    build(large(100, 60), tmp_path)
+    write_site(large(100, 60), tmp_path)
     reader.base = tmp_path.as_uri()
     page = reader.open("#/?metric=*")
     assert page.locator("table.cells tbody tr").count() == 300

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.cells.match import EngineCommand, parse_commands, sighting
+from perfbisect.cells.match import EngineCommand, parse_commands, parse_report
 from perfbisect.errors import UsageError
 
 BENCH = "vllm bench serve --model org/tts --num-prompts 48 --max-concurrency 1"
@@ -26,7 +26,7 @@ FIELDS = {"model": "org/tts", "num_prompts": 48, "max_concurrency": 1}
     ],
 )
 def test_a_command_on_a_line_of_its_own_is_read(text: str) -> None:
-    seen = sighting(text.format(BENCH))
+    seen = parse_report(text.format(BENCH))
     assert {name: seen.fields[name] for name in FIELDS} == FIELDS
     assert dict(seen.arguments) == {}
     assert seen.missing == ("task", "deploy YAML")
@@ -34,7 +34,7 @@ def test_a_command_on_a_line_of_its_own_is_read(text: str) -> None:
 
 @given(before=st.text("ab' \"`“”‘’，。;&|(\n"), after=st.text("ab' \"`“”‘’，。;&|)\n"))
 def test_other_lines_change_nothing(before: str, after: str) -> None:
-    seen = sighting(f"{before}\n{BENCH}\n{after}")
+    seen = parse_report(f"{before}\n{BENCH}\n{after}")
     assert {name: seen.fields[name] for name in FIELDS} == FIELDS
     assert dict(seen.arguments) == {}
 
@@ -48,16 +48,16 @@ def test_other_lines_change_nothing(before: str, after: str) -> None:
     ],
 )
 def test_a_quoted_value_is_one_word(argument: str) -> None:
-    assert sighting(f"{BENCH} {argument}").fields["extra_body"] == {"voice": "it is"}
+    assert parse_report(f"{BENCH} {argument}").fields["extra_body"] == {"voice": "it is"}
 
 
 @pytest.mark.parametrize("between", [" ", " \\\n  ", "\n  ", " \\ \r\n"])
 def test_a_wrapped_command_is_one(between: str) -> None:
-    assert sighting(BENCH.replace(" --max", f"{between}--max")).fields["max_concurrency"] == 1
+    assert parse_report(BENCH.replace(" --max", f"{between}--max")).fields["max_concurrency"] == 1
 
 
 def test_an_option_with_several_values_keeps_them() -> None:
-    assert sighting(f"{BENCH} --lora-modules a b c").arguments == {"lora-modules": ["a", "b", "c"]}
+    assert parse_report(f"{BENCH} --lora-modules a b c").arguments == {"lora-modules": ["a", "b", "c"]}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_option_with_several_values_keeps_them() -> None:
 )
 def test_what_is_no_command_is_refused(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        sighting(text)
+        parse_report(text)
 
 
 def test_each_command_of_a_line() -> None:

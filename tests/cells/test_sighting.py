@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from perfbisect.cells.match import SEVEN, sighting
+from perfbisect.cells.match import WORKLOAD_PARTS, parse_report
 from perfbisect.errors import UsageError
 from tests.shared import data
 
@@ -44,27 +44,27 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_a_result_file_of_every_era(name: str) -> None:
     test, fields, arguments = NAMES[name]
-    seen = sighting(f"nightly/6433/tests/{name}")
+    seen = parse_report(f"nightly/6433/tests/{name}")
     assert (seen.test, dict(seen.fields), dict(seen.arguments)) == (test, fields, arguments)
     assert seen.time == name[-20:-5]
     assert "model" in seen.missing
 
 
 def test_one_name_is_no_prefix_of_another() -> None:
-    one = sighting("result_test_tts_random_1_4_20260412-190115.json")
-    forty = sighting("result_test_tts_random_1_40_20260412-190115.json")
+    one = parse_report("result_test_tts_random_1_4_20260412-190115.json")
+    forty = parse_report("result_test_tts_random_1_40_20260412-190115.json")
     assert (one.fields["num_prompts"], forty.fields["num_prompts"]) == (4, 40)
 
 
 def test_a_point_makes_a_rate() -> None:
-    rate = sighting("result_test_tts_random_2.0_100_20260412-190115.json")
-    users = sighting("result_test_tts_random_2_100_20260412-190115.json")
+    rate = parse_report("result_test_tts_random_2.0_100_20260412-190115.json")
+    users = parse_report("result_test_tts_random_2_100_20260412-190115.json")
     assert (rate.fields["request_rate"], rate.fields["max_concurrency"]) == (2.0, None)
     assert (users.fields["request_rate"], users.fields["max_concurrency"]) == (math.inf, 2)
 
 
 def test_a_command_with_what_stands_before_it() -> None:
-    seen = sighting(
+    seen = parse_report(
         "HF_HUB_OFFLINE=1 python -m vllm.entrypoints.cli.main bench serve --omni \\\n --model Qwen/Qwen3 "
         "--base-url http://127.0.0.1:9 --dataset-name random --random-input-len 64 --num-prompts=20 "
         '--max-concurrency 4 --ignore-eos --extra-body \'{"voice": "Vivian"}\' --save-result '
@@ -91,7 +91,7 @@ def test_the_servers_command_says_model_deploy_yaml_and_serve_arguments(between:
         "--no-async-chunk --max-num-seqs 8 --served-model-name tts"
     )
     for text in (serve + between + BENCH, BENCH + between + serve):
-        seen = sighting(text)
+        seen = parse_report(text)
         assert seen.fields["model"] == "org/tts"
         assert seen.fields["deploy_yaml"] == "vllm_omni/deploy/high.yaml"
         assert seen.fields["stage_overrides"] == {"1": {"devices": "1"}}
@@ -101,15 +101,15 @@ def test_the_servers_command_says_model_deploy_yaml_and_serve_arguments(between:
 
 
 def test_a_server_without_a_deploy_yaml_has_none_and_prose_is_no_server() -> None:
-    bare = sighting(f"python -m vllm_omni.entrypoints.cli.main serve --model org/tts --omni\n{BENCH}")
+    bare = parse_report(f"python -m vllm_omni.entrypoints.cli.main serve --model org/tts --omni\n{BENCH}")
     assert (bare.fields["model"], bare.fields["deploy_yaml"], bare.serve_args) == ("org/tts", None, {})
-    prose = sighting(f"to serve many users\n{BENCH}")
+    prose = parse_report(f"to serve many users\n{BENCH}")
     assert (prose.serve_args, "deploy_yaml" in prose.fields) == (None, False)
     assert prose.missing == ("task", "deploy YAML")
 
 
 def test_a_command_without_a_model_says_so() -> None:
-    assert sighting("vllm bench serve --num-prompts 3").missing == ("model", "task", "deploy YAML")
+    assert parse_report("vllm bench serve --num-prompts 3").missing == ("model", "task", "deploy YAML")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_command_without_a_model_says_so() -> None:
 )
 def test_what_is_neither(text: str) -> None:
     with pytest.raises(UsageError):
-        sighting(text)
+        parse_report(text)
 
 
 def test_every_real_name_has_an_identity() -> None:
@@ -135,8 +135,8 @@ def test_every_real_name_has_an_identity() -> None:
     }
     assert names
     for name in names:
-        seen = sighting(name)
+        seen = parse_report(name)
         assert seen.test
-        assert set(seen.missing) <= set(SEVEN)
+        assert set(seen.missing) <= set(WORKLOAD_PARTS)
         if name.startswith("result_"):
             assert {"num_prompts", "max_concurrency", "request_rate", "dataset_name"} == set(seen.fields)

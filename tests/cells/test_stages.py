@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cells.deploy import PlacedStage, inherited_documents, placed, read_deploy
+from perfbisect.cells.deploy import PlacedStage, inherited_documents, placed_stages, read_deploy
 from perfbisect.cells.loading import load_cell
 from perfbisect.common.yaml_source import Located
 from perfbisect.errors import LocatedError
@@ -44,7 +44,7 @@ def said(
     *texts: str, overrides: Mapping[str, object] | None = None, platform: str | None = "cuda"
 ) -> dict[str, object]:
     documents = [read_deploy(text, Path("d.yaml")) for text in texts]
-    found = placed([d for d in documents if d], overrides or {}, platform)
+    found = placed_stages([d for d in documents if d], overrides or {}, platform)
     return {stage.stage: stage.devices for stage in found}
 
 
@@ -72,7 +72,7 @@ def test_what_inherits_replaces_key_by_key() -> None:
     }
     documents = inherited_documents("deploy/thin.yaml", files.get)
     assert [str(document.file) for document in documents] == ["deploy/sub/base.yaml", "deploy/thin.yaml"]
-    first, second = placed(documents, {}, "cuda")
+    first, second = placed_stages(documents, {}, "cuda")
     assert (first.devices, first.file, first.line) == ("0", "deploy/sub/base.yaml", 3)
     assert (second.devices, second.file, second.line) == (5, "deploy/thin.yaml", 3)
     assert len(inherited_documents("deploy/round.yaml", files.get)) == 1
@@ -84,7 +84,7 @@ def test_what_inherits_replaces_key_by_key() -> None:
 )
 def test_what_is_no_deploy_yaml_names_nothing_that_counts(text: str) -> None:
     document = read_deploy(text, Path("d.yaml"))
-    found = placed([document] if isinstance(document, Located) else [], {}, "cuda")
+    found = placed_stages([document] if isinstance(document, Located) else [], {}, "cuda")
     assert [stage for stage in found if stage.beyond(0)] == []
 
 
@@ -125,7 +125,7 @@ def test_replicas_repeat_a_pattern(devices: str, replicas: int, each: int, needs
 
 def test_replicas_are_read_where_they_are_said() -> None:
     overrides = {"1": {"num_replicas": 2, "tensor_parallel_size": 2, "devices": "0,1"}}
-    (_, stage) = placed([d for d in [read_deploy(BASE, Path("d"))] if d], overrides, "cuda")
+    (_, stage) = placed_stages([d for d in [read_deploy(BASE, Path("d"))] if d], overrides, "cuda")
     assert (stage.replicas, stage.each, stage.needs) == (2, 2, 4)
 
 

@@ -10,7 +10,7 @@ from perfbisect.changes.details import commits_between
 from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE
 from perfbisect.errors import RevisionError
-from perfbisect.model.commit_details import Touched
+from perfbisect.model.commit_details import ChangedFile
 from tests.changes.repositories import commit, git
 from tests.fakes.gitwriter import HistoryWriter
 
@@ -38,11 +38,11 @@ def test_subjects_bodies_files_and_lines(tmp_path: Path) -> None:
     assert second.body == "This reverts commit abc.\n\nSigned-off-by: A"
     assert second.date == "2025-01-01T01:00:00Z"
     assert sorted(second.files, key=lambda file: file.path) == [
-        Touched("a.py", 2, 1),
-        Touched("gone", 0, 1),
-        Touched("tab\tand ünï.bin"),
+        ChangedFile("a.py", 2, 1),
+        ChangedFile("gone", 0, 1),
+        ChangedFile("tab\tand ünï.bin"),
     ]
-    assert (third.sha, third.body, third.files) == (ids[2], "", (Touched("b.py", 1, 0),))
+    assert (third.sha, third.body, third.files) == (ids[2], "", (ChangedFile("b.py", 1, 0),))
 
 
 def test_a_merge_is_all_that_it_brings_and_nothing_of_its_branch(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.changes.pins import Package, Pins, pins_of
+from perfbisect.changes.pins import Pins, ReplacedPackage, pins_of
 
 SHA = "2d5be1dd5ce2e44dfea53ea03ff61143da5137eb"
 
@@ -51,10 +51,10 @@ def test_a_wheel_wins_over_the_tag() -> None:
     found = pins_of(INDEX)
     assert (found.tag, found.commit, found.kind) == ("v0.15.0", SHA, "commit")
     assert found.packages == (
-        Package("nvidia-cublas-cu12", "12.9.1.4"),
-        Package("flashinfer-python", "0.6.3"),
-        Package("flashinfer-cubin", "0.6.3"),
-        Package("numpy", "2.2.6"),
+        ReplacedPackage("nvidia-cublas-cu12", "12.9.1.4"),
+        ReplacedPackage("flashinfer-python", "0.6.3"),
+        ReplacedPackage("flashinfer-cubin", "0.6.3"),
+        ReplacedPackage("numpy", "2.2.6"),
     )
 
 
@@ -89,4 +89,6 @@ def test_no_pin(text: str) -> None:
 
 
 def test_a_package_that_is_only_removed() -> None:
-    assert pins_of("RUN pip uninstall -y torchaudio && echo done\n").packages == (Package("torchaudio"),)
+    assert pins_of("RUN pip uninstall -y torchaudio && echo done\n").packages == (
+        ReplacedPackage("torchaudio"),
+    )

@@ -6,10 +6,10 @@ import shlex
 
 import pytest
 
-from perfbisect.changes.priors import Ends, bisect_command, commit_weights, position_weights
+from perfbisect.changes.priors import BisectionRange, bisect_command, commit_weights, position_weights
 from tests.series.suspect_worlds import STREAMS, commit, later, ranked, sha
 
-ENDS = Ends("cell@c4", "audio_rtf", "g00d", "bad0", "path of/repo")
+ENDS = BisectionRange("cell@c4", "audio_rtf", "g00d", "bad0", "path of/repo")
 
 
 def test_weights_are_probabilities_against_the_likeliest_and_bounded() -> None:
@@ -42,7 +42,9 @@ def test_the_command_to_copy() -> None:
 
 
 def test_the_command_for_what_got_better_and_for_a_cell_that_is_not_ours() -> None:
-    better = Ends("", "", "g00d", "bad0", "r", weights="w.yaml", environment="existing:python", better=True)
+    better = BisectionRange(
+        "", "", "g00d", "bad0", "r", weights="w.yaml", environment="existing:python", better=True
+    )
     assert bisect_command(better) == (
         "perfbisect bisect CELL --repo r --good bad0 --bad g00d --direction improvement "
         "--env existing:python "

@@ -14,7 +14,7 @@ import pytest
 
 from perfbisect.cli.app import app, run
 from perfbisect.commands.ranges import budget_minutes
-from perfbisect.commands.workspace import place
+from perfbisect.commands.workspace import open_workspace
 from perfbisect.common.durations import parse_minutes
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, UsageError
@@ -50,13 +50,13 @@ def test_what_is_no_duration(text: str) -> None:
 def test_settings_say_what_was_not_typed(home: Path) -> None:
     subprocess.run(["git", "init", "-q", "."], check=True)
     (home / "perfbisect.yaml").write_text("budget: 2h\nenv: release:x\nstate: elsewhere\n")
-    here = place()
+    here = open_workspace()
     assert (here.setting("env", None), here.setting("env", "existing:y")) == ("release:x", "existing:y")
     assert (budget_minutes(here, None), budget_minutes(here, 5.0)) == (120, 5.0)
     assert here.state == home, "the environment comes before the file"
     (home / "perfbisect.yaml").write_text("budget: soon\n")
     with pytest.raises(UsageError, match="is not a duration") as caught:
-        budget_minutes(place(), None)
+        budget_minutes(open_workspace(), None)
     assert caught.value.where == str(home / "perfbisect.yaml")
 
 
@@ -67,9 +67,9 @@ def test_state_and_cache_of_the_settings_are_relative_to_the_file(
     monkeypatch.delenv("PERFBISECT_CACHE")
     subprocess.run(["git", "init", "-q", "."], check=True)
     (home / "perfbisect.yaml").write_text("state: s\ncache: c\n")
-    here = place(repo=home)
+    here = open_workspace(repo=home)
     assert (here.state, here.cache) == (home / "s", home / "c")
-    assert place(repo=home, state=home / "typed").state == home / "typed"
+    assert open_workspace(repo=home, state=home / "typed").state == home / "typed"
 
 
 def test_specifications_mean_the_same_from_every_folder(home: Path) -> None:

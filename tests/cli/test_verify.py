@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from perfbisect.commands.claims import claim_cells, find_claim, verified
-from perfbisect.commands.comparisons import rungs, swept
-from perfbisect.commands.workspace import Place, place
+from perfbisect.commands.comparisons import ladder_cells, sweep_document
+from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.compare.documents import CompareDocument
 from perfbisect.compare.report import result_lines
 from perfbisect.errors import LocatedError, MachineError, UsageError
-from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.machine.profile import Machine
 from perfbisect.resources import cells_folder
@@ -47,11 +47,11 @@ expect:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     (tmp_path / "tiny.yaml").write_text(CELL)
-    return place(state=tmp_path / "state")
+    return open_workspace(state=tmp_path / "state")
 
 
 def claimed(text: str = CLAIM) -> tuple[Path, object]:
@@ -59,18 +59,18 @@ def claimed(text: str = CLAIM) -> tuple[Path, object]:
     return find_claim("claim.yaml")
 
 
-def cells(here: Place, text: str = CLAIM) -> tuple[str, ...]:
+def cells(here: Workspace, text: str = CLAIM) -> tuple[str, ...]:
     path, claim = claimed(text)
     return claim_cells(here, path, claim)  # type: ignore[arg-type]
 
 
-def test_a_claim_that_can_be_run(here: Place) -> None:
+def test_a_claim_that_can_be_run(here: Workspace) -> None:
     assert cells(here) == ("tiny.yaml",)
     Path("tiny.yaml").write_text(LADDER)
     assert cells(here) == ("tiny.yaml@c1-n8", "tiny.yaml@c8-n64", "tiny.yaml@c64-n512")
 
 
-def test_too_few_devices_end_it_at_once(here: Place) -> None:
+def test_too_few_devices_end_it_at_once(here: Workspace) -> None:
     Path("tiny.yaml").write_text(CELL + "gpus: 64\n")
     with pytest.raises(
         MachineError, match=r"tiny needs 64 devices and there are .*it needs an island"
@@ -79,7 +79,7 @@ def test_too_few_devices_end_it_at_once(here: Place) -> None:
     assert caught.value.exit_code == 5
 
 
-def test_devices_are_those_of_the_machine_file(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_those_of_the_machine_file(here: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tiny.yaml").write_text(CELL + "gpus: 1\n")
     asked = []
 
@@ -93,7 +93,7 @@ def test_devices_are_those_of_the_machine_file(here: Place, monkeypatch: pytest.
 
 
 def test_weights_that_may_not_be_fetched_end_it_at_once(
-    here: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
@@ -115,7 +115,7 @@ def test_weights_that_may_not_be_fetched_end_it_at_once(
     ],
 )  # fmt: skip
 def test_what_the_client_does_not_report_is_told_with_its_line(
-    here: Place, old: str, new: str, line: int, said: str
+    here: Workspace, old: str, new: str, line: int, said: str
 ) -> None:
     with pytest.raises(LocatedError) as caught:
         cells(here, CLAIM.replace(old, new))
@@ -123,14 +123,16 @@ def test_what_the_client_does_not_report_is_told_with_its_line(
     assert (caught.value.line, caught.value.exit_code) == (line, 2)
 
 
-def test_a_guard_that_the_server_tells_is_none_of_the_client(here: Place) -> None:
+def test_a_guard_that_the_server_tells_is_none_of_the_client(here: Workspace) -> None:
     assert cells(here, CLAIM.replace("[failed]", "[prefix_cache_hit_rate]"))
 
 
 @pytest.mark.parametrize(
     "path", sorted((cells_folder() / "claims").glob("*.yaml")), ids=lambda path: path.stem
 )
-def test_every_shipped_claim_can_be_asked(here: Place, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shipped_claim_can_be_asked(
+    here: Workspace, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a machine that has all that it needs."""
     monkeypatch.setattr(
         "perfbisect.commands.claims.machine",
@@ -155,21 +157,21 @@ def as_load(told: CompareDocument, load: str, word: str, claim: str | None = Non
 def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
     """vLLM-Omni 5023: flat at one request at a time, worse from eight on."""
     words = (("c1-n8", "same"), ("c8-n64", "regression"), ("c64-n512", "regression"))
-    document = swept([as_load(told, load, word) for load, word in words])
+    document = sweep_document([as_load(told, load, word) for load, word in words])
     assert document.signature == "c1 same, c8 to c64 regression"
     lines = result_lines(document)
     assert lines[:2] == ["REGRESSION", "  signature  c1 same, c8 to c64 regression"]
     assert ["c8-n64" in line or "c64-n512" in line for line in lines[-3:]] == [True, True, False]
 
 
-def test_a_sweep_has_the_loads_of_its_file(here: Place) -> None:
+def test_a_sweep_has_the_loads_of_its_file(here: Workspace) -> None:
     Path("tiny.yaml").write_text(LADDER)
-    assert rungs(here, "./tiny.yaml") == tuple(
+    assert ladder_cells(here, "./tiny.yaml") == tuple(
         f"./tiny.yaml@{load}" for load in ("c1-n8", "c8-n64", "c64-n512")
     )
     Path("one.yaml").write_text(CELL)
     with pytest.raises(UsageError, match="has one load: there is nothing to sweep over"):
-        rungs(here, "./one.yaml")
+        ladder_cells(here, "./one.yaml")
 
 
 @pytest.mark.parametrize(
@@ -198,4 +200,4 @@ def test_a_claim_is_measured_until_it_is_settled(told: CompareDocument) -> None:
 
 def test_a_headline_is_never_a_guard() -> None:
     with pytest.raises(UsageError, match="watched, not chased"):
-        metric_of(cell(), "failed")
+        resolve_metric(cell(), "failed")

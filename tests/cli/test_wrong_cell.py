@@ -14,7 +14,7 @@ import pytest
 from perfbisect.cells.loading import load_cell
 from perfbisect.cli.app import run
 from perfbisect.measure.local import LocalExecutor
-from perfbisect.model.cell import Cell, difference
+from perfbisect.model.cell import Cell, cell_difference
 from perfbisect.resources import cells_folder
 from perfbisect.serving.server import Server
 from tests.fakes.history import PretendHistory, make_history
@@ -92,6 +92,6 @@ def test_the_reports_own_cell_is_the_one(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_two_files_differ_in_just_these_fields(benched: Path) -> None:
     def fields(a: Cell, b: Cell) -> set[str]:
-        return {row[0].split(".")[0] for row in difference(a, b)}
+        return {row[0].split(".")[0] for row in cell_difference(a, b)}
 
     assert fields(load_cell(REPORTED), load_cell(benched)) - {"tokenizer"} == set(INSTEAD)

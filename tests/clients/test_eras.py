@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.clients import CLIENTS
-from perfbisect.clients.eras import ERAS, NIGHTLY, era_of
-from perfbisect.model.attempt import Provenance, comparable
+from perfbisect.clients.eras import ERAS, NIGHTLY_ERAS, era_of
+from perfbisect.model.attempt import Provenance, provenance_differences
 from perfbisect.serving.eras import Era, latest
 
 
-@pytest.mark.parametrize("table", [*ERAS.values(), NIGHTLY])
+@pytest.mark.parametrize("table", [*ERAS.values(), NIGHTLY_ERAS])
 def test_a_table_is_in_order_of_time_and_of_releases(table: tuple[Era, ...]) -> None:
     assert [era.date for era in table] == sorted(era.date for era in table)
     assert [era.version for era in table] == sorted(era.version for era in table)
@@ -58,13 +58,15 @@ def test_the_latest_that_was_reached() -> None:
 def test_clients_of_one_era_are_comparable_though_their_sources_differ() -> None:
     one = Provenance("cell", "machine", "omni_bench 0.29.0 aa", client_era="omni_bench since x")
     other = replace(one, client_digest="omni_bench 0.30.0 bb")
-    assert comparable(one, other) == ()
-    assert comparable(one, replace(other, machine_class="else")) == (("machine_class", "machine", "else"),)
+    assert provenance_differences(one, other) == ()
+    assert provenance_differences(one, replace(other, machine_class="else")) == (
+        ("machine_class", "machine", "else"),
+    )
 
 
 @pytest.mark.parametrize(("left", "right"), [("", ""), ("x", ""), ("", "x"), ("x", "y")])
 def test_clients_of_no_era_or_another_are_not(left: str, right: str) -> None:
     one = Provenance("cell", "machine", "a", client_era=left)
     other = replace(one, client_digest="b", client_era=right)
-    assert comparable(one, other) == (("client_digest", "a", "b"),)
-    assert comparable(one, replace(other, client_digest="a")) == ()
+    assert provenance_differences(one, other) == (("client_digest", "a", "b"),)
+    assert provenance_differences(one, replace(other, client_digest="a")) == ()

@@ -19,7 +19,7 @@ from perfbisect.clients import runner
 from perfbisect.clients.runner import ClientHost, HostUnavailableError
 from perfbisect.errors import ClientError, Interrupted, MachineError
 from perfbisect.system import processes
-from perfbisect.system.processes import TOKEN_VARIABLE, Finished, never
+from perfbisect.system.processes import TOKEN_VARIABLE, ProcessResult, never
 from tests.measure.pretend import Watch, attempt, cell, environment
 from tests.system.stand_ins import until
 
@@ -77,7 +77,7 @@ def host(site: Path, *modules: str, **more: str) -> Iterator[ClientHost]:
         assert processes.tree("aa" * 16, 0, 0.0) == ()
 
 
-def run(made: ClientHost, log: Path, *arguments: str, timeout: float = 20.0, **options: Any) -> Finished:
+def run(made: ClientHost, log: Path, *arguments: str, timeout: float = 20.0, **options: Any) -> ProcessResult:
     argv = ("-m", "pkg.tool", *arguments)
     options = {"asked": never, **options}
     return made.run(argv, log=log, token="aa" * 16 + ".client-1", timeout=timeout, **options)

@@ -9,10 +9,10 @@ import pytest
 
 from perfbisect.bisect.plan import Extras
 from perfbisect.changes.syntax import parse_change_text
-from perfbisect.commands.bisect_request import Typed
+from perfbisect.commands.bisect_request import BisectOptions
 from perfbisect.commands.bisect_request import _range as between
-from perfbisect.commands.changes import the_change
-from perfbisect.commands.workspace import place
+from perfbisect.commands.changes import resolve_change
+from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import RevisionError, UsageError
 from tests.changes.repositories import git
 from tests.environments.tiny import TinyHistory, write_history
@@ -24,17 +24,17 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> TinyHistory:
 
 
 def test_packages_that_are_swapped_stay_in_the_change(history: TinyHistory, tmp_path: Path) -> None:
-    here = place(repo=history.path, state=tmp_path)
-    change = the_change(here, f"{history.slow[:10]}+pip:Triton==3.4+pip:numpy==2.1.0+cpu")
+    here = open_workspace(repo=history.path, state=tmp_path)
+    change = resolve_change(here, f"{history.slow[:10]}+pip:Triton==3.4+pip:numpy==2.1.0+cpu")
     assert change.id == f"{history.slow}+pip:numpy==2.1.0+cpu+pip:triton==3.4"
     assert change.subject == "slow"
-    release = the_change(here, "tiny-engine==1.0+pip:tiny_helper==5.0")
+    release = resolve_change(here, "tiny-engine==1.0+pip:tiny_helper==5.0")
     assert (release.id, release.kind) == ("tiny-engine==1.0+pip:tiny-helper==5.0", "release")
 
 
 def test_packages_over_a_commit_less_another(history: TinyHistory, tmp_path: Path) -> None:
-    here = place(repo=history.path, state=tmp_path)
-    change = the_change(here, f"{history.slow}+revert:{history.slow}+pip:numpy==2.1")
+    here = open_workspace(repo=history.path, state=tmp_path)
+    change = resolve_change(here, f"{history.slow}+revert:{history.slow}+pip:numpy==2.1")
     assert change.subject == 'Revert "slow"'
     assert change.pips == ("numpy==2.1",)
     assert change.source not in (history.slow, history.base)
@@ -60,13 +60,13 @@ def test_an_end_may_be_a_pull_request_or_a_name_with_a_plus_sign(
 ) -> None:
     git(history.path, "update-ref", "refs/pull/7/head", history.slow)
     git(history.path, "tag", "v1+cpu", history.base)
-    here = place(repo=history.path, state=tmp_path)
+    here = open_workspace(repo=history.path, state=tmp_path)
 
     def ends(
         good: str, bad: str, direction: Literal["regression", "improvement"] = "regression"
     ) -> tuple[str, str]:
-        fields = dict.fromkeys(Typed.__dataclass_fields__)
-        typed = Typed(**{**fields, "good": good, "bad": bad, "extras": Extras(direction=direction)})
+        fields = dict.fromkeys(BisectOptions.__dataclass_fields__)
+        typed = BisectOptions(**{**fields, "good": good, "bad": bad, "extras": Extras(direction=direction)})
         found = between(here, typed)[0]
         return found.good.id, found.bad.id
 

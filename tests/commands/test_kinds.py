@@ -16,7 +16,7 @@ from pydantic import Field
 from perfbisect.cli.app import run as cli
 from perfbisect.commands import kinds
 from perfbisect.commands.session import slots_for
-from perfbisect.commands.wiring import profile_named
+from perfbisect.commands.wiring import load_profile
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_USAGE, Interrupted
 from perfbisect.jobs.documents import (
     CellDocument,
@@ -29,16 +29,16 @@ from perfbisect.jobs.documents import (
     metric_document,
     minutes_document,
 )
-from perfbisect.jobs.events import Launched
+from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job, Jobs, finished
-from perfbisect.jobs.journal import Event, Journal
+from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.kind import JobKind, JobStatus
-from perfbisect.jobs.plans import JobPlan, begin, cell_data, cell_of, require_plan
-from perfbisect.jobs.replay import Launch, launches
-from perfbisect.jobs.runner import Order, Tools, clear_up
-from perfbisect.jobs.sequential import one_by_one, plainly_told
-from perfbisect.jobs.settings import Setting
-from perfbisect.jobs.workers import Crew
+from perfbisect.jobs.plans import JobPlan, cell_data, plan_cell, require_plan, write_plan
+from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.sequential import launch_ended, run_sequentially
+from perfbisect.jobs.settings import MeasurementConfig
+from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import machine_of
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt
@@ -74,30 +74,30 @@ class Course:
     plan: SoakPlan
     advice: str = "another change"
 
-    def next(self, seen: Sequence[Launch]) -> Order | str:
+    def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
         done = sum(launch.end == "finished" for launch in seen)
-        return Order(0, self.plan.change, "run", 1, "soak") if done < self.plan.launches else ""
+        return LaunchRequest(0, self.plan.change, "run", 1, "soak") if done < self.plan.launches else ""
 
-    def cell(self, _: Order) -> Cell:
-        return cell_of(self.plan)
+    def cell(self, _: LaunchRequest) -> Cell:
+        return plan_cell(self.plan)
 
-    def name(self, _: Order) -> str:
+    def name(self, _: LaunchRequest) -> str:
         return self.plan.change.short
 
-    def admit(self, attempt: Attempt, seen: Sequence[Launch]) -> None:
+    def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
         """Everything is admitted."""
 
-    def told(self, ended: Launch, seen: Sequence[Launch], order: Order) -> Launched:
-        return plainly_told(ended, seen, order, self.plan.ref, 0.0)
+    def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
+        return launch_ended(ended, seen, order, self.plan.ref, 0.0)
 
 
-def soak_document(job: Job, events: Sequence[Event]) -> SoakDocument:
+def soak_document(job: Job, events: Sequence[JournalEvent]) -> SoakDocument:
     plan, seen = require_plan(job, events, SoakPlan), launches(events)
     rows = tuple(launch_document(launch, plan.change, plan.ref) for launch in seen)
     return SoakDocument(
         finished=finished(events),
         slow=sum(row.value is not None and row.value > plan.limit for row in rows),
-        cell=cell_document(cell_of(plan), plan.ref),
+        cell=cell_document(plan_cell(plan), plan.ref),
         metric=metric_document(plan.ref),
         launches=rows,
         minutes=minutes_document(seen, 0.0),
@@ -118,13 +118,13 @@ def soak_status(document: SoakDocument) -> JobStatus:
 def soak_in(world: World) -> JobKind[SoakPlan, SoakDocument]:
     """The kind, with launches in a simulated world."""
 
-    def soak(job: Job, tools: Tools) -> SoakDocument:
+    def soak(job: Job, tools: JobContext) -> SoakDocument:
         simulated = replace(tools, executor=world)
         with Journal(job.journal, clock=tools.clock) as journal:
             plan = require_plan(job, journal.events, SoakPlan)
-            clear_up(job, journal, simulated)
-            with Crew(job, journal, simulated, cell_of(plan)) as crew:
-                one_by_one(job, journal, simulated, crew, Course(plan))
+            recover_interrupted(job, journal, simulated)
+            with WorkerPool(job, journal, simulated, plan_cell(plan)) as crew:
+                run_sequentially(job, journal, simulated, crew, Course(plan))
             journal.append("verdict", {"word": "soaked"})
             return soak_document(job, journal.events)
 
@@ -154,18 +154,18 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.chdir(tmp_path)
     measured = cell(gpus=0)
     slot = slots_for(measured, 1, "cpu")[0]
-    world.machine_class = machine_of(slot, dict(os.environ), profile_named("cpu")).kind
+    world.machine_class = machine_of(slot, dict(os.environ), load_profile("cpu")).kind
     plan = SoakPlan(
         cell=cell_data(measured),
         digest=measured.digest,
-        setting=Setting(environment=f"existing:{sys.executable}", client="change", machine="cpu"),
+        setting=MeasurementConfig(environment=f"existing:{sys.executable}", client="change", machine="cpu"),
         metric="tpot",
         change=world.changes[0],
         launches=3,
         limit=20.0,
     )
     job = Jobs(tmp_path / "state").new(Clock()(), "abcd")
-    begin(job, plan, Clock())
+    write_plan(job, plan, Clock())
     return job
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.app import run
-from perfbisect.commands.session import refuse_other_parts, slots_for
-from perfbisect.commands.wiring import profile_named, the_machine
-from perfbisect.commands.workspace import place
+from perfbisect.commands.session import require_same_machine, slots_for
+from perfbisect.commands.wiring import load_profile, machine_name
+from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.jobs.replay import Launch
+from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.machine import devices
 from perfbisect.machine.profile import Profile, machine
 from perfbisect.machine.slots import Slot
@@ -29,20 +29,20 @@ def test_typed_goes_before_the_file(tmp_path: Path) -> None:
     history = write_history(tmp_path / "repo")
     (history.path / "here.yaml").write_text(FILE.format(command="env"))
     (history.path / "perfbisect.yaml").write_text("machine: here.yaml\n")
-    configured = place(repo=history.path, state=tmp_path)
-    assert the_machine(configured) == str(history.path / "here.yaml")
-    assert profile_named(the_machine(configured)).lease.command == ("env",)
-    assert the_machine(place(repo=history.path, state=tmp_path, machine="cpu")) == "cpu"
+    configured = open_workspace(repo=history.path, state=tmp_path)
+    assert machine_name(configured) == str(history.path / "here.yaml")
+    assert load_profile(machine_name(configured)).lease.command == ("env",)
+    assert machine_name(open_workspace(repo=history.path, state=tmp_path, machine="cpu")) == "cpu"
 
 
 def test_nothing_said_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = write_history(tmp_path / "repo")
-    assert the_machine(place(repo=history.path, state=tmp_path)) == ""
+    assert machine_name(open_workspace(repo=history.path, state=tmp_path)) == ""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert profile_named("").name == "cpu"
+    assert load_profile("").name == "cpu"
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    assert profile_named("").name == "cuda"
+    assert load_profile("").name == "cuda"
 
 
 def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="lease command 'no-such-queue' of machine 'here'"):
         slots_for(CELL, 1, str(tmp_path / "m.yaml"))
     with pytest.raises(UsageError, match="no machine 'asend'"):
-        the_machine(place(state=tmp_path, machine="asend"))
+        machine_name(open_workspace(state=tmp_path, machine="asend"))
 
 
 def test_doctor_looks_at_the_machine_that_is_named(
@@ -95,15 +95,15 @@ def test_a_job_goes_on_with_as_many_workers_as_it_has_measured_with() -> None:
     here = machine({}, Profile(source="none"))
     whole, half = Slot(""), Slot("cores0-1", server_cores=(0,), client_cores=(1,))
 
-    def measured(on: str) -> list[Launch]:
+    def measured(on: str) -> list[LaunchRecord]:
         made = Attempt("a", "c", "run", Provenance("d", on, "x"))
-        return [Launch(1, "a", 0, "c", "run", 1, "", "", "", "", end="finished", attempt=made)]
+        return [LaunchRecord(1, "a", 0, "c", "run", 1, "", "", "", "", end="finished", attempt=made)]
 
-    refuse_other_parts("j", [], [half], "cpu")
-    refuse_other_parts("j", measured(here.kind), [whole], "cpu")
-    refuse_other_parts("j", measured(f"{here.cpu} x 2 of {here.cores}"), [half], "cpu")
+    require_same_machine("j", [], [half], "cpu")
+    require_same_machine("j", measured(here.kind), [whole], "cpu")
+    require_same_machine("j", measured(f"{here.cpu} x 2 of {here.cores}"), [half], "cpu")
     with pytest.raises(UsageError, match=f"job j has measured on .*, this would be .* x 2 of {here.cores}: "):
-        refuse_other_parts("j", measured(here.kind), [half], "cpu")
+        require_same_machine("j", measured(here.kind), [half], "cpu")
 
 
 def test_stages_beyond_what_a_cell_reserves_are_told_before_anything_starts(

@@ -16,13 +16,13 @@ from pydantic import Field
 
 from perfbisect.cli.app import run
 from perfbisect.commands import options
-from perfbisect.commands.comparisons import settle_all
-from perfbisect.commands.invocation import Measuring, Working
-from perfbisect.commands.output import emit, teller
-from perfbisect.commands.workspace import Place
+from perfbisect.commands.comparisons import measure_comparisons
+from perfbisect.commands.invocation import JobOptions, MeasureOptions
+from perfbisect.commands.output import print_document, progress_printer
+from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.documents import CompareDocument
 from perfbisect.jobs.documents import LongDocument
-from perfbisect.jobs.folders import Job, Jobs, read_ending
+from perfbisect.jobs.folders import Job, Jobs, read_exit
 
 
 class Terminal(io.StringIO):
@@ -57,9 +57,9 @@ def test_an_error_fits_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_quiet_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    teller(Working(quiet=True))("what happens")
+    progress_printer(JobOptions(quiet=True))("what happens")
     assert capsys.readouterr() == ("", "")
-    teller(Working())("what happens")
+    progress_printer(JobOptions())("what happens")
     assert capsys.readouterr().err == "what happens\n"
 
 
@@ -72,7 +72,7 @@ class Series(LongDocument):
 
 
 def test_a_brief_document_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
-    emit(Series(), (), as_json=True)
+    print_document(Series(), (), as_json=True)
     assert json.loads(capsys.readouterr().out) == {
         "schema": "series/1",
         "left_out": {"first": 3, "last": 3},
@@ -80,31 +80,31 @@ def test_a_brief_document_says_what_it_leaves_out(capsys: pytest.CaptureFixture[
         "last": [3, 4],
         "short": [1],
     }
-    emit(Series(), (), as_json=True, full=True)
+    print_document(Series(), (), as_json=True, full=True)
     assert json.loads(capsys.readouterr().out)["left_out"] == {}
     assert Series().brief().brief() == Series().brief()
 
 
 def test_options_are_handed_over_as_one_value() -> None:
-    seen: list[tuple[str, Working]] = []
+    seen: list[tuple[str, JobOptions]] = []
 
     @click.command()
     @click.option("--own")
     @options.measuring
-    def verb(own: str, measuring: Measuring) -> None:
+    def verb(own: str, measuring: MeasureOptions) -> None:
         seen.append((own, measuring))
 
     @click.command()
     @options.working
-    def other(working: Working) -> None:
+    def other(working: JobOptions) -> None:
         seen.append(("", working))
 
     typed = ("--own", "x", "--env", "release:y", "--wait", "90m", "-q", "--json", "--metric", "ttft")
     assert CliRunner().invoke(verb, typed, catch_exceptions=False).exit_code == 0
     assert CliRunner().invoke(other, ["--repo", "r", "-v"], catch_exceptions=False).exit_code == 0
     assert seen == [
-        ("x", Measuring(env="release:y", wait=90.0, quiet=True, as_json=True, metric="ttft")),
-        ("", Working(repo=Path("r"), verbose=True)),
+        ("x", MeasureOptions(env="release:y", wait=90.0, quiet=True, as_json=True, metric="ttft")),
+        ("", JobOptions(repo=Path("r"), verbose=True)),
     ]
 
 
@@ -116,7 +116,7 @@ class Settled:
         self.seen: list[tuple[str, bool, bool]] = []
 
     def __call__(
-        self, here: Place, asked: str, working: Working, job: Job, *, held: bool = False
+        self, here: Workspace, asked: str, working: JobOptions, job: Job, *, held: bool = False
     ) -> CompareDocument:
         del here, working
         self.jobs.append(job)
@@ -129,30 +129,30 @@ class Settled:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> Settled:
     stand_in = Settled()
-    monkeypatch.setattr("perfbisect.commands.comparisons.settle", stand_in)
+    monkeypatch.setattr("perfbisect.commands.comparisons.measure_comparison", stand_in)
     return stand_in
 
 
 def test_who_waits_for_the_first_job_waits_for_all(tmp_path: Path, settled: Settled) -> None:
-    here = cast(Place, type("Here", (), {"jobs": Jobs(tmp_path)}))
+    here = cast(Workspace, type("Here", (), {"jobs": Jobs(tmp_path)}))
 
     def conclude(told: Sequence[object]) -> tuple[Series, int]:
         return Series(first=(len(told),)), 3
 
-    document, code, first = settle_all(here, ["a", "b"], Working(), conclude)  # type: ignore[list-item]
+    document, code, first = measure_comparisons(here, ["a", "b"], JobOptions(), conclude)  # type: ignore[list-item]
     assert (document.first, code, first) == ((2,), 3, settled.jobs[0])
     assert settled.seen == [("a", True, True), ("b", False, True)]
     assert first.holder is None
-    ending = read_ending(first.path)
+    ending = read_exit(first.path)
     assert ending is not None
     assert ending.exit_code == 3
     assert json.loads(first.result.read_text())["first"] == [2]
 
 
 def test_a_later_job_s_failure_is_how_the_first_ended(tmp_path: Path, settled: Settled) -> None:
-    here = cast(Place, type("Here", (), {"jobs": Jobs(tmp_path)}))
+    here = cast(Workspace, type("Here", (), {"jobs": Jobs(tmp_path)}))
     with pytest.raises(RuntimeError, match="broken"):
-        settle_all(here, ["a", "broken"], Working(), lambda _: (Series(), 0))  # type: ignore[list-item]
-    ending = read_ending(settled.jobs[0].path)
+        measure_comparisons(here, ["a", "broken"], JobOptions(), lambda _: (Series(), 0))  # type: ignore[list-item]
+    ending = read_exit(settled.jobs[0].path)
     assert ending is not None
     assert (ending.exit_code, "broken" in ending.error) == (1, True)

@@ -8,8 +8,8 @@ import pytest
 
 from perfbisect.bisect.plan import Position
 from perfbisect.changes.priors import commit_weights_text
-from perfbisect.commands.ranges import weigh
-from perfbisect.commands.workspace import place
+from perfbisect.commands.ranges import position_weigher
+from perfbisect.commands.workspace import open_workspace
 from perfbisect.model.change import Change
 from tests.fakes.gitwriter import HistoryWriter
 
@@ -36,7 +36,7 @@ def test_by_commits(repository: tuple[Path, tuple[str, ...]], tmp_path: Path) ->
     path, ids = repository
     file = tmp_path / "weights.yaml"
     file.write_text(commit_weights_text({ids[2]: 10, ids[3]: 4}, "of an alert"))
-    assert weigh(place(repo=path), file)(positions(ids)) == (1, 10, 4)
+    assert position_weigher(open_workspace(repo=path), file)(positions(ids)) == (1, 10, 4)
 
 
 def test_by_paths(repository: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
@@ -46,4 +46,4 @@ def test_by_paths(repository: tuple[Path, tuple[str, ...]], tmp_path: Path) -> N
     unswapped = [
         p.model_copy(update={"changes": tuple(c.unswapped for c in p.changes)}) for p in positions(ids)
     ]
-    assert weigh(place(repo=path), file)(unswapped) == (1, 1, 5)
+    assert position_weigher(open_workspace(repo=path), file)(unswapped) == (1, 1, 5)

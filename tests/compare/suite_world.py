@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.compare.run import make_run_plan
-from perfbisect.compare.suite import Outcome, suite
-from perfbisect.jobs.capabilities import metric_of
+from perfbisect.compare.suite import CellOutcome, suite
+from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.settings import Setting
-from perfbisect.measure.executor import Limits
+from perfbisect.jobs.settings import MeasurementConfig
+from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.cell import Cell
 from perfbisect.system.processes import stop_leftovers
 from tests.jobs.world import Clock, Watch, World
 from tests.measure.pretend import CHANGE, OneEnvironment, cell, environment
 
-SETTING = Setting(environment="existing:python", typed="perfbisect nightly nightly.yaml")
-LIMITS = Limits(build=30.0, ready=30.0, first_request=20.0, bench=30.0, stop=2.0)
+SETTING = MeasurementConfig(environment="existing:python", typed="perfbisect nightly nightly.yaml")
+LIMITS = PhaseLimits(build=30.0, ready=30.0, first_request=20.0, bench=30.0, stop=2.0)
 
 
 def cells(**middle: Any) -> list[Cell]:
@@ -35,7 +35,7 @@ def jobs_of(folder: Path, measured: list[Cell], launches: int = 2) -> list[Job]:
         job = jobs.new(Clock()(), one.name)
         plan = make_run_plan(
             cell=one, change=CHANGE, builder=OneEnvironment(environment(folder)),
-            metric=metric_of(one, None), setting=SETTING, launches=launches, runs=1,
+            metric=resolve_metric(one, None), setting=SETTING, launches=launches, runs=1,
         )  # fmt: skip
         with Journal(job.journal, clock=Clock()) as journal:
             journal.append("plan", plan.model_dump(mode="json"))
@@ -49,7 +49,7 @@ def go_on(
     until: int = 2,
     watch: Watch | None = None,
     env: dict[str, str] | None = None,
-) -> tuple[Outcome, ...]:
+) -> tuple[CellOutcome, ...]:
     """The suite until each job has so many launches; server starts are counted (:func:`starts`)."""
     made = environment(folder, PRETEND_STATE=str(folder), **(env or {}))
     known = {

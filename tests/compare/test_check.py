@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from perfbisect.compare.baseline import RecordedLevel, read_baseline, write_baseline
-from perfbisect.compare.documents import CheckedDocument
-from perfbisect.compare.job import Level, check, level_of_job, levels_of_comparison, make_check_plan
+from perfbisect.compare.documents import CheckDocument
+from perfbisect.compare.job import CheckLevel, check, level_of_job, levels_of_comparison, make_check_plan
 from perfbisect.compare.launches import SideRefusedError
 from perfbisect.compare.report import build_report, result_lines
 from perfbisect.compare.results import check_of_comparison
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import Interrupted, LocatedError, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
-from perfbisect.jobs.plans import begin
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.plans import write_plan
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from perfbisect.model.metric import parse_metric
@@ -30,7 +30,7 @@ from tests.compare.test_run import job_of
 from tests.compare.test_run import plan as run_plan
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
 
-SETTING = Setting(environment="fake:it")
+SETTING = MeasurementConfig(environment="fake:it")
 MakeJob = Callable[[], Job]
 
 
@@ -56,7 +56,7 @@ def baseline(tmp_path: Path) -> Callable[..., RecordedLevel]:
     return made
 
 
-def plan_of(level: Level, **changed: Any) -> Any:
+def plan_of(level: CheckLevel, **changed: Any) -> Any:
     known: dict[str, Any] = {
         "cell": cell(variants=VARIANTS),
         "change": CHANGES[1],
@@ -70,9 +70,9 @@ def plan_of(level: Level, **changed: Any) -> Any:
     return make_check_plan(**known | changed)
 
 
-def checked(job: Job, world: World, level: Level, **changed: Any) -> CheckedDocument:
+def checked(job: Job, world: World, level: CheckLevel, **changed: Any) -> CheckDocument:
     tools = Watch().tools(world)
-    begin(job, plan_of(level, **changed), tools.clock)
+    write_plan(job, plan_of(level, **changed), tools.clock)
     with job.held():
         return check(job, tools)
 
@@ -80,7 +80,7 @@ def checked(job: Job, world: World, level: Level, **changed: Any) -> CheckedDocu
 def test_worse_than_the_baseline_by_more_fails(
     new_job: MakeJob, baseline: Callable[..., RecordedLevel]
 ) -> None:
-    level = Level(baseline=baseline(), max_regression=0.03)
+    level = CheckLevel(baseline=baseline(), max_regression=0.03)
     document = checked(new_job(), World(CHANGES, 1, factor=1.1, tau=0.01), level)
     assert (document.verdict, document.how, document.finished) == ("failed", "baseline", True)
     assert document.low is not None and document.high is not None
@@ -94,7 +94,7 @@ def test_worse_than_the_baseline_by_more_fails(
     assert "more than 3.0 % worse" in document.summary[0]
     assert "is part of this difference" in document.summary[1]
     assert document.next.startswith("perfbisect bisect tiny --good 000000000000 --bad 010101010101")
-    assert CheckedDocument.model_validate_json(document.text()) == document
+    assert CheckDocument.model_validate_json(document.text()) == document
     assert "Checked against" in report_markdown(build_report(document))
     assert result_lines(document)[0] == "FAILED"
     (figure,) = (
@@ -111,7 +111,7 @@ def test_not_worse_by_more_passes(new_job: MakeJob, baseline: Callable[..., Reco
     document = checked(
         new_job(),
         World(CHANGES, None, tau=0.01),
-        Level(baseline=baseline(), max_regression=0.06),
+        CheckLevel(baseline=baseline(), max_regression=0.06),
         launches=20,
     )
     assert document.verdict == "passed"
@@ -124,7 +124,7 @@ def test_shorter_answers_fail_by_their_guard(
     new_job: MakeJob, baseline: Callable[..., RecordedLevel]
 ) -> None:
     world = World(CHANGES, 1, factor=0.7, tau=0.01, tokens=lambda position: 32.0 - 12 * position)
-    document = checked(new_job(), world, Level(baseline=baseline(), max_regression=0.05))
+    document = checked(new_job(), world, CheckLevel(baseline=baseline(), max_regression=0.05))
     assert document.verdict == "failed"
     assert document.high is not None and document.high < 0
     assert any(text.startswith("Guard failed: ") for text in document.summary)
@@ -134,7 +134,7 @@ def test_guards_that_never_varied_hold_no_good_news_up(
     new_job: MakeJob, baseline: Callable[..., RecordedLevel]
 ) -> None:
     """Nothing failed then or now, and every answer is as long: two launches are enough."""
-    level = Level(baseline=baseline(launches=4), max_regression=0.05)
+    level = CheckLevel(baseline=baseline(launches=4), max_regression=0.05)
     document = checked(new_job(), World(CHANGES, 1, factor=0.5, tau=0.002), level)
     assert (document.verdict, len(document.launches)) == ("passed", 2)
     assert {guard.name: guard.verdict for guard in document.guards} == {
@@ -147,7 +147,7 @@ def test_guards_that_never_varied_hold_no_good_news_up(
 def test_too_noisy_is_inconclusive_with_its_price(
     new_job: MakeJob, baseline: Callable[..., RecordedLevel]
 ) -> None:
-    level = Level(baseline=baseline(World(CHANGES, None, tau=0.1, seed=7)), max_regression=0.01)
+    level = CheckLevel(baseline=baseline(World(CHANGES, None, tau=0.1, seed=7)), max_regression=0.01)
     document = checked(new_job(), World(CHANGES, None, tau=0.1), level, launches=4)
     assert document.verdict == "inconclusive"
     assert len(document.launches) == 4
@@ -156,7 +156,7 @@ def test_too_noisy_is_inconclusive_with_its_price(
 
 
 def test_two_values_are_a_line(new_job: MakeJob) -> None:
-    level = Level(values=(14.0, 21.0))
+    level = CheckLevel(values=(14.0, 21.0))
     good = checked(new_job(), World(CHANGES, 1, factor=1.02, tau=0.01), level)
     assert (good.verdict, len(good.launches)) == ("passed", 2)
     assert good.line == pytest.approx((14 * 21) ** 0.5)
@@ -170,8 +170,8 @@ def test_two_values_are_a_line(new_job: MakeJob) -> None:
 
 def test_a_value_that_is_worse_where_it_should_be_better() -> None:
     with pytest.raises(UsageError, match="the bad value is not the worse one"):
-        plan_of(Level(values=(21.0, 14.0)))
-    assert plan_of(Level(values=(1000.0, 900.0)), metric=parse_metric("output_throughput")).values
+        plan_of(CheckLevel(values=(21.0, 14.0)))
+    assert plan_of(CheckLevel(values=(1000.0, 900.0)), metric=parse_metric("output_throughput")).values
 
 
 def test_the_ends_of_a_comparison_are_a_line(new_job: MakeJob) -> None:
@@ -182,7 +182,7 @@ def test_the_ends_of_a_comparison_are_a_line(new_job: MakeJob) -> None:
     assert [one.change.id for one in ends] == [change.id for change in CHANGES]
     assert len(ends[0].attempts) == len(ends[1].attempts) == compared.launches_a_side
     world = World(CHANGES, None, tau=0.01, seed=3)
-    document = checked(new_job(), world, Level(ends=ends))
+    document = checked(new_job(), world, CheckLevel(ends=ends))
     assert document.verdict == "passed"
     assert document.value is not None and document.line is not None and document.effect is not None
     assert document.value / document.line - 1 == pytest.approx(document.effect, abs=1e-9)
@@ -194,7 +194,7 @@ def test_a_check_goes_on_where_it_was_cut(new_job: MakeJob, baseline: Callable[.
     def cut(n: int, _: AttemptRequest) -> Interrupted | None:
         return Interrupted("now") if n == 2 else None
 
-    job, level = new_job(), Level(baseline=baseline(), max_regression=0.03)
+    job, level = new_job(), CheckLevel(baseline=baseline(), max_regression=0.03)
     with pytest.raises(Interrupted):
         checked(job, World(CHANGES, 1, factor=1.1, tau=0.01, fault=cut), level)
     with job.held():
@@ -206,7 +206,7 @@ def test_a_check_goes_on_where_it_was_cut(new_job: MakeJob, baseline: Callable[.
 def test_the_budget_ends_it_without_a_verdict(
     new_job: MakeJob, baseline: Callable[..., RecordedLevel]
 ) -> None:
-    level = Level(baseline=baseline(), max_regression=0.1)
+    level = CheckLevel(baseline=baseline(), max_regression=0.1)
     document = checked(new_job(), World(CHANGES, 1, factor=1.1, tau=0.02), level, budget=2.5)
     assert (document.verdict, len(document.launches)) == ("inconclusive", 2)
 
@@ -224,7 +224,7 @@ def test_a_baseline_that_cannot_be_compared(
     baseline: Callable[..., RecordedLevel], changed: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(UsageError, match=why):
-        plan_of(Level(baseline=baseline(), max_regression=0.05), **changed)
+        plan_of(CheckLevel(baseline=baseline(), max_regression=0.05), **changed)
 
 
 def test_a_baseline_that_was_served_otherwise(baseline: Callable[..., RecordedLevel]) -> None:
@@ -232,7 +232,7 @@ def test_a_baseline_that_was_served_otherwise(baseline: Callable[..., RecordedLe
 
     served = apply_variant(cell(variants=VARIANTS), "async")
     with pytest.raises(UsageError, match=r"serve_args .* there, .*async-scheduling.* here"):
-        plan_of(Level(baseline=baseline(), max_regression=0.05), cell=served)
+        plan_of(CheckLevel(baseline=baseline(), max_regression=0.05), cell=served)
 
 
 def test_another_client_is_refused_at_its_first_launch(
@@ -240,7 +240,7 @@ def test_another_client_is_refused_at_its_first_launch(
 ) -> None:
     world = World(CHANGES, None, client_digest="another client")
     with pytest.raises(UsageError, match="client_digest was 'toy client' there and is 'another client' here"):
-        checked(new_job(), world, Level(baseline=baseline(), max_regression=0.05))
+        checked(new_job(), world, CheckLevel(baseline=baseline(), max_regression=0.05))
 
 
 def test_too_few_launches_are_no_baseline(baseline: Callable[..., RecordedLevel]) -> None:
@@ -303,13 +303,16 @@ def test_dependencies_of_another_day_are_told(
     level = baseline().model_copy(update={"exclude_newer": "2026-01-01"})
     setting = SETTING.model_copy(update={"exclude_newer": "2026-02-01"})
     document = checked(
-        new_job(), World(CHANGES, 1, tau=0.01), Level(baseline=level, max_regression=0.05), setting=setting
+        new_job(),
+        World(CHANGES, 1, tau=0.01),
+        CheckLevel(baseline=level, max_regression=0.05),
+        setting=setting,
     )
     assert any("Dependencies were of 2026-01-01 there and are of 2026-02-01" in x for x in document.summary)
 
 
 def test_a_commit_that_cannot_be_built_or_served(new_job: MakeJob) -> None:
-    level = Level(values=(14.0, 21.0))
+    level = CheckLevel(values=(14.0, 21.0))
     refusing = FakeBuilder(refused={CHANGES[1].id: Refusal("it changes compiled files")})
     with pytest.raises(SideRefusedError, match="cannot be built: it changes compiled files"):
         plan_of(level, builder=refusing)

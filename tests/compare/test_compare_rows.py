@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.compare.documents import ComparedDocument, CompareDocument
+from perfbisect.compare.documents import CompareDocument, MetricComparisonDocument
 from perfbisect.compare.report import build_report, result_lines
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.measure.executor import AttemptRequest
@@ -46,7 +46,7 @@ class Counting(World):
         return tuple(runs)
 
 
-def row_of(document: CompareDocument, name: str) -> ComparedDocument:
+def row_of(document: CompareDocument, name: str) -> MetricComparisonDocument:
     return next(row for row in document.metrics if row.name == name)
 
 

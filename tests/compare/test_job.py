@@ -20,8 +20,8 @@ from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.plans import begin
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.plans import write_plan
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from perfbisect.model.metric import parse_metric
@@ -46,7 +46,7 @@ def plan_of(**changed: Any) -> ComparePlan:
         "b": SidePlan(text="main", change=CHANGES[1]),
         "builder": FakeBuilder(),
         "metric": parse_metric("tpot"),
-        "setting": Setting(environment="fake:it"),
+        "setting": MeasurementConfig(environment="fake:it"),
         "budget": 600.0,
         "blocks": 10,
     }
@@ -55,7 +55,7 @@ def plan_of(**changed: Any) -> ComparePlan:
 
 def measured(job: Job, world: World, watch: Watch | None = None, **changed: Any) -> CompareDocument:
     tools = (watch or Watch()).tools(world)
-    begin(job, plan_of(**changed), tools.clock)
+    write_plan(job, plan_of(**changed), tools.clock)
     with job.held():
         return compare(job, tools)
 

@@ -13,11 +13,11 @@ from perfbisect.compare.report import build_report
 from perfbisect.compare.run import make_run_plan, run, run_document
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, MachineError, ServerError, UsageError
-from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.kind import Amendment
-from perfbisect.jobs.plans import begin
+from perfbisect.jobs.plans import write_plan
 from perfbisect.model.attempt import Failure
 from perfbisect.report.markdown import report_markdown
 from tests.fixtures.jobs import SETTING
@@ -30,13 +30,13 @@ def plan(
     measured = cell(**changed)
     return make_run_plan(
         cell=measured, change=world.changes[0], builder=builder or FakeBuilder(),
-        metric=metric_of(measured, None), setting=SETTING, launches=launches, runs=runs,
+        metric=resolve_metric(measured, None), setting=SETTING, launches=launches, runs=runs,
     )  # fmt: skip
 
 
 def job_of(tmp_path: Path, made: RunPlan, watch: Watch, world: World) -> Job:
     job = Jobs(tmp_path).new(Clock()(), "abcd")
-    begin(job, made, watch.tools(world).clock)
+    write_plan(job, made, watch.tools(world).clock)
     return job
 
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import ClientError, Interrupted, ServerError, UsageError
-from perfbisect.jobs.events import PhaseBegan
+from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.replay import Launch, launches
+from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.model.attempt import Attempt
 from perfbisect.series.ingest import ingest
-from perfbisect.series.series import gather
-from perfbisect.series.sources import Asked
+from perfbisect.series.series import build_series
+from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from tests.compare.suite_world import cells, go_on, jobs_of, starts
 from tests.jobs.test_kill9 import marked
@@ -31,7 +31,7 @@ from tests.jobs.world import Watch
 ROOT = Path(__file__).parents[2]
 
 
-def seen(job: Job) -> tuple[Launch, ...]:
+def seen(job: Job) -> tuple[LaunchRecord, ...]:
     return launches(read(job.journal).events)
 
 
@@ -67,9 +67,9 @@ def test_the_starts_of_a_suite_are_one_vote(tmp_path: Path) -> None:
     jobs = jobs_of(tmp_path, cells(), launches=1)
     go_on(tmp_path, jobs)
     with SeriesStore.of(tmp_path / "state") as store:
-        ingest(store, [str(tmp_path / "state")], Asked())
+        ingest(store, [str(tmp_path / "state")], IngestOptions())
         points = {name: store.points((name,)) for name in "abc"}
-    series = [gather(points[name], lambda _: (), metric="tpot")[0] for name in "abc"]
+    series = [build_series(points[name], lambda _: (), metric="tpot")[0] for name in "abc"]
     assert {one.starts for one in series} == {(f"{jobs[0].id}-001",)}
     assert len({one.group for one in series}) == 1
     assert {point.covariates["suite"] for found in points.values() for point in found} == {
@@ -88,14 +88,14 @@ def test_a_cell_whose_client_fails_is_given_up_alone(tmp_path: Path) -> None:
     assert [one.document.finished for one in done] == [True, False, True]
 
 
-def under(job: Job, act: Callable[[Launch], None], **tools: Any) -> Watch:
+def under(job: Job, act: Callable[[LaunchRecord], None], **tools: Any) -> Watch:
     """Who acts when a cell has had its discarded run."""
 
     class Acting(Watch):
         def tools(self, *arguments: Any, **changed: Any) -> Any:
             def sink(notice: object) -> None:
                 now = seen(job)[-1:]
-                if isinstance(notice, PhaseBegan) and notice.phase == "warm" and now and now[0].end is None:
+                if isinstance(notice, PhaseStarted) and notice.phase == "warm" and now and now[0].end is None:
                     act(now[0])
 
             return super().tools(*arguments, **{"sink": sink, **tools, **changed})

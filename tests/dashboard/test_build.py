@@ -14,7 +14,7 @@ import plotly
 import pytest
 
 from perfbisect.dashboard import build as made
-from perfbisect.dashboard.build import build
+from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.data import cell_payload, curve, event_payload, events, harmless, overview, page_of
 from perfbisect.dashboard.site import BisectionDocument
 from perfbisect.errors import MachineError, UsageError
@@ -36,7 +36,7 @@ def payload(path: Path) -> tuple[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path, rich: ReportDocument) -> Path:
-    build(site(rich), tmp_path / "out")
+    write_site(site(rich), tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -102,7 +102,7 @@ def test_only_addresses_of_the_web_are_kept(folder: Path) -> None:
 def test_the_first_page_of_300_series_is_small(tmp_path: Path) -> None:
     document = large(100, 365)
     assert sum(len(one.series) for one in document.cells) == 300
-    found = build(document, tmp_path)
+    found = write_site(document, tmp_path)
     read = ["index.html", "assets/app.js", "assets/theme.js", "assets/site.css", "data/site.js"]
     assert found.first_page == sum((tmp_path / name).stat().st_size for name in read) < 1_000_000
     assert found.all == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
@@ -114,11 +114,11 @@ def test_building_again_changes_nothing_and_leaves_what_is_not_ours(
     before = {name: (folder / name).read_bytes() for name in names(folder)}
     (folder / "CNAME").write_text("mine")
     (folder / "data" / "mine.js").write_text("mine")
-    build(site(rich), folder)
+    write_site(site(rich), folder)
     assert {
         name: (folder / name).read_bytes() for name in names(folder) - {"CNAME", "data/mine.js"}
     } == before
-    build(site(rich).model_copy(update={"cells": (), "alerts": (), "suspects": ()}), folder)
+    write_site(site(rich).model_copy(update={"cells": (), "alerts": (), "suspects": ()}), folder)
     assert {name for name in names(folder) if name.startswith("data/")} == {"data/site.js", "data/mine.js"}
     assert (folder / "CNAME").read_text() == "mine"
 
@@ -126,7 +126,7 @@ def test_building_again_changes_nothing_and_leaves_what_is_not_ours(
 def test_a_page_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<title>mine</title>")
     with pytest.raises(UsageError, match="not a page of perfbisect's"):
-        build(site(), tmp_path)
+        write_site(site(), tmp_path)
     assert names(tmp_path) == {"index.html"}
     assert (tmp_path / "index.html").read_text() == "<title>mine</title>"
 
@@ -134,9 +134,9 @@ def test_a_page_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 def test_a_place_that_is_no_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is a file"):
-        build(site(), tmp_path / "file")
+        write_site(site(), tmp_path / "file")
     with pytest.raises(UsageError, match="cannot be written"):
-        build(site(), tmp_path / "file" / "below")
+        write_site(site(), tmp_path / "file" / "below")
 
 
 def test_a_disk_that_fails_leaves_the_old_site(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_a_disk_that_fails_leaves_the_old_site(folder: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(MachineError, match="No space left"):
-        build(large(4, 40), folder)
+        write_site(large(4, 40), folder)
     after = {name: (folder / name).read_bytes() for name in before}
     assert after == before
 
@@ -172,7 +172,7 @@ def test_each_of_several_bisections_has_a_page_of_its_own(tmp_path: Path, rich: 
     document = site(rich)
     alert = document.bisections[0].alerts
     both = (*document.bisections, BisectionDocument(report=other, alerts=alert))
-    build(document.model_copy(update={"bisections": both}), tmp_path / "out")
+    write_site(document.model_copy(update={"bisections": both}), tmp_path / "out")
     pages = {page_of(one) for one in (rich, other)}
     assert {name for name in names(tmp_path / "out") if name.startswith("bisections/")} == pages
     for one in (rich, other):
@@ -251,7 +251,7 @@ def test_what_a_metric_is_stands_once() -> None:
 
 def test_an_empty_site_is_a_site(tmp_path: Path) -> None:
     empty = site().model_copy(update={"cells": (), "alerts": (), "suspects": ()})
-    build(empty, tmp_path)
+    write_site(empty, tmp_path)
     assert overview(empty, {}, {})["span"] == [0, 0]
 
 

@@ -11,7 +11,7 @@ import pytest
 from perfbisect.dashboard.cells import SeriesFindings, cell_document, family_of, load_of
 from perfbisect.dashboard.site import SmallDocument
 from perfbisect.series.points import Build, Point, Workload
-from perfbisect.series.series import CellSeries, gather, nightly
+from perfbisect.series.series import CellSeries, build_series, nightly
 from perfbisect.serving.eras import Era
 
 ERAS = (Era("2026-04-03T00:00:00", (1,), "aaa", "tokens are counted otherwise", ("ttft",)),)
@@ -27,7 +27,7 @@ def point(day: int, values: Mapping[str, float], *, hour: int = 19, test: str = 
 
 
 def series(points: Sequence[Point]) -> tuple[CellSeries, ...]:
-    return gather(points, lambda _: ERAS)
+    return build_series(points, lambda _: ERAS)
 
 
 POINTS = tuple(

@@ -9,12 +9,12 @@ import pytest
 
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.git import Repository
-from perfbisect.dashboard.collect import bisections, site
+from perfbisect.dashboard.collect import build_site_document, load_bisections
 from perfbisect.dashboard.site import SiteDocument
 from perfbisect.jobs.folders import Job, Jobs
-from perfbisect.series.detect import SeriesAnalysis, look
+from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.ingest import ingest, zone_of
-from perfbisect.series.sources import Asked
+from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.fixtures.jobs import MakePlan
@@ -33,17 +33,17 @@ def nightlies(tmp_path_factory: pytest.TempPathFactory) -> Nightlies:
 @pytest.fixture(scope="module")
 def store(nightlies: Nightlies, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeriesStore]:
     with SeriesStore.of(tmp_path_factory.mktemp("state")) as opened:
-        ingest(opened, [str(nightlies.all)], Asked(zone=zone_of("UTC")))
+        ingest(opened, [str(nightlies.all)], IngestOptions(zone=zone_of("UTC")))
         yield opened
 
 
 @pytest.fixture(scope="module")
 def seen(store: SeriesStore) -> SeriesAnalysis:
-    return look(store, TABLE)
+    return analyze_series(store, TABLE)
 
 
 def made(store: SeriesStore, seen: SeriesAnalysis, **more: object) -> SiteDocument:
-    return site(store, seen, TABLE, title="Nights", made=MADE, **more)  # type: ignore[arg-type]
+    return build_site_document(store, seen, TABLE, title="Nights", made=MADE, **more)  # type: ignore[arg-type]
 
 
 def test_every_cell_and_alert_with_its_levels(store: SeriesStore, seen: SeriesAnalysis) -> None:
@@ -96,7 +96,7 @@ def test_a_bisection_of_the_window_stands_beside_its_event(
         (jobs / name).mkdir(parents=True)
         (jobs / name / "journal.jsonl").write_text("")
         (jobs / name / "report.json").write_text(text)
-    found = bisections(Jobs(state).all())
+    found = load_bisections(Jobs(state).all())
     assert [one.job for one in found] == ["of-the-window", "of-another"]
     document = made(store, seen, repository=Repository.open(nightlies.repo), reports=found)
     own, other = document.bisections

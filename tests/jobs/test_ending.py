@@ -7,31 +7,31 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import Interrupted, MachineError
-from perfbisect.jobs.folders import FILE, Ending, Job, clear_ending, read_ending, write_ending
+from perfbisect.jobs.folders import FILE, ExitRecord, Job, clear_exit, read_exit, write_exit
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert read_ending(tmp_path) is None
-    ending = Ending(5, "no memory", "MachineError", "/a/log", "perfbisect doctor")
-    write_ending(tmp_path, ending)
-    assert read_ending(tmp_path) == ending
-    write_ending(tmp_path, Ending(0))
-    assert read_ending(tmp_path) == Ending(0)
-    clear_ending(tmp_path)
-    clear_ending(tmp_path)
-    assert read_ending(tmp_path) is None
+    assert read_exit(tmp_path) is None
+    ending = ExitRecord(5, "no memory", "MachineError", "/a/log", "perfbisect doctor")
+    write_exit(tmp_path, ending)
+    assert read_exit(tmp_path) == ending
+    write_exit(tmp_path, ExitRecord(0))
+    assert read_exit(tmp_path) == ExitRecord(0)
+    clear_exit(tmp_path)
+    clear_exit(tmp_path)
+    assert read_exit(tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"exit_code": "three"}', '{"exit_code": 0, "other": 1}'])
 def test_what_somebody_else_wrote_is_no_ending(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    assert read_ending(tmp_path) is None
+    assert read_exit(tmp_path) is None
 
 
 def test_it_is_forgotten_once_somebody_works_on_the_job_again(tmp_path: Path) -> None:
-    write_ending(tmp_path, Ending(130, "stopped", "Interrupted"))
+    write_exit(tmp_path, ExitRecord(130, "stopped", "Interrupted"))
     with Job(tmp_path).held():
-        assert read_ending(tmp_path) is None
+        assert read_exit(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_it_is_forgotten_once_somebody_works_on_the_job_again(tmp_path: Path) ->
 def test_the_error_with_which_the_work_ends_is_kept(
     tmp_path: Path, error: BaseException, code: int, kind: str
 ) -> None:
-    from perfbisect.commands.session import remembered
+    from perfbisect.commands.session import recording_error
 
-    with pytest.raises(type(error)), remembered(Job(tmp_path)):
+    with pytest.raises(type(error)), recording_error(Job(tmp_path)):
         raise error
-    kept = read_ending(tmp_path)
+    kept = read_exit(tmp_path)
     assert kept is not None
     assert (kept.exit_code, kept.kind) == (code, kind)
     assert kept.next_step

@@ -13,7 +13,7 @@ import pytest
 
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import MachineError
-from perfbisect.jobs.events import Told
+from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import Timeline, launches
@@ -160,7 +160,7 @@ def test_a_disk_that_is_full_when_the_journal_is_written(plan_for: MakePlan, new
     report = verdict(job, watch, world)
     assert report.culprit is not None
     assert report.culprit.id == world.changes[7].id
-    assert any(isinstance(n, Told) and "had ended: taken from" in n.text for n in watch.notices)
+    assert any(isinstance(n, JobNote) and "had ended: taken from" in n.text for n in watch.notices)
     assert len(world.requests) > measured
     assert [x.outcome for x in report.launches].count("abandoned") == 1, "the one of the power cut"
 

@@ -17,7 +17,7 @@ import pytest
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.folders import Job, Jobs, finished
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.lock import Holder
+from perfbisect.jobs.lock import LockHolder
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))
 
@@ -147,8 +147,8 @@ def test_a_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
 def test_a_pid_that_went_to_somebody_else_is_no_holder(tmp_path: Path) -> None:
     me = psutil.Process()
-    assert Holder(me.pid, me.create_time()).alive
-    assert not Holder(me.pid, me.create_time() - 100).alive
+    assert LockHolder(me.pid, me.create_time()).alive
+    assert not LockHolder(me.pid, me.create_time() - 100).alive
     job = made(Jobs(tmp_path), "aaaa")
     (job.path / "holder.json").write_text(json.dumps({"pid": me.pid, "created": 1.0, "job": job.id}))
     assert job.holder is None

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.errors import LocatedError, MachineError, UsageError
-from perfbisect.jobs.journal import KINDS, Event, Journal, NewerSchemaError, parse, read, stamp
+from perfbisect.jobs.journal import KINDS, Journal, JournalEvent, NewerSchemaError, parse, read, stamp
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 JSON = st.recursive(
@@ -149,7 +149,7 @@ def test_times_are_written_in_utc() -> None:
 
 def test_an_event_that_json_cannot_hold_is_ours_to_mend() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        Event(0, stamp(MOMENT), "verdict", {"p": float("nan")}).line()
+        JournalEvent(0, stamp(MOMENT), "verdict", {"p": float("nan")}).line()
 
 
 def test_no_journal_is_an_error_with_a_next_step(tmp_path: Path) -> None:

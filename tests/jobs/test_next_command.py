@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 
-from perfbisect.jobs.next_command import again, following, git
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.next_command import follow_up_command, git_command, repeat_command
+from perfbisect.jobs.settings import MeasurementConfig
 
 CELL = {"name": "chat", "headline": "tpot"}
 
 
-def setting(typed: str = "", **known: str) -> Setting:
-    return Setting(environment="wheel:cu129", typed=typed, **known)
+def setting(typed: str = "", **known: str) -> MeasurementConfig:
+    return MeasurementConfig(environment="wheel:cu129", typed=typed, **known)
 
 
 def test_another_verb_has_all_that_the_first_one_had() -> None:
@@ -23,7 +23,7 @@ def test_another_verb_has_all_that_the_first_one_had() -> None:
         exclude_newer="2026-11-01",
         machine="two.yaml",
     )
-    words = shlex.split(following(whole, "bisect", CELL, "ttft", "--good", "x", "--bad", "y"))
+    words = shlex.split(follow_up_command(whole, "bisect", CELL, "ttft", "--good", "x", "--bad", "y"))
     assert words[:7] == ["perfbisect", "bisect", "my", "--repo", "/home/me/my vllm", "--good", "x"]
     options = dict(zip(words[3::2], words[4::2], strict=True))
     assert options == {
@@ -40,7 +40,7 @@ def test_another_verb_has_all_that_the_first_one_had() -> None:
 
 
 def test_what_was_not_given_is_not_told() -> None:
-    assert following(setting(), "bisect", CELL, "tpot") == "perfbisect bisect chat --env wheel:cu129"
+    assert follow_up_command(setting(), "bisect", CELL, "tpot") == "perfbisect bisect chat --env wheel:cu129"
 
 
 def test_a_cell_is_told_as_it_was_typed() -> None:
@@ -53,7 +53,7 @@ def test_a_cell_is_told_as_it_was_typed() -> None:
         "perfbisect track reproduce 20260101-product --cell": "chat",
     }
     for line, cell in typed.items():
-        assert shlex.split(following(setting(line), "bisect", CELL, "tpot"))[2] == cell
+        assert shlex.split(follow_up_command(setting(line), "bisect", CELL, "tpot"))[2] == cell
 
 
 def test_a_longer_answer_to_the_same_question() -> None:
@@ -61,14 +61,14 @@ def test_a_longer_answer_to_the_same_question() -> None:
     report = ("--expect-workload", "vllm bench\nserve")
     typed = shlex.join(["perfbisect", "compare", "chat", *sides, *report, "--json"])
     for given in ("", " --blocks 2", " --blocks=2", " --detach --blocks 2 --quiet"):
-        told = again(setting(typed + given), "--blocks", "9")
+        told = repeat_command(setting(typed + given), "--blocks", "9")
         assert told == "perfbisect compare chat --a x --b 'y z' --blocks 9"
-    told = again(setting("perfbisect check chat --launches 4"), "--launches", "8")
+    told = repeat_command(setting("perfbisect check chat --launches 4"), "--launches", "8")
     assert told is not None and told.endswith("--launches 8")
     for line in ("", "perfbisect", "perfbisect nightly nightly.yaml"):
-        assert again(setting(line), "--blocks", "9") is None
+        assert repeat_command(setting(line), "--blocks", "9") is None
 
 
 def test_git_is_asked_of_that_repository() -> None:
-    assert git("/home/me/my vllm", "show", "abc") == "git -C '/home/me/my vllm' show abc"
-    assert git("", "show", "abc") == "git show abc"
+    assert git_command("/home/me/my vllm", "show", "abc") == "git -C '/home/me/my vllm' show abc"
+    assert git_command("", "show", "abc") == "git show abc"

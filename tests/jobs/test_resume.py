@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import MachineError
-from perfbisect.jobs.events import Told
+from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, read
 from perfbisect.model.attempt import Failure
@@ -70,7 +70,7 @@ def test_power_lost_during_a_launch_costs_that_launch_only(plan_for: MakePlan, n
     report = verdict(job, watch, world)
     assert report.culprit == undisturbed.culprit
     assert [x.outcome for x in report.launches].count("abandoned") == 1
-    assert any(isinstance(n, Told) and "cut short" in n.text for n in watch.notices)
+    assert any(isinstance(n, JobNote) and "cut short" in n.text for n in watch.notices)
 
 
 def test_a_full_disk_while_an_attempt_is_written_down_loses_no_measurement(
@@ -94,7 +94,9 @@ def test_a_full_disk_while_an_attempt_is_written_down_loses_no_measurement(
     assert refused
     assert [x.outcome for x in report.launches] == ["measured"] * len(report.launches)
     assert len(world.requests) == len(report.launches) > measured, "the third was not measured again"
-    assert any(isinstance(n, Told) and "had ended: taken from attempts/003" in n.text for n in watch.notices)
+    assert any(
+        isinstance(n, JobNote) and "had ended: taken from attempts/003" in n.text for n in watch.notices
+    )
 
 
 def test_a_torn_last_line_is_told_and_costs_nothing(plan_for: MakePlan, new_job: NewJob) -> None:
@@ -107,7 +109,7 @@ def test_a_torn_last_line_is_told_and_costs_nothing(plan_for: MakePlan, new_job:
         file.write(b'{"schema":1,"seq":')
     watch = Watch()
     assert verdict(job, watch, world).outcome == "found"
-    assert any(isinstance(n, Told) and "torn" in n.text for n in watch.notices)
+    assert any(isinstance(n, JobNote) and "torn" in n.text for n in watch.notices)
 
 
 def test_resuming_a_finished_job_measures_nothing(plan_for: MakePlan, new_job: NewJob) -> None:

@@ -19,7 +19,7 @@ from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.events import JobEvent
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.runner import Tools
+from perfbisect.jobs.runner import JobContext
 from perfbisect.measure.attempt import write_attempt
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
@@ -200,7 +200,7 @@ class Watch:
         self.stopped.append((token, pid, created))
         return ()
 
-    def tools(self, world: World, **changed: Any) -> Tools:
+    def tools(self, world: World, **changed: Any) -> JobContext:
         def wait(seconds: float) -> None:
             self.waits.append(seconds)
             world.now += seconds
@@ -214,7 +214,7 @@ class Watch:
             "backoff": (30.0, 120.0),
             "seconds": lambda: world.now,
         }
-        return Tools(**known | changed)
+        return JobContext(**known | changed)
 
 
 class PowerCut(BaseException):

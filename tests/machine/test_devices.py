@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.machine import devices, profile
-from perfbisect.machine.devices import Gpu, Smi, Tenant
+from perfbisect.machine.devices import DeviceProcess, Gpu, Smi
 from tests.machine import fake_smi
 
 Smis = Callable[[str], Smi]
@@ -31,7 +31,7 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_eight_devices(smi: Smis) -> None:
-    found = devices.look(smi("eight"))
+    found = devices.list_devices(smi("eight"))
     assert [gpu.index for gpu in found] == list(range(8))
     assert {gpu.name for gpu in found} == {"NVIDIA H200"}
     assert found[3] == Gpu(
@@ -55,7 +55,7 @@ def test_who_computes_and_how_busy_it_is(smi: Smis) -> None:
     assert (busy.sm_clock, busy.max_sm_clock, busy.temperature) == (1980, 1980, 61)
     assert (busy.power, busy.power_limit, busy.utilization, busy.reasons) == (588.21, 700, 98, ())
     assert now[0].reasons == ("idle",)
-    assert devices.tenants(command) == (Tenant(731022, busy.uuid, 129828),)
+    assert devices.tenants(command) == (DeviceProcess(731022, busy.uuid, 129828),)
 
 
 def test_device_in_use(smi: Smis) -> None:
@@ -63,7 +63,7 @@ def test_device_in_use(smi: Smis) -> None:
 
 
 def test_instances_stand_for_the_device_they_are_on(smi: Smis) -> None:
-    found = devices.look(smi("mig"))
+    found = devices.list_devices(smi("mig"))
     assert [gpu.label for gpu in found] == ["gpu0", "gpu0.0", "gpu0.1", "gpu0.2", "gpu1"]
     usable = devices.usable(found)
     assert [gpu.label for gpu in usable] == ["gpu0.0", "gpu0.1", "gpu0.2", "gpu1"]
@@ -88,16 +88,16 @@ def test_older_driver_says_throttled_under_its_own_name(smi: Smis) -> None:
 
 def test_laptop_tells_less(smi: Smis) -> None:
     command = smi("laptop")
-    (gpu,) = devices.look(command)
+    (gpu,) = devices.list_devices(command)
     assert not gpu.mig and gpu.memory == 6144
     (now,) = devices.readings(command)
     assert now.power_limit is None and now.power == 11.87
-    assert devices.tenants(command) == (Tenant(2307, gpu.uuid, None),)
+    assert devices.tenants(command) == (DeviceProcess(2307, gpu.uuid, None),)
 
 
 def test_field_unknown_to_the_driver_is_asked_once(smi: Smis) -> None:
     command = smi("laptop")
-    devices.look(command)
+    devices.list_devices(command)
     assert command._unknown == {"mig.mode.current"}
     devices.readings(command)
     assert command._unknown == {"mig.mode.current", "clocks_throttle_reasons.active"}
@@ -105,7 +105,7 @@ def test_field_unknown_to_the_driver_is_asked_once(smi: Smis) -> None:
 
 def test_broken_driver_says_why(smi: Smis) -> None:
     command = smi("broken")
-    assert devices.look(command) == () == devices.readings(command)
+    assert devices.list_devices(command) == () == devices.readings(command)
     assert "couldn't communicate with the NVIDIA driver" in command.devices(("name",)).problem
 
 
@@ -128,7 +128,7 @@ def test_driver_that_hangs_is_given_up(on_path: Path) -> None:
 
 def test_no_driver_starts_nothing() -> None:
     smi = Smi(None)
-    assert devices.look(smi) == () == devices.readings(smi)
+    assert devices.list_devices(smi) == () == devices.readings(smi)
     assert smi.listing() == "" and smi.devices(("name",)).problem == "no nvidia-smi"
 
 
@@ -156,7 +156,7 @@ def test_machine_has_the_devices_that_the_mask_leaves(on_path: Path) -> None:
     ],
 )
 def test_mask_of_devices(smi: Smis, mask: str | None, left: list[str]) -> None:
-    found = devices.look(smi("mig"))
+    found = devices.list_devices(smi("mig"))
     assert [gpu.label for gpu in devices.visible(found, mask)] == left
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.machine.profile import Lease, Profile
+from perfbisect.machine.profile import LaunchCommand, Profile
 from tests.measure.pretend import Watch, attempt, cell
 
 
@@ -22,7 +22,7 @@ def profile(command: str) -> Profile:
         source="none",
         env={"PRETEND_TOLD": "yes"},
         serve_args={"max-num-seqs": 7, "dtype": "half"},
-        lease=Lease((command, "{gpus}", "--")),
+        lease=LaunchCommand((command, "{gpus}", "--")),
     )
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.machine import leases
-from perfbisect.machine.leases import Holder, lease
+from perfbisect.machine.leases import LeaseHolder, lease
 from perfbisect.machine.slots import Slot
 
 A = Slot("a", ("GPU-a",), (0, 1), (2,))
@@ -66,14 +66,17 @@ def has_it(popen: subprocess.Popen[str]) -> bool:
 
 
 def refused(folder: Path, *slots: Slot) -> str:
-    with pytest.raises(MachineError) as raised, lease(*slots, folder=folder, holder=Holder("mine")):
+    with pytest.raises(MachineError) as raised, lease(*slots, folder=folder, holder=LeaseHolder("mine")):
         pass
     return str(raised.value)
 
 
 def test_disjoint_slots_run_beside_each_other(folder: Path) -> None:
-    with lease(A, folder=folder, holder=Holder("one")), lease(B, folder=folder, holder=Holder("two")):
-        assert leases.leased(folder) == {"GPU-a", "GPU-b"}
+    with (
+        lease(A, folder=folder, holder=LeaseHolder("one")),
+        lease(B, folder=folder, holder=LeaseHolder("two")),
+    ):
+        assert leases.leased_devices(folder) == {"GPU-a", "GPU-b"}
         assert {held.holder.job for held in leases.holders(folder)} == {"one", "two"}
     assert leases.holders(folder) == ()
 
@@ -83,23 +86,23 @@ def test_disjoint_slots_run_beside_each_other(folder: Path) -> None:
     [(A, A), (A, BOTH), (BOTH, B), (A, CORES), (A, WHOLE), (WHOLE, A), (WHOLE, WHOLE), (CORES, WHOLE)],
 )
 def test_what_overlaps_excludes(folder: Path, left: Slot, right: Slot) -> None:
-    with lease(left, folder=folder, holder=Holder("one")):
+    with lease(left, folder=folder, holder=LeaseHolder("one")):
         said = refused(folder, right)
     assert "job one" in said and f"pid {os.getpid()}" in said and str(folder) in said
-    with lease(right, folder=folder, holder=Holder("two")):
+    with lease(right, folder=folder, holder=LeaseHolder("two")):
         pass
 
 
 def test_device_without_cores_has_the_machine(folder: Path) -> None:
     """Nothing is pinned: its server may run on everybody's cores."""
-    with lease(Slot("gpu", ("GPU-c",)), folder=folder, holder=Holder("one")):
+    with lease(Slot("gpu", ("GPU-c",)), folder=folder, holder=LeaseHolder("one")):
         assert "the whole machine" in refused(folder, A)
 
 
 def test_all_or_none(folder: Path) -> None:
-    with lease(B, folder=folder, holder=Holder("one")):
+    with lease(B, folder=folder, holder=LeaseHolder("one")):
         assert "GPU-b" in refused(folder, A, B)
-        with lease(A, folder=folder, holder=Holder("two")):
+        with lease(A, folder=folder, holder=LeaseHolder("two")):
             pass
 
 
@@ -114,7 +117,7 @@ def test_wait_is_told_and_ends_when_it_is_free(folder: Path) -> None:
     with process(folder, "first") as other:
         assert has_it(other)
         threading.Thread(target=lambda: waits.wait(10) and other.stdin and other.stdin.close()).start()
-        with lease(A, folder=folder, holder=Holder("second"), wait=30, told=told) as mine:
+        with lease(A, folder=folder, holder=LeaseHolder("second"), wait=30, told=told) as mine:
             assert mine.died == (), "it gave the slot back"
     assert len(heard) == 1
     assert heard[0].startswith("waits: ") and f"pid {other.pid}, job first, since 20" in heard[0]
@@ -127,10 +130,10 @@ def test_killed_holder_is_no_obstacle(folder: Path) -> None:
         assert "job dead" in refused(folder, A)
         other.send_signal(signal.SIGKILL)
         other.wait(10)
-        with lease(A, folder=folder, holder=Holder("mine")) as mine:
+        with lease(A, folder=folder, holder=LeaseHolder("mine")) as mine:
             (died,) = mine.died
     assert (died.job, died.pid) == ("dead", other.pid)
-    with lease(A, folder=folder, holder=Holder("again")) as again:
+    with lease(A, folder=folder, holder=LeaseHolder("again")) as again:
         assert again.died == ()
 
 
@@ -149,7 +152,7 @@ def test_two_processes_take_turns(folder: Path) -> None:
 def test_files_are_for_every_user(folder: Path) -> None:
     old = os.umask(0o077)
     try:
-        with lease(A, folder=folder, holder=Holder("one")):
+        with lease(A, folder=folder, holder=LeaseHolder("one")):
             pass
     finally:
         os.umask(old)
@@ -162,35 +165,35 @@ def test_two_users_of_one_host() -> None:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         folder = Path(name) / "locks"
-        mine = lease(A, folder=folder, holder=Holder("root's"))
+        mine = lease(A, folder=folder, holder=LeaseHolder("root's"))
         with mine, process(folder, "theirs", NOBODY) as other, pytest.raises(subprocess.TimeoutExpired):
             other.wait(0.5)
         with process(folder, "theirs", NOBODY) as other:
             assert has_it(other), "files that root made serve another user"
             said = refused(folder, A)
             assert "job theirs" in said and f"pid {other.pid}" in said
-        with lease(A, folder=folder, holder=Holder("root's")) as mine:
+        with lease(A, folder=folder, holder=LeaseHolder("root's")) as mine:
             assert [holder.job for holder in mine.died] == ["theirs"]
 
 
 def test_text_of_another_user_does_nothing_to_a_terminal(folder: Path) -> None:
-    with lease(A, folder=folder, holder=Holder(job="\x1b[2Jgone\n", user="\x07x" * 100)):
+    with lease(A, folder=folder, holder=LeaseHolder(job="\x1b[2Jgone\n", user="\x07x" * 100)):
         said = refused(folder, A)
     assert "\x1b" not in said and "\x07" not in said and "gone" in said
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[1]", json.dumps({"pid": "x", "job": 3}), "\0" * 10])
 def test_file_that_says_nothing_holds_all_the_same(folder: Path, text: str) -> None:
-    with lease(A, folder=folder, holder=Holder("one")):
+    with lease(A, folder=folder, holder=LeaseHolder("one")):
         for path in folder.iterdir():
             path.write_text(text)
         assert "leased to somebody else" in refused(folder, A)
-    with lease(A, folder=folder, holder=Holder("two")):
+    with lease(A, folder=folder, holder=LeaseHolder("two")):
         pass
 
 
 def test_removed_lock_file_is_a_lost_lease(folder: Path) -> None:
-    with lease(A, folder=folder, holder=Holder("one")) as mine:
+    with lease(A, folder=folder, holder=LeaseHolder("one")) as mine:
         mine.check()
         (folder / "device-GPU-a.lock").unlink()
         with pytest.raises(MachineError, match="lease is lost"):
@@ -208,8 +211,12 @@ def test_link_in_place_of_a_lock_is_not_followed(folder: Path, tmp_path: Path) -
 
 
 def test_stop_while_waiting(folder: Path) -> None:
-    mine = lease(A, folder=folder, holder=Holder("two"), wait=60, asked=lambda: True)
-    with lease(A, folder=folder, holder=Holder("one")), pytest.raises(Interrupted, match="job one"), mine:
+    mine = lease(A, folder=folder, holder=LeaseHolder("two"), wait=60, asked=lambda: True)
+    with (
+        lease(A, folder=folder, holder=LeaseHolder("one")),
+        pytest.raises(Interrupted, match="job one"),
+        mine,
+    ):
         pass
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from perfbisect.machine.devices import Smi
-from perfbisect.machine.interference import UNJUDGED, Limits, judge
+from perfbisect.machine.interference import UNJUDGED, InterferenceLimits, interference_reason
 from perfbisect.machine.sampler import Sampler
 from perfbisect.machine.slots import Slot
 from perfbisect.system import processes
-from perfbisect.system.processes import Owned, Process, process
+from perfbisect.system.processes import OwnedProcess, Process, process
 from tests.machine import fake_smi
 from tests.system.stand_ins import IDLE, start, told, until
 
@@ -52,7 +52,7 @@ def on_one_core(script: str) -> str:
 
 
 @contextmanager
-def running(folder: Path, script: str, name: str = "out") -> Iterator[Owned]:
+def running(folder: Path, script: str, name: str = "out") -> Iterator[OwnedProcess]:
     owned = start(folder, script, name=name)
     try:
         yield owned
@@ -60,7 +60,7 @@ def running(folder: Path, script: str, name: str = "out") -> Iterator[Owned]:
         processes.stop(owned, 0.0)
 
 
-def used(owned: Owned) -> float:
+def used(owned: OwnedProcess) -> float:
     return sum(row.cpu_seconds + row.waited_seconds for row in owned.living())
 
 
@@ -96,9 +96,9 @@ def test_hog_of_others_voids_the_run(tmp_path: Path) -> None:
             until(lambda: used(hog) > before + 0.6, 60.0)
         seen = sampler.summary()
     assert seen.foreign_cpu.mean > 0.25, "the core was full, and none of it ours"
-    why = judge(seen, Limits())
+    why = interference_reason(seen, InterferenceLimits())
     assert why is not None and "other work used" in why and "1 processor(s) (limit 25%)" in why
-    assert judge(seen, UNJUDGED) is None
+    assert interference_reason(seen, UNJUDGED) is None
 
 
 def test_children_that_come_and_go_are_ours(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_memory_hog_is_seen(tmp_path: Path) -> None:
     assert seen.foreign_memory.high - seen.foreign_memory.low > 200
     assert seen.available.high - seen.available.low > 200
     limit = (seen.available.low + 100) / seen.total_memory
-    why = judge(seen, replace(UNJUDGED, available=limit))
+    why = interference_reason(seen, replace(UNJUDGED, available=limit))
     assert why is not None and "MiB of memory were left" in why and "others held" in why
 
 
@@ -137,7 +137,7 @@ def test_clock_that_is_set_back_changes_no_duration(monkeypatch: pytest.MonkeyPa
     seen = sampler.summary()
     assert seen.clock_set == pytest.approx(-7200.0, abs=0.5)
     assert 0.1 < seen.seconds < 60 and seen.problem == ""
-    assert judge(seen, UNJUDGED) is None
+    assert interference_reason(seen, UNJUDGED) is None
 
 
 def test_short_run_has_a_sample() -> None:
@@ -155,7 +155,7 @@ def test_sampler_that_fails_says_so_and_ends() -> None:
     with Sampler(broken) as sampler:
         time.sleep(0.05)
     assert sampler.summary().problem == "RuntimeError: no table"
-    assert judge(sampler.summary(), Limits()) is None
+    assert interference_reason(sampler.summary(), InterferenceLimits()) is None
 
 
 def machine(folder: Path, *, processes: str) -> Smi:
@@ -185,7 +185,7 @@ def test_devices_of_the_slot_and_who_else_is_on_them(tmp_path: Path) -> None:
     assert list(device.foreign.values()) == [828]
     (name,) = device.foreign
     assert f"(pid {os.getpid()})" in name
-    why = judge(seen, DEVICES)
+    why = interference_reason(seen, DEVICES)
     assert why is not None and f"others computed on device {uuid(2)}" in why and "828 MiB" in why
 
 
@@ -194,7 +194,7 @@ def test_engine_outside_its_slot(tmp_path: Path) -> None:
         smi = machine(tmp_path, processes=f"{ours.pid}, {uuid(5)}, 129000\n")
         with Sampler(ours.living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
             pass
-    why = judge(sampler.summary(), UNJUDGED)
+    why = interference_reason(sampler.summary(), UNJUDGED)
     assert why is not None and "outside its slot" in why
     assert f"(pid {ours.pid}) on {uuid(5)}" in why
 
@@ -206,7 +206,7 @@ def test_container_names_nobody(tmp_path: Path) -> None:
         with Sampler(ours.living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
             pass
     seen = sampler.summary()
-    assert seen.hidden and judge(seen, DEVICES) is None
+    assert seen.hidden and interference_reason(seen, DEVICES) is None
 
 
 def test_slowed_device_voids_the_run(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_slowed_device_voids_the_run(tmp_path: Path) -> None:
     hot = "GPU-40000000-aaaa-bbbb-cccc-0123456789e0"
     with Sampler(nobody, slot=Slot("gpu0", (hot,)), smi=smi) as sampler:
         pass
-    why = judge(sampler.summary(), DEVICES)
+    why = interference_reason(sampler.summary(), DEVICES)
     assert why is not None and "hardware thermal slowdown" in why and "87 degrees" in why
 
 
@@ -233,7 +233,7 @@ def test_engine_that_begins_during_the_look_is_ours(tmp_path: Path) -> None:
 
         with Sampler(living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
             pass
-    assert judge(sampler.summary(), DEVICES) is None
+    assert interference_reason(sampler.summary(), DEVICES) is None
 
 
 def test_process_that_has_ended_is_no_tenant(tmp_path: Path) -> None:
@@ -242,4 +242,4 @@ def test_process_that_has_ended_is_no_tenant(tmp_path: Path) -> None:
         with Sampler(ours.living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
             pass
     seen = sampler.summary()
-    assert not seen.hidden and judge(seen, DEVICES) is None
+    assert not seen.hidden and interference_reason(seen, DEVICES) is None

@@ -23,7 +23,7 @@ Known = Callable[[str], tuple[Gpu, ...]]
 
 @pytest.fixture
 def known(tmp_path: Path) -> Known:
-    return lambda name: devices.look(Smi(fake_smi.install(tmp_path, fake_smi.MACHINES / name)))
+    return lambda name: devices.list_devices(Smi(fake_smi.install(tmp_path, fake_smi.MACHINES / name)))
 
 
 def here(gpus: Sequence[Gpu] = (), cores: int = 96) -> Machine:

@@ -10,7 +10,7 @@ import pytest
 from perfbisect.errors import MachineError
 from perfbisect.machine import devices
 from perfbisect.machine.devices import Gpu
-from perfbisect.machine.profile import CUDA, Lease, Profile, load_machine, machine, profile_of
+from perfbisect.machine.profile import CUDA, LaunchCommand, Profile, load_machine, machine, profile_of
 from perfbisect.machine.slots import plan_slots
 from perfbisect.machine.topology import Topology
 
@@ -118,12 +118,12 @@ def test_masks() -> None:
 
 
 def test_the_words_before_the_server() -> None:
-    asked = Profile(lease=Lease(("env", "-u", "X", "N={gpus}", "D={devices}", "{other}")))
+    asked = Profile(lease=LaunchCommand(("env", "-u", "X", "N={gpus}", "D={devices}", "{other}")))
     words = asked.before(2, {"CUDA_VISIBLE_DEVICES": "4,5"})
     assert words == ("env", "-u", "X", "N=2", "D=4,5", "{other}")
     assert Profile().before(2, {}) == ()
     with pytest.raises(MachineError, match="lease command 'no-such-queue'"):
-        Profile(lease=Lease(("no-such-queue",))).before(1, {})
+        Profile(lease=LaunchCommand(("no-such-queue",))).before(1, {})
 
 
 def test_what_is_served_otherwise_is_another_class() -> None:

@@ -26,7 +26,7 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def eight(tmp_path: Path) -> tuple[Gpu, ...]:
-    return devices.look(Smi(fake_smi.install(tmp_path, fake_smi.MACHINES / "eight")))
+    return devices.list_devices(Smi(fake_smi.install(tmp_path, fake_smi.MACHINES / "eight")))
 
 
 def sys_tree(root: Path, gpus: tuple[Gpu, ...] = ()) -> Path:
@@ -98,7 +98,7 @@ def test_machine_that_tells_nothing(tmp_path: Path) -> None:
 
 
 def test_instances_divide_the_share_of_their_device(tmp_path: Path) -> None:
-    known = devices.look(Smi(fake_smi.install(tmp_path, fake_smi.MACHINES / "mig")))
+    known = devices.list_devices(Smi(fake_smi.install(tmp_path, fake_smi.MACHINES / "mig")))
     cores = tuple((core,) for core in range(12))
     shares = Topology(cores).shares(known)
     assert [len(shares[gpu.uuid]) for gpu in known] == [6, 2, 2, 2, 6]

@@ -10,9 +10,9 @@ from typing import Any
 
 from perfbisect.environments.base import Environment, Refusal
 from perfbisect.machine.interference import UNJUDGED
-from perfbisect.machine.interference import Limits as MachineLimits
+from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
-from perfbisect.measure.executor import AttemptRequest, Limits
+from perfbisect.measure.executor import AttemptRequest, PhaseLimits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
@@ -21,7 +21,7 @@ from perfbisect.system import ports, processes
 
 ENGINE = Path(__file__).parents[1] / "fakes" / "engine"
 CHANGE = Change("c0ffee" + "0" * 34)
-LIMITS = Limits(build=30.0, ready=30.0, first_request=20.0, bench=30.0, stop=2.0)
+LIMITS = PhaseLimits(build=30.0, ready=30.0, first_request=20.0, bench=30.0, stop=2.0)
 
 
 def environment(
@@ -131,7 +131,7 @@ def attempt(
     *,
     watch: Watch | None = None,
     runs: int = 1,
-    limits: Limits = LIMITS,
+    limits: PhaseLimits = LIMITS,
     workload: Cell | None = None,
     token: str = "",
     slot: Slot | None = None,

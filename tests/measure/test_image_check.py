@@ -15,7 +15,7 @@ from PIL import Image
 from perfbisect.cells.loading import load_cell
 from perfbisect.errors import Interrupted, LocatedError
 from perfbisect.measure import bench, faults
-from perfbisect.measure.executor import AttemptRequest, Limits
+from perfbisect.measure.executor import AttemptRequest, PhaseLimits
 from perfbisect.measure.record import AttemptRecord
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
@@ -47,7 +47,7 @@ Compared = Callable[..., tuple[AttemptRecord, list[tuple[str, dict[str, Any]]]]]
 @pytest.fixture
 def compared(tmp_path: Path) -> Iterator[Compared]:
     """Starts the server, compares with a reference of that colour and size, and hands out what came of it."""
-    owned: list[processes.Owned] = []
+    owned: list[processes.OwnedProcess] = []
 
     def run(
         colour: tuple[int, int, int] = PAINTED, size: int = 8, asked: bool = False, **told: object
@@ -67,7 +67,7 @@ def compared(tmp_path: Path) -> Iterator[Compared]:
         server = Server(owned[-1], endpoint, FAMILIES["diffusion"].server(cell, endpoint))
         server.wait_named(20.0)
         request = AttemptRequest(
-            "a1", cell, Change("c0ffee" + "0" * 34), 2, "run", tmp_path, Limits(first_request=20.0)
+            "a1", cell, Change("c0ffee" + "0" * 34), 2, "run", tmp_path, PhaseLimits(first_request=20.0)
         )
         record = AttemptRecord(
             request, "token", faults.FaultClassifier(0, False), environment=environment(tmp_path)

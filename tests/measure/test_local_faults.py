@@ -16,14 +16,14 @@ from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError
 from perfbisect.machine import profile
 from perfbisect.measure import local
 from perfbisect.measure.attempt import read_attempt
-from perfbisect.measure.executor import Limits
+from perfbisect.measure.executor import PhaseLimits
 from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.system import ports, processes
-from perfbisect.system.processes import Owned
+from perfbisect.system.processes import OwnedProcess
 from tests.measure.pretend import LIMITS, Watch, attempt, cell, environment
 from tests.system.stand_ins import listen, until
 
-SHORT = Limits(build=30.0, ready=1.5, first_request=20.0, bench=20.0, stop=1.0)
+SHORT = PhaseLimits(build=30.0, ready=1.5, first_request=20.0, bench=20.0, stop=1.0)
 
 
 def failure(made: Attempt) -> Failure:
@@ -92,7 +92,7 @@ def test_client_that_lies_or_fails_is_no_measurement(tmp_path: Path, fault: str,
 
 def test_client_that_hangs(tmp_path: Path) -> None:
     client = environment(tmp_path, "client", PRETEND_FAULT="hang")
-    made = attempt(tmp_path, environment(tmp_path, "server"), client, limits=Limits(bench=1.5, stop=1.0))
+    made = attempt(tmp_path, environment(tmp_path, "server"), client, limits=PhaseLimits(bench=1.5, stop=1.0))
     assert (failure(made).phase, failure(made).fault) == ("warm", "client")
     assert "did not end within 2 s" in failure(made).reason
 
@@ -100,7 +100,7 @@ def test_client_that_hangs(tmp_path: Path) -> None:
 def test_server_that_stalls(tmp_path: Path) -> None:
     server = environment(tmp_path, "server", PRETEND_FAULT="stall")
     made = attempt(
-        tmp_path, server, environment(tmp_path, "client"), limits=Limits(first_request=1.0, stop=1.0)
+        tmp_path, server, environment(tmp_path, "client"), limits=PhaseLimits(first_request=1.0, stop=1.0)
     )
     assert (failure(made).phase, failure(made).fault) == ("first_request", "change")
     assert "no answer within 1 s" in failure(made).reason
@@ -235,7 +235,7 @@ def test_stale_server_shares_the_port(tmp_path: Path, fixed_port: int) -> None:
 
 
 def test_server_that_comes_to_share_the_port_spoils_what_was_measured(tmp_path: Path) -> None:
-    stale: list[Owned] = []
+    stale: list[OwnedProcess] = []
 
     def come(watch: Watch) -> None:
         stale.append(listen(tmp_path, watch.launched["port"], name="stale"))
@@ -269,7 +269,7 @@ def test_what_does_not_end_is_told_and_the_runs_are_kept(
 ) -> None:
     real = processes.stop
 
-    def stop(owned: Owned, grace: float = 15.0) -> tuple[str, ...]:
+    def stop(owned: OwnedProcess, grace: float = 15.0) -> tuple[str, ...]:
         real(owned, grace)
         if owned.log.name == "server.log":
             raise ServerError("1 process(es) live on")

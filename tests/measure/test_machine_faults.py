@@ -14,9 +14,9 @@ import pytest
 
 from perfbisect.errors import UsageError
 from perfbisect.machine.interference import UNJUDGED
-from perfbisect.machine.interference import Limits as MachineLimits
+from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
-from perfbisect.measure.executor import Limits
+from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.interference import machine_limits
 from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.system import processes
@@ -128,7 +128,7 @@ def test_orphaned_core_and_its_shared_memory_are_cleared_away(tmp_path: Path) ->
 
 def test_stall_in_mid_run_is_the_servers(tmp_path: Path) -> None:
     server = environment(tmp_path, "server", PRETEND_FAULT="stall_in_bench")
-    limits = Limits(first_request=5.0, bench=2.0, stop=1.0)
+    limits = PhaseLimits(first_request=5.0, bench=2.0, stop=1.0)
     made = attempt(tmp_path, server, environment(tmp_path, "client"), limits=limits)
     assert (failure(made).phase, failure(made).fault) == ("warm", "change")
     assert "requests unfinished" in failure(made).reason

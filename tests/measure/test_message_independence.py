@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import PerfbisectError
-from perfbisect.machine.interference import Limits as MachineLimits
+from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.measure.attempt import read_attempt
-from perfbisect.measure.executor import Limits
+from perfbisect.measure.executor import PhaseLimits
 from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.system import processes
 from tests.measure.pretend import LIMITS, Watch, attempt, environment
@@ -54,7 +54,7 @@ def kill(number: signal.Signals) -> Callable[[Watch], None]:
 )
 def test_failure_of_the_server(tmp_path: Path, fault: str, phase: str, code: str) -> None:
     server = environment(tmp_path, "server", PRETEND_FAULT=fault)
-    limits = Limits(
+    limits = PhaseLimits(
         build=30.0,
         ready=1.5 if fault == "never_ready" else 30.0,
         first_request=20.0,
@@ -70,7 +70,7 @@ def test_failure_of_the_server(tmp_path: Path, fault: str, phase: str, code: str
 )
 def test_failure_of_the_client(tmp_path: Path, fault: str, code: str) -> None:
     client = environment(tmp_path, "client", PRETEND_FAULT=fault)
-    limits = Limits(bench=1.5, stop=1.0) if fault == "hang" else LIMITS
+    limits = PhaseLimits(bench=1.5, stop=1.0) if fault == "hang" else LIMITS
     found = failure(attempt(tmp_path, environment(tmp_path, "server"), client, limits=limits))
     assert (found.phase, found.fault, found.code) == ("warm", "client", code)
 
@@ -89,7 +89,7 @@ def test_server_that_ends_by_a_signal(tmp_path: Path, number: signal.Signals, fa
 
 
 def test_port_that_comes_to_be_shared(tmp_path: Path) -> None:
-    stale: list[processes.Owned] = []
+    stale: list[processes.OwnedProcess] = []
 
     def share(watch: Watch) -> None:
         stale.append(listen(tmp_path, watch.launched["port"], name="stale"))

@@ -14,10 +14,10 @@ import pytest
 from perfbisect.environments.base import Environment
 from perfbisect.errors import UsageError
 from perfbisect.machine import devices
-from perfbisect.machine.interference import Limits as MachineLimits
+from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import read_attempt
-from perfbisect.measure.executor import Limits
+from perfbisect.measure.executor import PhaseLimits
 from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.system import processes
 from tests.machine import fake_smi
@@ -174,7 +174,7 @@ def test_process_of_others_on_a_leased_device_voids_the_attempt(tmp_path: Path, 
 
 def test_memory_that_somebody_holds_is_waited_for(tmp_path: Path, box: Box) -> None:
     box.uses(ZERO, 90_000)
-    limits = Limits(memory=0.5, stop=1.0)
+    limits = PhaseLimits(memory=0.5, stop=1.0)
     made = attempt(tmp_path, box.engine(tmp_path), slot=LEASED, limits=limits)
     assert (failure(made).phase, failure(made).fault) == ("launch", "machine")
     assert "90000 of 143771 MiB are in use" in failure(made).reason

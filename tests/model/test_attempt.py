@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from perfbisect.model.attempt import Attempt, Provenance, RunResult, comparable, key
+from perfbisect.model.attempt import Attempt, Provenance, RunResult, key, provenance_differences
 from perfbisect.model.metric import parse_metric
 
 PROVENANCE = Provenance(cell_digest="d", machine_class="m", client_digest="c")
@@ -81,13 +81,13 @@ def test_runs_report_under_the_full_name(asked: str, name: str) -> None:
 def test_a_field_that_differs_forbids_the_comparison(field: str) -> None:
     same = {"cell_digest": "d", "machine_class": "m", "client_digest": "c"}
     other = Provenance(**{**same, field: "x"})
-    assert comparable(PROVENANCE, other) == ((field, same[field], "x"),)
-    assert comparable(other, PROVENANCE) == ((field, "x", same[field]),)
+    assert provenance_differences(PROVENANCE, other) == ((field, same[field], "x"),)
+    assert provenance_differences(other, PROVENANCE) == ((field, "x", same[field]),)
 
 
 def test_what_is_only_recorded_does_not() -> None:
     assert (
-        comparable(
+        provenance_differences(
             PROVENANCE, Provenance("d", "m", "c", engine_version="1", engine_commit="2", facts={"host": "h"})
         )
         == ()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from perfbisect.errors import UsageError
-from perfbisect.model.cell import NOT_WORKLOAD, SERVER_SIDE, Cell, apply_variant, difference
+from perfbisect.model.cell import NOT_WORKLOAD, SERVER_SIDE, Cell, apply_variant, cell_difference
 
 BASE: dict[str, Any] = {
     "name": "one",
@@ -100,14 +100,14 @@ def test_every_field_is_classified() -> None:
 def test_what_makes_the_workload_makes_the_digest(field: str, value: Any) -> None:
     changed = cell(**{field: value})
     assert changed.digest != cell().digest
-    named = {row[0].split(".")[0] for row in difference(cell(), changed)}
+    named = {row[0].split(".")[0] for row in cell_difference(cell(), changed)}
     assert named == ({"model", "tokenizer"} if field == "model" else {field})
 
 
 @pytest.mark.parametrize("field", list(ASIDE))
 def test_what_is_only_told_does_not(field: str) -> None:
     assert cell(**{field: ASIDE[field]}).digest == cell().digest
-    assert difference(cell(), cell(**{field: ASIDE[field]})) == ()
+    assert cell_difference(cell(), cell(**{field: ASIDE[field]})) == ()
 
 
 @pytest.mark.parametrize("pin", ["model", "tokenizer", "dataset"])
@@ -179,7 +179,7 @@ def test_equal_numbers_are_equal(prompts: int, warmups: int, rate: int) -> None:
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.dictionaries(st.text(), JSON, max_size=3))
 def test_no_difference_is_the_same_digest(left: dict[str, Any], right: dict[str, Any]) -> None:
     a, b = cell(extra_body=left), cell(extra_body=right)
-    assert (difference(a, b) == ()) == (a.digest == b.digest)
+    assert (cell_difference(a, b) == ()) == (a.digest == b.digest)
 
 
 def test_values_that_only_look_alike_differ() -> None:
@@ -195,7 +195,7 @@ def test_values_that_only_look_alike_differ() -> None:
     ]
     assert len({cell(extra_body=body).digest for body in bodies}) == len(bodies)
     for left, right in itertools.combinations(bodies, 2):
-        assert difference(cell(extra_body=left), cell(extra_body=right))
+        assert cell_difference(cell(extra_body=left), cell(extra_body=right))
 
 
 def test_serve_arguments_have_one_spelling() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.model.cell import apply_variant, difference, echo
+from perfbisect.model.cell import apply_variant, cell_difference, describe_cell
 from perfbisect.model.metric import parse_metric
 from tests.model.test_cell import cell
 
 
 def test_the_echo_shows_what_will_be_measured() -> None:
     rows = dict(
-        echo(
+        describe_cell(
             cell(extra_body={"a": 1}, num_warmups=7, seed=3, guards=["failed"], revision="abc"),
             parse_metric("ttft:p99"),
         )
@@ -31,8 +31,8 @@ def test_the_echo_shows_what_will_be_measured() -> None:
 
 
 def test_the_echo_shows_the_devices_that_are_reserved() -> None:
-    assert dict(echo(cell(gpus=2)))["devices"] == "2"
-    assert "devices" not in dict(echo(cell()))
+    assert dict(describe_cell(cell(gpus=2)))["devices"] == "2"
+    assert "devices" not in dict(describe_cell(cell()))
 
 
 def test_the_echo_names_variant_rate_and_local_content() -> None:
@@ -43,7 +43,7 @@ def test_the_echo_names_variant_rate_and_local_content() -> None:
         max_concurrency=None,
         deploy_yaml="d.yaml",
     )
-    rows = dict(echo(apply_variant(local, "fast")))
+    rows = dict(describe_cell(apply_variant(local, "fast")))
     assert rows["cell"] == "one +fast"
     assert rows["model"] == "/m (sha256:abababababab)"
     assert rows["load"] == "request rate 2.5 req/s"
@@ -60,13 +60,13 @@ def test_the_echo_names_variant_rate_and_local_content() -> None:
     ],
 )
 def test_the_echo_says_where_the_deploy_yaml_comes_from(deploy: dict[str, str], shown: str) -> None:
-    assert dict(echo(cell(deploy_yaml=deploy)))["deploy YAML"].startswith(shown)
+    assert dict(describe_cell(cell(deploy_yaml=deploy)))["deploy YAML"].startswith(shown)
 
 
 def test_a_difference_shows_both_sides_and_what_is_missing() -> None:
     left = cell(serve_args={"max-model-len": 512, "load-format": "1"}, extra_body={"a": "", "b": {"c": 1}})
     right = cell(serve_args={"max-model-len": 256, "load-format": "dummy"}, extra_body={"a": "-", "b": {}})
-    assert difference(left, right) == (
+    assert cell_difference(left, right) == (
         ("extra_body.a", '""', '"-"'),
         ("extra_body.b", "-", "{}"),
         ("extra_body.b.c", "1", "-"),

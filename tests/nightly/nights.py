@@ -15,11 +15,11 @@ from perfbisect.changes.git import Repository
 from perfbisect.changes.history import history
 from perfbisect.compare.run import make_run_plan, run
 from perfbisect.errors import PerfbisectError
-from perfbisect.jobs.capabilities import metric_of
+from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.plans import begin
-from perfbisect.jobs.settings import Setting
+from perfbisect.jobs.plans import write_plan
+from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.measure.attempt import write_attempt
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.model.attempt import Attempt
@@ -50,7 +50,7 @@ DAYS = 18
 EACH = 2
 """Commits of a day."""
 
-SETTING = Setting(environment="fake:it", exclude_newer="2026-01-01")
+SETTING = MeasurementConfig(environment="fake:it", exclude_newer="2026-01-01")
 CONFIG = """\
 name: n
 cells: [a]
@@ -161,10 +161,10 @@ class Place:
         served, tools = one.plan.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
         if not one.job.journal.exists():
             plan = make_run_plan(
-                cell=served, change=night.commit, builder=FakeBuilder(), metric=metric_of(served, None),
+                cell=served, change=night.commit, builder=FakeBuilder(), metric=resolve_metric(served, None),
                 setting=night.setting, launches=one.plan.launches, runs=one.plan.runs,
             )  # fmt: skip
-            begin(one.job, plan, tools.clock)
+            write_plan(one.job, plan, tools.clock)
         with one.job.held():
             run(one.job, tools, until=launch)
 
@@ -203,9 +203,11 @@ class _Searching:
             line, _ = history(place.repository, self.window.good, self.window.bad)
             plan = make_plan(
                 cell=served, history=line, builder=FakeBuilder(),
-                metric=metric_of(served, self.window.metric), setting=self.night.setting, budget=self.minutes,
+                metric=resolve_metric(served, self.window.metric),
+                setting=self.night.setting,
+                budget=self.minutes,
             )  # fmt: skip
-            begin(job, plan, tools.clock)
+            write_plan(job, plan, tools.clock)
         with job.held():
             return bisection_result(bisect(job, tools))
 

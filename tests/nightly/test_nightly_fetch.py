@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.commands.invocation import Measuring
+from perfbisect.commands.invocation import MeasureOptions
 from perfbisect.errors import LocatedError, MachineError
 from perfbisect.nightly.measure import build_context
 from tests.fakes.remote import Cloned, cloned
@@ -43,24 +43,24 @@ def configured(there: Cloned, branch: str = "origin/main") -> Path:
 
 def test_the_night_is_of_what_was_pushed_since(there: Cloned) -> None:
     config, pushed = configured(there), there.push(2)
-    context, _ = build_context(config, Measuring(), fetch=True)
+    context, _ = build_context(config, MeasureOptions(), fetch=True)
     assert context.commit.id == pushed
     assert context.fetch is not None
     assert context.fetch().reported == f"origin/main is {pushed[:12]}, was {there.commits[0][:12]}"
-    again, _ = build_context(config, Measuring(), fetch=True)
+    again, _ = build_context(config, MeasureOptions(), fetch=True)
     assert again.fetch is not None
     assert again.fetch().reported == f"origin/main is {pushed[:12]}, unchanged"
 
 
 def test_a_dry_run_asks_nobody(there: Cloned) -> None:
     there.push(2)
-    context, _ = build_context(configured(there), Measuring())
+    context, _ = build_context(configured(there), MeasureOptions())
     assert (context.commit.id, context.fetch) == (there.commits[0], None)
 
 
 def test_without_the_net_it_is_of_what_is_there(there: Cloned) -> None:
     shutil.rmtree(there.origin)
-    context, _ = build_context(configured(there), Measuring(), fetch=True)
+    context, _ = build_context(configured(there), MeasureOptions(), fetch=True)
     assert context.commit.id == there.commits[0]
     assert context.fetch is not None
     with pytest.raises(MachineError, match="fetch origin failed"):
@@ -70,5 +70,5 @@ def test_without_the_net_it_is_of_what_is_there(there: Cloned) -> None:
 @pytest.mark.parametrize("branch", ["HEAD", "main"])
 def test_a_branch_that_no_fetch_moves_is_refused(there: Cloned, branch: str) -> None:
     with pytest.raises(LocatedError, match=f"fetch: '{branch}' is not a remote branch") as caught:
-        build_context(configured(there, branch), Measuring(), fetch=True)
+        build_context(configured(there, branch), MeasureOptions(), fetch=True)
     assert caught.value.line == 5

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import Interrupted, MachineError
-from perfbisect.jobs.journal import Event, Journal, Kind
+from perfbisect.jobs.journal import EventKind, Journal, JournalEvent
 from perfbisect.model.attempt import Failure
 from perfbisect.nightly.context import NightTask, StepResult
 from perfbisect.nightly.folders import Nights
@@ -155,7 +155,7 @@ def test_a_night_that_is_killed_at_a_line_of_a_journal_goes_on(
     place.cells = place.cells[:2]
     append, lines = Journal.append, list[str]()
 
-    def torn(journal: Journal, kind: Kind, data: Mapping[str, Any]) -> Event:
+    def torn(journal: Journal, kind: EventKind, data: Mapping[str, Any]) -> JournalEvent:
         lines.append(kind)
         if len(lines) == cut and not written:
             raise PowerCut

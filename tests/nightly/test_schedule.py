@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perfbisect.nightly.model import SEVERITY, most_severe
 from perfbisect.nightly.schedule import (
-    LaunchGroup,
+    ScheduledGroup,
     ScheduledLaunch,
     derive_seed,
     fit_to_budget,
@@ -21,7 +21,7 @@ GROUPS = st.lists(
     st.tuples(st.integers(1, 3), st.integers(2, 4), MINUTES, st.booleans()), min_size=1, max_size=8
 ).map(
     lambda rows: tuple(
-        LaunchGroup(tuple(f"c{i}{'abc'[k]}" for k in range(size)), launches, each, ordered)
+        ScheduledGroup(tuple(f"c{i}{'abc'[k]}" for k in range(size)), launches, each, ordered)
         for i, (size, launches, each, ordered) in enumerate(rows)
     )
 )
@@ -29,7 +29,7 @@ BUDGETS = st.floats(min_value=0, max_value=600, allow_nan=False)
 
 
 @given(GROUPS, BUDGETS)
-def test_the_shortest_that_fit_are_chosen(groups: tuple[LaunchGroup, ...], budget: float) -> None:
+def test_the_shortest_that_fit_are_chosen(groups: tuple[ScheduledGroup, ...], budget: float) -> None:
     taken, left = fit_to_budget(groups, budget)
     assert sorted((*taken, *left), key=str) == sorted(groups, key=str)
     assert sum(group.launches * group.launch_minutes for group in taken) <= budget
@@ -40,7 +40,7 @@ def test_the_shortest_that_fit_are_chosen(groups: tuple[LaunchGroup, ...], budge
 
 @given(GROUPS, BUDGETS, st.integers(0, 99))
 def test_every_launch_once_and_no_second_before_all_first(
-    groups: tuple[LaunchGroup, ...], budget: float, seed: int
+    groups: tuple[ScheduledGroup, ...], budget: float, seed: int
 ) -> None:
     order = schedule_launches(groups, budget, seed)
     launches = [(cell, sitting.launch) for sitting in order for cell in sitting.cells]
@@ -56,18 +56,18 @@ def test_every_launch_once_and_no_second_before_all_first(
 
 
 def test_the_seed_draws_the_order() -> None:
-    groups = [LaunchGroup((f"c{i}",), 2, 1.0) for i in range(8)]
+    groups = [ScheduledGroup((f"c{i}",), 2, 1.0) for i in range(8)]
     orders = {schedule_launches(groups, 100.0, seed) for seed in range(20)}
     assert len(orders) == 20
     assert schedule_launches(groups, 100.0, 3) == schedule_launches(list(reversed(groups)), 100.0, 3)
     rounds = [[s.cells for s in schedule_launches(groups, 100.0, 0) if s.launch == k] for k in (1, 2)]
     assert rounds[0] != rounds[1], "each round has an order of its own"
-    suite = LaunchGroup(("a", "b", "c", "d"), 2, 1.0)
+    suite = ScheduledGroup(("a", "b", "c", "d"), 2, 1.0)
     drawn = {schedule_launches([suite], 9.0, seed)[0].cells for seed in range(20)}
     assert len(drawn) > 5
 
 
-def _night(groups: tuple[LaunchGroup, ...], budget: float, factor: float) -> tuple[dict[str, int], float]:
+def _night(groups: tuple[ScheduledGroup, ...], budget: float, factor: float) -> tuple[dict[str, int], float]:
     """A whole night in which launches take ``factor`` times what was expected."""
     order, done, spent = schedule_launches(groups, budget, 1), dict[str, int](), 0.0
     of = {cell: group for group in groups for cell in group.cells}
@@ -81,7 +81,7 @@ def _night(groups: tuple[LaunchGroup, ...], budget: float, factor: float) -> tup
 
 @given(GROUPS, BUDGETS)
 def test_a_night_as_foreseen_keeps_its_budget_and_begins_nothing_that_it_does_not_end(
-    groups: tuple[LaunchGroup, ...], budget: float
+    groups: tuple[ScheduledGroup, ...], budget: float
 ) -> None:
     done, spent = _night(groups, budget, 1.0)
     assert spent <= budget + 1e-6
@@ -93,14 +93,14 @@ def test_a_night_as_foreseen_keeps_its_budget_and_begins_nothing_that_it_does_no
 
 @given(GROUPS, BUDGETS, st.floats(min_value=1, max_value=8))
 def test_a_slow_night_overruns_by_one_launch_at_most(
-    groups: tuple[LaunchGroup, ...], budget: float, factor: float
+    groups: tuple[ScheduledGroup, ...], budget: float, factor: float
 ) -> None:
     _, spent = _night(groups, budget, factor)
     assert spent <= budget + factor * max(group.launch_minutes for group in groups) + 1e-6
 
 
 def test_minutes_that_are_left_go_to_the_cells_that_did_not_fit() -> None:
-    groups = (LaunchGroup(("short",), 2, 10.0), LaunchGroup(("long",), 2, 30.0))
+    groups = (ScheduledGroup(("short",), 2, 10.0), ScheduledGroup(("long",), 2, 30.0))
     order = schedule_launches(groups, 70.0, 0)
     assert order[:2] == (ScheduledLaunch(("short",), 1), ScheduledLaunch(("short",), 2))
     assert next_launch(order, groups, {"short": 2}, (), 20.0, 70.0) is None
@@ -108,7 +108,7 @@ def test_minutes_that_are_left_go_to_the_cells_that_did_not_fit() -> None:
 
 
 def test_what_failed_is_left_and_its_suite_goes_on() -> None:
-    groups = (LaunchGroup(("a", "b"), 2, 5.0, ordered=True), LaunchGroup(("c",), 2, 1.0))
+    groups = (ScheduledGroup(("a", "b"), 2, 5.0, ordered=True), ScheduledGroup(("c",), 2, 1.0))
     order = schedule_launches(groups, 60.0, 0)
     seen = []
     done = {"a": 0, "b": 0, "c": 0}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from perfbisect.jobs.documents import BeliefDocument, ChangeDocument, LaunchDocument, PositionDocument
-from perfbisect.jobs.events import JobEvent, Launched, Launching, PhaseBegan, Told, Waiting
+from perfbisect.jobs.events import JobEvent, JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
 from perfbisect.report.live import Live
 
 COUNT = 24
@@ -38,7 +38,7 @@ def believed(share: float) -> BeliefDocument:
     )  # fmt: skip
 
 
-def launched(number: int, position: int, slot: str, *, failed: bool = False) -> Launched:
+def launched(number: int, position: int, slot: str, *, failed: bool = False) -> LaunchEnded:
     launch = LaunchDocument(
         number=number, attempt=f"a-{number}", position=position, change=HISTORY[position].changes[0],
         purpose="search", why="", outcome="failed" if failed else "measured",
@@ -48,24 +48,25 @@ def launched(number: int, position: int, slot: str, *, failed: bool = False) -> 
     )  # fmt: skip
     share = min(0.95, 0.2 * number)
     leading = ((HISTORY[CULPRIT].changes[0].short, share),)
-    return Launched(launch, "ms", leading, 0.01, float(number), 60.0, believed(share), HISTORY)
+    return LaunchEnded(launch, "ms", leading, 0.01, float(number), 60.0, believed(share), HISTORY)
 
 
 def notices() -> Iterator[JobEvent]:
     """Launches on two slots, their phases, a failure of a change and one of the machine."""
-    yield Told("a note with a [bold]bracket[/bold]")
+    yield JobNote("a note with a [bold]bracket[/bold]")
     for number, position in enumerate((0, COUNT - 1, 12, CULPRIT), 1):
         slot = f"gpu{number % 2}"
         change = HISTORY[position].changes[0]
-        yield Launching(number, change.short, position, COUNT - 1, "search", 2, "most bits a minute", slot,
-                        change.subject)  # fmt: skip
+        yield LaunchStarted(
+            number, change.short, position, COUNT - 1, "search", 2, "most bits a minute", slot, change.subject
+        )
         for phase in ("build", "launch", "ready", "warm"):
-            yield PhaseBegan(phase, {"seconds": 1.0}, slot)
+            yield PhaseStarted(phase, {"seconds": 1.0}, slot)
         for run in (1, 2):
-            yield PhaseBegan("bench", {"run": run, "of": 2, "seconds": 1.0}, slot)
+            yield PhaseStarted("bench", {"run": run, "of": 2, "seconds": 1.0}, slot)
         yield launched(number, position, slot, failed=position == 12)
         if number == 2:
-            yield Waiting(30.0, "no free memory", "gpu0")
+            yield MachineBackoff(30.0, "no free memory", "gpu0")
 
 
 def main(how: str) -> None:

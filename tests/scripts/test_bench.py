@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.jobs.events import Launching, PhaseBegan, Told
-from perfbisect.jobs.journal import Event
+from perfbisect.jobs.events import JobNote, LaunchStarted, PhaseStarted
+from perfbisect.jobs.journal import JournalEvent
 from scripts import bench
 from scripts.bench import Cost, Marks, journal, main, table
 
@@ -34,14 +34,14 @@ def test_the_table_names_what_is_over() -> None:
 def test_marks_tell_ours_from_what_an_attempt_needs() -> None:
     clock = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0, 255.0])
     marks = Marks(lambda: next(clock))
-    marks(Told("a decision was made"))  # 0 to 1: ours
-    marks(Launching(1, "a", 0, 1, "end", 1, "why"))  # 1 to 3: ours, the journal; now it builds
-    marks(PhaseBegan("fetch", {}))  # 3 to 7: the build's
-    marks(PhaseBegan("build", {}))  # 7 to 15: the build's
-    marks(PhaseBegan("launch", {}))  # 15 to 31: ours, commands and provenance; now the engine starts
-    marks(PhaseBegan("ready", {}))  # 31 to 63: the engine's start
-    marks(PhaseBegan("bench", {}))  # 63 to 127: the runs'
-    marks(PhaseBegan("stop", {}))  # 127 to 255: the runs', and the engine's end; from here on ours
+    marks(JobNote("a decision was made"))  # 0 to 1: ours
+    marks(LaunchStarted(1, "a", 0, 1, "end", 1, "why"))  # 1 to 3: ours, the journal; now it builds
+    marks(PhaseStarted("fetch", {}))  # 3 to 7: the build's
+    marks(PhaseStarted("build", {}))  # 7 to 15: the build's
+    marks(PhaseStarted("launch", {}))  # 15 to 31: ours, commands and provenance; now the engine starts
+    marks(PhaseStarted("ready", {}))  # 31 to 63: the engine's start
+    marks(PhaseStarted("bench", {}))  # 63 to 127: the runs'
+    marks(PhaseStarted("stop", {}))  # 127 to 255: the runs', and the engine's end; from here on ours
     assert marks.spent == {"ours": 1 + 2 + 16, "start": 4 + 8 + 32, "runs": 64 + 128}
 
 
@@ -53,7 +53,7 @@ def test_a_long_journal_is_one(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     path.write_text("".join(line.line() for line in lines))
     events = bench.read(path).events
-    assert all(isinstance(event, Event) for event in events)
+    assert all(isinstance(event, JournalEvent) for event in events)
     seen = bench.launches(events)
     assert [x.end for x in seen] == ["finished"] * 10
     assert {x.position for x in seen} == set(range(8))

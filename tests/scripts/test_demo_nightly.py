@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.jobs.replay import Launch
+from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.model.attempt import Attempt, Provenance
 from perfbisect.nightly.config import find_cells, load_nightly
 from perfbisect.serving.families import suites
@@ -82,10 +82,10 @@ def test_the_client_changes_one_number(world: World) -> None:
     path.write_text(before)
 
 
-def launch(number: int, commit: str, cell: str, purpose: Any = "run", end: Any = "finished") -> Launch:
+def launch(number: int, commit: str, cell: str, purpose: Any = "run", end: Any = "finished") -> LaunchRecord:
     identity = f"j-{number:03d}"
     made = Attempt(identity, commit, purpose, Provenance(cell, "toy", "client"))
-    return Launch(
+    return LaunchRecord(
         number, identity, 0, commit, purpose, 1, "", "", f"token {number}", "2026-03-02T02:00:00+00:00",
         pid=1, end=end, attempt=made if end == "finished" else None,
     )  # fmt: skip
@@ -102,7 +102,7 @@ def alert(cell: str, metric: str, cause: str, effect: float, first: int) -> dict
 def as_planted(world: World) -> Found:
     """Ten nights as they must end."""
     nights: list[dict[str, Any]] = []
-    launches: list[Launch] = []
+    launches: list[LaunchRecord] = []
     for night in range(1, NIGHTS + 1):
         state = "failed" if night == BROKEN else "measured" if COMMITS[night] else "skipped"
         cells = [{"name": name, "state": state, "reason": "import vllm failed"} for name in CELLS]

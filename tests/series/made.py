@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.series.selection import eras_of, points_of
-from perfbisect.series.series import CellSeries, gather
+from perfbisect.series.series import CellSeries, build_series
 from perfbisect.series.store import SeriesStore
 
 RAW = "data/buildkite_nightly_raw"
@@ -129,4 +129,4 @@ def nights(
 def series_of(store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "") -> Iterator[CellSeries]:
     """Every series of the store, by machine series; ``cells`` and ``metric`` select."""
     for name, points in points_of(store, cells):
-        yield from gather(points, eras_of, metric=metric, cell=name)
+        yield from build_series(points, eras_of, metric=metric, cell=name)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from perfbisect.series.points import Build, Point, Workload
-from perfbisect.series.series import CellSeries, gather, night_of, nightly
+from perfbisect.series.series import CellSeries, build_series, night_of, nightly
 
 FIRST = 20000
 """The first night, in days since 1970-01-01."""
@@ -41,7 +41,7 @@ def cell(
                     f"{test}-{place}",
                 )
             )
-    return tuple(nightly(one) for one in gather(points, lambda _: ()))
+    return tuple(nightly(one) for one in build_series(points, lambda _: ()))
 
 
 def noise(seed: int, nights: int, level: float = 100.0, spread: float = 0.01) -> list[float]:

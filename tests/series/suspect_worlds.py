@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfbisect.model.commit_details import Commit, Later, Phase, Place, Question, Ran, Ranking, Touched
+from perfbisect.model.commit_details import (
+    ChangedFile,
+    Commit,
+    LaterCommit,
+    MeasuredCell,
+    OnsetNight,
+    Phase,
+    Ranking,
+    SuspectQuestion,
+)
 from perfbisect.series.suspects.ranking import rank_suspects
-from perfbisect.series.suspects.table import Table
+from perfbisect.series.suspects.table import SuspectTable
 
-TABLE = Table.model_validate(
+TABLE = SuspectTable.model_validate(
     {
         "weights": {
             "outside_window": 0.5,
@@ -46,10 +55,10 @@ TABLE = Table.model_validate(
 )
 
 STREAMS = (
-    Ran("s1", True, "A", frozenset({"stream", "speech"}), "org/Talk-1-7B"),
-    Ran("s2", True, "B", frozenset({"stream"}), "org/Other"),
-    Ran("p1", False, "C", frozenset({"image"}), "org/Paint"),
-    Ran("w1", False, "D", frozenset({"speech"}), "org/Talk-1-7B"),
+    MeasuredCell("s1", True, "A", frozenset({"stream", "speech"}), "org/Talk-1-7B"),
+    MeasuredCell("s2", True, "B", frozenset({"stream"}), "org/Other"),
+    MeasuredCell("p1", False, "C", frozenset({"image"}), "org/Paint"),
+    MeasuredCell("w1", False, "D", frozenset({"speech"}), "org/Talk-1-7B"),
 )
 """Two servers that stream were hit, one that paints and one that speaks without streaming were not."""
 
@@ -60,14 +69,14 @@ def sha(letter: str) -> str:
 
 
 def commit(letter: str, *paths: str, **more: Any) -> Commit:
-    files = tuple(Touched(path) for path in paths or ("src/engine.py",))
+    files = tuple(ChangedFile(path) for path in paths or ("src/engine.py",))
     return Commit(**({"sha": sha(letter), "files": files} | more))
 
 
-def question(*commits: Commit, **more: Any) -> Question:
+def question(*commits: Commit, **more: Any) -> SuspectQuestion:
     """All in the window of one night, unless it is said."""
-    place = Place("2026-04-12", 1.0, frozenset(c.sha for c in commits))
-    return Question(**({"commits": commits, "places": (place,)} | more))
+    place = OnsetNight("2026-04-12", 1.0, frozenset(c.sha for c in commits))
+    return SuspectQuestion(**({"commits": commits, "places": (place,)} | more))
 
 
 def ranked(*commits: Commit, **more: Any) -> Ranking:
@@ -84,5 +93,5 @@ def weight_of(ranking: Ranking, letter: str, name: str) -> float:
     return next((f.weight for f in suspect.evidence if f.name == name), 1.0)
 
 
-def later(phase: Phase, *paths: str, **more: Any) -> Later:
-    return Later(commit("f", *paths, **more), phase)
+def later(phase: Phase, *paths: str, **more: Any) -> LaterCommit:
+    return LaterCommit(commit("f", *paths, **more), phase)

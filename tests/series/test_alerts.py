@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perfbisect.series.alerts import Alert, AlertRecord, begun, match_alerts, recovery
 from perfbisect.series.causes import Cause, Evidence
-from perfbisect.series.findings import Finding, select_alerts
+from perfbisect.series.findings import SeriesChange, select_alerts
 from tests.series.made_series import FIRST, cell, noise, step
 from tests.series.test_findings import QUIET
 
@@ -20,18 +20,18 @@ NIGHT = Cause("night", (Evidence("one night"),))
 
 def found(
     nights: int = 40, at: int = 20, factor: float = 1.3, until: int | None = None, **more: object
-) -> Finding:
+) -> SeriesChange:
     (series,) = cell({"e2el:median": step(noise(1, nights), at, factor, until)}, **more)  # type: ignore[arg-type]
     return select_alerts([series, *QUIET], 0.05).alerts[0]
 
 
 def told(
-    *findings: Finding, known: tuple[AlertRecord, ...] = (), cause: Cause = PRODUCT
+    *findings: SeriesChange, known: tuple[AlertRecord, ...] = (), cause: Cause = PRODUCT
 ) -> tuple[Alert, ...]:
     return match_alerts(findings, [cause] * len(findings), known)
 
 
-def record(alert: Alert, finding: Finding) -> AlertRecord:
+def record(alert: Alert, finding: SeriesChange) -> AlertRecord:
     return AlertRecord(alert, begun(finding), "2024-11-01T00:00:00Z")
 
 
@@ -96,7 +96,7 @@ def test_the_way_back() -> None:
 
 
 def test_what_is_known_of_it_now() -> None:
-    def now(finding: Finding, until: int = FIRST + 39) -> str:
+    def now(finding: SeriesChange, until: int = FIRST + 39) -> str:
         (alert,) = match_alerts([finding], [PRODUCT], until=until)
         return alert.now
 

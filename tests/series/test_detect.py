@@ -13,7 +13,7 @@ from perfbisect.report.document import Items, Report
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.alert_store import alert_marks, set_state
-from perfbisect.series.detect import detect, look, series_of_main
+from perfbisect.series.detect import analyze_series, detect, series_of_main
 from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
@@ -60,27 +60,27 @@ def test_builds_of_another_branch_are_left_out(store: SeriesStore) -> None:
 def test_a_store_of_other_branches_alone_has_nothing_to_judge(store: SeriesStore) -> None:
     keep(store, *points(branch="a-pull-request"))
     with pytest.raises(UsageError, match="no points of the main branch"):
-        look(store, TABLE)
+        analyze_series(store, TABLE)
 
 
 def test_what_an_open_alert_tells_becomes_no_baseline(store: SeriesStore) -> None:
     """Found and not yet told is enough: no `track detect` need have run before."""
     told = {"baseline": {"median_e2el_ms": 200.0}}
     keep(store, *(replace(p, covariates=told) for p in points(at=20, factor=1.3)))
-    (row,) = rebaseline(store, look(store, TABLE)).rows
+    (row,) = rebaseline(store, analyze_series(store, TABLE)).rows
     (alert,) = detect(store, TABLE, now="t").alerts
     assert (row.status, row.new, row.why) == ("skipped", 200, f"alert {alert.id} is open")
-    (series,) = look(store, TABLE).series
+    (series,) = analyze_series(store, TABLE).series
     assert alert_marks(store)(series) == {20: f"+{alert.effect * 100:.1f} % step, product ({alert.id})"}
     set_state(store, alert.id, "closed", "accepted")
     assert "closed" in alert_marks(store)(series)[20]
-    (row,) = rebaseline(store, look(store, TABLE)).rows
+    (row,) = rebaseline(store, analyze_series(store, TABLE)).rows
     assert (row.status, row.n, row.left_out) == ("better", 7, ())
 
 
 def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> None:
     keep(store, *points(at=20, factor=1.3), *points("better", at=20, factor=0.7), *points("quiet"))
-    document = build_nightly_report(look(store, TABLE), fdr=0.05)
+    document = build_nightly_report(analyze_series(store, TABLE), fdr=0.05)
     assert [(row.test, row.status, row.days) for row in document.rows] == [
         ("omni", "regressed: an issue", 20), ("better", "improved", 20),
     ]  # fmt: skip
@@ -90,9 +90,11 @@ def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> No
     assert worse.baseline == pytest.approx(100, rel=0.02)
     detect(store, TABLE, now="t")
     set_state(store, worse.alert, "acknowledged", "issue 7")
-    assert build_nightly_report(look(store, TABLE), fdr=0.05).rows[0].status == "known"
+    assert build_nightly_report(analyze_series(store, TABLE), fdr=0.05).rows[0].status == "known"
     set_state(store, worse.alert, "closed", "accepted")
-    assert [row.test for row in build_nightly_report(look(store, TABLE), fdr=0.05).rows] == ["better"]
+    assert [row.test for row in build_nightly_report(analyze_series(store, TABLE), fdr=0.05).rows] == [
+        "better"
+    ]
 
 
 def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStore) -> None:
@@ -100,14 +102,14 @@ def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStor
     asked = [{"input_tokens": 100.0 if night < 30 else 300.0} for night in range(40)]
     slow = [replace(p, covariates=more) for p, more in zip(points(at=20, factor=1.3), asked, strict=True)]
     keep(store, *slow)
-    (row,) = build_nightly_report(look(store, TABLE), fdr=0.05).rows
+    (row,) = build_nightly_report(analyze_series(store, TABLE), fdr=0.05).rows
     assert row.status == "regressed, other requests since"
 
 
 def test_a_change_of_unknown_cause_is_no_issue(store: SeriesStore) -> None:
     """Three slow nights of one server: the next tell whether it stays."""
     keep(store, *points("a", at=37, factor=1.3), *points("b"), *points("c"))
-    (row,) = build_nightly_report(look(store, TABLE), fdr=0.05).rows
+    (row,) = build_nightly_report(analyze_series(store, TABLE), fdr=0.05).rows
     assert (row.cause, row.days, row.status) == ("unknown", 3, "worse, cause unknown")
     assert row.change > 0.25
 
@@ -117,7 +119,7 @@ def test_what_became_better_beside_a_regression_says_so(store: SeriesStore) -> N
     both = {"e2el:median": step(noise(7, 30), 20, 1.5), "ttft:median": step(noise(8, 30), 20, 0.4)}
     (first, *_) = cell(both, test="omni")
     keep(store, *first.points, *points("b"), *points("c"))
-    seen = look(store, TABLE)
+    seen = analyze_series(store, TABLE)
     rows = {row.metric: row.status for row in build_nightly_report(seen, fdr=0.05).rows}
     assert rows["e2el"] == "regressed, not measured since"
     assert rows["ttft"].startswith("improved beside a regression (e2el +49.")
@@ -156,7 +158,7 @@ def test_a_closed_event_is_not_reported_again(store: SeriesStore) -> None:
     known = next(a for a in detect(store, TABLE, now="t").alerts if a.id != fixed.id)
     set_state(store, fixed.id, "closed", "accepted")
     assert set_state(store, known.event, "acknowledged", "issue 7").alerts == 1
-    text = report_markdown(nightly_report(build_nightly_report(look(store, TABLE), fdr=0.05)))
+    text = report_markdown(nightly_report(build_nightly_report(analyze_series(store, TABLE), fdr=0.05)))
     assert fixed.event not in text and "Closed events: 1." in text
     assert ", acknowledged: issue 7 (" in text
 

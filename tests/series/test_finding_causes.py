@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.series.causes import Cause, Evidence
 from perfbisect.series.finding_causes import SeriesIndex, infer_causes, is_affected
-from perfbisect.series.findings import Finding, select_alerts
+from perfbisect.series.findings import SeriesChange, select_alerts
 from perfbisect.series.series import CellSeries
 from tests.series.made_series import cell, noise, step
 from tests.unreadable import make_unreadable
@@ -38,7 +38,7 @@ def quiet(tests: Sequence[str] = ("a", "b", "c", "d")) -> list[CellSeries]:
     return [one for n, test in enumerate(tests) for one in e2el(test, 30 + n)]
 
 
-def told(series: Sequence[CellSeries], of: str = "") -> tuple[Finding, Cause]:
+def told(series: Sequence[CellSeries], of: str = "") -> tuple[SeriesChange, Cause]:
     found = select_alerts(series, 0.05).alerts
     causes = infer_causes(found, SeriesIndex(series, traits))
     return next((f, c) for f, c in zip(found, causes, strict=True) if f.series.cell.startswith(of))

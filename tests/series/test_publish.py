@@ -22,7 +22,7 @@ from perfbisect.model.cell import Cell
 from perfbisect.series.ingest import ingest
 from perfbisect.series.points import Point
 from perfbisect.series.publish import TrackPublishDocument, publish
-from perfbisect.series.sources import Asked
+from perfbisect.series.sources import IngestOptions
 from perfbisect.series.sources.kanban import RAW
 from perfbisect.series.store import SeriesStore
 from tests.fakes.history import ENGINE, make_history
@@ -80,7 +80,7 @@ def job_of(state: Path, name: str, of: Cell, *attempts: Attempt, voided: str = "
 
 def points(state: Path, *places: Path) -> tuple[Point, ...]:
     with SeriesStore.of(state) as store:
-        ingest(store, [str(place) for place in places], Asked())
+        ingest(store, [str(place) for place in places], IngestOptions())
         return store.points()
 
 

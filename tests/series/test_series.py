@@ -10,7 +10,7 @@ import pytest
 from perfbisect.errors import UsageError
 from perfbisect.model.metric import METRICS
 from perfbisect.series.points import Build, Point, Workload
-from perfbisect.series.series import CellSeries, day_number, gather, night_of, nightly
+from perfbisect.series.series import CellSeries, build_series, day_number, night_of, nightly
 from perfbisect.serving.eras import Era
 
 ERAS = (
@@ -41,14 +41,14 @@ def point(
 
 
 def one(points: Sequence[Point], metric: str = "e2el") -> CellSeries:
-    found = gather(points, lambda _: ERAS[:0], metric=metric)
+    found = build_series(points, lambda _: ERAS[:0], metric=metric)
     assert len(found) == 1
     return found[0]
 
 
 def test_medians_means_and_tails_are_apart() -> None:
     keys = ("ttft:p99", "ttft:mean", "ttft:median", "e2el:p50", "output_throughput", "ttft:std", "nonsense")
-    found = gather([point(1, dict.fromkeys(keys, 2.0))], lambda _: ())
+    found = build_series([point(1, dict.fromkeys(keys, 2.0))], lambda _: ())
     assert [(s.metric, s.part) for s in found] == [
         ("e2el:p50", "typical"),
         ("output_throughput", "typical"),
@@ -83,12 +83,12 @@ def test_nothing_is_a_value_of_a_share_and_of_no_ratio() -> None:
 
 def test_an_unknown_metric_is_told() -> None:
     with pytest.raises(UsageError, match="unknown metric"):
-        gather([point(1, {"e2el:median": 1.0})], lambda _: (), metric="e3el")
+        build_series([point(1, {"e2el:median": 1.0})], lambda _: (), metric="e3el")
 
 
 def test_an_era_breaks_the_metrics_that_it_touches() -> None:
     points = [point(d, {"e2el:median": 1.0, "input_tokens": 9.0}) for d in (1, 2, 3, 4, 6)]
-    found = {s.metric: s for s in gather(points, lambda _: ERAS)}
+    found = {s.metric: s for s in build_series(points, lambda _: ERAS)}
     assert [b.index for b in found["input_tokens"].boundaries] == [2, 4]
     assert [(b.index, b.kind) for b in found["e2el"].boundaries] == [(4, "instrument")]
     assert "two requests warm up (bbb)" in found["e2el"].boundaries[0].what
@@ -98,8 +98,8 @@ def test_an_era_breaks_the_metrics_that_it_touches() -> None:
 def test_the_commit_says_the_era_where_it_is_known() -> None:
     """A build was made before the change and measured after it: the old instrument measured."""
     points = [point(4, {"e2el:median": 1.0}), point(5, {"e2el:median": 1.0}, fixed="2026-04-04T23:00:00Z")]
-    assert gather(points, lambda _: ERAS)[0].boundaries == ()
-    assert gather([points[0], point(5, {"e2el:median": 1.0})], lambda _: ERAS)[0].boundaries != ()
+    assert build_series(points, lambda _: ERAS)[0].boundaries == ()
+    assert build_series([points[0], point(5, {"e2el:median": 1.0})], lambda _: ERAS)[0].boundaries != ()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_longer_prompts_are_a_hint_of_another_workload() -> None:
 
 def test_tokens_that_are_counted_otherwise_are_no_hint() -> None:
     points = prompts(100, 100, 281, 281)  # the era began on the third
-    assert gather(points, lambda _: ERAS, metric="e2el")[0].hints == ()
+    assert build_series(points, lambda _: ERAS, metric="e2el")[0].hints == ()
     assert one(points).hints != ()
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.series.detect import look
+from perfbisect.series.detect import analyze_series
 from perfbisect.series.ingest import IngestResult, ingest, ingest_document, zone_of
 from perfbisect.series.night_table import nights_report, show_nights
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.sources import Asked
+from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import window_between
 from perfbisect.series.suspects.table import load_suspect_table
@@ -40,7 +40,7 @@ def kanban(tmp_path: Path) -> Path:
 
 
 def bring(store: SeriesStore, *paths: Path, **asked: Any) -> IngestResult:
-    return ingest(store, [str(path) for path in paths], Asked(**asked))
+    return ingest(store, [str(path) for path in paths], IngestOptions(**asked))
 
 
 def test_nothing_comes_in_twice(store: SeriesStore, kanban: Path) -> None:
@@ -287,7 +287,7 @@ def test_new_baselines(store: SeriesStore, kanban: Path) -> None:
     baseline = {"median_audio_ttfp_ms": 700, "H100.median_audio_rtf": 0.2, "audio_throughput": 8.1, "x": 1}
     nights(kanban, [100.0, 600.0, 610.0, 620.0, 630.0, 640.0, 650.0, 660.0], baseline=baseline)
     bring(store, kanban)
-    document = rebaseline(store, look(store, TABLE), [CELL])
+    document = rebaseline(store, analyze_series(store, TABLE), [CELL])
     assert (document.first, document.last) == ("2026-04-02", "2026-04-08")
     rows = {row.name: row for row in document.rows}
     ttfp = rows["median_audio_ttfp_ms"]
@@ -297,7 +297,7 @@ def test_new_baselines(store: SeriesStore, kanban: Path) -> None:
     assert (rows["median_audio_rtf"].status, rows["median_audio_rtf"].new) == ("kept", 0.2)
     assert "not absorbed" in rows["median_audio_rtf"].why
     assert (rows["x"].status, rows["x"].new, rows["x"].n) == ("too few", 1, 0)
-    earlier = rebaseline(store, look(store, TABLE), [CELL], until="2026-04-03")
+    earlier = rebaseline(store, analyze_series(store, TABLE), [CELL], until="2026-04-03")
     assert {row.name: row.status for row in earlier.rows}["median_audio_ttfp_ms"] == "too few"
 
 
@@ -305,14 +305,14 @@ def test_a_baseline_in_another_unit_is_told_in_its_own(store: SeriesStore, kanba
     sound = {"mean_audio_duration_ms": 21_000.0, "total_audio_duration_ms": 800_000.0}
     nights(kanban, [600.0] * 7, baseline={"mean_audio_duration_ms": 20_000}, **sound)
     bring(store, kanban)
-    (row,) = rebaseline(store, look(store, TABLE)).rows
+    (row,) = rebaseline(store, analyze_series(store, TABLE)).rows
     assert (row.old, row.mean) == (20_000, pytest.approx(21_000))
 
 
 def test_without_baselines_the_usual_ones_are_new(store: SeriesStore, kanban: Path) -> None:
     nights(kanban, [600.0] * 7)
     bring(store, kanban)
-    rows = {row.name: row for row in rebaseline(store, look(store, TABLE)).rows}
+    rows = {row.name: row for row in rebaseline(store, analyze_series(store, TABLE)).rows}
     assert rows["median_audio_ttfp_ms"].status == "new"
     assert "median_tpot_ms" not in rows
 
@@ -322,6 +322,6 @@ def test_a_mean_begins_at_a_change_of_the_instrument(store: SeriesStore, kanban:
         at = f"202605{15 + place}-190000"
         result(kanban, str(place), name_of(at=at), served(date=at, baseline={"median_audio_ttfp_ms": 900}))
     bring(store, kanban)
-    (row,) = rebaseline(store, look(store, TABLE)).rows
+    (row,) = rebaseline(store, analyze_series(store, TABLE)).rows
     assert (row.n, row.mean, row.status) == (4, 600, "better")
     assert row.left_out == ("2026-05-15", "2026-05-16", "2026-05-17")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.dashboard.collect import site
+from perfbisect.dashboard.collect import build_site_document
 from perfbisect.errors import UsageError
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.detect import detect, look
+from perfbisect.series.detect import analyze_series, detect
 from perfbisect.series.night_table import show_nights
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
@@ -50,7 +50,9 @@ def test_nights_in_turn_on_two_machines_are_no_change(store: SeriesStore) -> Non
     keep(store, *on("H100", points()[:9] + points()[10::2]), *on("A100", slow))
     assert {one.cell for one in series_of(store)} == {CELL, OTHER}
     assert detect(store, TABLE, now="t").alerts == ()
-    document = site(store, look(store, TABLE), TABLE, title="t", made="2026-01-01T00:00:00Z")
+    document = build_site_document(
+        store, analyze_series(store, TABLE), TABLE, title="t", made="2026-01-01T00:00:00Z"
+    )
     assert {(one.name, one.machine) for one in document.cells} == {(CELL, "H100"), (OTHER, "A100")}
 
 
@@ -103,5 +105,5 @@ def test_a_baseline_is_of_one_machine(store: SeriesStore) -> None:
     fast = [replace(p, covariates={**p.covariates, "baseline": told}) for p in points(n=9)]
     slow = [replace(p, values={name: 2 * value for name, value in p.values.items()}) for p in fast]
     keep(store, *on("H100", fast), *on("A100", slow))
-    rows = {row.cell: row.mean for row in rebaseline(store, look(store, TABLE)).rows}
+    rows = {row.cell: row.mean for row in rebaseline(store, analyze_series(store, TABLE)).rows}
     assert rows[OTHER] == pytest.approx(2 * rows[CELL])

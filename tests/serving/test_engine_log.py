@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.serving.log_facts import NOT_LOGGED, agreed, differences, engine_facts, leaves
+from perfbisect.serving.log_facts import NOT_LOGGED, combine_launches, engine_facts, fact_differences, leaves
 
 CONFIG = (
     "model='/m/tiny', speculative_config=None, tokenizer='/m/tiny', dtype=torch.bfloat16, max_seq_len=2048, "
@@ -140,7 +140,7 @@ def test_a_difference_is_what_two_starts_do_not_have_by_chance() -> None:
         .replace("'port': 20178", "'port': 20999")
         .replace("pid=7", "pid=77")
     )
-    assert differences(engine_facts(V1), engine_facts(other)) == (
+    assert fact_differences(engine_facts(V1), engine_facts(other)) == (
         ("async scheduling", "enabled", NOT_LOGGED),
         ("attention", "FLASH_ATTN", "TRITON_ATTN"),
         ("cache", "1823372 tokens", "1923372 tokens"),
@@ -149,17 +149,17 @@ def test_a_difference_is_what_two_starts_do_not_have_by_chance() -> None:
 
 
 def test_nothing_differs_from_itself() -> None:
-    assert differences(engine_facts(V1), engine_facts(V1)) == ()
+    assert fact_differences(engine_facts(V1), engine_facts(V1)) == ()
 
 
 def test_launches_of_one_change_are_told_together() -> None:
     one = {"attention": "A", "cache": "100 tokens"}
     two = {"attention": "B", "cache": "300 tokens"}
     three = {"attention": "B", "cache": "200 tokens"}
-    assert agreed([one, two, three]) == {"attention": "A or B", "cache": "200 tokens"}
-    assert agreed([one]) == one
-    assert agreed([one, {}])["attention"] == f"A or {NOT_LOGGED}"
-    assert agreed([]) == {}
+    assert combine_launches([one, two, three]) == {"attention": "A or B", "cache": "200 tokens"}
+    assert combine_launches([one]) == one
+    assert combine_launches([one, {}])["attention"] == f"A or {NOT_LOGGED}"
+    assert combine_launches([]) == {}
 
 
 TREE = "/home/a/cache/environments/{}/tree"
@@ -182,8 +182,8 @@ def test_what_is_of_one_environment_attempt_or_moment_is_no_difference(name: str
     """Else every bisection would show where each commit's tree lies, and nothing that explains it."""
     digits = ("10203040", "20203041", "30203042") if "tree" in name else ("10", "20", "30")
     first, second, third = ({"config x": PASSING[name].replace("{}", part)} for part in digits)
-    left, right = agreed([first, second]), agreed([third])
-    assert differences(left, right) == ()
+    left, right = combine_launches([first, second]), combine_launches([third])
+    assert fact_differences(left, right) == ()
     assert " or " not in left["config x"]
 
 
@@ -198,8 +198,8 @@ def test_what_is_of_one_environment_attempt_or_moment_is_no_difference(name: str
     ],
 )
 def test_what_remains_of_a_path_or_a_number_is_one(left: str, right: str) -> None:
-    sides = [agreed([{"config x": side.replace("{}", "10203040")}]) for side in (left, right)]
-    (found,) = differences(*sides)
+    sides = [combine_launches([{"config x": side.replace("{}", "10203040")}]) for side in (left, right)]
+    (found,) = fact_differences(*sides)
     assert found[0] == "config x"
     assert found[1] != found[2]
 

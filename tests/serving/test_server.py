@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import Interrupted, MachineError, ServerError
-from perfbisect.serving.families import Endpoint, Request, ServerCommand
+from perfbisect.serving.families import Endpoint, ProbeRequest, ServerCommand
 from perfbisect.serving.server import Server, counters, hit_rate
 from perfbisect.system import http, ports, processes
 from tests.system.stand_ins import ENV, listen, until
@@ -69,7 +69,7 @@ Listening(("127.0.0.1", port), Handler).serve_forever()
 NAMED = [200, {"object": "list", "data": [{"id": "ours"}]}]
 REAL = [200, {"choices": [{"text": "a word"}], "usage": {"completion_tokens": 4}}]
 GOOD = {"/v1/models": NAMED, "/v1/completions": REAL, "/health": [200, ""]}
-RESETS = (Request("/reset_prefix_cache", {}), Request("/reset_mm_cache", {}))
+RESETS = (ProbeRequest("/reset_prefix_cache", {}), ProbeRequest("/reset_mm_cache", {}))
 
 Make = Callable[..., Server]
 
@@ -79,14 +79,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
     made: list[Server] = []
 
     def start(
-        behaviour: dict[str, object], *, must: str = "choices.0.text", resets: tuple[Request, ...] = ()
+        behaviour: dict[str, object], *, must: str = "choices.0.text", resets: tuple[ProbeRequest, ...] = ()
     ) -> Server:
         port = ports.free_port()
         argv = [sys.executable, "-c", SCRIPT, str(port), json.dumps(behaviour)]
         owned = processes.spawn(
             argv, env=ENV, cwd=tmp_path, log=tmp_path / "server.log", token=secrets.token_hex(8)
         )
-        command = ServerCommand((), {}, Request("/v1/completions", {"prompt": "x"}, must), resets)
+        command = ServerCommand((), {}, ProbeRequest("/v1/completions", {"prompt": "x"}, must), resets)
         made.append(Server(owned, Endpoint(port, "ours"), command))
         return made[-1]
 

@@ -12,7 +12,7 @@ import pytest
 
 from perfbisect.errors import BuildError
 from perfbisect.machine import sampler
-from perfbisect.machine.leases import Holder, lease
+from perfbisect.machine.leases import LeaseHolder, lease
 from perfbisect.machine.profile import Profile
 from perfbisect.machine.slots import Slot
 from perfbisect.setup import doctor
@@ -46,7 +46,7 @@ def test_every_check_of_this_machine(tmp_path: Path) -> None:
 
 def test_who_leases_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "locks"
-    with lease(Slot("gpu2", ("GPU-2",), (0,), (1,)), folder=folder, holder=Holder("b-17", user="eve")):
+    with lease(Slot("gpu2", ("GPU-2",), (0,), (1,)), folder=folder, holder=LeaseHolder("b-17", user="eve")):
         check = doctor.held(folder)
     assert check.state == "warning"
     assert f"eve (pid {os.getpid()}, job b-17" in check.found

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.machine.devices import Smi
-from perfbisect.machine.profile import CUDA, Lease, Profile, load_machine, profile_of
+from perfbisect.machine.profile import CUDA, LaunchCommand, Profile, load_machine, profile_of
 from perfbisect.setup.doctor import Check, device_checks, guarded, look, machine
 from tests.machine import fake_smi
 
@@ -178,5 +178,5 @@ def test_nvidia_where_its_command_is_not(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_a_machine_without_devices_is_asked_for_none() -> None:
-    cpu = Profile("cpu", source="none", lease=Lease((shutil.which("env") or "env",)))
+    cpu = Profile("cpu", source="none", lease=LaunchCommand((shutil.which("env") or "env",)))
     assert [name for name, _ in device_checks({}, cpu)] == ["machine", "lease command"]

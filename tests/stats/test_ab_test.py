@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.stats.ab_test import BLOCK, Question, Seen, Side, Verdict, foreseen, judge, next_side, order
+from perfbisect.stats.ab_test import (
+    BLOCK_SIZE,
+    AbLaunch,
+    AbTest,
+    AbVerdict,
+    Side,
+    block_order,
+    forecast_blocks,
+    judge_blocks,
+    next_side,
+)
 
 Bench = Callable[[Side], float]
 
@@ -30,15 +40,15 @@ def bench(seed: int, effect: float, noise: float, drift: float = 0.0) -> Bench:
     return launch
 
 
-def settle(question: Question, launch: Bench) -> tuple[Verdict, list[Seen]]:
-    seen: list[Seen] = []
+def settle(question: AbTest, launch: Bench) -> tuple[AbVerdict, list[AbLaunch]]:
+    seen: list[AbLaunch] = []
     while (side := next_side(question, seen)) is not None:
-        seen.append(Seen(side, (launch(side),)))
-    return judge(question, seen), seen
+        seen.append(AbLaunch(side, (launch(side),)))
+    return judge_blocks(question, seen), seen
 
 
-def words(count: int, effect: float, noise: float, question: Question | None = None) -> Counter[str]:
-    asked = question or Question()
+def words(count: int, effect: float, noise: float, question: AbTest | None = None) -> Counter[str]:
+    asked = question or AbTest()
     verdicts = [settle(asked, bench(seed, effect, noise))[0] for seed in range(count)]
     held = sum(v.low <= effect <= v.high for v in verdicts)
     assert held >= 0.9 * count
@@ -57,59 +67,59 @@ def test_a_step_is_seen() -> None:
 
 
 def test_larger_may_be_better() -> None:
-    assert words(10, 0.06, 0.015, Question(sign=-1))["improvement"] == 10
+    assert words(10, 0.06, 0.015, AbTest(sign=-1))["improvement"] == 10
 
 
 def test_noise_too_large_is_inconclusive_and_says_what_more_would_cost() -> None:
-    verdict, seen = settle(Question(blocks=3), bench(1, 0.02, 0.15))
+    verdict, seen = settle(AbTest(blocks=3), bench(1, 0.02, 0.15))
     assert verdict.word == "inconclusive"
     assert verdict.settled
-    assert len(seen) == 3 * BLOCK
+    assert len(seen) == 3 * BLOCK_SIZE
     assert verdict.needed > 3
 
 
 def test_a_large_step_takes_two_blocks_at_most() -> None:
-    verdict, seen = settle(Question(), bench(2, 0.6, 0.01))
+    verdict, seen = settle(AbTest(), bench(2, 0.6, 0.01))
     assert verdict.word == "regression"
-    assert len(seen) <= 2 * BLOCK
+    assert len(seen) <= 2 * BLOCK_SIZE
     assert verdict.low < 0.6 < verdict.high
 
 
 def test_a_drift_falls_on_both_sides() -> None:
-    verdicts = [settle(Question(seed=s), bench(s, 0.0, 0.005, drift=0.004))[0] for s in range(15)]
+    verdicts = [settle(AbTest(seed=s), bench(s, 0.0, 0.005, drift=0.004))[0] for s in range(15)]
     assert Counter(v.word for v in verdicts)["same"] >= 13
 
 
 def test_nothing_is_said_before_a_whole_block() -> None:
-    question = Question()
-    first = order(question, 0)[0]
-    verdict = judge(question, [Seen(first, (3.0,))])
+    question = AbTest()
+    first = block_order(question, 0)[0]
+    verdict = judge_blocks(question, [AbLaunch(first, (3.0,))])
     assert verdict.word == "inconclusive"
     assert not verdict.settled
     assert math.isnan(verdict.effect)
 
 
 def test_each_block_holds_two_of_each_and_is_balanced_in_time() -> None:
-    drawn = {order(Question(seed=7), block) for block in range(40)}
+    drawn = {block_order(AbTest(seed=7), block) for block in range(40)}
     assert drawn == {("a", "b", "b", "a"), ("b", "a", "a", "b")}
 
 
 BLOCKS = st.lists(st.lists(st.floats(-0.1, 0.1), min_size=4, max_size=4), min_size=1, max_size=3)
 
 
-def seen_of(question: Question, blocks: list[list[float]], scale: float = 1.0) -> list[Seen]:
+def seen_of(question: AbTest, blocks: list[list[float]], scale: float = 1.0) -> list[AbLaunch]:
     return [
-        Seen(side, (scale * math.exp(value),))
+        AbLaunch(side, (scale * math.exp(value),))
         for block, values in enumerate(blocks)
-        for side, value in zip(order(question, block), values, strict=True)
+        for side, value in zip(block_order(question, block), values, strict=True)
     ]
 
 
 @settings(max_examples=25, deadline=None)
 @given(blocks=BLOCKS, scale=st.floats(1e-3, 1e6))
 def test_units_do_not_matter(blocks: list[list[float]], scale: float) -> None:
-    question = Question()
-    one, other = (judge(question, seen_of(question, blocks, s)) for s in (1.0, scale))
+    question = AbTest()
+    one, other = (judge_blocks(question, seen_of(question, blocks, s)) for s in (1.0, scale))
     assert other.word == one.word
     assert (other.effect, other.low, other.high) == pytest.approx((one.effect, one.low, one.high), abs=1e-6)
 
@@ -117,8 +127,8 @@ def test_units_do_not_matter(blocks: list[list[float]], scale: float) -> None:
 @settings(max_examples=25, deadline=None)
 @given(blocks=BLOCKS)
 def test_the_metrics_direction_turns_the_word_and_nothing_else(blocks: list[list[float]]) -> None:
-    lower, higher = Question(), Question(sign=-1)
-    one, other = judge(lower, seen_of(lower, blocks)), judge(higher, seen_of(higher, blocks))
+    lower, higher = AbTest(), AbTest(sign=-1)
+    one, other = judge_blocks(lower, seen_of(lower, blocks)), judge_blocks(higher, seen_of(higher, blocks))
     assert (other.effect, other.low, other.high) == pytest.approx((one.effect, one.low, one.high), abs=1e-6)
     turned = {"regression": "improvement", "improvement": "regression"}
     assert other.word == turned.get(one.word, one.word)
@@ -127,17 +137,17 @@ def test_the_metrics_direction_turns_the_word_and_nothing_else(blocks: list[list
 @settings(max_examples=25, deadline=None)
 @given(blocks=BLOCKS)
 def test_the_interval_holds_the_estimate(blocks: list[list[float]]) -> None:
-    verdict = judge(Question(), seen_of(Question(), blocks))
+    verdict = judge_blocks(AbTest(), seen_of(AbTest(), blocks))
     assert verdict.low <= verdict.effect <= verdict.high
     if verdict.word == "same":
-        assert max(abs(verdict.low), abs(verdict.high)) < Question().min_effect
+        assert max(abs(verdict.low), abs(verdict.high)) < AbTest().min_effect
 
 
 @settings(max_examples=25, deadline=None)
 @given(blocks=BLOCKS, scale=st.floats(1e-3, 1e6), sign=st.sampled_from([1, -1]))
 def test_the_effect_is_the_ratio_of_the_sides(blocks: list[list[float]], scale: float, sign: int) -> None:
-    question = Question(sign=sign)
-    verdict = judge(question, seen_of(question, blocks, scale))
+    question = AbTest(sign=sign)
+    verdict = judge_blocks(question, seen_of(question, blocks, scale))
     assert verdict.b / verdict.a - 1 == pytest.approx(verdict.effect, abs=1e-9)
     assert 0.8 * scale < verdict.a < 1.25 * scale
 
@@ -149,62 +159,64 @@ def test_the_effect_is_the_ratio_of_the_sides(blocks: list[list[float]], scale: 
     )
 )
 def test_the_effect_on_a_share_is_the_difference_of_the_sides(blocks: list[list[float]]) -> None:
-    question = Question(absolute=True)
+    question = AbTest(absolute=True)
     seen = [
-        Seen(side, (value,))
+        AbLaunch(side, (value,))
         for block, values in enumerate(blocks)
-        for side, value in zip(order(question, block), values, strict=True)
+        for side, value in zip(block_order(question, block), values, strict=True)
     ]
-    verdict = judge(question, seen)
+    verdict = judge_blocks(question, seen)
     assert verdict.b - verdict.a == pytest.approx(verdict.effect, abs=1e-12)
     assert verdict.a >= 0 and verdict.b >= 0
 
 
 def test_a_contaminated_run_does_not_move_its_launch() -> None:
-    question = Question()
-    sides = order(question, 0)
-    plain = judge(question, [Seen(side, (1.0, 1.01, 1.02)) for side in sides])
-    hit = judge(question, [Seen(side, (1.0, 1.01, 1.4 if k == 0 else 1.02)) for k, side in enumerate(sides)])
+    question = AbTest()
+    sides = block_order(question, 0)
+    plain = judge_blocks(question, [AbLaunch(side, (1.0, 1.01, 1.02)) for side in sides])
+    hit = judge_blocks(
+        question, [AbLaunch(side, (1.0, 1.01, 1.4 if k == 0 else 1.02)) for k, side in enumerate(sides)]
+    )
     assert (hit.effect, hit.low, hit.high) == pytest.approx((plain.effect, plain.low, plain.high))
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_a_value_that_is_none(value: float) -> None:
     with pytest.raises(ValueError, match="launch 1: values must be positive"):
-        judge(Question(), [Seen(order(Question(), 0)[0], (value,))])
+        judge_blocks(AbTest(), [AbLaunch(block_order(AbTest(), 0)[0], (value,))])
 
 
 def test_a_launch_out_of_turn() -> None:
-    wrong: Side = "a" if order(Question(), 0)[0] == "b" else "b"
+    wrong: Side = "a" if block_order(AbTest(), 0)[0] == "b" else "b"
     with pytest.raises(ValueError, match="launch 1 must be of side"):
-        judge(Question(), [Seen(wrong, (1.0,))])
+        judge_blocks(AbTest(), [AbLaunch(wrong, (1.0,))])
 
 
 def test_shares_are_compared_by_their_difference() -> None:
-    question = Question(sign=-1, min_effect=0.02, absolute=True, blocks=6)
+    question = AbTest(sign=-1, min_effect=0.02, absolute=True, blocks=6)
     rng = np.random.default_rng(5)
-    seen: list[Seen] = []
+    seen: list[AbLaunch] = []
     while (side := next_side(question, seen)) is not None:
-        seen.append(Seen(side, (float({"a": 0.503, "b": 0.313}[side] + 0.01 * rng.normal()),)))
-    verdict = judge(question, seen)
+        seen.append(AbLaunch(side, (float({"a": 0.503, "b": 0.313}[side] + 0.01 * rng.normal()),)))
+    verdict = judge_blocks(question, seen)
     assert verdict.word == "regression"
     assert verdict.low < -0.19 < verdict.high
 
 
 def test_shares_that_stay_at_nothing_are_the_same() -> None:
-    question = Question(min_effect=0.005, absolute=True)
-    seen: list[Seen] = []
+    question = AbTest(min_effect=0.005, absolute=True)
+    seen: list[AbLaunch] = []
     while (side := next_side(question, seen)) is not None:
-        seen.append(Seen(side, (0.0,)))
-    assert judge(question, seen).word == "same"
-    assert len(seen) <= 3 * BLOCK
+        seen.append(AbLaunch(side, (0.0,)))
+    assert judge_blocks(question, seen).word == "same"
+    assert len(seen) <= 3 * BLOCK_SIZE
 
 
 def test_a_foreseen_comparison_takes_about_as_long_as_one_that_is_made() -> None:
     """The yardstick's noise: 1.5 % between launches, 2 % within."""
     noise = math.hypot(0.015, 0.02)
-    made = sorted(len(settle(Question(), bench(seed, 0.0, noise))[1]) // BLOCK for seed in range(15))
-    told = foreseen(Question(), noise)
+    made = sorted(len(settle(AbTest(), bench(seed, 0.0, noise))[1]) // BLOCK_SIZE for seed in range(15))
+    told = forecast_blocks(AbTest(), noise)
     assert told is not None
     assert abs(told - made[7]) <= 2
 
@@ -212,17 +224,17 @@ def test_a_foreseen_comparison_takes_about_as_long_as_one_that_is_made() -> None
 @given(noise=st.floats(0.002, 0.1))
 @settings(max_examples=30, deadline=None)
 def test_more_noise_is_never_foreseen_to_take_less(noise: float) -> None:
-    one, other = (foreseen(Question(), scale * noise) for scale in (1.0, 1.5))
+    one, other = (forecast_blocks(AbTest(), scale * noise) for scale in (1.0, 1.5))
     assert other is None or (one is not None and one <= other)
 
 
 def test_what_will_not_be_told_in_the_blocks_there_are() -> None:
-    assert foreseen(Question(), 0.2) is None
-    assert foreseen(Question(blocks=2), 0.03) is None
-    assert foreseen(Question(), 0.005) == 1
+    assert forecast_blocks(AbTest(), 0.2) is None
+    assert forecast_blocks(AbTest(blocks=2), 0.03) is None
+    assert forecast_blocks(AbTest(), 0.005) == 1
 
 
 @pytest.mark.parametrize("question", [{"sign": 2}, {"min_effect": 0.0}, {"min_effect": 1.5}, {"blocks": 0}])
 def test_a_question_that_is_none(question: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"sign|min_effect|block"):
-        Question(**question)  # type: ignore[arg-type]
+        AbTest(**question)  # type: ignore[arg-type]

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from perfbisect.model.metric import parse_metric
-from perfbisect.stats.threshold import LEAST, STEP, Line, Told, above, between, judge
+from perfbisect.stats.threshold import (
+    LEAST,
+    STEP,
+    Threshold,
+    ThresholdVerdict,
+    judge_threshold,
+    threshold_above,
+    threshold_between,
+)
 from perfbisect.stats.two_sample import Scale
 
 LOWER, HIGHER, SHARE = Scale(), Scale(-1), Scale(1, absolute=True)
@@ -43,7 +51,7 @@ def test_a_value_that_is_none() -> None:
 
 def test_the_middle_is_the_same_whatever_the_step() -> None:
     good, bad = [1.0, 1.02], [1.4, 1.42]
-    line = between(good, bad)
+    line = threshold_between(good, bad)
     assert line.at == pytest.approx(1.21)
     assert sorted(line.known) == pytest.approx([1.2, 1.2, 1.22, 1.22])
 
@@ -58,20 +66,20 @@ def test_the_middle_is_the_same_whatever_the_step() -> None:
 )
 def test_ends_that_are_none(good: list[float], bad: list[float], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        between(good, bad)
+        threshold_between(good, bad)
 
 
 def test_a_level_of_too_few_launches() -> None:
     with pytest.raises(ValueError, match=f"needs {LEAST} launches"):
-        above([1.0] * (LEAST - 1), 0.05)
+        threshold_above([1.0] * (LEAST - 1), 0.05)
 
 
-def settle(line: Line, level: float, noise: float, seed: int, most: int = 12) -> Told:
+def settle(line: Threshold, level: float, noise: float, seed: int, most: int = 12) -> ThresholdVerdict:
     rng = np.random.default_rng([seed, 5])
     made: list[float] = []
     while True:
         made += [level + noise * rng.normal() for _ in range(STEP)]
-        told = judge(line, made, most)
+        told = judge_threshold(line, made, most)
         if told.settled:
             return told
 
@@ -82,14 +90,16 @@ def recorded(seed: int, noise: float, count: int = 8) -> list[float]:
 
 def words(level: float, noise: float, room: float, count: int = 40) -> Counter[str]:
     return Counter(
-        settle(above(recorded(seed, noise), room), level, noise, seed).word for seed in range(count)
+        settle(threshold_above(recorded(seed, noise), room), level, noise, seed).word for seed in range(count)
     )
 
 
 def test_on_the_line_it_hardly_ever_takes_a_side() -> None:
     """The true level is the limit itself: each wrong word has 2.5 %, over all looks."""
-    for line in (None, Line(0.05)):
-        told = Counter(settle(line or above(recorded(s, 0.02), 0.05), 0.05, 0.02, s).word for s in range(40))
+    for line in (None, Threshold(0.05)):
+        told = Counter(
+            settle(line or threshold_above(recorded(s, 0.02), 0.05), 0.05, 0.02, s).word for s in range(40)
+        )
         assert told["beyond"] <= 3
         assert told["within"] <= 3
 
@@ -101,36 +111,36 @@ def test_off_the_line_it_takes_the_right_side() -> None:
 
 
 def test_a_far_launch_does_not_turn_it() -> None:
-    line = above([0.0, 0.01, -0.01, 0.005, -0.005, 0.3], 0.1)
-    assert judge(line, [0.001, -0.004, 0.006, 0.002, -0.003, 0.25], 12).word == "within"
+    line = threshold_above([0.0, 0.01, -0.01, 0.005, -0.005, 0.3], 0.1)
+    assert judge_threshold(line, [0.001, -0.004, 0.006, 0.002, -0.003, 0.25], 12).word == "within"
 
 
 def test_two_values_make_an_exact_line() -> None:
-    exact = Line(math.log(17.0))
-    assert judge(exact, [math.log(x) for x in (14.1, 14.0)], 12).word == "within"
-    assert judge(exact, [math.log(x) for x in (24.3, 24.1)], 12).word == "beyond"
-    assert judge(exact, [math.log(x) for x in (17.3, 16.9)], 12).word == "inconclusive"
+    exact = Threshold(math.log(17.0))
+    assert judge_threshold(exact, [math.log(x) for x in (14.1, 14.0)], 12).word == "within"
+    assert judge_threshold(exact, [math.log(x) for x in (24.3, 24.1)], 12).word == "beyond"
+    assert judge_threshold(exact, [math.log(x) for x in (17.3, 16.9)], 12).word == "inconclusive"
 
 
 def test_before_the_first_look_nothing_is_said() -> None:
-    told = judge(Line(0.0), [1.0], 12)
+    told = judge_threshold(Threshold(0.0), [1.0], 12)
     assert (told.word, told.settled) == ("inconclusive", False)
     assert math.isnan(told.over)
     with pytest.raises(ValueError, match="at least 2 launches"):
-        judge(Line(0.0), [], 1)
+        judge_threshold(Threshold(0.0), [], 1)
 
 
 def test_what_more_would_cost() -> None:
     rng = np.random.default_rng(3)
     noisy = list(0.05 + 0.1 * rng.normal(size=6))
-    told = judge(Line(0.0), noisy, 6)
+    told = judge_threshold(Threshold(0.0), noisy, 6)
     assert (told.word, told.settled) == ("inconclusive", True)
     assert told.needed is not None and told.needed > 6
-    few = judge(above(list(0.1 * rng.normal(size=4)), 0.0), [0.01] * 6, 6)
+    few = judge_threshold(threshold_above(list(0.1 * rng.normal(size=4)), 0.0), [0.01] * 6, 6)
     assert few.needed is None
 
 
 def test_the_order_of_what_was_recorded_means_nothing() -> None:
     known, made = [0.0, 0.02, -0.01, 0.03], [0.05, 0.06]
-    one, other = (judge(above(x, 0.05), made, 8) for x in (known, known[::-1]))
+    one, other = (judge_threshold(threshold_above(x, 0.05), made, 8) for x in (known, known[::-1]))
     assert (one.word, one.low, one.high) == (other.word, other.low, other.high)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perfbisect.system import processes
-from perfbisect.system.processes import Owned, alive, process
+from perfbisect.system.processes import OwnedProcess, alive, process
 
 ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 
@@ -57,7 +57,9 @@ def family_script(*, keeps_token: bool = True, keeps_log: bool = True, then: str
     )
 
 
-def start(folder: Path, script: str, *arguments: str, token: str | None = None, name: str = "out") -> Owned:
+def start(
+    folder: Path, script: str, *arguments: str, token: str | None = None, name: str = "out"
+) -> OwnedProcess:
     argv = [sys.executable, "-c", script, *arguments]
     return processes.spawn(
         argv, env=ENV, cwd=folder, log=folder / f"{name}.log", token=token or secrets.token_hex(16)
@@ -104,7 +106,7 @@ def gone(identity: tuple[int, float]) -> bool:
     return not alive(*identity)
 
 
-def listen(folder: Path, port: int, host: str = "127.0.0.1", name: str = "out") -> Owned:
+def listen(folder: Path, port: int, host: str = "127.0.0.1", name: str = "out") -> OwnedProcess:
     """A process that listens on a port and shares it with whoever wants to."""
     owned = start(folder, LISTEN, host, str(port), name=name)
     told(folder / f"{name}.log", "listening")

@@ -10,19 +10,19 @@ import pytest
 
 from perfbisect.errors import UsageError
 from perfbisect.system import clock
-from perfbisect.system.clock import Drift, now
+from perfbisect.system.clock import ClockShift, now
 
 
 @pytest.mark.parametrize("by", [3600.0, -90.0])
 def test_clock_that_was_set(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
-    drift = Drift()
+    drift = ClockShift()
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + by)
     assert drift.seconds() == pytest.approx(by, abs=0.5)
 
 
 def test_clock_that_only_ran() -> None:
-    assert Drift().seconds() == pytest.approx(0.0, abs=0.5)
+    assert ClockShift().seconds() == pytest.approx(0.0, abs=0.5)
 
 
 def test_kernel_is_asked_or_says_nothing() -> None:
@@ -42,9 +42,9 @@ def test_a_rehearsal_begins_when_it_is_told_and_time_goes_on() -> None:
 
 def test_what_was_written_a_while_ago_was_a_while_ago_in_a_rehearsal_too() -> None:
     rehearsal = {"PERFBISECT_NOW": "2026-01-05T02:00:00Z"}
-    ago = now(rehearsal) - clock.moment(time.time() - 3600, rehearsal)
+    ago = now(rehearsal) - clock.local_moment(time.time() - 3600, rehearsal)
     assert ago.total_seconds() == pytest.approx(3600, abs=5)
-    assert clock.moment(86_400.0, {}) == datetime(1970, 1, 2, tzinfo=timezone.utc)
+    assert clock.local_moment(86_400.0, {}) == datetime(1970, 1, 2, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize("told", ["soon", "2026-01-05", "2026-01-05T02:00:00"])

@@ -14,7 +14,7 @@ import pytest
 
 from perfbisect.errors import ServerError
 from perfbisect.model.cell import Cell
-from perfbisect.serving.families import FAMILIES, Endpoint, Request
+from perfbisect.serving.families import FAMILIES, Endpoint, ProbeRequest
 from perfbisect.serving.server import Server
 from perfbisect.system import ports, processes
 from tests.system.stand_ins import ENV
@@ -25,14 +25,14 @@ SPEECH = {"family": "tts", "backend": "openai-audio-speech", "endpoint": "/v1/au
 CHAT = {"family": "omni", "backend": "openai-chat-omni", "endpoint": "/v1/chat/completions"}
 PAINT = {"family": "diffusion", "task": "t2i"}
 
-Make = Callable[..., tuple[Server, Request]]
+Make = Callable[..., tuple[Server, ProbeRequest]]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     made: list[Server] = []
 
-    def start(fields: dict[str, Any], **told: object) -> tuple[Server, Request]:
+    def start(fields: dict[str, Any], **told: object) -> tuple[Server, ProbeRequest]:
         cell = Cell.model_validate({"name": "one", "model": "org/m", "num_prompts": 1, **fields})
         endpoint = Endpoint(ports.free_port(), "ours")
         pace = json.dumps({"ttfp": 0.01, "rtf": 0.02, "seconds": 0.5, "image_seconds": 0.01, **told})

@@ -263,7 +263,7 @@ def test_what_cannot_be_ended_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert owned.exited() == -signal.SIGKILL
 
 
-def run(folder: Path, script: str, **options: object) -> processes.Finished:
+def run(folder: Path, script: str, **options: object) -> processes.ProcessResult:
     defaults = {
         "env": ENV,
         "cwd": folder,

@@ -16,7 +16,7 @@ from perfbisect.bisect.decision.beliefs import Posterior
 from perfbisect.bisect.decision.model import Comparison
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_scale, launch_variance
 from perfbisect.bisect.decision.prices import Prices
-from perfbisect.stats.robust import Array, cells, log_sum, log_tail, march, quantiles
+from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp, quantiles
 
 DECIDED = math.log(20.0)
 """A likelihood ratio of twenty to one decides ..."""
@@ -107,7 +107,7 @@ def _levels(data: list[LaunchEstimate], look: EffectPrior, nodes: Array) -> Arra
     for launch in data:
         scale = launch_scale(look.sigma, look.tau, float(launch.runs), launch.offset_se)
         z = (launch.center - nodes)[None] / scale[:, None]
-        out += log_tail(z) - np.log(scale)[:, None]
+        out += log_heavy_tailed(z) - np.log(scale)[:, None]
     return out
 
 
@@ -116,7 +116,7 @@ def _nodes(data: list[LaunchEstimate], look: EffectPrior) -> Array:
     scale = launch_scale(look.sigma, look.tau, runs)
     fine, wide = float(scale.min()), float(scale.max())
     points = np.array([launch.center for launch in data])
-    return march(points, 0.5 * fine / math.sqrt(len(data)), 6 * wide, most=400)
+    return adaptive_grid(points, 0.5 * fine / math.sqrt(len(data)), 6 * wide, most=400)
 
 
 def log_ratio(parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior) -> float:
@@ -137,16 +137,16 @@ def log_ratio(parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look:
     totals = []
     for step in (0.0, *look.steps):
         each = [_one_level(p + [replace(x, center=x.center - step) for x in c], look) for p, c in blocks]
-        totals.append(float(log_sum(np.sum(each, axis=0) + prior)))
-    changed = float(log_sum(np.array(totals[1:]) + np.log(look.step_weight)))
+        totals.append(float(log_sum_exp(np.sum(each, axis=0) + prior)))
+    changed = float(log_sum_exp(np.array(totals[1:]) + np.log(look.step_weight)))
     return changed - totals[0]
 
 
 def _one_level(data: list[LaunchEstimate], look: EffectPrior) -> Array:
     """log likelihood [noise] of launches that share one unknown level."""
     nodes = _nodes(data, look)
-    low, high = cells(nodes)
-    return log_sum(_levels(data, look, nodes) + np.log(high - low)[None], axis=1)
+    low, high = grid_cells(nodes)
+    return log_sum_exp(_levels(data, look, nodes) + np.log(high - low)[None], axis=1)
 
 
 def _wider(look: EffectPrior, parent: list[LaunchEstimate], culprit: list[LaunchEstimate]) -> EffectPrior:
@@ -179,10 +179,10 @@ def compare(
         for side in (parent, culprit):
             points = np.array([launch.center for launch in side])
             fine = 0.4 * float(scale[j]) / math.sqrt(len(side))
-            nodes = march(points, fine, 8 * float(scale[j]), most=160)
-            low, high = cells(nodes)
+            nodes = adaptive_grid(points, fine, 8 * float(scale[j]), most=160)
+            low, high = grid_cells(nodes)
             log_mass = _levels(side, one, nodes)[0] + np.log(high - low)
-            evidence = float(log_sum(log_mass))
+            evidence = float(log_sum_exp(log_mass))
             sides.append((nodes, np.exp(log_mass - evidence), evidence))
         (a, weight_a, log_a), (b, weight_b, log_b) = sides
         difference = (b[None, :] - a[:, None]).ravel()

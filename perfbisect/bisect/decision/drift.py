@@ -16,7 +16,7 @@ import numpy as np
 
 from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, step_prior
 from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR, LaunchEstimate, Scales
-from perfbisect.stats.robust import Array, log_sum
+from perfbisect.stats.robust import Array, log_sum_exp
 
 ABSENT = 0.7
 """Prior probability that the machine does not drift."""
@@ -224,7 +224,7 @@ def _sizes(got: DriftFit, min_effect: float) -> Sizes:
     prior = np.log(np.maximum(np.diff(step_prior(edges, min_effect), axis=-1), 1e-300))
     best = got.best[..., None]
     each = prior + 0.5 * got.precision[..., None] * (best**2 - (nodes - best) ** 2)
-    total = log_sum(each, axis=-1)
+    total = log_sum_exp(each, axis=-1)
     return nodes, np.exp(each - total[..., None]), got.none[:, None] + total
 
 

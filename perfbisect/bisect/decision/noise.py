@@ -9,7 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfbisect.bisect.decision.model import Event, Measured, Purpose
-from perfbisect.stats.robust import DEGREES, Array, center, log_sum, log_tail, run_scale
+from perfbisect.stats.robust import (
+    DEGREES_OF_FREEDOM,
+    Array,
+    log_heavy_tailed,
+    log_sum_exp,
+    robust_location,
+    run_scale,
+)
 
 _ALIKE = 0.01
 """Scale of the prior of a offset, a Cauchy: devices of one kind are alike to about a per cent, and those that
@@ -85,10 +92,10 @@ def _fit(slot: Array, place: Array, y: Array, others: list[int]) -> tuple[Array,
         left = max(0.0, len(y) - normal.shape[0])
         spread = float(weight @ rest**2)
         noise = math.sqrt((spread + _NOISE_COUNT * _NOISE**2) / (left + _NOISE_COUNT))
-        weight = (DEGREES + 1) / (DEGREES + (rest / noise) ** 2)
+        weight = (DEGREES_OF_FREEDOM + 1) / (DEGREES_OF_FREEDOM + (rest / noise) ** 2)
         prior = 2.0 / (_ALIKE**2 + solved[free:] ** 2)
     # What a Student-t launch of this scale tells of a location, against a Gaussian one (Fisher information).
-    inflated = math.sqrt((DEGREES + 3) / (DEGREES + 1))
+    inflated = math.sqrt((DEGREES_OF_FREEDOM + 3) / (DEGREES_OF_FREEDOM + 1))
     return solved[free:], inflated * np.sqrt(np.diag(np.linalg.inv(normal))[free:])
 
 
@@ -157,7 +164,7 @@ def launches(events: tuple[Event, ...], sign: int) -> tuple[LaunchEstimate, ...]
     places = run_order_effects(logs)
     runs = [own - places[: len(own)] for own in logs]
     scale = run_scale(runs)
-    middles = np.array([center(own, scale) for own in runs])
+    middles = np.array([robust_location(own, scale) for own in runs])
     indices = [event.index for event in seen]
     offset, offset_se = slot_offsets([event.slot for event in seen], indices, middles)
     return tuple(
@@ -231,7 +238,7 @@ def _spread(residuals: Array, scale: Array) -> Array:
         return np.zeros(len(scale))
     share = (count - 1) / count
     z = residuals[None] / (math.sqrt(share) * scale[:, None])
-    return np.asarray(share * (log_tail(z) - np.log(scale)[:, None]).sum(1))
+    return np.asarray(share * (log_heavy_tailed(z) - np.log(scale)[:, None]).sum(1))
 
 
 def scales(data: tuple[LaunchEstimate, ...], keep: float = 1e-3) -> Scales:
@@ -252,14 +259,14 @@ def scales(data: tuple[LaunchEstimate, ...], keep: float = 1e-3) -> Scales:
         centers = np.array([launch.center for launch in here])
         runs = float(np.mean([launch.runs for launch in here]))
         offset_se = math.sqrt(float(np.mean([launch.offset_se**2 for launch in here])))
-        repeats += _spread(centers - center(centers), launch_scale(s, t, runs, offset_se))
+        repeats += _spread(centers - robust_location(centers), launch_scale(s, t, runs, offset_se))
     weight = prior + within + repeats
     kept = weight > weight.max() + math.log(keep)
     s, t, weight = s[kept], t[kept], weight[kept]
     most = max((launch.runs for launch in data), default=1)
     each = launch_scale(s, t, float(most))
     order = np.argsort(each)
-    share = np.exp(weight[order] - float(log_sum(weight)))
+    share = np.exp(weight[order] - float(log_sum_exp(weight)))
     level = np.cumsum(share)
     fine = float(each[order][min(int(np.searchsorted(level, 0.15)), len(each) - 1)])
     wide = float(each[order][min(int(np.searchsorted(level, 0.99)), len(each) - 1)])

@@ -15,7 +15,7 @@ from perfbisect.bisect.decision.endpoints import launches_needed
 from perfbisect.bisect.decision.model import Beliefs, Comparison, NamedStep, Note, Plan, SearchOutcome, Word
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_variance
 from perfbisect.bisect.decision.state import SearchState
-from perfbisect.stats.robust import center, quantiles
+from perfbisect.stats.robust import quantiles, robust_location
 
 ONE_BUILD = 0.05
 """Step below which what one build of an environment does (the winners of an autotuning, say) could pass for
@@ -212,7 +212,7 @@ def outliers(state: SearchState, posterior: Posterior, culprit: int) -> tuple[in
         if len(here) < 2:
             continue
         error = _error(here, posterior)
-        middle = center(np.array([x.center for x in here]))
+        middle = robust_location(np.array([x.center for x in here]))
         margin = max(3.5 * error, 0.25 * (high - low))
         if abs(middle - low) > margin and abs(middle - high) > margin:
             out.append(index)

@@ -1,9 +1,9 @@
 """Where the step is, given every launch: one change point with all that is not asked for integrated out.
 
 A launch at position i has a centre around level_i, of variance tau^2 + sigma^2 / r, Gaussian with a far tail
-(:func:`perfbisect.stats.robust.log_tail`). The level is m before the culprit and m + delta from it on, or m
-everywhere (no change, prior 0.25). m is flat, delta log-uniform in parts (:data:`STEPS`), sigma and tau on a
-grid (:mod:`perfbisect.bisect.decision.noise`). Where the machine is seen to drift,
+(:func:`perfbisect.stats.robust.log_heavy_tailed`). The level is m before the culprit and m + delta from it
+on, or m everywhere (no change, prior 0.25). m is flat, delta log-uniform in parts (:data:`STEPS`), sigma and
+tau on a grid (:mod:`perfbisect.bisect.decision.noise`). Where the machine is seen to drift,
 :mod:`perfbisect.bisect.decision.drift` answers.
 
 Between two neighbouring measured positions the data cannot tell candidates apart, so the likelihood is
@@ -27,7 +27,7 @@ from perfbisect.bisect.decision.beliefs import (
 )
 from perfbisect.bisect.decision.drift import drifting
 from perfbisect.bisect.decision.noise import LaunchEstimate, Scales, launch_scale, scales
-from perfbisect.stats.robust import Array, cells, log_sum, log_tail, march
+from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp
 
 __all__ = [
     "NO_CHANGE",
@@ -42,7 +42,7 @@ __all__ = [
 
 def _step_mass(nodes: Array, min_effect: float) -> Array:
     """[g, h]: prior mass of a step that leads from node g into the cell of node h."""
-    low, high = cells(nodes)
+    low, high = grid_cells(nodes)
     above = step_prior(high[None, :] - nodes[:, None], min_effect)
     return np.asarray(above - step_prior(low[None, :] - nodes[:, None], min_effect))
 
@@ -59,7 +59,7 @@ def _likelihood(
     offset_se = np.array([launch.offset_se for launch in ordered])
     scale = launch_scale(noise.sigma[None], noise.tau[None], runs[:, None], offset_se[:, None])
     z = (y[:, None] - nodes[None])[:, None, :] / scale[:, :, None]
-    each = log_tail(z) - np.log(scale)[:, :, None]
+    each = log_heavy_tailed(z) - np.log(scale)[:, :, None]
     return tuple(int(i) for i in at), np.add.reduceat(each, first, axis=0)
 
 
@@ -83,8 +83,8 @@ def compute_posterior(
         raise ValueError(f"positions {lo} and {hi} must both have been measured")
     noise = scales(data)
     centers = np.array([launch.center for launch in data])
-    nodes = march(centers, 0.9 * noise.fine / math.sqrt(max(1, len(data))), 6 * noise.wide)
-    border = cells(nodes)
+    nodes = adaptive_grid(centers, 0.9 * noise.fine / math.sqrt(max(1, len(data))), 6 * noise.wide)
+    border = grid_cells(nodes)
     width = border[1] - border[0]
     at, each = _likelihood(data, noise, nodes)
     below = np.cumsum(each, axis=0)
@@ -107,7 +107,7 @@ def compute_posterior(
     mass = np.diff(ahead[list(at)])
     common = noise.log_prior + noise.log_runs
     change = evidence + np.log(mass * (1 - NO_CHANGE))[:, None] + common[None]
-    same = log_sum(total + np.log(width)[None], axis=1) + math.log(NO_CHANGE) + common
+    same = log_sum_exp(total + np.log(width)[None], axis=1) + math.log(NO_CHANGE) + common
     everything = np.concatenate([change, same[None]])
     share = np.exp(everything - everything.max())
     share /= share.sum()

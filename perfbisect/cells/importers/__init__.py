@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from perfbisect.cells.importers import vllm_ci, vllm_omni
-from perfbisect.cells.importers.base import Source, Specification, describe_value
+from perfbisect.cells.importers.base import Specification, SpecificationFile, describe_value
 from perfbisect.errors import LocatedError
 
 _FORMS = (
@@ -15,7 +15,7 @@ _FORMS = (
 )
 
 
-def read_specification(source: Source) -> Specification:
+def read_specification(source: SpecificationFile) -> Specification:
     """The cells of a specification.
 
     :raises LocatedError: not JSON, of no form that is known, or something in it is wrong: where, and what is

@@ -19,7 +19,7 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
-class Source:
+class SpecificationFile:
     """A specification: where it stands, its text, and ``beside``, which reads another file by its path
     relative to the specification's folder (None: there is none). ``commit``: the one that it was read at."""
 
@@ -50,7 +50,7 @@ class Source:
                 raise self.wrong(f"{place}.{name}".lstrip("."), message, allowed)
 
 
-def read_file(path: Path) -> Source:
+def read_file(path: Path) -> SpecificationFile:
     """A specification of the file system. :raises LocatedError: it cannot be read."""
 
     def beside(name: str) -> str | None:
@@ -58,7 +58,7 @@ def read_file(path: Path) -> Source:
         return other.read_text(encoding="utf-8") if other.is_file() else None
 
     try:
-        return Source(path, path.read_text(encoding="utf-8"), beside)
+        return SpecificationFile(path, path.read_text(encoding="utf-8"), beside)
     except (OSError, UnicodeDecodeError) as error:
         raise LocatedError(f"cannot be read: {error}", file=path) from None
 

@@ -18,8 +18,8 @@ from perfbisect.cells.importers.base import (
     ImportedCell,
     RequiredFile,
     SkippedWorkload,
-    Source,
     Specification,
+    SpecificationFile,
     describe_value,
     file_stem,
     kebab,
@@ -48,7 +48,7 @@ _SHAREGPT = (
 )
 
 
-def read_tests(source: Source, document: Mapping[str, Any], *, at: str = "tests") -> Specification:
+def read_tests(source: SpecificationFile, document: Mapping[str, Any], *, at: str = "tests") -> Specification:
     """The cells of a file; ``at`` is where its tests stand in it, for messages.
 
     :raises LocatedError: not tests with a server and a client, a key that is not known, or a list, number or
@@ -85,7 +85,7 @@ def read_tests(source: Source, document: Mapping[str, Any], *, at: str = "tests"
     return Specification(number_duplicates(cells), left_out=tuple(left_out))
 
 
-def _mapping(source: Source, place: str, above: Mapping[str, Any], name: str) -> dict[str, object]:
+def _mapping(source: SpecificationFile, place: str, above: Mapping[str, Any], name: str) -> dict[str, object]:
     """The options of a mapping by their long names (variables of the environment as they are)."""
     found = above.get(name) or {}
     if not isinstance(found, Mapping):
@@ -95,7 +95,7 @@ def _mapping(source: Source, place: str, above: Mapping[str, Any], name: str) ->
     return {kebab(key): _value(source, f"{place}.{name}.{key}", value) for key, value in found.items()}
 
 
-def _value(source: Source, place: str, value: object) -> object:
+def _value(source: SpecificationFile, place: str, value: object) -> object:
     """What the program is given after a shell has read it; ``""`` is a switch."""
     if value == "":
         return True
@@ -111,7 +111,7 @@ def _value(source: Source, place: str, value: object) -> object:
 
 
 def _cell(
-    source: Source,
+    source: SpecificationFile,
     place: str,
     name: str,
     variables: Mapping[str, object],
@@ -184,7 +184,7 @@ def _loading(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def _load(
-    source: Source, place: str, given: Mapping[str, object], lists: Mapping[str, object]
+    source: SpecificationFile, place: str, given: Mapping[str, object], lists: Mapping[str, object]
 ) -> dict[str, object]:
     """Rates and concurrencies crossed, as paired lists; what is the same everywhere as one value."""
     for name in ("request-rate", "max-concurrency"):
@@ -205,7 +205,7 @@ def _load(
     return out
 
 
-def _numbers(source: Source, place: str, values: object) -> Sequence[int | float | str]:
+def _numbers(source: SpecificationFile, place: str, values: object) -> Sequence[int | float | str]:
     if values is None:
         return []
     allowed = 'a list of different numbers over 0 (of rates also "inf")'

@@ -16,21 +16,21 @@ from typing import Any
 import yaml
 
 from perfbisect.cells import deploy
-from perfbisect.cells.deploy import placed, read_deploy
+from perfbisect.cells.deploy import placed_stages, read_deploy
 from perfbisect.cells.importers.base import (
     HUB_NAME,
     ImportedCell,
     RequiredFile,
     SkippedWorkload,
-    Source,
     Specification,
+    SpecificationFile,
     describe_value,
     file_stem,
     kebab,
     number_duplicates,
 )
 from perfbisect.cells.ladder import LADDERS
-from perfbisect.clients.eras import NIGHTLY
+from perfbisect.clients.eras import NIGHTLY_ERAS
 from perfbisect.clients.omni_bench import BACKENDS
 from perfbisect.common.digests import digest
 from perfbisect.serving.families import FAMILIES
@@ -59,7 +59,7 @@ _PARALLEL = (
 
 
 def server_fields(
-    source: Source, place: str, server: Mapping[str, Any], *, staged: bool
+    source: SpecificationFile, place: str, server: Mapping[str, Any], *, staged: bool
 ) -> dict[str, object]:
     """Serve arguments, deploy YAML, stage overrides, environment and number of devices of a server.
 
@@ -86,7 +86,7 @@ def server_fields(
     return {**out, "env": dict(_ENVIRONMENT), "gpus": _gpus(server, named, options, staged=staged)}
 
 
-def _options(source: Source, above: str, params: Mapping[str, Any]) -> dict[str, object]:
+def _options(source: SpecificationFile, above: str, params: Mapping[str, Any]) -> dict[str, object]:
     """Serve arguments by name and as tokens, as options by name."""
     named, tokens = params.get("serve_args") or {}, params.get("extra_cli_args") or []
     for name, value, kinds in (("serve_args", named, (dict, list)), ("extra_cli_args", tokens, (list,))):
@@ -102,7 +102,7 @@ def _options(source: Source, above: str, params: Mapping[str, Any]) -> dict[str,
     return options
 
 
-def _from_tokens(source: Source, above: str, tokens: Sequence[object]) -> dict[str, object]:
+def _from_tokens(source: SpecificationFile, above: str, tokens: Sequence[object]) -> dict[str, object]:
     """What follows a name is its value."""
     options: dict[str, object] = {}
     name = ""
@@ -118,7 +118,7 @@ def _from_tokens(source: Source, above: str, tokens: Sequence[object]) -> dict[s
     return options
 
 
-def _pinned(source: Source, above: str, params: Mapping[str, Any], inline: object) -> str | None:
+def _pinned(source: SpecificationFile, above: str, params: Mapping[str, Any], inline: object) -> str | None:
     """The text of a deploy YAML that stands in the specification or beside it.
 
     What stands beside it is carried as text: other commits have it otherwise, or not at all.
@@ -142,7 +142,7 @@ def _content(inline: object) -> str:
     return yaml.safe_dump(inline.get("content"), sort_keys=False, allow_unicode=True)
 
 
-def _stage_config(source: Source, above: str, params: Mapping[str, Any]) -> str:
+def _stage_config(source: SpecificationFile, above: str, params: Mapping[str, Any]) -> str:
     """The text of a YAML that lies beside the specifications, with what the specification changes in it."""
     name = str(params["stage_config_name"])
     texts = (source.beside(f"{folder}/{name}") for folder in _STAGE_CONFIGS if "/" not in name)
@@ -161,7 +161,7 @@ def _named(text: str | None, overrides: object) -> int:
     """How many devices there must be for those that the stages name; 0 where they name none."""
     document = None if text is None else read_deploy(text, Path("deploy.yaml"))
     changed = overrides if isinstance(overrides, Mapping) else {}
-    found = placed([document] if document else [], changed, _PLATFORM)
+    found = placed_stages([document] if document else [], changed, _PLATFORM)
     return max((stage.needs for stage in found), default=0)
 
 
@@ -219,7 +219,7 @@ _NOT_CLIENT = {
 """Keys of a workload that are no argument of the data set: they have a key of their own, or none."""
 
 
-def read_servers(source: Source, servers: Sequence[Any]) -> Specification:
+def read_servers(source: SpecificationFile, servers: Sequence[Any]) -> Specification:
     """The cells of a file.
 
     :raises LocatedError: not servers with workloads, a key that is not known, or lists that cannot be paired.
@@ -242,7 +242,7 @@ def read_servers(source: Source, servers: Sequence[Any]) -> Specification:
     return Specification(number_duplicates(cells), tuple(off), tuple(left_out))
 
 
-def _workloads(source: Source, i: int, server: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _workloads(source: SpecificationFile, i: int, server: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     source.unknown(f"[{i}]", server, _PERF_SPECS_KEYS)
     for name, wanted, allowed in _SHAPE:
         if not isinstance(server.get(name), wanted):
@@ -266,7 +266,7 @@ def _not_here(server: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 
 def _cell(
-    source: Source, above: str, place: str, server: Mapping[str, Any], given: Mapping[str, Any]
+    source: SpecificationFile, above: str, place: str, server: Mapping[str, Any], given: Mapping[str, Any]
 ) -> ImportedCell:
     params = server["server_params"]
     model = params.get("model")
@@ -310,7 +310,7 @@ def _family(params: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 
 def _loading(
-    source: Source, family: str, server: Mapping[str, Any], given: Mapping[str, Any]
+    source: SpecificationFile, family: str, server: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, object]:
     """Client, data set, endpoint and requests of a workload."""
     out: dict[str, object] = {}
@@ -325,7 +325,7 @@ def _loading(
         out["backend"] = str(given.get("backend", "openai"))
         out["endpoint"] = str(given.get("endpoint", "/v1/completions"))
         date = source.commit.date if source.commit else ""
-        usual = 0 if NIGHTLY[-1].reached(date) is False else WARMUPS
+        usual = 0 if NIGHTLY_ERAS[-1].reached(date) is False else WARMUPS
         out["num_warmups"] = given.get("num-warmups", usual)
     out["dataset_name"] = str(given.get("dataset-name") or given.get("dataset") or "random")
     if given.get("dataset-path"):
@@ -373,7 +373,7 @@ def _words(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(word.strip() for word in str(given.get("percentile-metrics", "")).split(",") if word.strip())
 
 
-def _ladder(source: Source, place: str, given: Mapping[str, Any]) -> dict[str, object]:
+def _ladder(source: SpecificationFile, place: str, given: Mapping[str, Any]) -> dict[str, object]:
     """The paired lists; lists of one value are that value, and all have one length."""
     found = {name: given[kebab(name)] for name in LADDERS if given.get(kebab(name)) is not None}
     lists = {name: value for name, value in found.items() if isinstance(value, list)}
@@ -398,7 +398,7 @@ def _inline(inline: Mapping[str, Any]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
 
 
-def _stem(source: Source, server: Mapping[str, Any], family: str, given: Mapping[str, Any]) -> str:
+def _stem(source: SpecificationFile, server: Mapping[str, Any], family: str, given: Mapping[str, Any]) -> str:
     """``TEST-DATASET[-TASK][-PHASE][-text]`` of a served model; of a diffusion workload ``FILE[-TEST]-NAME``,
     since its results are named by the file: of the test what the file's name does not say."""
     test = str(server["test_name"]).removeprefix("test_")

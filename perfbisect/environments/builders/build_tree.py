@@ -12,7 +12,7 @@ from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
 from perfbisect.environments.builders.toolchain import with_ccache
 from perfbisect.environments.cache import exclusive_lock, os_errors_as_machine_errors
-from perfbisect.environments.packages import Package
+from perfbisect.environments.packages import EnginePackage
 from perfbisect.environments.source_tree import (
     SyncResult,
     build_requirements,
@@ -49,7 +49,7 @@ class BuildTree:
         root: Path,
         repository: Repository,
         folder: str,
-        package: Package,
+        package: EnginePackage,
         limits: uv.DependencyLimits,
         python: str,
         *,

@@ -17,7 +17,7 @@ from perfbisect.environments.cache import (
     Stamp,
     stamped_environment,
 )
-from perfbisect.environments.packages import Package, engine
+from perfbisect.environments.packages import EnginePackage, engine
 from perfbisect.environments.spec import Spec
 from perfbisect.environments.uv import DependencyLimits
 from perfbisect.errors import BuildError, RevisionError
@@ -76,7 +76,7 @@ class CachedBuilder(ABC):
     name: str
     client_change: Change | None = None
 
-    def __init__(self, spec: Spec, context: BuildContext, package: Package | None = None) -> None:
+    def __init__(self, spec: Spec, context: BuildContext, package: EnginePackage | None = None) -> None:
         self.spec = spec.text
         self.package = package or engine(spec.option("package", "vllm"))
         self.cache = context.cache
@@ -172,7 +172,11 @@ class CommitBuilder(CachedBuilder):
     """A cached builder of commits; ``folder`` of the repository must exist at a commit."""
 
     def __init__(
-        self, spec: Spec, context: BuildContext, package: Package | None = None, folder: str | None = None
+        self,
+        spec: Spec,
+        context: BuildContext,
+        package: EnginePackage | None = None,
+        folder: str | None = None,
     ) -> None:
         super().__init__(spec, context, package)
         self.repository = context.required_repository(spec)

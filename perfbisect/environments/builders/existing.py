@@ -12,14 +12,9 @@ from perfbisect.common.digests import environment_key, text_digest
 from perfbisect.environments.base import Environment, Refusal
 from perfbisect.environments.builders.cached import BuildContext, CachedBuilder
 from perfbisect.environments.builders.release import check_version
-from perfbisect.environments.cache import (
-    CheckedEnvironment,
-    EnvironmentCache,
-    stamped_environment,
-    variables,
-)
+from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache, stamped_environment, variables
 from perfbisect.environments.health import ImportedEngine, LocatedEngine, import_engine, locate_engine
-from perfbisect.environments.packages import Package
+from perfbisect.environments.packages import EnginePackage
 from perfbisect.environments.spec import Spec
 from perfbisect.environments.uv import freeze_packages
 from perfbisect.errors import BuildError, PerfbisectError
@@ -29,7 +24,7 @@ from perfbisect.model.change import Change
 class InterpreterBase:
     """A user's interpreter as the base of overlays: read, never written."""
 
-    def __init__(self, interpreter: Path, package: Package, cache: EnvironmentCache) -> None:
+    def __init__(self, interpreter: Path, package: EnginePackage, cache: EnvironmentCache) -> None:
         self.interpreter = interpreter
         self.package = package
         self.cache = cache

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from perfbisect.changes.git import Entry, Repository
+from perfbisect.changes.git import Repository, TreeEntry
 from perfbisect.common.digests import environment_key, file_blob_id, text_digest
 from perfbisect.environments.base import Environment, Refusal
 from perfbisect.environments.builders.cached import (
@@ -80,7 +80,7 @@ def write_tree(
     target: Path,
     *,
     repository: Repository,
-    entries: Collection[Entry],
+    entries: Collection[TreeEntry],
     package: str,
     base: InstalledPackage | None,
     tracked_at_base: Collection[str] | None,
@@ -93,7 +93,7 @@ def write_tree(
 
     :raises BuildError: the tree has a submodule, or a written file differs from git's.
     """
-    wanted: dict[str, Entry] = {}
+    wanted: dict[str, TreeEntry] = {}
     for entry in entries:
         if entry.mode == "160000":
             raise BuildError(f"{entry.path} is a submodule, which an overlay cannot hold")

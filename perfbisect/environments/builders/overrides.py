@@ -18,12 +18,7 @@ from packaging.utils import canonicalize_name
 from perfbisect.common.digests import environment_key, text_digest
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment, Refusal, group_of
-from perfbisect.environments.builders.cached import (
-    BuildContext,
-    earlier_stamps,
-    median_bytes,
-    median_minutes,
-)
+from perfbisect.environments.builders.cached import BuildContext, earlier_stamps, median_bytes, median_minutes
 from perfbisect.environments.builders.release import is_same_version
 from perfbisect.environments.cache import CheckedEnvironment, Stamp, stamped_environment, variables
 from perfbisect.environments.health import import_engine

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from perfbisect.environments.packages import Package
+from perfbisect.environments.packages import EnginePackage
 from perfbisect.system import environ
 
 _NAMES = frozenset({
@@ -57,7 +57,7 @@ def redacted_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return environ.redacted(variables)
 
 
-def with_precompiled_commit(variables: Mapping[str, str], package: Package, sha: str) -> dict[str, str]:
+def with_precompiled_commit(variables: Mapping[str, str], package: EnginePackage, sha: str) -> dict[str, str]:
     """Add the commit whose compiled files the build downloads, unless the user set one.
 
     The project's build would read it from git history, which the build folder does not have.

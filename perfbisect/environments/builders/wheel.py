@@ -16,12 +16,7 @@ from pathlib import Path
 from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
 from perfbisect.environments.base import Environment, Refusal
-from perfbisect.environments.builders.cached import (
-    BuildContext,
-    CommitBuilder,
-    median_bytes,
-    unknown_commits,
-)
+from perfbisect.environments.builders.cached import BuildContext, CommitBuilder, median_bytes, unknown_commits
 from perfbisect.environments.builders.wheel_index import (
     WheelIndexClient,
     WheelLookup,

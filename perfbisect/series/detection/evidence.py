@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.series.detection.noise import Tables
-from perfbisect.stats.robust import Array, log_sum, quantiles
+from perfbisect.stats.robust import Array, log_sum_exp, quantiles
 
 INNER = 5
 """Nights that a level must last: a shorter one is a transient ..."""
@@ -42,11 +42,11 @@ class ChangeEvidence:
     @cached_property
     def total(self) -> float:
         """log of the sum of e(k); -inf without a place."""
-        return float(log_sum(self.logs)) if len(self.logs) else -math.inf
+        return float(log_sum_exp(self.logs)) if len(self.logs) else -math.inf
 
     def under(self, prior: Array) -> float:
         """log of the sum of e(k) under a log prior of all nights [n]; -inf without a place."""
-        return float(log_sum(self.logs + prior[self.places])) if len(self.logs) else -math.inf
+        return float(log_sum_exp(self.logs + prior[self.places])) if len(self.logs) else -math.inf
 
     def at(self, place: int) -> float:
         """log e(k) of a place that was weighed."""
@@ -123,8 +123,8 @@ class Likelihoods:
         """The evidence where ``noise`` is the log weight of each family [F], up to a constant."""
         if not len(self.places):
             return ChangeEvidence(self.places, np.empty(0))
-        logs = log_sum(noise[:, None] + self.changed, axis=0)
-        return ChangeEvidence(self.places, logs - float(log_sum(noise + self.same)))
+        logs = log_sum_exp(noise[:, None] + self.changed, axis=0)
+        return ChangeEvidence(self.places, logs - float(log_sum_exp(noise + self.same)))
 
 
 def likelihoods(t: Tables, start: int, end: int) -> Likelihoods:
@@ -153,7 +153,7 @@ def likelihoods(t: Tables, start: int, end: int) -> Likelihoods:
             if len(own) > 1:
                 np.fill_diagonal(mix, 0.0)
                 turn = np.log(np.einsum("rkg,rkg->k", a[own], _mixed(mix, c[own]))) + left + right
-                turned = float(log_sum(turn)) - math.log(len(places))
+                turned = float(log_sum_exp(turn)) - math.log(len(places))
             same[f] = np.logaddexp(stayed, turned) + math.log(family.unchanged / family.weight)
     return Likelihoods(places, changed, same)
 

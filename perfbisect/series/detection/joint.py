@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from perfbisect.series.detection.evidence import INNER
 from perfbisect.series.detection.model import JudgedSeries, SeriesValues
-from perfbisect.stats.robust import Array, log_sum
+from perfbisect.stats.robust import Array, log_sum_exp
 
 RATE = 0.01
 """Largest p of an event that is told, where no other is asked for."""
@@ -69,7 +69,7 @@ def find_joint_events(
     while free.any():
         peak = int(np.argmax(np.where(free, joint, -np.inf)))
         near = _around(joint, free, peak)
-        total = float(log_sum(joint[near])) - math.log(len(nights))
+        total = float(log_sum_exp(joint[near])) - math.log(len(nights))
         if total < -math.log(rate):
             break
         free[near] = False
@@ -114,7 +114,7 @@ def _joint(vote: Array) -> Array:
 
 
 def _mean(logs: Array) -> Array:
-    return log_sum(logs, axis=0) - math.log(len(logs))
+    return log_sum_exp(logs, axis=0) - math.log(len(logs))
 
 
 def _likely(joint: Array, at: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -17,7 +17,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.stats.robust import FAR_SCALE, Array, cells, march
+from perfbisect.stats.robust import FAR_SCALE, Array, adaptive_grid, grid_cells
 
 MEMORY = (0.0, 0.3, 0.6)
 """Correlations of one night's noise with the next that are weighed ..."""
@@ -213,8 +213,8 @@ def tables(values: Array, which: NoiseKinds, fineness: float = FINE) -> Tables:
     scale = scale_of(values)
     fine = scale * fineness
     ends = np.concatenate([values[:3], values[-4:]])
-    nodes = march(np.concatenate([smooth(values), ends]), fine, 1.5 * scale, _NODES)
-    low, high = cells(nodes)
+    nodes = adaptive_grid(np.concatenate([smooth(values), ends]), fine, 1.5 * scale, _NODES)
+    low, high = grid_cells(nodes)
     width = high - low
     away = (values[:, None] - nodes[None, :]) / scale
     before = np.clip(np.concatenate([np.zeros((1, len(nodes))), away[:-1]]), -_LAG, _LAG)

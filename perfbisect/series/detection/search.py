@@ -16,7 +16,7 @@ import numpy as np
 
 from perfbisect.series.detection.evidence import INNER, LAST, ChangeEvidence, Likelihoods, level, likelihoods
 from perfbisect.series.detection.noise import FINE, Tables, kinds, likely, scale_of, smooth, tables
-from perfbisect.stats.robust import Array, log_sum
+from perfbisect.stats.robust import Array, log_sum_exp
 
 _WIDTHS = (3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
 """Nights on either side whose means are compared to find candidates."""
@@ -204,7 +204,7 @@ class _Search:
             weighed = self.weighed(bounds[i], n, self.noise(bounds, i, i + 1))
             logs = weighed.logs + self.prior[weighed.places]
             near = logs[np.abs(weighed.places - k) < INNER]
-            total += float(log_sum(near)) if len(near) else -math.inf
+            total += float(log_sum_exp(near)) if len(near) else -math.inf
         return total
 
     def pruned(self, places: list[int]) -> list[Found]:

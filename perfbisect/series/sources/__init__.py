@@ -48,7 +48,7 @@ class SourceBuild:
 
 
 @dataclass(frozen=True)
-class Asked:
+class IngestOptions:
     """What limits an ingest. ``zone``: as it was typed; ``since``: the first day, ``2026-04-01``.
 
     ``branch``: whose builds, empty: of all. ``finished``: keys of builds that need not be looked at again.
@@ -80,7 +80,7 @@ class ResultSource(Protocol):
         """True if this is such a place."""
         ...
 
-    def batches(self, argument: str, asked: Asked) -> Iterator[SourceBuild]:
+    def batches(self, argument: str, asked: IngestOptions) -> Iterator[SourceBuild]:
         """The builds, oldest first where that is known.
 
         :raises UsageError: the place is not what this source takes, or holds nothing.

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.points import Build
-from perfbisect.series.sources import Asked, SourceBuild, SourceFile
+from perfbisect.series.sources import IngestOptions, SourceBuild, SourceFile
 from perfbisect.system.http import MissingResourceError, RestClient
 
 TOKENS = ("BUILDKITE_TOKEN", "BUILDKITE_API_TOKEN")
@@ -61,7 +61,7 @@ class Buildkite:
         """True for an address of Buildkite's pages or of its API."""
         return target(argument) is not None
 
-    def batches(self, argument: str, asked: Asked) -> Iterator[SourceBuild]:
+    def batches(self, argument: str, asked: IngestOptions) -> Iterator[SourceBuild]:
         """A batch for every nightly build, oldest first; builds that had ended when they were read are left.
 
         :raises UsageError: no token, one that is refused, an address with nothing behind it.
@@ -101,7 +101,7 @@ def target(argument: str) -> PipelineAddress | None:
     return None
 
 
-def _builds(rest: RestClient, found: PipelineAddress, asked: Asked) -> Iterator[Mapping[str, Any]]:
+def _builds(rest: RestClient, found: PipelineAddress, asked: IngestOptions) -> Iterator[Mapping[str, Any]]:
     if found.build:
         yield rest.json(f"{found.url}/builds/{found.build}")
         return
@@ -139,7 +139,7 @@ def _build(found: PipelineAddress, told: Mapping[str, Any]) -> Build:
 
 
 def _batch(
-    rest: RestClient, found: PipelineAddress, told: Mapping[str, Any], build: Build, asked: Asked
+    rest: RestClient, found: PipelineAddress, told: Mapping[str, Any], build: Build, asked: IngestOptions
 ) -> SourceBuild:
     jobs = {str(job["id"]): job for job in told.get("jobs") or () if isinstance(job, Mapping) and "id" in job}
     artifacts = [

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from perfbisect.errors import UsageError
 from perfbisect.series.points import Build
-from perfbisect.series.sources import Asked, SourceBuild
+from perfbisect.series.sources import IngestOptions, SourceBuild
 from perfbisect.series.sources.files import below, listed, text_of
 
 _COMMIT = re.compile(r"^[0-9a-f]{7,40}$")
@@ -39,7 +39,7 @@ class BenchFolder:
             return path.suffix == ".json"
         return path.is_dir() and next(below(path), None) is not None
 
-    def batches(self, argument: str, asked: Asked) -> Iterator[SourceBuild]:
+    def batches(self, argument: str, asked: IngestOptions) -> Iterator[SourceBuild]:
         """A batch for every folder directly below; one for every day of the files beside them."""
         path = Path(argument).expanduser().absolute()
         root = path.parent if path.is_file() else path

@@ -22,7 +22,7 @@ from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.points import ALONE, Build, Point, RejectedResult, Workload, known
-from perfbisect.series.sources import Asked, SourceBuild, SourceFile
+from perfbisect.series.sources import IngestOptions, SourceBuild, SourceFile
 
 PIPELINE = "perfbisect"
 
@@ -38,7 +38,7 @@ class Journals:
         """True for a state folder, its ``jobs`` and a job."""
         return "://" not in argument and any(True for _ in _journals(Path(argument).expanduser()))
 
-    def batches(self, argument: str, asked: Asked) -> Iterator[SourceBuild]:
+    def batches(self, argument: str, asked: IngestOptions) -> Iterator[SourceBuild]:
         """A batch for every ``run``.
 
         :raises UsageError: no run among the jobs.

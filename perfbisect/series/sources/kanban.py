@@ -16,7 +16,7 @@ from pathlib import Path
 
 from perfbisect.errors import UsageError
 from perfbisect.series.points import Build
-from perfbisect.series.sources import Asked, SourceBuild, SourceFile
+from perfbisect.series.sources import IngestOptions, SourceBuild, SourceFile
 from perfbisect.series.sources.files import below, listed, text_of
 from perfbisect.series.sources.published import build_in
 
@@ -45,7 +45,7 @@ class Kanban:
         """True for the checkout, its ``data`` or its raw folder."""
         return "://" not in argument and any(True for _ in _roots(Path(argument).expanduser()))
 
-    def batches(self, argument: str, asked: Asked) -> Iterator[SourceBuild]:
+    def batches(self, argument: str, asked: IngestOptions) -> Iterator[SourceBuild]:
         """A batch for every numbered build, then one for every day of the older layout.
 
         :raises UsageError: no results in it.

@@ -8,22 +8,22 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from perfbisect.cells.loading import known_cells
-from perfbisect.cells.match import nearest, of_result_name
+from perfbisect.cells.match import nearest_cells, parse_result_name
 from perfbisect.changes.git import Repository
-from perfbisect.changes.priors import Ends, bisect_command, commit_weights, commit_weights_text
+from perfbisect.changes.priors import BisectionRange, bisect_command, commit_weights, commit_weights_text
 from perfbisect.common.durations import moment
 from perfbisect.errors import UsageError
-from perfbisect.model.commit_details import Ran, Ranking
+from perfbisect.model.commit_details import MeasuredCell, Ranking
 from perfbisect.series.alerts import SET, Alert, leading_alert, recovery
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.finding_causes import is_affected
-from perfbisect.series.findings import Finding
+from perfbisect.series.findings import SeriesChange
 from perfbisect.series.points import Build, Point
 from perfbisect.series.report import size_text
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_document
-from perfbisect.series.suspects.table import Table
+from perfbisect.series.suspects.table import SuspectTable
 from perfbisect.series.suspects.window import (
     LEAD,
     Aftermath,
@@ -57,11 +57,11 @@ def window_between(
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedAlert:
     """A ranking, the question it answers, and the alert it is of."""
 
     alert: Alert
-    finding: Finding
+    finding: SeriesChange
     asked: WindowQuestion
     ranking: Ranking
     why: str
@@ -78,7 +78,7 @@ class Ranked:
         return self.asked.bad
 
 
-def the_alert(store: SeriesStore, seen: SeriesAnalysis, name: str) -> Alert:
+def find_alert(store: SeriesStore, seen: SeriesAnalysis, name: str) -> Alert:
     """The alert of a name, or the one by which an event is shown.
 
     :raises UsageError: there is none of that name, or it is not found any more.
@@ -102,9 +102,9 @@ def the_alert(store: SeriesStore, seen: SeriesAnalysis, name: str) -> Alert:
     return exact[0]
 
 
-def ranked(
-    store: SeriesStore, seen: SeriesAnalysis, alert: Alert, repository: Repository, table: Table
-) -> Ranked:
+def rank_alert(
+    store: SeriesStore, seen: SeriesAnalysis, alert: Alert, repository: Repository, table: SuspectTable
+) -> RankedAlert:
     """The commits of an alert's window, ranked.
 
     :raises RevisionError: the repository lacks them, or no commit came between the nights.
@@ -120,10 +120,12 @@ def ranked(
         cells=_ran(seen, finding),
         cause=alert.cause,
     )
-    return Ranked(alert, finding, question, rank_suspects(question.question, table), onsets[-1].window.why)
+    return RankedAlert(
+        alert, finding, question, rank_suspects(question.question, table), onsets[-1].window.why
+    )
 
 
-def _onsets(line: MainLine, points: Sequence[Point], finding: Finding) -> tuple[Onset, ...]:
+def _onsets(line: MainLine, points: Sequence[Point], finding: SeriesChange) -> tuple[Onset, ...]:
     series = finding.series
     places = [place for place in finding.places if place > 0]
     return tuple(
@@ -159,9 +161,9 @@ def _spot(line: MainLine, points: Sequence[Point], key: str) -> LinePosition:
     return spot(line, build, began(points, build))
 
 
-def _ran(seen: SeriesAnalysis, finding: Finding) -> tuple[Ran, ...]:
+def _ran(seen: SeriesAnalysis, finding: SeriesChange) -> tuple[MeasuredCell, ...]:
     return tuple(
-        Ran(
+        MeasuredCell(
             cell=item.cell,
             hit=is_affected(item, finding),
             start=item.start,
@@ -172,7 +174,7 @@ def _ran(seen: SeriesAnalysis, finding: Finding) -> tuple[Ran, ...]:
     )
 
 
-def cell_of_ours(finding: Finding) -> str:
+def cell_of_ours(finding: SeriesChange) -> str:
     """The name of the one cell that we know and that agrees with all that the newest result says: by its
     digest, else by the name of its file; empty where there is none, or more than one."""
     newest = finding.series.points[-1]
@@ -180,17 +182,17 @@ def cell_of_ours(finding: Finding) -> str:
     if newest.workload.digest:
         return next((cell.name for cell in cells if cell.digest == newest.workload.digest), "")
     try:
-        seen = of_result_name(newest.raw.rsplit("/", 1)[-1])
+        seen = parse_result_name(newest.raw.rsplit("/", 1)[-1])
     except UsageError:
         return ""
-    exact = [item.cell.name for item in nearest(seen, cells) if item.exact]
+    exact = [item.cell.name for item in nearest_cells(seen, cells) if item.exact]
     return exact[0] if len(exact) == 1 else ""
 
 
-def command_of(ranked: Ranked, *, repo: str, cell: str, weights: str = "") -> str:
+def command_of(ranked: RankedAlert, *, repo: str, cell: str, weights: str = "") -> str:
     """The bisection that settles a ranking; ``weights``: the file of its prior, empty for none."""
     return bisect_command(
-        Ends(
+        BisectionRange(
             cell=cell,
             metric=ranked.alert.metric,
             good=ranked.good,
@@ -202,7 +204,9 @@ def command_of(ranked: Ranked, *, repo: str, cell: str, weights: str = "") -> st
     )
 
 
-def track_suspects(ranked: Ranked, *, top: int, repo: str, cell: str, weights: Path) -> TrackSuspectsDocument:
+def write_suspects(
+    ranked: RankedAlert, *, top: int, repo: str, cell: str, weights: Path
+) -> TrackSuspectsDocument:
     """A ranking as it is told; its weights are written for a bisection.
 
     ``cell``: the name of ours that measures what the alert's does, empty where there is none.
@@ -229,7 +233,7 @@ def track_suspects(ranked: Ranked, *, top: int, repo: str, cell: str, weights: P
     )
 
 
-def note_of(ranked: Ranked, cell: str) -> str:
+def note_of(ranked: RankedAlert, cell: str) -> str:
     """How the window was found; where no cell of ours is known, what stands for it in the command."""
     if cell:
         return ranked.why
@@ -238,7 +242,7 @@ def note_of(ranked: Ranked, cell: str) -> str:
     return f"{ranked.why}; {unknown}"
 
 
-def _what(ranked: Ranked) -> str:
+def _what(ranked: RankedAlert) -> str:
     alert = ranked.alert
     since = f"{size_text(alert.effect)}, {alert.shape}, begun on the night of {alert.first[:10]}"
     now = "" if alert.now == "still there" else f", {alert.now}"

@@ -15,8 +15,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from perfbisect.model.commit_details import Commit, Factor, Phase, Question, Ran, Ranking, Suspect, Touched
-from perfbisect.series.suspects.table import EnginePart, EvidenceWeights, Table
+from perfbisect.model.commit_details import (
+    ChangedFile,
+    Commit,
+    Factor,
+    MeasuredCell,
+    Phase,
+    Ranking,
+    Suspect,
+    SuspectQuestion,
+)
+from perfbisect.series.suspects.table import EnginePart, EvidenceWeights, SuspectTable
 
 REVERTED = "reverted"
 """The name of the factor: it was taken out, and with that the series came back."""
@@ -159,7 +168,7 @@ class ServerVote:
     """A server start and its cells: one vote. Hit where any of its cells was: load may decide which."""
 
     hit: bool
-    cells: tuple[Ran, ...]
+    cells: tuple[MeasuredCell, ...]
 
     @property
     def traits(self) -> frozenset[str]:
@@ -167,9 +176,9 @@ class ServerVote:
         return frozenset().union(*(cell.traits for cell in self.cells))
 
 
-def starts(cells: Iterable[Ran]) -> tuple[ServerVote, ...]:
+def starts(cells: Iterable[MeasuredCell]) -> tuple[ServerVote, ...]:
     """The votes; of a start that was hit, its cells that were."""
-    groups: dict[str, list[Ran]] = {}
+    groups: dict[str, list[MeasuredCell]] = {}
     for cell in cells:
         groups.setdefault(cell.start, []).append(cell)
     return tuple(
@@ -191,7 +200,7 @@ def blast_radius(votes: Sequence[ServerVote]) -> str:
     return f"{_count(len(hit))} that were hit run {words}, none of the {len(spared)} others does"
 
 
-def reach(commit: Commit, votes: Sequence[ServerVote], table: Table) -> Factor | None:
+def reach(commit: Commit, votes: Sequence[ServerVote], table: SuspectTable) -> Factor | None:
     """The factor of what a commit touched; None where it tells nothing: no cells to tell apart, no code."""
     carrying = [(touched, _carries(touched, table)) for touched in commit.files]
     whole = sum(weight for _, weight in carrying)
@@ -203,13 +212,13 @@ def reach(commit: Commit, votes: Sequence[ServerVote], table: Table) -> Factor |
     return Factor("cells", factor, words) if words and abs(share * (ratio - 1)) > 1e-6 else None
 
 
-def _carries(touched: Touched, table: Table) -> float:
+def _carries(touched: ChangedFile, table: SuspectTable) -> float:
     """How likely, among the files of its commit, one is to carry the change: by its kind and its lines."""
     kind = table.kind_of(touched.path)
     return (kind.weight if kind else 1.0) * math.sqrt(1 + (touched.lines or 0))
 
 
-def _told(path: str, votes: Sequence[ServerVote], table: Table) -> tuple[float, str]:
+def _told(path: str, votes: Sequence[ServerVote], table: SuspectTable) -> tuple[float, str]:
     """By how much a pattern of hits is likelier if this file is behind it, and why, in words."""
     part = table.part_of(path)
     if part is None:
@@ -262,7 +271,7 @@ SHOWN = 0.99
 """No probability is told above this."""
 
 
-def rank_suspects(question: Question, table: Table) -> Ranking:
+def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
     """The commits of a window by how likely each is behind the alert.
 
     The probabilities of all suspects and ``p_outside_window`` add up to 1; each is capped at 0.99.
@@ -317,14 +326,14 @@ def _product(factors: tuple[Factor, ...]) -> float:
     return whole
 
 
-def _undone(other: str | None, table: Table) -> Factor | None:
+def _undone(other: str | None, table: SuspectTable) -> Factor | None:
     if other is None:
         return None
     words = f"with {other[:12]} of the same window nothing of it is left: one takes the other out"
     return Factor("undone", table.weights.undone_in_window, words)
 
 
-def _nights(question: Question, table: Table) -> dict[str, Factor]:
+def _nights(question: SuspectQuestion, table: SuspectTable) -> dict[str, Factor]:
     """By the night from which on each commit ran: against the likeliest commit. A commit that several nights
     may have been the first to run counts with the mean of theirs."""
     shares: dict[str, float] = {}
@@ -345,7 +354,7 @@ def _nights(question: Question, table: Table) -> dict[str, Factor]:
     }
 
 
-def _kind(commit: Commit, question: Question, table: Table) -> Factor | None:
+def _kind(commit: Commit, question: SuspectQuestion, table: SuspectTable) -> Factor | None:
     """What it touches at the most: as likely as its likeliest file. Of one without files nothing is known."""
     changed = table.causes.get(question.cause, {})
     found = []
@@ -361,7 +370,7 @@ def _kind(commit: Commit, question: Question, table: Table) -> Factor | None:
     return Factor("kind", weight, f"changes {what}" if table.is_code(path) else f"no code: {what}")
 
 
-def _size(commit: Commit, table: Table) -> Factor | None:
+def _size(commit: Commit, table: SuspectTable) -> Factor | None:
     """By the lines of code; nothing where they are not known, or there is no code."""
     counts = [file.lines for file in commit.files if table.is_code(file.path)]
     known = [count for count in counts if count is not None]
@@ -373,14 +382,14 @@ def _size(commit: Commit, table: Table) -> Factor | None:
     return Factor("size", factor, f"{lines} lines of code")
 
 
-def _pins(commit: Commit, table: Table) -> Factor | None:
+def _pins(commit: Commit, table: SuspectTable) -> Factor | None:
     if commit.pins is None:
         return None
     before, after = commit.pins
     return Factor("pins", table.weights.pins, f"moves what it is built on: {before} to {after}")
 
 
-def _attributed(first: Suspect, p: float, question: Question, table: Table) -> Factor | None:
+def _attributed(first: Suspect, p: float, question: SuspectQuestion, table: SuspectTable) -> Factor | None:
     """The revert that settles it: one commit holds nearly all, it was taken out, and the series came back."""
     if not question.recovered or p < table.weights.attribute:
         return None

@@ -121,7 +121,7 @@ class EvidenceWeights(BaseModel):
         return value
 
 
-class Table(BaseModel):
+class SuspectTable(BaseModel):
     """All of it. A file is of the last part, and of the last kind, that covers it.
 
     ``causes``: of each cause of an alert, by what it multiplies kinds, and ``outside_window``.
@@ -166,10 +166,10 @@ def _like(pattern: str) -> str:
 SHIPPED = Path(__file__).with_name("suspects.yaml")
 
 
-def load_suspect_table(path: Path = SHIPPED) -> Table:
+def load_suspect_table(path: Path = SHIPPED) -> SuspectTable:
     """The table of a file.
 
     :raises UsageError: the file cannot be read.
     :raises LocatedError: a key, weight or pattern that is wrong: file, line, field, what is allowed.
     """
-    return validate(load(path), Table)
+    return validate(load(path), SuspectTable)

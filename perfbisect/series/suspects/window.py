@@ -20,7 +20,15 @@ from perfbisect.changes.git import Repository
 from perfbisect.common.durations import moment
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change
-from perfbisect.model.commit_details import CauseWord, Commit, Later, Phase, Place, Question, Ran
+from perfbisect.model.commit_details import (
+    CauseWord,
+    Commit,
+    LaterCommit,
+    MeasuredCell,
+    OnsetNight,
+    Phase,
+    SuspectQuestion,
+)
 from perfbisect.series.points import Build
 
 LEAD = timedelta(hours=6)
@@ -203,7 +211,7 @@ class WindowQuestion:
     """A question, and the ends between which measuring settles it: ``good`` is the commit before the first of
     the window, ``bad`` the last of it."""
 
-    question: Question
+    question: SuspectQuestion
     good: str
     bad: str
 
@@ -214,7 +222,7 @@ def build_question(
     onsets: Sequence[Onset],
     after: Aftermath,
     *,
-    cells: Iterable[Ran] = (),
+    cells: Iterable[MeasuredCell] = (),
     cause: CauseWord = "unknown",
 ) -> WindowQuestion:
     """The commits of all windows with what they touched, and the later ones with when they came: until the
@@ -238,14 +246,14 @@ def build_question(
     good, bad, tip = (line.commits[place].id for place in (low, high, min(last, len(line.commits) - 1)))
     window = commits_between(repository, good, bad)
     later = [
-        Later(commit, phase)
+        LaterCommit(commit, phase)
         for commit in (*window, *commits_between(repository, bad, tip))
         if (phase := _phase(line, commit, after, high)) is not None
     ]
-    question = Question(
+    question = SuspectQuestion(
         commits=window,
         places=tuple(
-            Place(onset.night, onset.p, frozenset(commit.id for commit in onset.window.commits))
+            OnsetNight(onset.night, onset.p, frozenset(commit.id for commit in onset.window.commits))
             for onset in onsets
         ),
         cells=tuple(cells),

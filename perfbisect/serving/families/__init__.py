@@ -43,7 +43,7 @@ UNKNOWN = Engine()
 
 
 @dataclass(frozen=True)
-class Request:
+class ProbeRequest:
     """An HTTP request and the checks of its response."""
 
     path: str
@@ -64,12 +64,12 @@ class ServerCommand:
 
     args: tuple[str, ...]
     env: Mapping[str, str]
-    first_request: Request
-    reset_requests: tuple[Request, ...] = ()
+    first_request: ProbeRequest
+    reset_requests: tuple[ProbeRequest, ...] = ()
     """Empty the caches between runs; without any, a launch has one run."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts by file name, written into the server's folder."""
-    image_check: Request | None = None
+    image_check: ProbeRequest | None = None
     """Requests the reference's image again, in base64 at ``must_contain``."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfbisect.model.cell import Cell
-from perfbisect.serving.families import Request
+from perfbisect.serving.families import ProbeRequest
 
 RATE = 16000
 """Samples per second."""
@@ -72,7 +72,7 @@ def audible(cell: Cell) -> bool:
     return any(name.startswith("audio") for name in cell.percentile_metrics)
 
 
-def speech(cell: Cell, model: str) -> Request:
+def speech(cell: Cell, model: str) -> ProbeRequest:
     """Streamed raw sound, as the client requests it."""
     extra: dict[str, object] = {}
     if cell.dataset_name == "seed-tts":
@@ -85,10 +85,10 @@ def speech(cell: Cell, model: str) -> Request:
         extra = {"task_type": "VoiceDesign", "instructions": "A calm voice."}
     body = {"model": model, "input": _TEXT, **extra, **cell.extra_body}
     streamed = {"stream": True, "stream_format": "audio", "response_format": "pcm"}
-    return Request(SPEECH, {**body, **streamed}, content_type="audio/", at_least=_LEAST_SOUND)
+    return ProbeRequest(SPEECH, {**body, **streamed}, content_type="audio/", at_least=_LEAST_SOUND)
 
 
-def chat(cell: Cell, model: str) -> Request:
+def chat(cell: Cell, model: str) -> ProbeRequest:
     """A chat, with sound if the cell has it."""
     sounds = audible(cell)
     body = {
@@ -100,10 +100,12 @@ def chat(cell: Cell, model: str) -> Request:
         **cell.extra_body,
         "stream": False,
     }
-    return Request(CHAT, body, "choices.*.message.audio.data" if sounds else "choices.*.message.content")
+    return ProbeRequest(CHAT, body, "choices.*.message.audio.data" if sounds else "choices.*.message.content")
 
 
-def chat_image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT) -> Request:
+def chat_image(
+    cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT
+) -> ProbeRequest:
     """An image from the chat API, with an input image if the task needs one."""
     prompt: object = text
     if cell.task in _FROM_IMAGE:
@@ -114,30 +116,30 @@ def chat_image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, obj
         "messages": [{"role": "user", "content": prompt}],
         "extra_body": {**cell.extra_body, **shape(cell), **more},
     }
-    return Request(CHAT, body, "choices.*.message.content.*.image_url.url")
+    return ProbeRequest(CHAT, body, "choices.*.message.content.*.image_url.url")
 
 
-def image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT) -> Request:
+def image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT) -> ProbeRequest:
     """An image from the images API."""
     body = {"model": model, "prompt": text, "n": 1, "response_format": "b64_json", **cell.extra_body}
-    return Request(IMAGES, {**body, **_size(cell), **more}, "data.0.b64_json")
+    return ProbeRequest(IMAGES, {**body, **_size(cell), **more}, "data.0.b64_json")
 
 
-def edit(cell: Cell, model: str) -> Request:
+def edit(cell: Cell, model: str) -> ProbeRequest:
     """An edited image (multipart form)."""
     fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
     body = {"model": model, "prompt": _TEXT, "response_format": "b64_json", **fields, **_size(cell)}
     body |= {**_SHORT, "image": picture()}
-    return Request(EDITS, body, "data.0.b64_json", form=True)
+    return ProbeRequest(EDITS, body, "data.0.b64_json", form=True)
 
 
-def video(cell: Cell, model: str) -> Request:
+def video(cell: Cell, model: str) -> ProbeRequest:
     """A video job; the response only confirms that it was accepted."""
     fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
     body = {"model": model, "prompt": _TEXT, **fields, **shape(cell), **_SHORT}
     if cell.task in _FROM_IMAGE:
         body["input_reference"] = picture()
-    return Request(VIDEOS, body, "id", form=True)
+    return ProbeRequest(VIDEOS, body, "id", form=True)
 
 
 def shape(cell: Cell) -> dict[str, object]:

@@ -10,7 +10,7 @@ from perfbisect.common.arguments import merge_options, option_tokens
 from perfbisect.errors import ServerError, UsageError
 from perfbisect.model.cell import LOCAL, Cell, DeployYaml
 from perfbisect.serving.eras import Era
-from perfbisect.serving.families import OFFLINE, UNKNOWN, Endpoint, Engine, Request, ServerCommand
+from perfbisect.serving.families import OFFLINE, UNKNOWN, Endpoint, Engine, ProbeRequest, ServerCommand
 from perfbisect.serving.families.probes import (
     CHAT,
     EDITS,
@@ -61,8 +61,8 @@ class StagedFamily:
         name: str,
         headline: str,
         guards: tuple[str, ...],
-        first_request: Callable[[Cell, str], Request],
-        image_check: Callable[[Cell, str], Request | None] | None = None,
+        first_request: Callable[[Cell, str], ProbeRequest],
+        image_check: Callable[[Cell, str], ProbeRequest | None] | None = None,
     ) -> None:
         self.name, self.headline, self.guards = name, headline, guards
         self.first_request, self.image_check = first_request, image_check
@@ -167,7 +167,7 @@ def _hub(revision: str | None) -> str | None:
     return None if revision is None or revision.startswith(LOCAL) else revision
 
 
-def tts_first_request(cell: Cell, model: str) -> Request:
+def tts_first_request(cell: Cell, model: str) -> ProbeRequest:
     """Sound from the speech API, or from chat if that is the cell's endpoint."""
     if cell.endpoint == SPEECH:
         return speech(cell, model)
@@ -181,7 +181,7 @@ def tts_first_request(cell: Cell, model: str) -> Request:
 TTS = StagedFamily("tts", "audio_ttfp", ("failed", "audio_duration"), tts_first_request)
 
 
-def omni_first_request(cell: Cell, model: str) -> Request:
+def omni_first_request(cell: Cell, model: str) -> ProbeRequest:
     """A chat, with sound if the cell has it; the speech API refuses these models since #2763."""
     if cell.endpoint != CHAT:
         raise UsageError(
@@ -214,12 +214,12 @@ def diffusion_endpoint(cell: Cell) -> str:
     return found
 
 
-def first_request(cell: Cell, model: str) -> Request:
+def first_request(cell: Cell, model: str) -> ProbeRequest:
     """One image or video of the cell's size, in two steps."""
     return _KINDS[diffusion_endpoint(cell)](cell, model)
 
 
-def reference_request(cell: Cell, model: str) -> Request | None:
+def reference_request(cell: Cell, model: str) -> ProbeRequest | None:
     """Request the reference's image, or None. :raises UsageError: not a text-to-image endpoint."""
     if cell.reference is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfbisect.common.arguments import merge_options, option_tokens
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import LOCAL, Cell
-from perfbisect.serving.families import OFFLINE, UNKNOWN, Endpoint, Engine, Request, ServerCommand
+from perfbisect.serving.families import OFFLINE, UNKNOWN, Endpoint, Engine, ProbeRequest, ServerCommand
 
 _OURS = (
     "host",
@@ -76,7 +76,7 @@ class TextFamily:
                 *option_tokens(options, negatable=True),
             ),
             env=env,
-            first_request=Request(
+            first_request=ProbeRequest(
                 "/v1/completions",
                 {
                     "model": endpoint.model_name,
@@ -88,7 +88,7 @@ class TextFamily:
                 },
                 must_contain="usage.completion_tokens",
             ),
-            reset_requests=(Request("/reset_prefix_cache", {}),)
+            reset_requests=(ProbeRequest("/reset_prefix_cache", {}),)
             if env["VLLM_SERVER_DEV_MODE"] == "1"
             else (),
         )

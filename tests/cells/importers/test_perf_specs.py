@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import RequiredFile, Source, Specification, read_file
+from perfbisect.cells.importers.base import RequiredFile, Specification, SpecificationFile, read_file
 from perfbisect.cells.ladder import expand
 from perfbisect.cells.loading import load_cells, write_cell
 from perfbisect.errors import LocatedError
@@ -294,7 +294,7 @@ def test_before_the_harness_sent_warm_ups_there_are_none(
     date: str, more: dict[str, Any], warmups: int
 ) -> None:
     commit = Change(id="a" * 40, date=date)
-    source = Source(Path("x.json"), json.dumps([server(SPEECH | more)]), lambda _: None, commit)
+    source = SpecificationFile(Path("x.json"), json.dumps([server(SPEECH | more)]), lambda _: None, commit)
     (cell,) = read_specification(source).cells
     assert cell.document["num_warmups"] == warmups
     assert cell.document["description"] == "test_tts of x.json at aaaaaaaaaaaa"

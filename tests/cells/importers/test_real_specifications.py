@@ -13,7 +13,7 @@ import pytest
 from perfbisect.cells.importers import read_specification
 from perfbisect.cells.importers.base import Specification, read_file
 from perfbisect.cells.loading import load_cells, write_cell
-from perfbisect.cells.match import nearest, sighting
+from perfbisect.cells.match import nearest_cells, parse_report
 from perfbisect.model.cell import Cell
 from tests.shared import data
 
@@ -142,7 +142,7 @@ def test_every_result_matches_the_cells_of_its_name_where_there_are_any(imports:
         cells.setdefault(said.result, set()).add(cell.digest)
     matched = set()
     for start, name in results().items():
-        found = nearest(sighting(name), [cell for _, cell in imports.pairs])
+        found = nearest_cells(parse_report(name), [cell for _, cell in imports.pairs])
         exact = {match.cell.digest for match in found if match.exact}
         assert exact == cells.get(start, set()), name
         if exact:
@@ -165,7 +165,7 @@ def test_every_result_matches_the_cells_of_its_name_where_there_are_any(imports:
 
 def test_a_result_of_twins_matches_both(imports: Imports) -> None:
     name = "result_test_qwen3_omni_chunk_random_1_4_20260412-190115.json"
-    found = nearest(sighting(name), [cell for _, cell in imports.pairs])
+    found = nearest_cells(parse_report(name), [cell for _, cell in imports.pairs])
     assert {match.cell.headline for match in found if match.exact} == {"audio_rtf", "e2el"}
 
 
@@ -214,7 +214,7 @@ def test_every_result_of_april_has_one_cell_of_aprils_specification(tmp_path: Pa
     assert len(said) == len(set(said.values())) == len(cells) == 18
     without = set()
     for start, name in results().items():
-        exact = [match.cell.digest for match in nearest(sighting(name), cells) if match.exact]
+        exact = [match.cell.digest for match in nearest_cells(parse_report(name), cells) if match.exact]
         assert exact == ([said[start]] if start in said else []), name
         without |= set() if exact else {start}
     assert without == {

@@ -10,7 +10,7 @@ import requests
 
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.ingest import ingest
-from perfbisect.series.sources import Asked, SourceBuild
+from perfbisect.series.sources import IngestOptions, SourceBuild
 from perfbisect.series.sources.buildkite import API, Buildkite, target
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.http import RestClient
@@ -24,8 +24,8 @@ def service() -> Iterator[Service]:
         yield made
 
 
-def asked(**changed: Any) -> Asked:
-    return Asked(**{"variables": {"BUILDKITE_TOKEN": TOKEN}, **changed})
+def asked(**changed: Any) -> IngestOptions:
+    return IngestOptions(**{"variables": {"BUILDKITE_TOKEN": TOKEN}, **changed})
 
 
 def fetched(service: Service, waits: list[float] | None = None, **changed: Any) -> list[SourceBuild]:

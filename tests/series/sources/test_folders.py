@@ -13,13 +13,13 @@ from perfbisect.errors import UsageError
 from perfbisect.measure.attempt import to_dict
 from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
 from perfbisect.series.points import Point, RejectedResult
-from perfbisect.series.sources import SOURCES, Asked, SourceBuild, source_of
+from perfbisect.series.sources import SOURCES, IngestOptions, SourceBuild, source_of
 from perfbisect.series.sources.journals import points_of
 from tests.series.made import RAW, drawn, name_of, result, served, write
 
 
 def batches(path: Path, **asked: Any) -> list[SourceBuild]:
-    return list(source_of(str(path)).batches(str(path), Asked(**asked)))
+    return list(source_of(str(path)).batches(str(path), IngestOptions(**asked)))
 
 
 def names(found: list[SourceBuild]) -> dict[str, list[str]]:

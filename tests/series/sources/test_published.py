@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.cells.match import of_result_name
+from perfbisect.cells.match import parse_result_name
 from perfbisect.model.attempt import Attempt, Provenance, RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import METRICS
@@ -98,7 +98,7 @@ def test_a_file_is_named_as_the_kanban_names_it(
     told = file_name(made, began(attempt({"failed": 0.0}), 0))
     assert "/" not in told
     assert told.startswith("result_test_")
-    found = of_result_name(told)
+    found = parse_result_name(told)
     assert found.time == "20260412-190035", "in UTC, after the phases before the runs"
     assert found.fields["num_prompts"] == prompts
     assert found.fields["dataset_name"] == data.replace("_", "-")

@@ -12,7 +12,7 @@ import pytest
 from perfbisect.model.change import Change
 from perfbisect.series.ingest import ingest
 from perfbisect.series.series import CellSeries
-from perfbisect.series.sources import Asked
+from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import window_between
 from perfbisect.series.suspects.window import ordered
@@ -23,7 +23,7 @@ from tests.shared import data
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeriesStore]:
     with SeriesStore.of(tmp_path_factory.mktemp("state")) as opened:
-        ingest(opened, [str(data("kanban"))], Asked())
+        ingest(opened, [str(data("kanban"))], IngestOptions())
         yield opened
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.changes.git import Repository
 from perfbisect.errors import RevisionError
-from perfbisect.model.commit_details import Ran
+from perfbisect.model.commit_details import MeasuredCell
 from perfbisect.series.points import Build
 from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.table import load_suspect_table
@@ -123,7 +123,7 @@ def test_the_break_of_april_from_the_times_of_its_builds(omni: HistoryRepository
     before, during, later = ((Build("kanban", "p", name), when) for name, when in NIGHTS.items())
     onset, recovery = window(commits, before, during), window(commits, during, later)
     cells = [
-        Ran(name, "chunk" in name or "tts" in name, name, table.traits_of(name))
+        MeasuredCell(name, "chunk" in name or "tts" in name, name, table.traits_of(name))
         for name in ("test_qwen3_omni", "test_qwen3_omni_chunk", "test_qwen3_tts", "test_qwen_image")
     ]
     found = build_question(

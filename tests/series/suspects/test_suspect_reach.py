@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.model.commit_details import Ran, Touched
+from perfbisect.model.commit_details import ChangedFile, MeasuredCell
 from perfbisect.series.suspects.ranking import blast_radius, reach, starts
 from tests.series.suspect_worlds import STREAMS, TABLE, commit
 
 
-def factor(*paths: str, cells: tuple[Ran, ...] = STREAMS) -> float:
+def factor(*paths: str, cells: tuple[MeasuredCell, ...] = STREAMS) -> float:
     found = reach(commit("a", *paths), starts(cells), TABLE)
     return 1.0 if found is None else found.weight
 
 
-def words(*paths: str, cells: tuple[Ran, ...] = STREAMS) -> str:
+def words(*paths: str, cells: tuple[MeasuredCell, ...] = STREAMS) -> str:
     found = reach(commit("a", *paths), starts(cells), TABLE)
     return "" if found is None else found.words
 
@@ -55,7 +55,11 @@ def test_a_commit_of_many_files_is_no_likelier_than_each_of_them() -> None:
 
 
 def test_files_weigh_by_the_root_of_their_lines_and_by_their_kind() -> None:
-    files = (Touched("src/stream/x.py", 15, 0), Touched("src/image/x.py", 0, 0), Touched("docs/x.md", 99, 0))
+    files = (
+        ChangedFile("src/stream/x.py", 15, 0),
+        ChangedFile("src/image/x.py", 0, 0),
+        ChangedFile("docs/x.md", 99, 0),
+    )
     found = reach(commit("a", files=files), starts(STREAMS), TABLE)
     stream, image = factor("src/stream/x.py"), factor("src/image/x.py")
     share = 4 + 1 + 0.01 * 10
@@ -104,7 +108,7 @@ def test_what_serves_an_unknown_model_says_nothing_of_models() -> None:
     ],
 )
 def test_the_code_of_a_model(name: str, model: str, runs: bool) -> None:
-    cells = (Ran("c", True, "A", model=model),)
+    cells = (MeasuredCell("c", True, "A", model=model),)
     expected = HIT if runs else LEAK
     assert factor(f"src/models/{name}/x.py", cells=cells) == pytest.approx(0.9 * expected + 0.1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.model.commit_details import Commit, Factor, Later, Touched
+from perfbisect.model.commit_details import ChangedFile, Commit, Factor, LaterCommit
 from perfbisect.series.suspects.ranking import CommitText, answers, later_evidence, read, undone
 from tests.series.suspect_worlds import TABLE, commit, later, sha
 
@@ -12,7 +12,7 @@ TITLE = "[Log] Count what the streams of a stage say to each other"
 EARLIER = Commit(
     sha=sha("a"),
     subject=f"{TITLE} (#2551)",
-    files=(Touched("src/a.py", 30, 2), Touched("src/b.py", 5, 0), Touched("tests/t.py", 50, 0)),
+    files=(ChangedFile("src/a.py", 30, 2), ChangedFile("src/b.py", 5, 0), ChangedFile("tests/t.py", 50, 0)),
 )
 
 
@@ -20,11 +20,11 @@ def told(one: Commit) -> CommitText:
     return read(one, lambda path: path.startswith("src"))
 
 
-def weighed(one: Commit, *pieces: Later) -> Factor | None:
+def weighed(one: Commit, *pieces: LaterCommit) -> Factor | None:
     return later_evidence(told(one), [(told(p.commit), p.phase) for p in pieces], TABLE.weights)
 
 
-def answer(subject: str = "", body: str = "", *files: Touched) -> str:
+def answer(subject: str = "", body: str = "", *files: ChangedFile) -> str:
     found = answers(told(Commit(sha("b"), subject, body=body, files=files)), told(EARLIER))
     return "" if found is None else f"{found[0]}: {found[1]}"
 
@@ -87,15 +87,17 @@ def test_a_fix_names_it_and_takes_nothing_out() -> None:
 
 def test_the_lines_the_other_way_round_are_a_revert_whatever_it_says() -> None:
     """Tests may differ; one file more or less of the product, or other lines, and it is none."""
-    back = Touched("src/a.py", 2, 30), Touched("src/b.py", 0, 5)
-    assert answer("Tidy up", "", *back, Touched("tests/t.py", 1, 1)).startswith("revert: takes out the lines")
-    assert answer("Tidy up", "", *back, Touched("src/c.py", 1, 1)) == ""
+    back = ChangedFile("src/a.py", 2, 30), ChangedFile("src/b.py", 0, 5)
+    assert answer("Tidy up", "", *back, ChangedFile("tests/t.py", 1, 1)).startswith(
+        "revert: takes out the lines"
+    )
+    assert answer("Tidy up", "", *back, ChangedFile("src/c.py", 1, 1)) == ""
     assert answer("Tidy up", "", back[0]) == ""
-    assert answer("Tidy up", "", Touched("src/a.py", 2, 29), back[1]).startswith("same files")
+    assert answer("Tidy up", "", ChangedFile("src/a.py", 2, 29), back[1]).startswith("same files")
 
 
 def test_the_same_files_without_lines_are_a_hint_and_with_a_name_a_revert() -> None:
-    files = Touched("src/a.py"), Touched("src/b.py")
+    files = ChangedFile("src/a.py"), ChangedFile("src/b.py")
     assert answer("Tidy up", "", *files).startswith("same files")
     assert answer("Better now, see #2551", "", *files) == "revert: names it by its number #2551"
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.series.suspects.table import SHIPPED, Table, load_suspect_table
+from perfbisect.series.suspects.table import SHIPPED, SuspectTable, load_suspect_table
 from tests.shared import data
 
 TABLE = load_suspect_table()
@@ -110,7 +110,7 @@ def test_a_table_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_models_own_pattern_in_a_users_table() -> None:
-    table = Table.model_validate(
+    table = SuspectTable.model_validate(
         yaml.safe_load(SHIPPED.read_text())
         | {"parts": [{"part": "mine", "sure": 0.5, "paths": ["zoo/{model}/v?.py"]}]}
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.model.commit_details import Later, Place, Question, Touched
+from perfbisect.model.commit_details import ChangedFile, LaterCommit, OnsetNight, SuspectQuestion
 from tests.series.suspect_worlds import STREAMS, commit, later, p_of, ranked, sha, weight_of
 
 
@@ -31,7 +31,10 @@ def test_a_commit_counts_as_its_likeliest_file() -> None:
 
 
 def test_the_place_weighs_against_the_likeliest_night() -> None:
-    places = (Place("04-11", 0.2, frozenset({sha("a")})), Place("04-12", 0.8, frozenset({sha("b")})))
+    places = (
+        OnsetNight("04-11", 0.2, frozenset({sha("a")})),
+        OnsetNight("04-12", 0.8, frozenset({sha("b")})),
+    )
     found = ranked(commit("a"), commit("b"), commit("c"), places=places)
     assert [weight_of(found, letter, "place") for letter in "abc"] == pytest.approx([0.25, 1.0, 0.02])
     assert [s.commit.sha[0] for s in found.suspects] == ["b", "a", "c"]
@@ -39,15 +42,15 @@ def test_the_place_weighs_against_the_likeliest_night() -> None:
 
 def test_a_commit_that_two_nights_may_have_run_first_counts_with_the_mean() -> None:
     both = frozenset({sha("b")})
-    places = (Place("04-11", 0.2, both | {sha("a")}), Place("04-12", 0.8, both | {sha("c")}))
+    places = (OnsetNight("04-11", 0.2, both | {sha("a")}), OnsetNight("04-12", 0.8, both | {sha("c")}))
     found = ranked(commit("a"), commit("b"), commit("c"), places=places)
     assert [weight_of(found, letter, "place") for letter in "abc"] == pytest.approx([0.25, 0.625, 1.0])
 
 
 def test_lines_of_code_count_and_those_of_documents_do_not() -> None:
-    small = commit("a", files=(Touched("src/x.py", 3, 2), Touched("docs/x.md", 500, 0)))
-    large = commit("b", files=(Touched("src/y.py", 400, 10),))
-    unknown = commit("c", files=(Touched("src/z.py", 3, 2), Touched("src/w.so")))
+    small = commit("a", files=(ChangedFile("src/x.py", 3, 2), ChangedFile("docs/x.md", 500, 0)))
+    large = commit("b", files=(ChangedFile("src/y.py", 400, 10),))
+    unknown = commit("c", files=(ChangedFile("src/z.py", 3, 2), ChangedFile("src/w.so")))
     found = ranked(small, large, unknown)
     assert [weight_of(found, letter, "size") for letter in "abc"] == [0.5, 2.0, 1.0]
 
@@ -107,7 +110,7 @@ class TestLater:
             commit("b", *files, body="Reverts #7 and #9"),
             commit("c", number=9),
         )
-        both = Later(b, "recovery")
+        both = LaterCommit(b, "recovery")
         found = ranked(a, b, c, later=(both,))
         assert weight_of(found, "a", "reverted") == 100
         assert [weight_of(found, "b", name) for name in ("same files", "undone")] == [1, 1]
@@ -136,15 +139,15 @@ def test_no_probability_is_told_above_ninety_nine() -> None:
 @pytest.mark.parametrize(
     ("commits", "places", "said"),
     [
-        ("aa", (Place("n", 1.0, frozenset({sha("a")})),), "each commit once"),
-        ("ab", (Place("n", 1.5, frozenset({sha("a")})),), "between 0 and 1"),
-        ("ab", (Place("n", 1.0, frozenset({sha("c")})),), "no place"),
-        ("ab", (Place("n", 0.0, frozenset({sha("a")})),), "no place"),
+        ("aa", (OnsetNight("n", 1.0, frozenset({sha("a")})),), "each commit once"),
+        ("ab", (OnsetNight("n", 1.5, frozenset({sha("a")})),), "between 0 and 1"),
+        ("ab", (OnsetNight("n", 1.0, frozenset({sha("c")})),), "no place"),
+        ("ab", (OnsetNight("n", 0.0, frozenset({sha("a")})),), "no place"),
     ],
 )
-def test_questions_that_are_none(commits: str, places: tuple[Place, ...], said: str) -> None:
+def test_questions_that_are_none(commits: str, places: tuple[OnsetNight, ...], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Question(tuple(commit(letter) for letter in commits), places)
+        SuspectQuestion(tuple(commit(letter) for letter in commits), places)
 
 
 _PATHS = st.sampled_from(
@@ -158,7 +161,7 @@ _PATHS = st.sampled_from(
     cause=st.sampled_from(["product", "instrument", "workload", "night", "unknown"]),
 )
 def test_a_ranking_is_a_distribution_that_excludes_nothing(files, hits, cause) -> None:
-    commits = [commit(x, files=tuple(map(Touched, f))) for x, f in zip("abcde", files, strict=False)]
+    commits = [commit(x, files=tuple(map(ChangedFile, f))) for x, f in zip("abcde", files, strict=False)]
     cells = tuple(
         type(c)(c.cell, hit, c.start, c.traits, c.model) for c, hit in zip(STREAMS, hits, strict=True)
     )
