@@ -52,7 +52,7 @@ def test_the_step_of_the_nights_is_measured_here(
     told = capsys.readouterr()
     assert code == 3, told.err
     document = json.loads(told.out)
-    assert document["word"] == "regression"
+    assert document["verdict"] == "regression"
     assert document["a"]["change"]["id"] == history.commits[AT - 1]
     assert document["b"]["change"]["id"] == history.culprit
     assert document["low"] > 0.5

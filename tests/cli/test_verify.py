@@ -199,5 +199,5 @@ def test_a_claim_is_measured_until_it_is_settled(told: CompareDocument) -> None:
 
 
 def test_a_headline_is_never_a_guard() -> None:
-    with pytest.raises(UsageError, match="watched, not chased"):
+    with pytest.raises(UsageError, match="is a guard and cannot be the metric under test"):
         resolve_metric(cell(), "failed")

@@ -35,7 +35,7 @@ def make_omni_history(path: Path, *, commits: int, slow: int, factor: float) -> 
             changes = {"vllm_omni/pace.py": pace.replace(line, ttfp)}
             writer.commit(f"[Refactor] Collect codec frames in one place (#{3700 + position})", changes)
         else:
-            name = "vllm_omni/entrypoints/cli/app.py"
+            name = "vllm_omni/entrypoints/cli/main.py"
             files[name] += b"\n# Step %d.\n" % position
             writer.commit(f"Explain step {position} (#{3700 + position})", {name: files[name]})
     return PretendHistory(path, writer.finish(), slow)
