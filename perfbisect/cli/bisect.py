@@ -75,9 +75,8 @@ def bisect(
     from perfbisect.commands import wiring
     from perfbisect.commands.bisect_request import BisectOptions, build_bisect_request
     from perfbisect.commands.detach import run_detached
-    from perfbisect.commands.execution import plan_writer, run_job
     from perfbisect.commands.output import UNDONE, print_document
-    from perfbisect.commands.session import open_session, print_result
+    from perfbisect.commands.session import open_session, plan_writer, print_result, run_job
     from perfbisect.commands.workspace import workspace_of
     from perfbisect.jobs.events import PlanReady
     from perfbisect.report.console import command_lines, plan_lines

@@ -40,9 +40,14 @@ def resume(
     """
     from perfbisect.commands import wiring
     from perfbisect.commands.detach import run_detached
-    from perfbisect.commands.execution import run_job
     from perfbisect.commands.kinds import kind_of
-    from perfbisect.commands.session import open_session, print_result, require_same_machine, slots_for
+    from perfbisect.commands.session import (
+        open_session,
+        print_result,
+        require_same_machine,
+        run_job,
+        slots_for,
+    )
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
     from perfbisect.jobs.capabilities import resolve_metric

@@ -13,7 +13,7 @@ from perfbisect.bisect.prepare import make_plan
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import history as line
 from perfbisect.changes.syntax import parse_change_text
-from perfbisect.commands import changes, plan_notes, ranges, wiring
+from perfbisect.commands import changes, ranges, wiring
 from perfbisect.commands.invocation import MeasureOptions
 from perfbisect.commands.session import forecast_slots, reason_not_prebuilding
 from perfbisect.commands.workspace import Workspace, require_setting
@@ -94,7 +94,7 @@ def build_bisect_request(here: Workspace, typed: BisectOptions) -> BisectRequest
         budget=budget,
         seed=typed.seed,
         costs=learnt_costs(earlier, ranges.costs(environment)),
-        notes=(*plan_notes.repository_notes(here, setting), *of_slots),
+        notes=(*ranges.repository_notes(here, setting), *of_slots),
         deploy=ranges.deploy_blob_reader(here),
         extras=typed.extras,
         aside=aside,

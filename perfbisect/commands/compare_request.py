@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from perfbisect.bisect.estimates import earlier_attempts
 from perfbisect.changes.syntax import parse_change_text
-from perfbisect.commands import changes, plan_notes, ranges, wiring
+from perfbisect.commands import changes, ranges, wiring
 from perfbisect.commands.invocation import MeasureOptions
 from perfbisect.commands.session import forecast_slots
 from perfbisect.commands.workspace import Workspace
@@ -94,7 +94,7 @@ def build_compare_request(here: Workspace, typed: CompareOptions) -> CompareRequ
         watch=typed.watch,
         max_regression=typed.max_regression,
         deploy=ranges.deploy_blob_reader(here),
-        notes=(*plan_notes.repository_notes(here, setting), *of_slots),
+        notes=(*ranges.repository_notes(here, setting), *of_slots),
     )
     earlier = earlier_attempts(here.jobs, cell.digest)
     costs = learnt_costs(earlier, ranges.costs(environment))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from perfbisect.commands import changes, plan_notes, wiring
-from perfbisect.commands.execution import plan_writer, run_job
+from perfbisect.commands import changes, ranges, wiring
 from perfbisect.commands.invocation import JobOptions, MeasureOptions
 from perfbisect.commands.output import progress_printer
-from perfbisect.commands.session import open_session, slots_for
+from perfbisect.commands.session import open_session, plan_writer, run_job, slots_for
 from perfbisect.commands.workspace import Workspace
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.jobs.capabilities import resolve_metric
@@ -69,7 +68,7 @@ def build_change_request(
         setting=setting,
         builder=wiring.build_builder(here, setting),
         slots=slots,
-        notes=(*plan_notes.repository_notes(here, setting), *plan_notes.slot_notes(slots)),
+        notes=(*ranges.repository_notes(here, setting), *ranges.slot_notes(slots)),
     )
 
 

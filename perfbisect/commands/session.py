@@ -13,10 +13,11 @@ from pathlib import Path
 from types import FrameType
 
 from perfbisect.changes.revert import Conflict, reverted
-from perfbisect.commands import plan_notes, wiring
+from perfbisect.commands import ranges, wiring
 from perfbisect.commands.detach import report_job_begun
 from perfbisect.commands.invocation import JobOptions
 from perfbisect.commands.output import print_document, print_progress, progress_printer
+from perfbisect.commands.workspace import Workspace
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
@@ -29,6 +30,8 @@ from perfbisect.errors import (
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import ExitRecord, Job, write_exit
+from perfbisect.jobs.kind import DocumentT, JobKind
+from perfbisect.jobs.plans import JobPlan, PlanT, write_plan
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import BACKOFF, JobContext
 from perfbisect.jobs.settings import MeasurementConfig
@@ -179,7 +182,7 @@ def forecast_slots(
         if not dry:
             raise
         return (), (f"nothing can start on this machine: {error.message}",)
-    return slots, plan_notes.slot_notes(slots)
+    return slots, ranges.slot_notes(slots)
 
 
 def require_same_machine(job: str, seen: Sequence[LaunchRecord], slots: Sequence[Slot], named: str) -> None:
@@ -327,3 +330,45 @@ def _backoff(environment: Mapping[str, str]) -> tuple[float, ...]:
         raise UsageError(
             f"{_BACKOFF}={text!r} is not a list of seconds", next_step=f"{_BACKOFF}=30,120"
         ) from None
+
+
+def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT) -> None:
+    """Write ``report.md``, ``report.json`` and, if the kind has a page, ``report.html``, each atomically.
+
+    Raises:
+        MachineError: the disk failed; ``perfbisect report`` recreates them from the journal.
+    """
+    again = f"make room on the disk, then: perfbisect report {job.id}"
+    write_atomic(job.report, kind.markdown(document), what="the report", next_step=again)
+    write_atomic(job.document, document.text() + "\n", what="the report", next_step=again)
+    if kind.page is not None:
+        write_atomic(job.page, kind.page(document), what="the report", next_step=again)
+
+
+def plan_writer(job: Job, plan: JobPlan) -> Callable[[], None]:
+    """Return the function that writes a new job's plan."""
+    return lambda: write_plan(job, plan, now)
+
+
+def run_job(
+    here: Workspace,
+    desk: JobSession,
+    kind: JobKind[PlanT, DocumentT],
+    plan: PlanT,
+    builder: Builder,
+    before: Callable[[Environment | None], None] = lambda _: None,
+) -> DocumentT:
+    """Run a started job to its report; raises what its kind and the client's build raise.
+
+    ``before``: called with the shared client environment, if any, before the first launch.
+    """
+    job, setting = desk.job, plan.setting
+    limit = desk.tools(builder, None, setting).limits.build
+    client = wiring.client_environment(
+        here, setting, builder, kind.client_change(plan), job.path / "client-build.log", limit
+    )
+    before(client)
+    document = kind.run(job, desk.tools(builder, client, setting))
+    write_report(job, kind, document)
+    record_exit(job, kind.exit_code(document))
+    return document

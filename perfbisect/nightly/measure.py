@@ -13,12 +13,18 @@ from perfbisect.bisect.kind import BISECT
 from perfbisect.bisect.plan import BisectPlan, Extras
 from perfbisect.changes.fetch import fetch, remote_of
 from perfbisect.changes.git import Repository
-from perfbisect.commands import execution, plan_notes, ranges, wiring
+from perfbisect.commands import ranges, wiring
 from perfbisect.commands.bisect_request import BisectOptions, BisectRequest, build_bisect_request
-from perfbisect.commands.execution import write_report
 from perfbisect.commands.invocation import MeasureOptions
 from perfbisect.commands.output import progress_printer
-from perfbisect.commands.session import interruptible, open_session, slots_for
+from perfbisect.commands.session import (
+    interruptible,
+    open_session,
+    plan_writer,
+    run_job,
+    slots_for,
+    write_report,
+)
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.compare.kinds import RUN
 from perfbisect.compare.plan import RunPlan
@@ -73,7 +79,7 @@ class SingleCellServers:
         job, setting = cell.job, night.setting
         slots = slots_for(cell.plan.load(), 1, setting.machine)
         builder = wiring.build_builder(self.workspace, setting)
-        begin = _begin_job(night, cell, builder, plan_notes.slot_notes(slots))
+        begin = _begin_job(night, cell, builder, ranges.slot_notes(slots))
         with open_session(job, slots, self.measuring, begin=begin) as session:
             limit = session.tools(builder, None, setting).limits.build
             client = wiring.client_environment(
@@ -109,7 +115,7 @@ class SharedServers:
         setting, first = night.setting, cells[0]
         slots = slots_for(first.plan.load(), 1, setting.machine)
         builder = wiring.build_builder(self.workspace, setting)
-        notes = plan_notes.slot_notes(slots)
+        notes = ranges.slot_notes(slots)
         begins = [_begin_job(night, cell, builder, (*notes, _sharing_note(cell, group))) for cell in cells]
         with ExitStack() as stack:
             for cell, begin in zip(cells[1:], begins[1:], strict=True):
@@ -153,7 +159,7 @@ def _begin_job(night: NightPlan, cell: CellJob, builder: Builder, notes: Sequenc
         runs=cell.plan.runs,
         notes=notes,
     )
-    return execution.plan_writer(cell.job, plan)
+    return plan_writer(cell.job, plan)
 
 
 def _sharing_note(cell: CellJob, group: Sequence[str]) -> str:
@@ -189,10 +195,10 @@ class NightlyBisection:
 
     def __call__(self, job: Job) -> BisectionResult:
         request, existing = self.request, _existing_plan(job, BisectPlan)
-        begin = execution.plan_writer(job, request.plan) if existing is None else _do_nothing
+        begin = plan_writer(job, request.plan) if existing is None else _do_nothing
         with open_session(job, request.slots, self.measuring, begin=begin) as session:
             plan = existing or request.plan
-            return bisection_result(execution.run_job(self.workspace, session, BISECT, plan, request.builder))
+            return bisection_result(run_job(self.workspace, session, BISECT, plan, request.builder))
 
 
 @dataclass(frozen=True)
