@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfbisect.bisect.estimates import check_disk, earlier_attempts, plan_document
-from perfbisect.bisect.plan import Aside, BisectPlan, Extras
+from perfbisect.bisect.plan import Aside, BisectPlan, Extras, Position
 from perfbisect.bisect.prepare import make_plan
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import history as line
@@ -98,7 +99,7 @@ def build_bisect_request(here: Workspace, typed: BisectOptions) -> BisectRequest
         deploy=ranges.deploy_blob_reader(here),
         extras=typed.extras,
         aside=aside,
-        weigh=ranges.position_weigher(here, typed.weights) if typed.weights and not typed.releases else None,
+        weigh=position_weigher(here, typed.weights) if typed.weights and not typed.releases else None,
     )
     why_not = reason_not_prebuilding(slots) if slots else ""
     if why_not and plan.costs.build > _SLOW_BUILD:
@@ -170,3 +171,29 @@ def _between(
     history, branch = line(repository, first, last, names)
     aside = Aside(fork=branch.fork, own=branch.own, shared=branch.shared) if branch else None
     return history, aside
+
+
+def position_weigher(place: Workspace, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
+    """Prior weights of positions, by touched files or by commit, from a file.
+
+    Raises:
+        LocatedError: the file is invalid.
+    """
+    from perfbisect.changes.priors import load_commit_weights, load_weights, position_weights, weights
+
+    commits = load_commit_weights(path)
+    if commits is not None:
+        return lambda positions: position_weights(
+            [[change.source for change in position.changes] for position in positions], commits
+        )
+    rules, repository = load_weights(path), place.needed_repository()
+
+    def of(positions: Sequence[Position]) -> tuple[float, ...]:
+        files = repository.files_of(change.id for position in positions for change in position.changes)
+        touched = [
+            tuple(name for change in position.changes for name in files.get(change.id, ()))
+            for position in positions
+        ]
+        return weights(touched, rules)
+
+    return of

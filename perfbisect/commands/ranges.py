@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from perfbisect.bisect.plan import Position
 from perfbisect.cells.settings import FILE
 from perfbisect.changes.releases import between, published
 from perfbisect.commands.workspace import Workspace
@@ -56,32 +54,6 @@ def costs(environment: str) -> Costs:
     """Default costs, with the build time of the kind of environment."""
     build = {"overlay": 0.1, "existing": 0.0, "release": 1.5}.get(environment.partition(":")[0], 4.0)
     return Costs(build=build)
-
-
-def position_weigher(place: Workspace, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
-    """Prior weights of positions, by touched files or by commit, from a file.
-
-    Raises:
-        LocatedError: the file is invalid.
-    """
-    from perfbisect.changes.priors import load_commit_weights, load_weights, position_weights, weights
-
-    commits = load_commit_weights(path)
-    if commits is not None:
-        return lambda positions: position_weights(
-            [[change.source for change in position.changes] for position in positions], commits
-        )
-    rules, repository = load_weights(path), place.needed_repository()
-
-    def of(positions: Sequence[Position]) -> tuple[float, ...]:
-        files = repository.files_of(change.id for position in positions for change in position.changes)
-        touched = [
-            tuple(name for change in position.changes for name in files.get(change.id, ()))
-            for position in positions
-        ]
-        return weights(touched, rules)
-
-    return of
 
 
 def deploy_blob_reader(place: Workspace) -> Callable[[str, str], str | None]:

@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.bisect.plan import Position
 from perfbisect.changes.priors import commit_weights_text
-from perfbisect.commands.ranges import position_weigher
+from perfbisect.commands.bisect_request import position_weigher
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.model.change import Change
 from tests.fakes.gitwriter import HistoryWriter
