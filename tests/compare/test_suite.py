@@ -112,7 +112,7 @@ def test_a_cell_that_fells_its_server_is_given_up_alone(tmp_path: Path) -> None:
     assert starts(tmp_path) == 3
     assert isinstance(done[1].error, ServerError)
     assert "does not serve: bench: " in done[1].error.message
-    assert "shares failed with cell b" in seen(jobs[2])[0].reason
+    assert "shared server failed with cell b" in seen(jobs[2])[0].reason
     assert [one.document.finished for one in done] == [True, False, True]
     assert marked(tmp_path / "state") == []
 

@@ -46,7 +46,7 @@ import contextlib, os, signal, sys
 from pathlib import Path
 from perfbisect.errors import Interrupted
 from perfbisect.compare import suite
-from perfbisect.jobs.events import Launching
+from perfbisect.jobs.events import LaunchStarted
 from perfbisect.system import processes as proc
 from tests.compare.suite_world import cells, go_on, jobs_of
 from tests.jobs.test_kill9 import marked
@@ -65,8 +65,8 @@ class Impatient(Watch):
         return super().tools(*arguments, **{{"sink": self.sink, **changed}})
 
     def sink(self, notice):
-        self.told += isinstance(notice, Launching)
-        if isinstance(notice, Launching) and self.told == 2:
+        self.told += isinstance(notice, LaunchStarted)
+        if isinstance(notice, LaunchStarted) and self.told == 2:
             then()
             interrupt()
 

@@ -28,7 +28,7 @@ def test_cells_of_one_server_share_its_starts_in_the_order_of_the_file(tmp_path:
         events = read(job.journal).events
         plan = events[0].data
         (other,) = {"quick", "other"} - {plan["cell"]["name"]}
-        assert f"its server launches are shared with {other}" in plan["told"]
+        assert f"its server launches are shared with {other}" in plan["notes"]
         assert job.report.is_file()
         shared[plan["cell"]["name"]] = [
             launch.attempt.provenance.facts["launch"] for launch in launches(events) if launch.attempt
