@@ -82,11 +82,12 @@ def test_a_deploy_yaml_that_differs_is_told_and_not_merged_away() -> None:
     with pytest.raises(UsageError, match="deploy_yaml is for families with stages"):
         runs_per_launch(measured)
     from perfbisect.bisect import prepare
+    from perfbisect.cells.deploy import deploy_changes
 
     positions, told = prepare._positions(
         changes,
         FakeBuilder(merged=frozenset(c.id for c in changes[1:4])),
-        prepare.differing(
+        deploy_changes(
             measured, changes, lambda sha, path: texts[sha] if path == "deploy/x.yaml" else None
         ),
     )
