@@ -87,7 +87,7 @@ def measure(
 ) -> DocumentT:
     """Runs a new job to its report; ``lines``: its plan. Raises what the job raises."""
     say = progress_printer(working)
-    with open_session(job, slots, working, begin=plan_writer(job, plan), held=held) as desk:
-        for text in (*lines, f"job {job.id}", ""):
-            say(text)
-        return run_job(here, desk, kind, plan, builder, before)
+    for text in (*lines, f"job {job.id}", ""):
+        say(text)
+    with open_session(job, slots, working, begin=plan_writer(job, plan), held=held) as session:
+        return run_job(here, session, kind, plan, builder, before)

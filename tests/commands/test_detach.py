@@ -79,7 +79,7 @@ def test_a_job_goes_on_without_the_shell_that_began_it(
     assert [launch["outcome"] for launch in status["last"]] == ["measured"]
     assert json.loads(Path(status["result"]).read_text())["job"] == left["job"]
     log = Path(left["log"]).read_text()
-    assert "\n#1 " in log, "the log holds the launches"
+    assert log.startswith("#1 "), "what precedes the job is printed where it was started"
     assert '"schema": "perfbisect.run/2"' in log
     assert Path(left["folder"]) == Jobs(bench.state).all()[0].path
 
