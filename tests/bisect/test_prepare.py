@@ -87,9 +87,7 @@ def test_a_deploy_yaml_that_differs_is_told_and_not_merged_away() -> None:
     positions, told = prepare._positions(
         changes,
         FakeBuilder(merged=frozenset(c.id for c in changes[1:4])),
-        deploy_changes(
-            measured, changes, lambda sha, path: texts[sha] if path == "deploy/x.yaml" else None
-        ),
+        deploy_changes(measured, changes, lambda sha, path: texts[sha] if path == "deploy/x.yaml" else None),
     )
     assert [len(p.changes) for p in positions] == [3, 1, 1]
     assert told == (
