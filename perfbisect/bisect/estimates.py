@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
 from pathlib import Path
 
-from perfbisect.bisect.documents import position_document
+from perfbisect.bisect.documents import ExpectedDocument, PlanDocument, SkipDocument, position_document
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.revert import BLOCKS
 from perfbisect.environments.base import Builder
-from perfbisect.errors import MachineError, PerfbisectError
-from perfbisect.jobs.documents import (
-    ExpectedDocument,
-    PlanDocument,
-    SkipDocument,
-    cell_document,
-    change_document,
-    commands_document,
-    metric_document,
-)
+from perfbisect.errors import MachineError
+from perfbisect.jobs.documents import cell_document, change_document, commands_document, metric_document
 from perfbisect.jobs.estimates import Noise
-from perfbisect.jobs.folders import Jobs
-from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import plan_cell
-from perfbisect.jobs.replay import launches
-from perfbisect.model.attempt import Attempt
 
 SIDES = (2, 4, 10)
 _SEEN = 1.96 + 0.84
@@ -51,9 +38,6 @@ def expected(plan: BisectPlan, noise: Noise) -> ExpectedDocument:
         resolves=tuple((k, math.expm1(_SEEN * error * math.sqrt(2 / k))) for k in SIDES),
         noise=noise.told,
     )
-
-
-_JOBS_BACK = 20
 
 
 def plan_document(plan: BisectPlan, noise: Noise) -> PlanDocument:
@@ -141,14 +125,3 @@ def _extra_costs(plan: BisectPlan) -> tuple[str, ...]:
     if extras.workers > 1:
         told.append(f"{extras.workers} launches at once: the minutes are those of all slots together")
     return tuple(told)
-
-
-def earlier_attempts(jobs: Jobs, digest: str) -> tuple[Attempt, ...]:
-    """Attempts of the last jobs that measured this cell: for prices and noise, never as evidence."""
-    found: list[Attempt] = []
-    for job in jobs.all()[-_JOBS_BACK:]:
-        with contextlib.suppress(PerfbisectError):
-            seen = launches(read(job.journal).events)
-            attempts = [x.attempt for x in seen if x.end == "finished" and x.attempt is not None]
-            found += [a for a in attempts if a.provenance.cell_digest == digest]
-    return tuple(found)

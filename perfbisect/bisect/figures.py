@@ -14,9 +14,10 @@ from html import escape
 from statistics import median
 from typing import Any, Final
 
+from perfbisect.bisect.documents import EffectDocument, ReportDocument
 from perfbisect.common.numbers import minutes, percent, probability, with_unit
 from perfbisect.common.text import line
-from perfbisect.jobs.documents import ChangeDocument, EffectDocument, LaunchDocument, ReportDocument
+from perfbisect.jobs.documents import ChangeDocument, LaunchDocument
 from perfbisect.stats.ab_test import side_levels
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from perfbisect.bisect.control_runs import disagreement, standing
 from perfbisect.bisect.decision import decide
-from perfbisect.bisect.documents import launched
+from perfbisect.bisect.documents import ReportDocument, report_launch
 from perfbisect.bisect.other_metric import check_reported
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.projection import likely_next, pending, project
@@ -19,7 +19,6 @@ from perfbisect.bisect.revert import confirm_revert
 from perfbisect.bisect.sentences import end_name, reason_sentence
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.jobs.admission import require_comparable
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.events import JobEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
@@ -221,7 +220,7 @@ class _Search:
                 self.journal.append("voided", {"attempt": attempt_id, "reason": void})
                 seen = self.ledger.read(self.journal.events)
                 ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
-        self.tools.sink(launched(ended, seen, plan))
+        report_launch(ended, seen, plan, self.tools.sink)
         _check_end(ended, seen, plan, self.failures)
         self.failures.after(ended)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import amend, bisect
 from perfbisect.bisect.other_metric import with_metric
 from perfbisect.bisect.plan import BisectPlan
@@ -11,7 +12,6 @@ from perfbisect.bisect.report import build_report
 from perfbisect.bisect.result import bisect_document
 from perfbisect.common.numbers import percent
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.kind import Candidate, JobKind, JobStatus
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown

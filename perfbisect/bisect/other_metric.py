@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from perfbisect.bisect.decision import decide
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.projection import SEARCHING, project
 from perfbisect.bisect.result import build_document
 from perfbisect.common.suggest import hint
 from perfbisect.errors import UsageError
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import require_plan

@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from pydantic import TypeAdapter, ValidationError
 
 from perfbisect.bisect.decision import decide
-from perfbisect.bisect.documents import belief_document, position_document, shown_probability
+from perfbisect.bisect.documents import (
+    EffectDocument,
+    ReportDocument,
+    SkipDocument,
+    StepDocument,
+    belief_document,
+    position_document,
+    search_beliefs,
+    shown_probability,
+)
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.projection import SEARCHING, project
 from perfbisect.bisect.rebase import of_rebase
@@ -17,11 +26,7 @@ from perfbisect.bisect.revert import Reverted, reverted
 from perfbisect.bisect.sentences import advice, of_revert, summary
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import (
-    EffectDocument,
     GuardDocument,
-    ReportDocument,
-    SkipDocument,
-    StepDocument,
     cell_document,
     change_document,
     commands_document,
@@ -79,7 +84,7 @@ def build_document(
     ``open_question``: said in its place where there is none; empty: how far the job is.
     """
     cell, less = plan_cell(plan), reverted(events, plan, seen)
-    told = outcome.beliefs if outcome else _beliefs(plan, seen)
+    told = outcome.beliefs if outcome else search_beliefs(plan, seen)
     changes = {c.id: c for position in plan.positions for c in position.changes}
     shown_changes = changes | ({less.change.id: less.change} if less.change else {})
     ends = (plan.positions[0].changes[0], plan.positions[-1].changes[-1])
@@ -145,13 +150,6 @@ def build_document(
         cherry_picks=tuple(change_document(c) for c in plan.aside.own) if aside and plan.aside else (),
         folder=str(job.path),
     )
-
-
-def _beliefs(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> decide.Beliefs | None:
-    try:
-        return decide.beliefs(plan.question, project(seen, plan))
-    except (ValueError, KeyError):
-        return None
 
 
 def _sides(outcome: decide.SearchOutcome | None, plan: BisectPlan) -> tuple[int, int]:

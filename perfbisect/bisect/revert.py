@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from perfbisect.bisect.decision import decide
-from perfbisect.bisect.documents import launched
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import BuildError, ServerError
 from perfbisect.jobs.admission import require_comparable
@@ -21,7 +20,7 @@ from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.plans import plan_cell
 from perfbisect.jobs.replay import JournalReplay, LaunchRecord, ended_launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest
-from perfbisect.jobs.sequential import fits_budget, run_sequentially
+from perfbisect.jobs.sequential import fits_budget, launch_ended, run_sequentially
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
@@ -137,7 +136,7 @@ class _Ends:
         require_comparable(attempt, seen, self.plan.ref)
 
     def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
-        return launched(ended, seen, self.plan, order.change)
+        return launch_ended(ended, seen, order, self.plan.ref, self.plan.budget)
 
     def _what(self, position: int) -> str:
         return "the later end" if position == self.plan.last else "the later end less the culprit"

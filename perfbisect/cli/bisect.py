@@ -72,14 +72,14 @@ def bisect(
     """
     from perfbisect.bisect.kind import BISECT
     from perfbisect.bisect.plan import Extras
+    from perfbisect.bisect.report import command_lines, plan_lines
     from perfbisect.commands import wiring
     from perfbisect.commands.bisect_request import BisectOptions, build_bisect_request
     from perfbisect.commands.detach import run_detached
+    from perfbisect.commands.measurement import measure
     from perfbisect.commands.output import UNDONE, print_document
-    from perfbisect.commands.session import open_session, plan_writer, print_result, run_job
+    from perfbisect.commands.session import print_result
     from perfbisect.commands.workspace import workspace_of
-    from perfbisect.jobs.events import PlanReady
-    from perfbisect.report.console import command_lines, plan_lines
 
     if measuring.detach and not dry_run:
         return run_detached(measuring)
@@ -101,7 +101,6 @@ def bisect(
         print_document(asked.shown, told, as_json=measuring.as_json, full=measuring.full)
         return 0
     job = wiring.new_job(here)
-    with open_session(job, asked.slots, measuring, begin=plan_writer(job, asked.plan)) as desk:
-        desk.sink(PlanReady(job.id, asked.shown))
-        document = run_job(here, desk, BISECT, asked.plan, asked.builder)
+    lines = plan_lines(asked.shown)
+    document = measure(here, job, BISECT, asked.plan, asked.builder, asked.slots, measuring, lines)
     return print_result(document, BISECT.lines(document), BISECT.exit_code(document), measuring, job)

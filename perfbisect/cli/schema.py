@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from perfbisect.bisect.documents import PlanDocument, ReportDocument
 from perfbisect.commands.cells import (
     CellsDiffDocument,
     CellsDocument,
@@ -39,7 +40,7 @@ from perfbisect.compare.documents import (
     SweepDocument,
     VerifyDocument,
 )
-from perfbisect.jobs.documents import ErrorDocument, PlanDocument, ReportDocument
+from perfbisect.jobs.documents import ErrorDocument
 from perfbisect.nightly.report import NightlyDocument
 from perfbisect.series.alert_store import TrackStateDocument
 from perfbisect.series.detect import TrackDetectDocument

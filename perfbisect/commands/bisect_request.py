@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.bisect.estimates import check_disk, earlier_attempts, plan_document
+from perfbisect.bisect.documents import PlanDocument
+from perfbisect.bisect.estimates import check_disk, plan_document
 from perfbisect.bisect.plan import Aside, BisectPlan, Extras, Position
 from perfbisect.bisect.prepare import make_plan
 from perfbisect.changes.git import Repository
@@ -21,8 +22,7 @@ from perfbisect.commands.workspace import Workspace, require_setting
 from perfbisect.environments.base import Builder
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.jobs.capabilities import resolve_metric
-from perfbisect.jobs.documents import PlanDocument
-from perfbisect.jobs.estimates import learnt_costs, learnt_noise
+from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
 from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import History

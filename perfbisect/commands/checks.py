@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from perfbisect.bisect.estimates import earlier_attempts
 from perfbisect.changes.history import bisect_ends, under_test
 from perfbisect.clients import CLIENTS
 from perfbisect.commands import changes, ranges, wiring
@@ -63,7 +62,7 @@ from perfbisect.jobs.documents import (
     commands_document,
     metric_document,
 )
-from perfbisect.jobs.estimates import learnt_costs
+from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.next_command import git_command

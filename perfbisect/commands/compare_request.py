@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.bisect.estimates import earlier_attempts
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, ranges, wiring
 from perfbisect.commands.invocation import MeasureOptions
@@ -18,7 +17,7 @@ from perfbisect.environments.base import Builder
 from perfbisect.errors import UsageError
 from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.documents import cell_document, commands_document, metric_document
-from perfbisect.jobs.estimates import learnt_costs
+from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
 from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import Cell, apply_variant
 

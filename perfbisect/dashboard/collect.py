@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
 from perfbisect.dashboard import cells
 from perfbisect.dashboard.cells import cell_document
 from perfbisect.dashboard.site import BisectionDocument, SiteCellDocument, SiteDocument, SmallDocument
 from perfbisect.errors import RevisionError
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.series.alerts import Alert, leading_alert
 from perfbisect.series.cause_text import suppression_sentence

@@ -13,6 +13,7 @@ from datetime import datetime
 from statistics import median
 from typing import Any, Literal
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.common.text import line
 from perfbisect.dashboard.site import (
     BisectionDocument,
@@ -22,7 +23,6 @@ from perfbisect.dashboard.site import (
     SiteCellDocument,
     SiteDocument,
 )
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.series.alerts import Alert
 from perfbisect.series.suspects.report import SuspectsDocument
 

@@ -11,7 +11,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from perfbisect.jobs.documents import Document, MetricDocument, ReportDocument
+from perfbisect.bisect.documents import ReportDocument
+from perfbisect.jobs.documents import Document, MetricDocument
 from perfbisect.series.alerts import Alert, Moment, Real
 from perfbisect.series.suspects.report import SuspectsDocument
 

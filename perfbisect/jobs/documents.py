@@ -25,8 +25,6 @@ from perfbisect.serving.families import FAMILIES
 _Self = TypeVar("_Self", bound="Document")
 _Long = TypeVar("_Long", bound="LongDocument")
 
-BisectOutcome = Literal["found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"]
-
 
 class Document(BaseModel):
     """A part of a document; every field is there, whatever its value."""
@@ -80,13 +78,6 @@ class ChangeDocument(Document):
     author: str = ""
 
 
-class PositionDocument(Document):
-    """A step of the range: changes whose environments are byte-identical, oldest first."""
-
-    index: int
-    changes: tuple[ChangeDocument, ...]
-
-
 class MetricDocument(Document):
     """What is compared. ``smallest_effect`` is relative: 0.03 is three per cent."""
 
@@ -106,15 +97,6 @@ class CellDocument(Document):
     rows: tuple[tuple[str, str], ...]
 
 
-class SkipDocument(Document):
-    """A change that cannot be measured. ``known``: before anything was built, or only when it was tried."""
-
-    change: ChangeDocument
-    reason: str
-    known: Literal["before", "measured"]
-    log: str = ""
-
-
 class CommandsDocument(Document):
     """Commands to type: the server's and the client's of one attempt, and perfbisect's own."""
 
@@ -123,57 +105,6 @@ class CommandsDocument(Document):
     bench: str
     perfbisect: str
     note: str = ""
-
-
-class ExpectedDocument(Document):
-    """What a bisection will probably take and what it can see."""
-
-    launches_low: int
-    launches_high: int
-    minutes_low: float
-    minutes_high: float
-    resolves: tuple[tuple[int, float], ...]
-    """Launches a side, and the relative step that so many can tell from nothing."""
-    noise: str
-    """Which noise is assumed, in words."""
-
-
-_CHANGES = 3
-"""Changes of one position that a brief plan names."""
-
-
-class PlanDocument(LongDocument):
-    """What will be done: ``perfbisect bisect --dry-run``."""
-
-    shown: ClassVar[Mapping[str, int]] = {"positions": 30, "skips": 10}
-    schema_: Literal["perfbisect.plan/2"] = Field(default="perfbisect.plan/2", alias="schema")
-    cell: CellDocument
-    metric: MetricDocument
-    repository: str
-    environment: str
-    client: str
-    good: ChangeDocument
-    bad: ChangeDocument
-    changes: int
-    positions: tuple[PositionDocument, ...]
-    skips: tuple[SkipDocument, ...]
-    runs_per_launch: int
-    budget_minutes: float
-    expected: ExpectedDocument
-    commands: CommandsDocument
-    notes: tuple[str, ...]
-
-    def brief(self) -> PlanDocument:
-        """With the first changes of a position that has many, and how the rest is seen."""
-        brief = super().brief()
-        changes = sum(max(0, len(one.changes) - _CHANGES) for one in brief.positions)
-        short = tuple(one.model_copy(update={"changes": one.changes[:_CHANGES]}) for one in brief.positions)
-        left = {**brief.left_out, **({"positions.changes": changes} if changes else {})}
-        notes = brief.notes
-        if left:
-            missing = ", ".join(f"{count} of {name}" for name, count in left.items())
-            notes = (*notes, f"left out here: {missing}; --full brings them")
-        return brief.model_copy(update={"positions": short, "left_out": left, "notes": notes})
 
 
 class LaunchDocument(Document):
@@ -205,17 +136,6 @@ class LaunchDocument(Document):
     """Minutes from the beginning of the job's first launch to that of this one; None: not known."""
 
 
-class EffectDocument(Document):
-    """A relative difference (0.1: the right side is 10 % larger) with its 95 % interval."""
-
-    left: ChangeDocument
-    right: ChangeDocument
-    effect: float
-    low: float
-    high: float
-    launches: int
-
-
 class GuardDocument(Document):
     """A metric that must not move, in the confirming A/B: medians over launches."""
 
@@ -228,23 +148,6 @@ class GuardDocument(Document):
     note: str = ""
 
 
-class BeliefDocument(Document):
-    """What is believed at the end: probabilities by position, and the noise as seen.
-
-    No probability is told above 0.99, so those of all positions need not add up to what is left of ``none``.
-    """
-
-    none: float
-    leading: tuple[int, ...]
-    leading_probability: float
-    by_position: tuple[float, ...]
-    noise_between_runs: float
-    noise_between_launches: float
-    step: float
-    step_low: float
-    step_high: float
-
-
 class MinutesDocument(Document):
     """Where the minutes went."""
 
@@ -254,14 +157,6 @@ class MinutesDocument(Document):
     by_phase: dict[str, float]
     saved: float = 0.0
     """Minutes that were not waited for, since work overlapped: imports with a start, a build with a bench."""
-
-
-class StepDocument(Document):
-    """One of several steps of a range: ``culprits`` cannot be told apart; ``confirmed``: their A/B."""
-
-    culprits: tuple[PositionDocument, ...]
-    probability: float
-    confirmed: EffectDocument
 
 
 class JobDocument(LongDocument):
@@ -277,72 +172,6 @@ class JobDocument(LongDocument):
     versions: dict[str, Any]
     told: tuple[str, ...]
     folder: str
-
-
-class ReportDocument(LongDocument):
-    """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
-
-    shown: ClassVar[Mapping[str, int]] = {
-        "launches": -4,
-        "history": 0,
-        "skips": 10,
-        "merged": 0,
-        "not_tested": 5,
-        "cherry_picks": 10,
-    }
-    schema_: Literal["perfbisect.report/2"] = Field(default="perfbisect.report/2", alias="schema")
-    job: str
-    cell: CellDocument
-    environment: str
-    client: str
-    launches: tuple[LaunchDocument, ...]
-    minutes: MinutesDocument
-    reproduce: CommandsDocument
-    versions: dict[str, Any]
-    notes: tuple[str, ...]
-    folder: str
-    outcome: BisectOutcome
-    summary: tuple[str, ...]
-    next: str
-    probability: float
-    culprit: ChangeDocument | None
-    culprits: tuple[PositionDocument, ...]
-    parent: ChangeDocument | None
-    confirmed: EffectDocument | None
-    whole: EffectDocument | None
-    share: float | None
-    guards: tuple[GuardDocument, ...]
-    beliefs: BeliefDocument | None
-    metric: MetricDocument
-    repository: str
-    good: ChangeDocument
-    bad: ChangeDocument
-    changes: int
-    positions: int
-    history: tuple[PositionDocument, ...] = ()
-    """Every position of the range, the good end first: what ``beliefs.by_position`` counts through."""
-    skips: tuple[SkipDocument, ...]
-    merged: tuple[PositionDocument, ...]
-    not_tested: tuple[ChangeDocument, ...]
-    steps: tuple[StepDocument, ...] = ()
-    """Where every step was asked for: those that were named, in the history's order."""
-    log_differences: tuple[tuple[str, str, str], ...] = ()
-    """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
-    revert: EffectDocument | None = None
-    """The bad end against the bad end with the culprit reverted, where that was measured."""
-    revert_note: str = ""
-    """... and why it was not, where it was asked for."""
-    cherry_picks: tuple[ChangeDocument, ...] = ()
-    """Changes that only the good end's own branch has, where the step is between it and the merge base."""
-
-    def brief(self) -> ReportDocument:
-        """Without the probability of every position: those that lead are named."""
-        brief = super().brief()
-        if brief.beliefs is None or not brief.beliefs.by_position:
-            return brief
-        left = {**brief.left_out, "beliefs.by_position": len(brief.beliefs.by_position)}
-        beliefs = brief.beliefs.model_copy(update={"by_position": ()})
-        return brief.model_copy(update={"beliefs": beliefs, "left_out": left})
 
 
 class ErrorDocument(Document):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, stdev
 
+from perfbisect.errors import PerfbisectError
+from perfbisect.jobs.folders import Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.replay import launches
 from perfbisect.model.attempt import Attempt, Costs
 from perfbisect.model.metric import MetricRef
+
+_JOBS_BACK = 20
+"""Jobs whose attempts teach costs and noise."""
 
 TYPICAL_RUNS, TYPICAL_LAUNCHES = 0.03, 0.02
 """Default noise between runs and between launches (log scale)."""
@@ -58,3 +66,14 @@ def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef) -> Noise:
         f"{launches * 100:.1f} % between launches"
     )
     return Noise(runs, launches, told)
+
+
+def earlier_attempts(jobs: Jobs, digest: str) -> tuple[Attempt, ...]:
+    """Attempts of the last jobs that measured this cell: for prices and noise, never as evidence."""
+    found: list[Attempt] = []
+    for job in jobs.all()[-_JOBS_BACK:]:
+        with contextlib.suppress(PerfbisectError):
+            seen = launches(read(job.journal).events)
+            attempts = [x.attempt for x in seen if x.end == "finished" and x.attempt is not None]
+            found += [a for a in attempts if a.provenance.cell_digest == digest]
+    return tuple(found)

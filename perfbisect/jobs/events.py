@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from perfbisect.jobs.documents import BeliefDocument, Document, LaunchDocument, PlanDocument, PositionDocument
+from perfbisect.jobs.documents import Document, LaunchDocument
 
 
 @dataclass(frozen=True)
-class JobNote:
+class JobEvent:
+    """An event of a job; a kind of job may derive its own."""
+
+
+@dataclass(frozen=True)
+class JobNote(JobEvent):
     """A message, such as a dirty work tree or a recovered attempt."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class PlanReady:
-    """The plan, before the first launch."""
-
-    job: str
-    plan: PlanDocument
-
-
-@dataclass(frozen=True)
-class LaunchStarted:
+class LaunchStarted(JobEvent):
     """A launch starts. ``slot``: the part of the machine; empty: all of it."""
 
     number: int
@@ -40,7 +37,7 @@ class LaunchStarted:
 
 
 @dataclass(frozen=True)
-class PhaseStarted:
+class PhaseStarted(JobEvent):
     """The launch on a slot entered a phase."""
 
     phase: str
@@ -49,24 +46,18 @@ class PhaseStarted:
 
 
 @dataclass(frozen=True)
-class LaunchEnded:
-    """A launch ended. ``leading``: candidates by probability; ``none``: P(no change), None if unknown.
-
-    ``history``: the positions of ``beliefs.by_position``, from the good end.
-    """
+class LaunchEnded(JobEvent):
+    """A launch ended. ``used``, ``budget``: minutes of the job; ``detail``: what is known since, in words."""
 
     launch: LaunchDocument
     unit: str
-    leading: tuple[tuple[str, float], ...]
-    none: float | None
     used: float
     budget: float
-    beliefs: BeliefDocument | None = None
-    history: tuple[PositionDocument, ...] = ()
+    detail: str = ""
 
 
 @dataclass(frozen=True)
-class MachineBackoff:
+class MachineBackoff(JobEvent):
     """The machine failed; the slot backs off before a retry."""
 
     seconds: float
@@ -75,11 +66,10 @@ class MachineBackoff:
 
 
 @dataclass(frozen=True)
-class JobEnded:
+class JobEnded(JobEvent):
     """The job has finished."""
 
     document: Document
 
 
-JobEvent = JobNote | PlanReady | LaunchStarted | PhaseStarted | LaunchEnded | MachineBackoff | JobEnded
 EventListener = Callable[[JobEvent], None]

@@ -104,4 +104,4 @@ def launch_ended(
 ) -> LaunchEnded:
     """The event for a launch of a job without a posterior."""
     document = launch_document(ended, order.change, metric)
-    return LaunchEnded(document, metric.metric.unit, (), None, sum(x.minutes for x in seen), budget)
+    return LaunchEnded(document, metric.metric.unit, sum(x.minutes for x in seen), budget)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, Interrupted, PerfbisectError
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.events import EventListener
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Clock

@@ -6,15 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from perfbisect.common.numbers import minutes, percent, probability, with_unit
+from perfbisect.common.numbers import minutes, percent, with_unit
 from perfbisect.common.text import line, lines
-from perfbisect.jobs.documents import (
-    BeliefDocument,
-    CellDocument,
-    LaunchDocument,
-    PlanDocument,
-    PositionDocument,
-)
+from perfbisect.jobs.documents import CellDocument, LaunchDocument
 from perfbisect.jobs.events import (
     JobEvent,
     JobNote,
@@ -22,7 +16,6 @@ from perfbisect.jobs.events import (
     LaunchStarted,
     MachineBackoff,
     PhaseStarted,
-    PlanReady,
 )
 
 _KEPT = 3
@@ -35,6 +28,19 @@ _AFTER: Final[Mapping[str, str]] = {
     "stop": "stopped",
 }
 """A phase that was told -> what the attempt does from then on."""
+
+
+@dataclass(frozen=True)
+class CandidatesUpdated(JobEvent):
+    """How probable each candidate is by now, the first of which cannot be it; ``none``: that of none.
+
+    ``candidates``: name and subject of each; ``untestable``: indices of those that are not measured.
+    """
+
+    candidates: tuple[tuple[str, str], ...]
+    probabilities: tuple[float, ...]
+    none: float
+    untestable: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,10 @@ class Running:
 class View:
     """Everything that is shown; ``seen``: position -> ``measured`` or ``failed``."""
 
-    title: str = ""
-    history: tuple[PositionDocument, ...] = ()
+    candidates: tuple[tuple[str, str], ...] = ()
     seen: Mapping[int, str] = field(default_factory=dict)
-    beliefs: BeliefDocument | None = None
+    probabilities: tuple[float, ...] = ()
+    none: float = 0.0
     running: Mapping[str, Running] = field(default_factory=dict)
     waiting: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Slot -> why it waits, and until when."""
@@ -81,15 +87,14 @@ def after(view: View, notice: JobEvent, now: float) -> View:
     """The view after a notice that came at ``now``."""
     if view.began is None:
         view = replace(view, began=now)
-    if isinstance(notice, PlanReady):
-        plan = notice.plan
-        skips = {skip.change.id for skip in plan.skips}
-        known = {p.index: "failed" for p in plan.positions if p.changes and p.changes[0].id in skips}
-        title = f"{plan.cell.name}, {plan.metric.display}"
+    if isinstance(notice, CandidatesUpdated):
         return replace(
-            view, title=title, history=plan.positions, seen=known, unit=plan.metric.unit,
-            budget=plan.budget_minutes,
-        )  # fmt: skip
+            view,
+            candidates=notice.candidates,
+            seen=dict.fromkeys(notice.untestable, "failed") | dict(view.seen),
+            probabilities=notice.probabilities,
+            none=notice.none,
+        )
     if isinstance(notice, LaunchStarted):
         attempt = Running(
             notice.number, notice.change, notice.subject, notice.position, notice.of, notice.purpose,
@@ -112,9 +117,7 @@ def after(view: View, notice: JobEvent, now: float) -> View:
             seen = {**seen, launch.position: outcome}
         return replace(
             view,
-            history=notice.history or view.history,
             seen=seen,
-            beliefs=notice.beliefs or view.beliefs,
             running={slot: x for slot, x in view.running.items() if slot != launch.slot},
             last=(launch, *view.last)[:_KEPT],
             unit=notice.unit,
@@ -147,7 +150,6 @@ def _phase(notice: PhaseStarted) -> tuple[str, int] | None:
 
 Write = Callable[[str], None]
 
-_SHOWN_CHANGES = 6
 _PHASES = {
     "build": "building",
     "launch": "starting",
@@ -172,8 +174,6 @@ def notice_lines(notice: JobEvent, *, verbose: bool = False) -> Sequence[str]:
     """The lines of one notice; none for phases, unless wanted, and none for the end: that is the result."""
     if isinstance(notice, JobNote):
         return [f"note: {line(notice.text)}"]
-    if isinstance(notice, PlanReady):
-        return [*plan_lines(notice.plan), f"job {notice.job}", ""]
     if isinstance(notice, LaunchStarted):
         of = f" position {notice.position}/{notice.of}" if notice.of else ""
         runs = f"{notice.runs} run{'' if notice.runs == 1 else 's'}"
@@ -194,59 +194,12 @@ def cell_lines(cell: CellDocument) -> list[str]:
     return [f"  {label:<{width}}  {line(value)}" for label, value in cell.rows]
 
 
-def plan_lines(plan: PlanDocument) -> list[str]:
-    """What will be done, and what it will take."""
-    merged = plan.changes - len(plan.positions)
-    testable = len(plan.positions) - len(plan.skips)
-    out = [
-        "Cell",
-        *cell_lines(plan.cell),
-        "Plan",
-        f"  good      {plan.good.short} {line(plan.good.subject)}",
-        f"  bad       {plan.bad.short} {line(plan.bad.subject)}",
-        f"  range     {plan.changes} changes, {len(plan.positions)} different environments"
-        + (f" ({merged} merged with a neighbour)" if merged else ""),
-        f"  testable  {testable}" + (f", {len(plan.skips)} skipped beforehand" if plan.skips else ""),
-    ]
-    for skip in plan.skips[:_SHOWN_CHANGES]:
-        out.append(f"            {skip.change.short}: {line(skip.reason)}")
-    if len(plan.skips) > _SHOWN_CHANGES:
-        out.append(f"            and {len(plan.skips) - _SHOWN_CHANGES} more")
-    expected = plan.expected
-    out += [
-        f"  env       {line(plan.environment)}",
-        f"  client    {line(plan.client)}",
-        f"  expected  {expected.launches_low} to {expected.launches_high} launches, "
-        f"{minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}",
-        f"  budget    {minutes(plan.budget_minutes)}",
-        "  resolves  "
-        + ", ".join(
-            f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves
-        ),
-        f"            {line(expected.noise)}",
-    ]
-    return out + [f"  note      {line(text)}" for text in plan.notes]
-
-
-def command_lines(plan: PlanDocument) -> list[str]:
-    """The exact commands of an attempt, for a dry run."""
-    return [
-        "Commands",
-        f"  serve  {line(plan.commands.serve, 4000)}",
-        f"  bench  {line(plan.commands.bench, 4000)}",
-        f"  ({line(plan.commands.note)})",
-    ]
-
-
 def launched_line(notice: LaunchEnded) -> str:
     """``   14.20 ms (2 runs, +-0.4 %)   leading 0a1b2c 0.62, ...   12.3 of 180.0 min``."""
     launch = notice.launch
     # Of several at once it is said which one this was.
     whose = f"#{launch.number} " if launch.slot else ""
-    parts = [whose + _value(launch, notice.unit)]
-    if notice.leading:
-        shown = ", ".join(f"{name} {probability(p)}" for name, p in notice.leading)
-        parts.append(f"leading {shown}; nothing changed {probability(notice.none or 0.0)}")
+    parts = [whose + _value(launch, notice.unit), *([notice.detail] if notice.detail else [])]
     spent = minutes(notice.used) + (f" of {minutes(notice.budget)}" if notice.budget else "")
     return "   " + "  |  ".join([*parts, spent])
 

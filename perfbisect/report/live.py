@@ -91,7 +91,7 @@ def area(view: View, now: float, width: int, *, ascii_only: bool = False) -> Ite
     """The lines of the view: what is believed, what runs, what it has cost."""
     yield Text("-" * width if ascii_only else "─" * width, style="dim")
     ramp = _ASCII if ascii_only else _BLOCKS
-    if view.beliefs is not None and len(view.beliefs.by_position) > 1:
+    if len(view.probabilities) > 1:
         yield from _posterior(view, width, ramp)
     for slot, attempt in sorted(view.running.items()):
         yield from _attempt(slot, attempt, now, width)
@@ -124,10 +124,7 @@ def _parts(count: int, width: int) -> list[range]:
 
 
 def _posterior(view: View, width: int, ramp: str) -> Iterator[Text]:
-    beliefs = view.beliefs
-    if beliefs is None:
-        return
-    p, room = beliefs.by_position, width - _LABEL
+    p, room = view.probabilities, width - _LABEL
     yield _row("culprit", [(sparkline(p, room, ramp), "cyan")])
     here = {x.position for x in view.running.values() if x.of}
     marks = "".join(_mark(part, view, here) for part in _parts(len(p), room))
@@ -140,7 +137,7 @@ def _posterior(view: View, width: int, ramp: str) -> Iterator[Text]:
             "",
             [(f"{probability(p[index]):<5} ", "bold"), (f"{filled:<{bar}} ", "cyan"), *_named(view, index)],
         )
-    yield _row("", [(f"{probability(beliefs.none):<5} ", "bold"), ("nothing changed", "dim")])
+    yield _row("", [(f"{probability(view.none):<5} ", "bold"), ("nothing changed", "dim")])
 
 
 def _mark(part: Iterable[int], view: View, here: set[int]) -> str:
@@ -153,10 +150,8 @@ def _mark(part: Iterable[int], view: View, here: set[int]) -> str:
 
 
 def _named(view: View, index: int) -> list[tuple[str, str]]:
-    there = view.history[index].changes[0] if index < len(view.history) else None
-    if there is None:
-        return [(f"position {index}", "")]
-    return [(line(there.short, 12), "bold"), (f" {line(there.subject, 120)}", "")]
+    name, subject = view.candidates[index]
+    return [(line(name, 12), "bold"), (f" {line(subject, 120)}", "")]
 
 
 def _attempt(slot: str, attempt: Running, now: float, width: int) -> Iterator[Text]:

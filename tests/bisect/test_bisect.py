@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import amend
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError, ServerError, UsageError
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.events import JobEnded, LaunchEnded, LaunchStarted, MachineBackoff
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.kind import Amendment
@@ -250,9 +250,8 @@ def test_every_launch_is_told_as_it_happens(plan_for: MakePlan, new_job: NewJob)
         == list(range(1, len(report.launches) + 1))
     )
     assert all(n.why for n in begun)
-    assert ended[0].none is None
-    assert ended[0].leading == ()
-    assert ended[-1].leading[0][0] == world.changes[5].short
+    assert ended[0].detail == ""
+    assert ended[-1].detail.startswith(f"leading {world.changes[5].short} 0.99, ")
     assert ended[-1].used == pytest.approx(report.minutes.total)
 
 

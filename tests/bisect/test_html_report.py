@@ -17,9 +17,9 @@ import plotly.graph_objects as go
 import pytest
 from plotly.offline import get_plotlyjs
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.figures import effects_plot, plots
 from perfbisect.bisect.report import build_report
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.report import html as page_renderer
 from perfbisect.report.html import embedded_json, report_html
 from tests.jobs.world import Watch

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.figures import LevelSpan, ab_levels, ab_pairs, launch_times, level_spans, step_spans
-from perfbisect.jobs.documents import LaunchDocument, ReportDocument
+from perfbisect.jobs.documents import LaunchDocument
 from tests.jobs.world import Watch
 
 

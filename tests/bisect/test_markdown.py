@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.estimates import plan_document
-from perfbisect.bisect.report import build_report
+from perfbisect.bisect.report import build_report, plan_lines
 from perfbisect.environments.base import Refusal
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.events import JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
-from perfbisect.report.console import Console, error_lines, notice_lines, plan_lines
+from perfbisect.report.console import Console, error_lines, notice_lines
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from tests.fixtures.jobs import MakePlan
@@ -102,7 +102,7 @@ def test_lines_of_several_slots_say_which(told: tuple[ReportDocument, Watch]) ->
     began = LaunchStarted(7, "abc", 3, 9, "search", 2, "so", slot="gpu1", subject="x")
     assert notice_lines(began) == ["#7 abc position 3/9 on gpu1, 2 runs: so"]
     launch = told[0].launches[0].model_copy(update={"slot": "gpu1", "number": 7})
-    assert notice_lines(LaunchEnded(launch, "ms", (), None, 1.0, 0.0))[0].startswith("   #7 ")
+    assert notice_lines(LaunchEnded(launch, "ms", 1.0, 0.0))[0].startswith("   #7 ")
 
 
 def test_nothing_on_the_console_acts(told: tuple[ReportDocument, Watch]) -> None:

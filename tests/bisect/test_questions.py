@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import pytest
 
 from perfbisect.bisect.decision.model import Note, NoteKind, Reason, ReasonKind
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.estimates import plan_document
 from perfbisect.bisect.job import amend
 from perfbisect.bisect.other_metric import with_metric
@@ -16,7 +17,6 @@ from perfbisect.bisect.plan import Aside, BisectPlan, Extras
 from perfbisect.bisect.sentences import note_sentence, reason_sentence
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import amend
 from perfbisect.bisect.plan import BisectPlan, Extras
 from perfbisect.bisect.report import build_report
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.kind import Amendment

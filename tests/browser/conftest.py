@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.dashboard.build import write_site
-from perfbisect.jobs.documents import ReportDocument
 from tests.dashboard.site_world import site
 from tests.fixtures.jobs import new_job, plan_for
 from tests.fixtures.reports import rich, told

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.data import page_of
-from perfbisect.jobs.documents import ReportDocument
 from tests.browser.conftest import Reader
 from tests.dashboard.site_world import HARM, alert, cell, large, site
 

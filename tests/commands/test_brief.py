@@ -6,9 +6,9 @@ from datetime import datetime, timezone
 
 import pytest
 
+from perfbisect.bisect.documents import PlanDocument, PositionDocument, ReportDocument
 from perfbisect.bisect.estimates import plan_document
 from perfbisect.commands.status import status_document
-from perfbisect.jobs.documents import PlanDocument, PositionDocument, ReportDocument
 from perfbisect.jobs.estimates import learnt_noise
 from perfbisect.jobs.folders import Job
 from tests.bisect.test_bisect import NewJob

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import numpy as np
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.dashboard.site import (
     BisectionDocument,
     LevelDocument,
@@ -17,7 +18,6 @@ from perfbisect.dashboard.site import (
     SiteDocument,
     SmallDocument,
 )
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.series.alerts import Alert, AlertPlace
 from perfbisect.series.suspects.report import FactorDocument, SuspectDocument, SuspectsDocument
 

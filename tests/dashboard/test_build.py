@@ -13,12 +13,12 @@ from typing import Any
 import plotly
 import pytest
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.dashboard import build as made
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.data import cell_payload, curve, event_payload, events, harmless, overview, page_of
 from perfbisect.dashboard.site import BisectionDocument
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.resources import dashboards_folder
 from tests.dashboard.site_world import HARM, METRICS, TTFT, cell, large, series, site
 

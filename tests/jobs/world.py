@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import bisect
 from perfbisect.environments.base import Environment, Refusal
 from perfbisect.errors import Interrupted
-from perfbisect.jobs.documents import ReportDocument
 from perfbisect.jobs.events import JobEvent
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read

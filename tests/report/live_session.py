@@ -8,47 +8,38 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from perfbisect.jobs.documents import BeliefDocument, ChangeDocument, LaunchDocument, PositionDocument
+from perfbisect.jobs.documents import ChangeDocument, LaunchDocument
 from perfbisect.jobs.events import JobEvent, JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
+from perfbisect.report.console import CandidatesUpdated
 from perfbisect.report.live import Live
 
 COUNT = 24
 CULPRIT = 17
-HISTORY = tuple(
-    PositionDocument(
-        index=i,
-        changes=(
-            ChangeDocument(
-                id=f"{i:02x}" * 20,
-                short=f"{i:02x}" * 6,
-                subject=f"Change {i} [b]\x1b[2Jred[/b] \u202e" + "x" * 90,
-            ),
-        ),
+CHANGES = tuple(
+    ChangeDocument(
+        id=f"{i:02x}" * 20,
+        short=f"{i:02x}" * 6,
+        subject=f"Change {i} [b]\x1b[2Jred[/b] \u202e" + "x" * 90,
     )
     for i in range(COUNT)
 )
 
 
-def believed(share: float) -> BeliefDocument:
+def believed(share: float) -> CandidatesUpdated:
     rest = (1 - share) / (COUNT - 2)
     p = [0.0] + [share if i == CULPRIT else rest for i in range(1, COUNT)]
-    return BeliefDocument(
-        none=0.01, leading=(CULPRIT,), leading_probability=share, by_position=tuple(p),
-        noise_between_runs=0.01, noise_between_launches=0.02, step=0.1, step_low=0.05, step_high=0.15,
-    )  # fmt: skip
+    return CandidatesUpdated(tuple((change.short, change.subject) for change in CHANGES), tuple(p), 0.01)
 
 
 def launched(number: int, position: int, slot: str, *, failed: bool = False) -> LaunchEnded:
     launch = LaunchDocument(
-        number=number, attempt=f"a-{number}", position=position, change=HISTORY[position].changes[0],
+        number=number, attempt=f"a-{number}", position=position, change=CHANGES[position],
         purpose="search", why="", outcome="failed" if failed else "measured",
         value=None if failed else 10.0 + number, values=() if failed else (10.0 + number,), spread=None,
         reason="launch: died" if failed else "", fault="change" if failed else "", warnings=(), minutes=1.0,
         seconds={}, started_at="", cold=False, folder="", log="", slot=slot,
     )  # fmt: skip
-    share = min(0.95, 0.2 * number)
-    leading = ((HISTORY[CULPRIT].changes[0].short, share),)
-    return LaunchEnded(launch, "ms", leading, 0.01, float(number), 60.0, believed(share), HISTORY)
+    return LaunchEnded(launch, "ms", float(number), 60.0)
 
 
 def notices() -> Iterator[JobEvent]:
@@ -56,7 +47,7 @@ def notices() -> Iterator[JobEvent]:
     yield JobNote("a note with a [bold]bracket[/bold]")
     for number, position in enumerate((0, COUNT - 1, 12, CULPRIT), 1):
         slot = f"gpu{number % 2}"
-        change = HISTORY[position].changes[0]
+        change = CHANGES[position]
         yield LaunchStarted(
             number, change.short, position, COUNT - 1, "search", 2, "most bits a minute", slot, change.subject
         )
@@ -65,6 +56,7 @@ def notices() -> Iterator[JobEvent]:
         for run in (1, 2):
             yield PhaseStarted("bench", {"run": run, "of": 2, "seconds": 1.0}, slot)
         yield launched(number, position, slot, failed=position == 12)
+        yield believed(min(0.95, 0.2 * number))
         if number == 2:
             yield MachineBackoff(30.0, "no free memory", "gpu0")
 
@@ -73,9 +65,9 @@ def main(how: str) -> None:
     with Live(Console(stderr=True), time.monotonic) as sink:
         for number, notice in enumerate(notices()):
             sink(notice)
-            if number == 12 and how == "raise":
+            if number == 13 and how == "raise":
                 raise ValueError("the job fails")
-            if number == 12 and how == "wait":
+            if number == 13 and how == "wait":
                 time.sleep(60)
 
 

@@ -12,13 +12,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.jobs.events import JobEvent
+from perfbisect.jobs.events import JobEvent, MachineBackoff
 from perfbisect.jobs.folders import Job
 from perfbisect.report.console import View, after, notice_lines, used
 from perfbisect.report.live import Area, Live, area, sparkline
 from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import Watch, World, history, verdict
-from tests.report.live_session import COUNT, CULPRIT, HISTORY, notices
+from tests.report.live_session import CHANGES, COUNT, CULPRIT, notices
 from tests.report.screen import Screen, on_terminal, resize
 
 SESSION = "tests.report.live_session"
@@ -121,7 +121,7 @@ def test_a_whole_bisection_is_shown(
 @pytest.mark.parametrize("width", [10, 20, 40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    view = view_after(14)
+    view = view_after(15)
     with console.capture() as captured:
         console.print(Area(view, 100.0))
     rows = captured.get().splitlines()
@@ -132,28 +132,28 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_the_area_says_what_is_believed_what_runs_and_what_is_left() -> None:
-    view = view_after(14)
-    shown = "\n".join(texts(view, 73.0, 100))
+    view = view_after(15)
+    shown = "\n".join(texts(view, 74.0, 100))
     assert "gpu0" in shown
     assert "#2 171717171717 23/23 run 1 of 2 1:00, 1:04 in all" in shown
     assert "search: most bits a minute" in shown
-    assert HISTORY[CULPRIT].changes[0].short in shown
+    assert CHANGES[CULPRIT].short in shown
     assert "0.20" in shown
     assert "nothing changed" in shown
     assert "last     #1 11.00 ms" in shown
     assert "2.1 min of 60.0 min, 57.9 min left, 1.2 min by the clock" in shown
-    assert used(view, 73.0) == pytest.approx(1.0 + 64 / 60)
+    assert used(view, 74.0) == pytest.approx(1.0 + 64 / 60)
 
 
 def test_marks_stand_below_their_positions() -> None:
-    rows = {text.plain[:9].strip(): text.plain[9:] for text in area(view_after(14), 0.0, 100)}
+    rows = {text.plain[:9].strip(): text.plain[9:] for text in area(view_after(15), 0.0, 100)}
     assert len(rows["culprit"]) == len(rows["measured"]) == COUNT
     assert rows["measured"] == "o" + " " * 22 + "^"
     assert rows["culprit"].index("█") == CULPRIT
 
 
 def test_a_machine_that_failed_is_waited_for() -> None:
-    count = next(i for i, n in enumerate(notices()) if type(n).__name__ == "Waiting") + 1
+    count = next(i for i, n in enumerate(notices()) if isinstance(n, MachineBackoff)) + 1
     view = view_after(count)
     assert any("20 s left: no free memory" in text for text in texts(view, count - 1 + 10.0, 100))
     later = view_after(None)
@@ -178,6 +178,6 @@ def test_plain_characters_where_there_is_no_other_encoding() -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     console = Console(file=out, width=80, force_terminal=True, color_system=None)
     with console.capture() as captured:
-        console.print(Area(view_after(14), 0.0))
+        console.print(Area(view_after(15), 0.0))
     assert captured.get().isascii()
     assert "culprit" in captured.get()
