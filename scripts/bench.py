@@ -31,15 +31,14 @@ from perfbisect.bisect.projection import project
 from perfbisect.cells.loading import load_cell
 from perfbisect.compare.run import make_run_plan, run
 from perfbisect.environments.factory import make_builder
-from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.events import JobEvent, LaunchEnded, LaunchStarted, PhaseStarted
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import JournalEvent as Line
 from perfbisect.jobs.journal import read, stamp
+from perfbisect.jobs.measurement import MeasurementConfig, resolve_metric
 from perfbisect.jobs.plans import find_plan, write_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import JobContext
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.measure.attempt import to_dict
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult

@@ -58,7 +58,6 @@ ENGINE = frozenset(
         "perfbisect.jobs.sequential",
         "perfbisect.jobs.journal",
         "perfbisect.jobs.folders",
-        "perfbisect.jobs.lock",
     }
 )
 KINDS = frozenset(

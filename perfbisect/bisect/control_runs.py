@@ -83,4 +83,4 @@ def disagreement(ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: Bisect
 
 def _failed_by_machine(launch: LaunchRecord) -> bool:
     failure = launch.attempt.failure if launch.attempt else None
-    return launch.void or (failure is not None and failure.fault == "machine")
+    return launch.discarded or (failure is not None and failure.fault == "machine")

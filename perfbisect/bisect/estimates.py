@@ -11,7 +11,8 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.revert import BLOCKS
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError
-from perfbisect.jobs.documents import cell_document, change_document, commands_document, metric_document
+from perfbisect.jobs.commands import commands_document
+from perfbisect.jobs.documents import cell_document, change_document, metric_document
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.plans import plan_cell
 
@@ -36,7 +37,7 @@ def expected(plan: BisectPlan, noise: Noise) -> ExpectedDocument:
         minutes_low=low * each + builds,
         minutes_high=high * each + min(unbuilt, high) * plan.costs.build,
         resolves=tuple((k, math.expm1(_SEEN * error * math.sqrt(2 / k))) for k in SIDES),
-        noise=noise.told,
+        noise=noise.source,
     )
 
 

@@ -18,15 +18,14 @@ from perfbisect.bisect.result import bisect_document, outcome_of
 from perfbisect.bisect.revert import confirm_revert
 from perfbisect.bisect.sentences import end_name, reason_sentence
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
-from perfbisect.jobs.admission import require_comparable
 from perfbisect.jobs.events import JobEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.kind import Amendment
 from perfbisect.jobs.plans import plan_cell, require_plan
-from perfbisect.jobs.replay import JournalReplay, LaunchRecord, launches, retry_due
+from perfbisect.jobs.replay import JournalReplay, LaunchRecord, launches, require_comparable, retry_due
 from perfbisect.jobs.retry import Failures
-from perfbisect.jobs.runner import JobContext, LaunchRequest, Prebuilder, launch_started, recover_interrupted
+from perfbisect.jobs.runner import JobContext, LaunchRequest, SpareCores, launch_started, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
 
@@ -203,7 +202,7 @@ class _Search:
                 self.crew.beside(partial(self._built, ahead, position))
                 return
 
-    def _built(self, ahead: Prebuilder, position: int) -> None:
+    def _built(self, ahead: SpareCores, position: int) -> None:
         log = self.job.path / "ahead" / f"{position}.log"
         seconds = ahead.build(self.plan.positions[position].change, log, self.tools.limits.build)
         if seconds is not None:
@@ -217,7 +216,7 @@ class _Search:
             require_comparable(ended.attempt, seen, plan.ref)
             void = disagreement(ended, seen, plan)
             if void:
-                self.journal.append("voided", {"attempt": attempt_id, "reason": void})
+                self.journal.append("discarded", {"attempt": attempt_id, "reason": void})
                 seen = self.ledger.read(self.journal.events)
                 ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
         report_launch(ended, seen, plan, self.tools.sink)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from perfbisect.bisect.decision import decide
+from perfbisect.jobs.measurement import PlanPart
 from perfbisect.jobs.plans import JobPlan
-from perfbisect.jobs.settings import PlanPart
 from perfbisect.model.attempt import Costs
 from perfbisect.model.change import Change
 

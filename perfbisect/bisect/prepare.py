@@ -11,9 +11,8 @@ from perfbisect.bisect.plan import Aside, BisectPlan, Extras, Position
 from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.environments.base import Builder, group_of
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.jobs.capabilities import runs_per_launch
+from perfbisect.jobs.measurement import MeasurementConfig, runs_per_launch
 from perfbisect.jobs.plans import cell_data
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change, History

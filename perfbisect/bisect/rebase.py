@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from perfbisect.bisect.decision.model import SearchOutcome
 from perfbisect.bisect.plan import BisectPlan, Position
-from perfbisect.jobs.next_command import follow_up_command
+from perfbisect.jobs.commands import follow_up_command
 from perfbisect.jobs.replay import LaunchRecord
 
 _MOST = 6

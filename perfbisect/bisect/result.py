@@ -25,19 +25,20 @@ from perfbisect.bisect.rebase import of_rebase
 from perfbisect.bisect.revert import Reverted, reverted
 from perfbisect.bisect.sentences import advice, of_revert, summary
 from perfbisect.errors import UsageError
+from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     GuardDocument,
     cell_document,
     change_document,
-    commands_document,
+    compare_guards,
     launch_document,
     metric_document,
     minutes_document,
     versions,
 )
 from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.guards import compare_guards, guard_metrics
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.measurement import guard_metrics
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches, minutes_saved
 from perfbisect.model.attempt import Attempt

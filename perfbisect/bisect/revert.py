@@ -13,12 +13,11 @@ from pydantic import TypeAdapter
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import BuildError, ServerError
-from perfbisect.jobs.admission import require_comparable
 from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.plans import plan_cell
-from perfbisect.jobs.replay import JournalReplay, LaunchRecord, ended_launches
+from perfbisect.jobs.replay import JournalReplay, LaunchRecord, ended_launches, require_comparable
 from perfbisect.jobs.runner import JobContext, LaunchRequest
 from perfbisect.jobs.sequential import fits_budget, launch_ended, run_sequentially
 from perfbisect.jobs.workers import WorkerPool

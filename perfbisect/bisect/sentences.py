@@ -9,7 +9,7 @@ from perfbisect.bisect.decision.model import Comparison, Note, NoteKind, Reason,
 from perfbisect.bisect.plan import BisectPlan, Position
 from perfbisect.bisect.revert import Reverted
 from perfbisect.common.numbers import percent
-from perfbisect.jobs.next_command import git_command
+from perfbisect.jobs.commands import git_command
 from perfbisect.model.metric import Metric
 
 

@@ -50,9 +50,9 @@ def resume(
     )
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
-    from perfbisect.jobs.capabilities import resolve_metric
     from perfbisect.jobs.journal import read
     from perfbisect.jobs.kind import Amendment
+    from perfbisect.jobs.measurement import resolve_metric
     from perfbisect.jobs.plans import plan_cell
     from perfbisect.jobs.replay import launches
 

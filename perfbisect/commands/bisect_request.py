@@ -21,8 +21,8 @@ from perfbisect.commands.session import forecast_slots, reason_not_prebuilding
 from perfbisect.commands.workspace import Workspace, require_setting
 from perfbisect.environments.base import Builder
 from perfbisect.errors import RevisionError, UsageError
-from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
+from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import History

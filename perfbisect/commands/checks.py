@@ -54,18 +54,12 @@ from perfbisect.errors import (
     UntestableError,
     UsageError,
 )
-from perfbisect.jobs.capabilities import resolve_metric, runs_per_launch
-from perfbisect.jobs.documents import (
-    MinutesDocument,
-    cell_document,
-    change_document,
-    commands_document,
-    metric_document,
-)
+from perfbisect.jobs.commands import commands_document, git_command
+from perfbisect.jobs.documents import MinutesDocument, cell_document, change_document, metric_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.next_command import git_command
+from perfbisect.jobs.measurement import resolve_metric, runs_per_launch
 from perfbisect.jobs.plans import find_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.machine.profile import machine

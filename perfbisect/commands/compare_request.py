@@ -15,9 +15,10 @@ from perfbisect.compare.job import make_compare_plan
 from perfbisect.compare.plan import ComparePlan, Forecast, SidePlan, forecast, served_cells
 from perfbisect.environments.base import Builder
 from perfbisect.errors import UsageError
-from perfbisect.jobs.capabilities import resolve_metric
-from perfbisect.jobs.documents import cell_document, commands_document, metric_document
+from perfbisect.jobs.commands import commands_document
+from perfbisect.jobs.documents import cell_document, metric_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
+from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import Cell, apply_variant
 

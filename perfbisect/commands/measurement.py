@@ -11,11 +11,10 @@ from perfbisect.commands.output import progress_printer
 from perfbisect.commands.session import open_session, plan_writer, run_job, slots_for
 from perfbisect.commands.workspace import Workspace
 from perfbisect.environments.base import Builder, Environment
-from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.kind import DocumentT, JobKind
+from perfbisect.jobs.measurement import MeasurementConfig, resolve_metric
 from perfbisect.jobs.plans import PlanT
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change

@@ -9,7 +9,7 @@ from perfbisect.changes.releases import between, published
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.durations import parse_minutes
 from perfbisect.errors import UsageError
-from perfbisect.jobs.settings import MeasurementConfig
+from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Costs
 from perfbisect.model.change import History

@@ -29,13 +29,12 @@ from perfbisect.errors import (
 )
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote
-from perfbisect.jobs.folders import ExitRecord, Job, write_exit
+from perfbisect.jobs.folders import ExitRecord, Job
 from perfbisect.jobs.kind import DocumentT, JobKind
+from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.jobs.plans import JobPlan, PlanT, write_plan
 from perfbisect.jobs.replay import LaunchRecord
-from perfbisect.jobs.runner import BACKOFF, JobContext
-from perfbisect.jobs.settings import MeasurementConfig
-from perfbisect.jobs.spare_cores import LEAST_CORES, SpareCores
+from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, SpareCores
 from perfbisect.machine.leases import Lease, LeaseHolder, holders, lease, leased_devices, lock_folder
 from perfbisect.machine.profile import machine
 from perfbisect.machine.slots import Slot, TooFewDevicesError, machine_of, plan_slots
@@ -111,7 +110,7 @@ def recording_error(job: Job) -> Iterator[None]:
 
 def _keep(job: Job, ending: ExitRecord) -> None:
     with contextlib.suppress(MachineError):  # the journal has the result
-        write_exit(job.path, ending)
+        job.write_exit(ending)
 
 
 _BACKOFF = "PERFBISECT_BACKOFF"
@@ -131,7 +130,7 @@ class JobSession:
             executor=LocalExecutor(
                 builder,
                 client,
-                asked=lambda: self.job.stop_asked,
+                asked=lambda: self.job.stop_requested,
                 limits=machine_limits(os.environ.get(interference.VARIABLE, "")),
                 profile=wiring.load_profile(setting.machine),
             ),
@@ -233,7 +232,7 @@ def open_session(
             holder=LeaseHolder(job=job.id),
             wait=60 * (working.wait or 0.0),
             told=progress_printer(working),
-            asked=lambda: job.stop_asked,
+            asked=lambda: job.stop_requested,
         ) as had:
             if not working.wait:
                 begin()
@@ -313,7 +312,7 @@ def _revert(builder: Builder, setting: MeasurementConfig) -> Callable[[Change, C
 def _waiter(job: Job) -> Callable[[float], None]:
     def wait(seconds: float) -> None:
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not job.stop_asked:
+        while (left := end - time.monotonic()) > 0 and not job.stop_requested:
             time.sleep(min(left, 0.5))
 
     return wait

@@ -15,7 +15,7 @@ from perfbisect.common.numbers import minutes, probability, with_unit
 from perfbisect.common.text import line
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument
-from perfbisect.jobs.folders import ExitRecord, Job, Jobs, finished, read_exit
+from perfbisect.jobs.folders import ExitRecord, Job, Jobs, finished
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.kind import Candidate
 from perfbisect.report.document import Block, Column, Command, KeyValues, Table
@@ -143,7 +143,7 @@ def wait_until_released(job: Job, timeout_min: float | None) -> bool:
 
 def stop_job(job: Job, *, wait: bool, timeout_min: float | None) -> tuple[StopDocument, list[str]]:
     """Ask the process that works on a job to stop."""
-    holder = job.ask_stop()
+    holder = job.request_stop()
     ended = wait_until_released(job, timeout_min) if wait else job.holder is None
     after = "report" if job.finished else "resume"
     document = StopDocument(
@@ -170,7 +170,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     holder = job.holder
     events = read(job.journal).events
     kind = kind_of(events)
-    document, ending = kind.document(job, events), None if holder else read_exit(job.path)
+    document, ending = kind.document(job, events), None if holder else job.read_exit()
     status = kind.status(document)
     launches, metric = status.launches, status.metric
     state: State = "running" if holder else "finished" if finished(events) else "unfinished"

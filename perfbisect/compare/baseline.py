@@ -11,8 +11,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from perfbisect.errors import LocatedError, UsageError
+from perfbisect.jobs.measurement import MeasurementConfig, PlanPart
 from perfbisect.jobs.plans import JobPlan, cell_data
-from perfbisect.jobs.settings import MeasurementConfig, PlanPart
 from perfbisect.measure.attempt import from_dict, to_dict
 from perfbisect.model.attempt import Attempt, Provenance, provenance_differences
 from perfbisect.model.cell import SERVER_SIDE, Cell, cell_difference

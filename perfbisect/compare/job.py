@@ -37,16 +37,14 @@ from perfbisect.compare.results import (
 )
 from perfbisect.environments.base import Builder
 from perfbisect.errors import UsageError
-from perfbisect.jobs.admission import require_comparable
-from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
+from perfbisect.jobs.measurement import MeasurementConfig, runs_per_launch
 from perfbisect.jobs.plans import cell_data, find_plan, plan_cell, plan_data, require_plan
-from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.replay import LaunchRecord, launches, require_comparable
 from perfbisect.jobs.runner import JobContext, LaunchRequest
 from perfbisect.jobs.sequential import fits_budget, launch_ended
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import SERVER_SIDE, Cell
 from perfbisect.model.change import Change

@@ -11,8 +11,8 @@ from perfbisect.compare import claims
 from perfbisect.compare.baseline import RecordedLevel
 from perfbisect.errors import UsageError
 from perfbisect.jobs.estimates import learnt_noise
+from perfbisect.jobs.measurement import PlanPart
 from perfbisect.jobs.plans import JobPlan, plan_cell
-from perfbisect.jobs.settings import PlanPart
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
@@ -178,5 +178,5 @@ def forecast(plan: ComparePlan, earlier: Sequence[Attempt]) -> Forecast:
     noise = math.hypot(learnt.launches, learnt.runs / math.sqrt(plan.runs))
     bounds = " (a claim's own bounds may take more)" if plan.expect else ""
     return Forecast(
-        ab_test.forecast_blocks(plan.question(), noise), f"if nothing changed{bounds}; noise: {learnt.told}"
+        ab_test.forecast_blocks(plan.question(), noise), f"if nothing changed{bounds}; noise: {learnt.source}"
     )

@@ -25,18 +25,18 @@ from perfbisect.compare.summary import (
     next_of_check,
     next_of_comparison,
 )
+from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     cell_document,
     change_document,
-    commands_document,
     launch_document,
     metric_document,
     minutes_document,
     versions,
 )
 from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.guards import guard_metrics
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.measurement import guard_metrics
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches, minutes_saved
 from perfbisect.model.cell import Cell

@@ -11,11 +11,10 @@ from perfbisect.compare.launches import OneChange, in_turn, measure_launches, re
 from perfbisect.compare.plan import RunPlan
 from perfbisect.environments.base import Builder
 from perfbisect.errors import UsageError
-from perfbisect.jobs.capabilities import runs_per_launch
+from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     cell_document,
     change_document,
-    commands_document,
     launch_document,
     metric_document,
     minutes_document,
@@ -26,10 +25,10 @@ from perfbisect.jobs.documents import (
 from perfbisect.jobs.events import JobEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.measurement import MeasurementConfig, runs_per_launch
 from perfbisect.jobs.plans import cell_data, plan_cell, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches, minutes_saved
 from perfbisect.jobs.runner import JobContext, LaunchRequest
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change

@@ -20,6 +20,7 @@ from perfbisect.errors import PerfbisectError, UsageError
 from perfbisect.jobs.events import JobEnded, PhaseStarted
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
+from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.jobs.replay import JournalReplay, LaunchRecord, Timeline, launches, retry_due
 from perfbisect.jobs.retry import Failures
@@ -33,7 +34,6 @@ from perfbisect.jobs.runner import (
     recover_interrupted,
 )
 from perfbisect.jobs.sequential import launch_ended
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt
 from perfbisect.serving.families import server_digest

@@ -17,10 +17,10 @@ from perfbisect.compare.documents import (
 )
 from perfbisect.compare.metrics import has_equal_medians, has_failed_guard
 from perfbisect.compare.plan import CheckPlan, ComparePlan
+from perfbisect.jobs.commands import follow_up_command, repeat_command
 from perfbisect.jobs.documents import metric_document
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.guards import guard_metrics
-from perfbisect.jobs.next_command import follow_up_command, repeat_command
+from perfbisect.jobs.measurement import guard_metrics
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import METRICS, PER_UNIT, MetricRef

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import platform
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePosixPath
 from statistics import median
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 import perfbisect
-from perfbisect.clients import CLIENTS
-from perfbisect.jobs.capabilities import EXAMPLE
+from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.jobs.replay import LaunchRecord
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.cell import Cell, describe_cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
-from perfbisect.serving.families import FAMILIES
 
 _Self = TypeVar("_Self", bound="Document")
 _Long = TypeVar("_Long", bound="LongDocument")
@@ -269,26 +264,6 @@ def minutes_document(seen: Sequence[LaunchRecord], budget: float, saved: float =
     return MinutesDocument(total=total, budget=budget, lost=lost, by_phase=phases, saved=saved)
 
 
-def commands_document(
-    cell: Cell, setting: MeasurementConfig, change: Change, attempt: Attempt | None
-) -> CommandsDocument:
-    """The commands of an attempt as they ran, or, without one, as they will."""
-    server = FAMILIES[cell.family].server(cell, EXAMPLE)
-    client_env = CLIENTS[cell.client.name].env(cell)
-    serve, bench = _ran(attempt, "server", server.env), _ran(attempt, "client", client_env)
-    note = "as they ran; the whole process environment is in the attempt's attempt.json"
-    if not serve:
-        serve = " ".join([*_variables(server.env), shlex.join(("python", *server.args))])
-        note = "each attempt draws its own port and model name; python is that of the change's environment"
-    if not bench:
-        client = CLIENTS[cell.client.name]
-        arguments = client.command(
-            cell, EXAMPLE, seed=cell.seed + 1, result=PurePosixPath("result.json"), metadata={}
-        )
-        bench = " ".join([*_variables(client_env), shlex.join(("python", *arguments))])
-    return CommandsDocument(change=change.id, serve=serve, bench=bench, perfbisect=setting.typed, note=note)
-
-
 def versions(setting: MeasurementConfig, seen: Iterable[LaunchRecord]) -> dict[str, Any]:
     """With what was measured: perfbisect, engines, client, machine; several where they differ."""
     attempts = [launch.attempt for launch in seen if launch.attempt is not None]
@@ -314,16 +289,32 @@ def reported_value(attempt: Attempt, metric: MetricRef) -> float | None:
         return None
 
 
-def _ran(attempt: Attempt | None, which: str, named: Mapping[str, str]) -> str:
-    """A command of an attempt, with the variables that make it what it is: the engine's path, the cell's."""
-    facts = attempt.provenance.facts.get(which) if attempt else None
-    argv = facts.get("argv") if isinstance(facts, Mapping) else None
-    env = facts.get("env") if isinstance(facts, Mapping) else None
-    if not argv or not isinstance(env, Mapping):
-        return ""
-    kept = {name: str(env[name]) for name in ("PYTHONPATH", *named) if env.get(name)}
-    return " ".join([*_variables(kept), shlex.join(str(part) for part in argv)])
+def compare_guards(
+    metrics: Sequence[MetricRef], left: Sequence[Attempt], right: Sequence[Attempt]
+) -> tuple[GuardDocument, ...]:
+    """Each guard on both sides: the medians over launches, and whether it moved.
+
+    It moved if the medians differ by more than the metric's smallest effect and no launch of one side lies
+    among those of the other: two launches agree, where there are two.
+    """
+    return tuple(_compare_guard(metric, left, right) for metric in metrics)
 
 
-def _variables(env: Mapping[str, str]) -> list[str]:
-    return [f"{name}={shlex.quote(env[name])}" for name in sorted(env)]
+def _compare_guard(metric: MetricRef, left: Sequence[Attempt], right: Sequence[Attempt]) -> GuardDocument:
+    row = metric.metric
+    lefts, rights = (
+        [value for attempt in side if (value := reported_value(attempt, metric)) is not None]
+        for side in (left, right)
+    )
+    document = GuardDocument(
+        name=str(metric), display=row.display, unit=row.unit, left=None, right=None, moved=False
+    )
+    if not lefts or not rights:
+        return document.model_copy(update={"note": "not reported"})
+    a, b = median(lefts), median(rights)
+    size = abs(b - a) if row.absolute else abs(b - a) / abs(a) if a else float(b != a)
+    apart = max(lefts) < min(rights) or max(rights) < min(lefts)
+    note = "one launch a side only" if min(len(lefts), len(rights)) < 2 else ""
+    return document.model_copy(
+        update={"left": a, "right": b, "moved": size > row.smallest_effect and apart, "note": note}
+    )

@@ -28,7 +28,7 @@ class Noise:
 
     runs: float = TYPICAL_RUNS
     launches: float = TYPICAL_LAUNCHES
-    told: str = "assumed: 3 % between runs of a launch, 2 % between launches; learnt as launches come in"
+    source: str = "assumed: 3 % between runs of a launch, 2 % between launches; learnt as launches come in"
 
 
 def learnt_costs(attempts: Sequence[Attempt], fallback: Costs) -> Costs:
@@ -56,16 +56,17 @@ def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef) -> Noise:
         by_change.setdefault(attempt.change_id, []).append(level)
         if len(logs) > 1:
             within.append(stdev(logs))
-    between = [stdev(levels) for levels in by_change.values() if len(levels) > 1]
-    count = sum(len(levels) for levels in by_change.values() if len(levels) > 1)
+    repeated = [levels for levels in by_change.values() if len(levels) > 1]
+    count = sum(map(len, repeated))
     if count < 4 or not within:
         return Noise()
-    runs, launches = median(within), median(between)
-    told = (
+    runs, launches = median(within), median(map(stdev, repeated))
+    return Noise(
+        runs,
+        launches,
         f"from {count} earlier launches of this cell: {runs * 100:.1f} % between runs of a launch, "
-        f"{launches * 100:.1f} % between launches"
+        f"{launches * 100:.1f} % between launches",
     )
-    return Noise(runs, launches, told)
 
 
 def earlier_attempts(jobs: Jobs, digest: str) -> tuple[Attempt, ...]:

@@ -6,21 +6,29 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import psutil
+from filelock import FileLock, Timeout
+from pydantic import ConfigDict, TypeAdapter, with_config
+
 from perfbisect.common.suggest import hint
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.jobs import lock
 from perfbisect.jobs.journal import JournalEvent, read
-from perfbisect.jobs.lock import LockHolder
 from perfbisect.system.files import write_atomic
 
-FILE = "ended.json"
+JOURNAL = "journal.jsonl"
+_EXIT = "ended.json"
+_START_TOLERANCE_S = 0.5
+"""Between two readings of a process's start time."""
+
+_LOCAL = "--state with a folder on a local disk"
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class ExitRecord:
     """How a job's process ended: its exit code and, after an error, the message."""
@@ -32,26 +40,89 @@ class ExitRecord:
     next_step: str | None = None
 
 
-def write_exit(folder: Path, ending: ExitRecord) -> None:
-    """Write the exit record of a job; raises MachineError if the disk fails."""
-    write_atomic(folder / FILE, json.dumps(asdict(ending)))
+@dataclass(frozen=True)
+class LockHolder:
+    """The process that holds a folder, the ``job`` it works on, and ``since`` when."""
+
+    pid: int
+    created: float
+    job: str = ""
+    since: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """True if the process itself is running, not a zombie or another process with its pid."""
+        try:
+            process = psutil.Process(self.pid)
+            ended = process.status() == psutil.STATUS_ZOMBIE
+            return not ended and abs(process.create_time() - self.created) < _START_TOLERANCE_S
+        except psutil.Error:
+            return False
 
 
-def read_exit(folder: Path) -> ExitRecord | None:
-    """Read the exit record; None while a process works on the job or after a kill."""
+_EXIT_RECORD = TypeAdapter(ExitRecord)
+_HOLDER = TypeAdapter(LockHolder)
+
+
+def holder_path(folder: Path) -> Path:
+    return folder / "holder.json"
+
+
+def read_holder(folder: Path) -> LockHolder | None:
+    """The running process that holds a folder; stale records are ignored."""
     try:
-        ending = ExitRecord(**json.loads((folder / FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        holder = _HOLDER.validate_json(holder_path(folder).read_bytes())
+    except (OSError, ValueError):
         return None
-    return ending if isinstance(ending.exit_code, int) else None
+    return holder if holder.alive else None
 
 
-def clear_exit(folder: Path) -> None:
-    """Remove the exit record when work on the job begins."""
-    (folder / FILE).unlink(missing_ok=True)
+@contextlib.contextmanager
+def hold_folder(
+    folder: Path,
+    what: str,
+    in_use: Callable[[LockHolder | None], MachineError],
+    *,
+    job: str = "",
+    since: str = "",
+) -> Iterator[None]:
+    """Hold a folder exclusively; the lock is released when the process dies.
+
+    ``in_use`` makes the error for a folder that is held; None: by a process without a record.
+    """
+    lock = FileLock(folder / "lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise in_use(read_holder(folder)) from None
+    except OSError as error:
+        raise MachineError(f"{what} cannot be locked: {error}", where=folder, next_step=_LOCAL) from error
+    try:
+        process = psutil.Process()
+        holder = LockHolder(process.pid, process.create_time(), job, since)
+        text = json.dumps(asdict(holder))
+        write_atomic(holder_path(folder), text, what=f"the holder of {what}", next_step=_LOCAL)
+        yield
+    finally:
+        holder_path(folder).unlink(missing_ok=True)
+        lock.release()
 
 
-JOURNAL = "journal.jsonl"
+def make_folder(parent: Path, moment: datetime, mark: str, what: str, inner: str = "") -> Path:
+    """Create a folder named by time and ``mark``, with a subfolder ``inner``; a taken second is skipped."""
+    while True:
+        path = parent / f"{moment.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{mark}"
+        if not path.exists():
+            break
+        moment += timedelta(seconds=1)
+    try:
+        (path / inner).mkdir(parents=True)
+    except OSError as error:
+        raise MachineError(
+            f"no folder for {what}: {error}", where=path, next_step="choose one with --state"
+        ) from error
+    return path
 
 
 @dataclass(frozen=True)
@@ -71,26 +142,6 @@ class JournalFolder:
     def events(self) -> tuple[JournalEvent, ...]:
         """Read the journal; raises UsageError if it is damaged or newer than this version."""
         return read(self.journal).events if self.journal.exists() else ()
-
-
-def make_folder(parent: Path, moment: datetime, mark: str, what: str, inner: str = "") -> Path:
-    """Create a folder named by time and ``mark``, with a subfolder ``inner``; a taken second is skipped.
-
-    Raises:
-        MachineError: the folder cannot be created.
-    """
-    while True:
-        path = parent / f"{moment.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{mark}"
-        if not path.exists():
-            break
-        moment += timedelta(seconds=1)
-    try:
-        (path / inner).mkdir(parents=True)
-    except OSError as error:
-        raise MachineError(
-            f"no folder for {what}: {error}", where=path, next_step="choose one with --state"
-        ) from error
-    return path
 
 
 @dataclass(frozen=True)
@@ -128,17 +179,27 @@ class Job(JournalFolder):
         """Folder of an attempt."""
         return self.path / "attempts" / f"{number:03d}"
 
+    def write_exit(self, record: ExitRecord) -> None:
+        write_atomic(self.path / _EXIT, json.dumps(asdict(record)))
+
+    def read_exit(self) -> ExitRecord | None:
+        """The exit record; None while a process works on the job or after a kill."""
+        try:
+            return _EXIT_RECORD.validate_json((self.path / _EXIT).read_bytes())
+        except (OSError, ValueError):
+            return None
+
     @property
     def holder(self) -> LockHolder | None:
         """The process that works on this job."""
-        return lock.holder(self.path)
+        return read_holder(self.path)
 
     @property
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return (self.path / "stop").exists()
 
-    def ask_stop(self) -> LockHolder | None:
-        """Ask the process that works on this job to stop, and return it."""
+    def request_stop(self) -> LockHolder | None:
+        """Request a stop of the process that works on this job, and return it."""
         holder = self.holder
         if holder is None:
             return None
@@ -147,26 +208,19 @@ class Job(JournalFolder):
             os.kill(holder.pid, signal.SIGINT)
         return holder
 
-    def clear_stop(self) -> None:
-        (self.path / "stop").unlink(missing_ok=True)
-
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Work on the job exclusively.
-
-        Raises:
-            MachineError: another process works on it.
-        """
-        with lock.hold_folder(self.path, f"job {self.id}", self._taken, job=self.id):
-            self.clear_stop()
-            clear_exit(self.path)
+        """Work on the job exclusively; a stop request and an exit record of before are removed."""
+        with hold_folder(self.path, f"job {self.id}", self._in_use, job=self.id):
+            for name in ("stop", _EXIT):
+                (self.path / name).unlink(missing_ok=True)
             yield
 
-    def _taken(self, holder: LockHolder | None) -> MachineError:
+    def _in_use(self, holder: LockHolder | None) -> MachineError:
         by = f"process {holder.pid}, job {holder.job}" if holder else "another process"
         return MachineError(
             f"job {self.id} is in use by {by}",
-            where=lock.record(self.path),
+            where=holder_path(self.path),
             next_step=f"wait for it, or: perfbisect stop {holder.job if holder else self.id}",
         )
 
@@ -185,41 +239,31 @@ class Jobs:
         self.folder = state / "jobs"
 
     def new(self, moment: datetime, mark: str) -> Job:
-        """Create a job whose id sorts by ``moment`` and ends in ``mark``.
-
-        Raises:
-            MachineError: the folder cannot be created.
-        """
+        """Create a job whose id sorts by ``moment`` and ends in ``mark``."""
         return Job(make_folder(self.folder, moment, mark, "the job", inner="attempts"))
 
     def all(self) -> tuple[Job, ...]:
         """All jobs, oldest first."""
-        if not self.folder.is_dir():
-            return ()
-        return tuple(Job(path) for path in sorted(self.folder.iterdir()) if (path / JOURNAL).exists())
+        return tuple(Job(path.parent) for path in sorted(self.folder.glob(f"*/{JOURNAL}")))
 
     def unfinished(self) -> tuple[Job, ...]:
         """Jobs without a verdict or with an unreadable journal, oldest first."""
         return tuple(job for job in self.all() if not _finished(job))
 
     def find(self, identity: str) -> Job:
-        """Find a job by its id or a unique prefix.
-
-        Raises:
-            UsageError: no job or several jobs match.
-        """
+        """Find a job by its id or a unique prefix; UsageError if none or several match."""
         if (self.folder / identity / JOURNAL).exists():
             return Job(self.folder / identity)
-        near = [job for job in self.all() if job.id.startswith(identity)]
-        if len(near) == 1:
-            return near[0]
-        if near:
+        known = self.all()
+        matching = [job for job in known if job.id.startswith(identity)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
             raise UsageError(
-                f"{identity!r} names several jobs: {_ids(near)}",
+                f"{identity!r} names several jobs: {_ids(matching)}",
                 where=self.folder,
                 next_step="more letters of the id",
             )
-        known = self.all()
         raise UsageError(
             f"no job {identity!r}{hint(identity, [job.id for job in known])}; "
             + (f"there are: {_ids(known[-10:])}" if known else "there is none"),
@@ -228,11 +272,7 @@ class Jobs:
         )
 
     def the_unfinished(self, verb: str) -> Job:
-        """The only unfinished job, for a command without an id.
-
-        Raises:
-            UsageError: there is none, or several.
-        """
+        """The only unfinished job, for a command without an id; UsageError if there is none, or several."""
         jobs = self.unfinished()
         if not jobs:
             raise UsageError("no unfinished job", where=self.folder, next_step="perfbisect status")
@@ -252,5 +292,5 @@ def _finished(job: Job) -> bool:
         return False
 
 
-def _ids(jobs: tuple[Job, ...] | list[Job]) -> str:
+def _ids(jobs: Sequence[Job]) -> str:
     return ", ".join(job.id for job in jobs)

@@ -22,7 +22,7 @@ EventKind = Literal[
     "finished",
     "failed",
     "abandoned",
-    "voided",
+    "discarded",
     "built",
     "revert",
     "job",

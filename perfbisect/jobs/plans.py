@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Clock, Journal, JournalEvent
-from perfbisect.jobs.settings import MeasurementConfig, PlanPart
+from perfbisect.jobs.measurement import MeasurementConfig, PlanPart
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import MetricRef, parse_metric
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
-from perfbisect.errors import UsageError
+from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.measure import attempt as attempts
-from perfbisect.model.attempt import Attempt, Purpose
+from perfbisect.measure.attempt import from_dict
+from perfbisect.model.attempt import Attempt, Purpose, key, provenance_differences
+from perfbisect.model.metric import MetricRef
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class LaunchRecord:
     attempt: Attempt | None = None
     reason: str = ""
     lost: float = 0.0
-    void: bool = False
-    """It finished but its values were discarded: ``reason``."""
+    discarded: bool = False
+    """It finished but its values do not count: ``reason``."""
 
     @property
     def minutes(self) -> float:
@@ -73,23 +74,64 @@ class JournalReplay:
             UsageError: an event ends an unknown attempt or cannot be parsed.
         """
         for event in events[self._read :]:
-            if event.kind == "started":
-                launch = _started(event, len(self._launches) + 1)
-                self._launches[launch.attempt_id] = launch
-            elif event.kind in ("launched", "abandoned", "finished", "failed", "voided"):
-                identity = _identity(event)
-                if identity not in self._launches:
-                    raise UsageError(
-                        f"the journal's event {event.seq} ends attempt {identity!r}, which never began"
-                    )
-                self._launches[identity] = _after(self._launches[identity], event)
+            try:
+                if event.kind == "started":
+                    launch = _started(event, len(self._launches) + 1)
+                    self._launches[launch.attempt_id] = launch
+                elif event.kind in ("launched", "abandoned", "finished", "failed", "discarded"):
+                    attempt = event.data.get("attempt")
+                    identity = str(attempt.get("id") if isinstance(attempt, Mapping) else attempt)
+                    if identity not in self._launches:
+                        raise ValueError(f"attempt {identity!r} never began")
+                    self._launches[identity] = _updated(self._launches[identity], event)
+            except (KeyError, TypeError, ValueError) as error:
+                raise UsageError(
+                    f"the journal's event {event.seq} cannot be read: {type(error).__name__}: {error}"
+                ) from error
         self._read = len(events)
         return tuple(self._launches.values())
 
 
 def launches(events: Sequence[JournalEvent]) -> tuple[LaunchRecord, ...]:
-    """All launches of a job; raises what :meth:`Ledger.read` raises."""
+    """All launches of a job; UsageError if an event cannot be parsed."""
     return JournalReplay().read(events)
+
+
+def _started(event: JournalEvent, number: int) -> LaunchRecord:
+    data = event.data
+    return LaunchRecord(
+        number=number,
+        attempt_id=str(data["attempt"]),
+        position=int(data["position"]),
+        change_id=str(data["change"]),
+        purpose=data["purpose"],
+        runs=int(data["runs"]),
+        why=str(data["why"]),
+        folder=str(data["folder"]),
+        token=str(data.get("token", "")),
+        started_at=event.time,
+        slot=str(data.get("slot", "")),
+        at=None if data.get("at") is None else float(data["at"]),
+    )
+
+
+def _updated(launch: LaunchRecord, event: JournalEvent) -> LaunchRecord:
+    data = event.data
+    if event.kind == "launched":
+        return replace(launch, token=str(data["token"]), pid=int(data["pid"]), created=float(data["created"]))
+    if event.kind == "discarded" and launch.end == "finished":
+        reason, minutes = str(data["reason"]), launch.minutes
+        return replace(launch, end="abandoned", attempt=None, reason=reason, lost=minutes, discarded=True)
+    if launch.end is not None:
+        raise ValueError(f"attempt {launch.attempt_id} ended twice")
+    launch = replace(launch, ended=event.seq)
+    if event.kind == "abandoned":
+        return replace(launch, end="abandoned", reason=str(data["reason"]), lost=float(data["minutes"]))
+    attempt = from_dict(data["attempt"])
+    reason = attempt.failure.reason if attempt.failure else ""
+    return replace(
+        launch, end="finished" if event.kind == "finished" else "failed", attempt=attempt, reason=reason
+    )
 
 
 def ended_launches(seen: Iterable[LaunchRecord]) -> list[LaunchRecord]:
@@ -110,9 +152,8 @@ def retry_due(
         if launch.end == "finished":
             failed.pop(launch.position, None)
         elif launch.end == "failed" and launch.refused:
-            again = launch.position in failed
-            failed.pop(launch.position, None)
-            if launch.built and not again:
+            is_retry = failed.pop(launch.position, None) is not None
+            if launch.built and not is_retry:
                 failed[launch.position] = launch
     running = {launch.position for launch in seen if launch.end is None}
     for launch in failed.values():
@@ -121,54 +162,30 @@ def retry_due(
     return None
 
 
-def _identity(event: JournalEvent) -> str:
-    attempt = event.data.get("attempt")
-    return str(attempt.get("id") if isinstance(attempt, Mapping) else attempt)
-
-
-def _started(event: JournalEvent, number: int) -> LaunchRecord:
-    data = event.data
+def require_comparable(
+    attempt: Attempt,
+    seen: Sequence[LaunchRecord],
+    metric: MetricRef,
+    advice: str = "measure all of a bisection",
+) -> None:
+    """Require the job's metric and comparable provenance; ``advice`` begins the error's next step."""
     try:
-        return LaunchRecord(
-            number=number,
-            attempt_id=str(data["attempt"]),
-            position=int(data["position"]),
-            change_id=str(data["change"]),
-            purpose=data["purpose"],
-            runs=int(data["runs"]),
-            why=str(data["why"]),
-            folder=str(data["folder"]),
-            token=str(data.get("token", "")),
-            started_at=event.time,
-            slot=str(data.get("slot", "")),
-            at=None if data.get("at") is None else float(data["at"]),
+        attempt.values(metric)
+    except KeyError:
+        reported = sorted({name for run in attempt.runs for name in run.values})
+        raise UsageError(
+            f"the client did not report {key(metric)}; it reported: {', '.join(reported)}",
+            where=attempt.folder,
+            next_step="name one of these with --metric",
+        ) from None
+    finished = (x.attempt for x in ended_launches(seen) if x.end == "finished" and x.attempt is not None)
+    first = next(finished, attempt)
+    for field, left, right in provenance_differences(first.provenance, attempt.provenance):
+        raise MachineError(
+            f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
+            where=attempt.folder,
+            next_step=f"{advice} on one machine, with one client (--client), of one cell",
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"the journal's event {event.seq} starts no attempt: {error!r}") from error
-
-
-def _after(launch: LaunchRecord, event: JournalEvent) -> LaunchRecord:
-    data: Mapping[str, Any] = event.data
-    try:
-        if event.kind == "launched":
-            return replace(
-                launch, token=str(data["token"]), pid=int(data["pid"]), created=float(data["created"])
-            )
-        if event.kind == "voided" and launch.end == "finished":
-            reason, minutes = str(data["reason"]), launch.minutes
-            return replace(launch, end="abandoned", attempt=None, reason=reason, lost=minutes, void=True)
-        if launch.end is not None:
-            raise ValueError(f"attempt {launch.attempt_id} ended twice")
-        launch = replace(launch, ended=event.seq)
-        if event.kind == "abandoned":
-            return replace(launch, end="abandoned", reason=str(data["reason"]), lost=float(data["minutes"]))
-        attempt = attempts.from_dict(data["attempt"])
-        reason = attempt.failure.reason if attempt.failure else ""
-        return replace(
-            launch, end="finished" if event.kind == "finished" else "failed", attempt=attempt, reason=reason
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"the journal's event {event.seq} cannot be read: {error}") from error
 
 
 class Timeline:

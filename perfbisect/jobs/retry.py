@@ -61,7 +61,7 @@ class Failures:
             PerfbisectError: perfbisect itself failed.
         """
         failure = launch.attempt.failure if launch.attempt else None
-        if launch.void:
+        if launch.discarded:
             self._machine_failed(launch, launch.reason)
             return
         if failure is None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from perfbisect.errors import Interrupted
+from perfbisect.environments.base import Builder
+from perfbisect.errors import BuildError, Interrupted, MachineError
 from perfbisect.jobs.events import EventListener, JobNote, LaunchStarted
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Clock, Journal
@@ -27,32 +31,60 @@ BACKOFF = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 WHOLE_MACHINE = Slot("")
 """The whole machine, nothing pinned: the slot of a job without concurrency."""
 
+LEAST_CORES = 2
+"""Minimum number of processors to build ahead."""
 
-class StopLeftovers(Protocol):
-    """Ends the processes of a dead job, identified by token, pid and start time; returns those it found.
+_NICE = 15
+_SHORT_BUILD_MIN = 0.05
+"""Builds that take less are not built ahead."""
 
-    ``grace``: seconds before they are killed.
+
+@dataclass(frozen=True)
+class SpareCores:
+    """Builds environments in the calling thread, niced, on processors outside all slots.
+
+    ``leasing`` reserves the processors during a build.
     """
 
-    def __call__(
-        self, token: str, pid: int, created: float, *, log: Path | None = None, grace: float = 15.0
-    ) -> Sequence[object]: ...
-
-
-class Prebuilder(Protocol):
-    """Builds environments beside running attempts, on spare processors."""
+    builder: Builder
+    cores: frozenset[int]
+    leasing: Callable[[], AbstractContextManager[object]]
 
     def wanted(self, change: Change) -> bool:
         """True if the build takes long enough to be worth a thread."""
-        ...
+        if self.builder.cached(change):
+            return False
+        minutes = self.builder.minutes(change)
+        return minutes is None or minutes > _SHORT_BUILD_MIN
 
     def build(self, change: Change, log: Path, timeout: float) -> float | None:
-        """Build in the calling thread; return the seconds, None if the build failed."""
-        ...
+        """Build and return the seconds; None if it failed, which the launch will report."""
+        began = time.monotonic()
+        try:
+            with self.leasing():
+                # On Linux both apply to the thread and its children.
+                os.sched_setaffinity(0, self.cores)
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+                log.parent.mkdir(parents=True, exist_ok=True)
+                self.builder.ensure(change, log=log, timeout=timeout)
+        except (BuildError, MachineError, OSError):
+            return None
+        return time.monotonic() - began
 
 
-Revert = Callable[[Change, Change], Change | str]
-"""Maps a commit and an ancestor to the commit with the ancestor reverted, or to the reason there is none."""
+class StopLeftovers(Protocol):
+    """Ends the processes of a dead job and returns them; after ``grace`` seconds they are killed."""
+
+    def __call__(self, token: str, pid: int, created: float, *, grace: float = 15.0) -> Sequence[object]: ...
+
+
+class RecoveryContext(Protocol):
+    """The dependencies of recovery."""
+
+    @property
+    def sink(self) -> EventListener: ...
+    @property
+    def stop_leftovers(self) -> StopLeftovers: ...
 
 
 @dataclass(frozen=True)
@@ -75,9 +107,10 @@ class JobContext:
     """Raises MachineError if the lease is lost."""
     seconds: Callable[[], float] = time.monotonic
     """A monotonic clock."""
-    ahead: Prebuilder | None = None
+    ahead: SpareCores | None = None
     """None: nothing is built ahead."""
-    revert: Revert | None = None
+    revert: Callable[[Change, Change], Change | str] | None = None
+    """Maps a commit and an ancestor to the commit with the ancestor reverted, or to why there is none."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +125,7 @@ class LaunchRequest:
 
 
 def launch_started(number: int, order: LaunchRequest, last: int, slot: str) -> LaunchStarted:
-    """The event for a launch that is about to start."""
+    """The event for a launch that is about to start; ``last``: the highest position."""
     change = order.change
     return LaunchStarted(
         number,
@@ -109,18 +142,14 @@ def launch_started(number: int, order: LaunchRequest, last: int, slot: str) -> L
 
 def check_stop(job: Job) -> None:
     """Raise Interrupted if a stop was requested."""
-    if job.stop_asked:
+    if job.stop_requested:
         raise Interrupted(f"job {job.id}: a stop was requested", next_step=f"perfbisect resume {job.id}")
 
 
 def record_start(
     job: Job, journal: Journal, tools: JobContext, cell: Cell, order: LaunchRequest, slot: Slot, at: float
 ) -> AttemptRequest:
-    """Record the start of an attempt, ``at`` minutes after the job's first, and return its request.
-
-    Raises:
-        MachineError: the journal cannot be written.
-    """
+    """Record the start of an attempt, ``at`` minutes after the job's first, and return its request."""
     number = sum(event.kind == "started" for event in journal.events) + 1
     identity, folder = f"{job.id}-{number:03d}", job.attempt(number)
     folder.mkdir(parents=True, exist_ok=True)
@@ -161,61 +190,38 @@ def _measured(journal: Journal, cell: Cell, change: Change) -> bool:
 
 
 def record_end(journal: Journal, attempt: Attempt) -> None:
-    """Record the end of an attempt.
-
-    Raises:
-        MachineError: the journal cannot be written; recovery reads the attempt's own file.
-    """
+    """Record the end of an attempt; if that fails, recovery reads the attempt's own file."""
     journal.append("failed" if attempt.failure else "finished", {"attempt": to_dict(attempt)})
 
 
 def record_abandoned(journal: Journal, launch: LaunchRecord, folder: Path, reason: str) -> float:
-    """Record an attempt without a result; return the minutes lost."""
-    minutes = _minutes(launch, folder)
+    """Record an attempt without a result; return the minutes lost, until its last write."""
+    began = datetime.fromisoformat(launch.started_at)
+    written = [clock.local_moment(path.stat().st_mtime) for path in folder.rglob("*") if path.is_file()]
+    minutes = max(0.0, (max(written, default=began) - began).total_seconds()) / 60
     journal.append("abandoned", {"attempt": launch.attempt_id, "reason": reason, "minutes": minutes})
     return minutes
 
 
-class Clearing(Protocol):
-    """The dependencies of recovery."""
-
-    @property
-    def sink(self) -> EventListener: ...
-    @property
-    def stop_leftovers(self) -> StopLeftovers: ...
-
-
-def recover_interrupted(job: Job, journal: Journal, tools: Clearing) -> None:
+def recover_interrupted(job: Job, journal: Journal, tools: RecoveryContext) -> None:
     """Recover from an earlier process of this job: end its servers and close its open attempts.
 
     An attempt with a result on disk counts; any other is abandoned.
-
-    Raises:
-        ServerError: a leftover process cannot be ended.
     """
     if journal.torn:
         kept = journal.path.with_suffix(".torn").name
         tools.sink(JobNote(f"the journal's last line was torn and has been cut off (kept in {kept})"))
-    for open_launch in launches(journal.events):
-        if open_launch.end is not None:
+    for launch in launches(journal.events):
+        if launch.end is not None:
             continue
-        folder = job.path / open_launch.folder
-        left = tools.stop_leftovers(open_launch.token, open_launch.pid, open_launch.created)
-        if left:
-            tools.sink(JobNote(f"ended {len(left)} process(es) that attempt {open_launch.number} had left"))
+        folder = job.path / launch.folder
+        leftovers = tools.stop_leftovers(launch.token, launch.pid, launch.created)
+        if leftovers:
+            tools.sink(JobNote(f"ended {len(leftovers)} process(es) that attempt {launch.number} had left"))
         attempt = read_attempt(folder)
-        if attempt is not None and attempt.id == open_launch.attempt_id:
+        if attempt is not None and attempt.id == launch.attempt_id:
             record_end(journal, attempt)
-            tools.sink(JobNote(f"attempt {open_launch.number} had ended: taken from {open_launch.folder}"))
+            tools.sink(JobNote(f"attempt {launch.number} had ended: taken from {launch.folder}"))
             continue
-        minutes = record_abandoned(journal, open_launch, folder, "perfbisect ended during it")
-        tools.sink(
-            JobNote(f"attempt {open_launch.number} was cut short after {minutes:.1f} min: measured again")
-        )
-
-
-def _minutes(open_launch: LaunchRecord, folder: Path) -> float:
-    """Minutes from its start to its last write."""
-    began = datetime.fromisoformat(open_launch.started_at)
-    wrote = [clock.local_moment(path.stat().st_mtime) for path in folder.rglob("*") if path.is_file()]
-    return max(0.0, (max(wrote, default=began) - began).total_seconds()) / 60
+        minutes = record_abandoned(journal, launch, folder, "perfbisect ended during it")
+        tools.sink(JobNote(f"attempt {launch.number} was cut short after {minutes:.1f} min: measured again"))

@@ -83,7 +83,7 @@ def run_sequentially(
                 course.admit(ended.attempt, seen)
             except PerfbisectError as error:
                 # A resumed job must not count it.
-                journal.append("voided", {"attempt": identity, "reason": error.message})
+                journal.append("discarded", {"attempt": identity, "reason": error.message})
                 raise
         tools.sink(course.told(ended, seen, order))
         if ended.refused and (not ended.built or again is not None):

@@ -13,8 +13,8 @@ from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, Inter
 from perfbisect.jobs.events import EventListener
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Clock
+from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.jobs.runner import StopLeftovers
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile

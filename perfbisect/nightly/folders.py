@@ -9,9 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 from perfbisect.errors import MachineError
-from perfbisect.jobs.folders import JOURNAL, JournalFolder, make_folder
+from perfbisect.jobs.folders import JOURNAL, JournalFolder, LockHolder, hold_folder, holder_path, make_folder
 from perfbisect.jobs.journal import stamp
-from perfbisect.jobs.lock import LockHolder, hold_folder, record
 
 _DIGITS = 10
 
@@ -63,7 +62,7 @@ class Nights:
                 owner = f"process {holder.pid}, since {holder.since[:19]}Z"
             return MachineError(
                 f"{what} is already running: {owner}",
-                where=record(self.folder),
+                where=holder_path(self.folder),
                 next_step="wait until it has ended; perfbisect status shows its jobs",
             )
 

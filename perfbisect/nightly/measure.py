@@ -33,8 +33,8 @@ from perfbisect.compare.suite import suite
 from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
-from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job
+from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.jobs.plans import PlanT, require_plan
 from perfbisect.model.cell import Cell
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly

@@ -10,10 +10,9 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from perfbisect.errors import UsageError
-from perfbisect.jobs.capabilities import runs_per_launch
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.measurement import MeasurementConfig, PlanPart, runs_per_launch
 from perfbisect.jobs.plans import cell_data
-from perfbisect.jobs.settings import MeasurementConfig, PlanPart
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef, parse_metric

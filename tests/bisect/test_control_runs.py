@@ -63,7 +63,7 @@ def test_a_machine_that_is_another_since_is_waited_for(
     job = new_job(plan_for(world), watch, world)
     report = verdict(job, watch, world)
     assert watch.waits == [30.0, 120.0]
-    void = [x for x in launches(read(job.journal).events) if x.void]
+    void = [x for x in launches(read(job.journal).events) if x.discarded]
     assert [x.number for x in void] == [n + 1]
     assert "the machine is not what it was" in void[0].reason
     assert any(isinstance(x, MachineBackoff) and "not what it was" in x.reason for x in watch.notices)

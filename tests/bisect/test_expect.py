@@ -52,5 +52,5 @@ def test_noise_is_learnt_from_enough_launches_of_one_change() -> None:
     noise = learnt_noise([attempt(c, *pair) for c in "ab" for pair in values], TPOT)
     assert noise.runs == pytest.approx(0.02 / math.sqrt(2))
     assert noise.launches == pytest.approx(0.1 / math.sqrt(2))
-    assert "from 4 earlier launches" in noise.told
+    assert "from 4 earlier launches" in noise.source
     assert learnt_noise([attempt("a", 1.0)] * 9, parse_metric("ttft")) == Noise()

@@ -16,7 +16,7 @@ from perfbisect.commands import session
 from perfbisect.errors import BuildError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.spare_cores import SpareCores
+from perfbisect.jobs.runner import SpareCores
 from perfbisect.machine.slots import Slot
 from perfbisect.model.change import Change
 from tests.fixtures.jobs import MakePlan

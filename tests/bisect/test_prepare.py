@@ -8,8 +8,8 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.prepare import make_plan
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.jobs.capabilities import resolve_metric, runs_per_launch
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.measurement import resolve_metric, runs_per_launch
 from perfbisect.jobs.plans import cell_data, find_plan, plan_cell
 from perfbisect.model.metric import parse_metric
 from tests.fixtures.jobs import SETTING, MakePlan

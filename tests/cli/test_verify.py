@@ -13,8 +13,8 @@ from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.compare.documents import CompareDocument
 from perfbisect.compare.report import result_lines
 from perfbisect.errors import LocatedError, MachineError, UsageError
-from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.machine.profile import Machine
 from perfbisect.resources import cells_folder
 from tests.compare.test_job import CHANGES, measured

@@ -33,11 +33,11 @@ from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job, Jobs, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.kind import JobKind, JobStatus
+from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.jobs.plans import JobPlan, cell_data, plan_cell, require_plan, write_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
 from perfbisect.jobs.sequential import launch_ended, run_sequentially
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import machine_of
 from perfbisect.measure.executor import AttemptRequest

@@ -9,10 +9,9 @@ from typing import Any
 
 from perfbisect.compare.run import make_run_plan
 from perfbisect.compare.suite import CellOutcome, suite
-from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.settings import MeasurementConfig
+from perfbisect.jobs.measurement import MeasurementConfig, resolve_metric
 from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.cell import Cell

@@ -18,8 +18,8 @@ from perfbisect.compare.results import check_of_comparison
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import Interrupted, LocatedError, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.jobs.plans import write_plan
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from perfbisect.model.metric import parse_metric

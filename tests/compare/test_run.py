@@ -13,10 +13,10 @@ from perfbisect.compare.report import build_report
 from perfbisect.compare.run import make_run_plan, run, run_document
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, MachineError, ServerError, UsageError
-from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.kind import Amendment
+from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.jobs.plans import write_plan
 from perfbisect.model.attempt import Failure
 from perfbisect.report.markdown import report_markdown

@@ -15,9 +15,8 @@ import psutil
 import pytest
 
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.jobs.folders import Job, Jobs, finished
+from perfbisect.jobs.folders import Job, Jobs, LockHolder, finished
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.lock import LockHolder
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))
 
@@ -152,7 +151,7 @@ def test_a_pid_that_went_to_somebody_else_is_no_holder(tmp_path: Path) -> None:
     job = made(Jobs(tmp_path), "aaaa")
     (job.path / "holder.json").write_text(json.dumps({"pid": me.pid, "created": 1.0, "job": job.id}))
     assert job.holder is None
-    assert job.ask_stop() is None, "and is sent no signal"
+    assert job.request_stop() is None, "and is sent no signal"
     (job.path / "holder.json").write_text("{")
     assert job.holder is None
 
@@ -160,13 +159,13 @@ def test_a_pid_that_went_to_somebody_else_is_no_holder(tmp_path: Path) -> None:
 def test_a_stop_interrupts_the_holder_and_is_forgotten_by_the_next(tmp_path: Path) -> None:
     job = made(Jobs(tmp_path), "aaaa")
     with holder(job) as other:
-        asked = job.ask_stop()
+        asked = job.request_stop()
         assert asked is not None
         assert asked.pid == other.pid
         assert other.communicate(timeout=20)[0] == "interrupted\n"
-    assert job.stop_asked
+    assert job.stop_requested
     with job.held():
-        assert not job.stop_asked
+        assert not job.stop_requested
 
 
 def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

@@ -15,11 +15,10 @@ from perfbisect.changes.git import Repository
 from perfbisect.changes.history import history
 from perfbisect.compare.run import make_run_plan, run
 from perfbisect.errors import PerfbisectError
-from perfbisect.jobs.capabilities import resolve_metric
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
+from perfbisect.jobs.measurement import MeasurementConfig, resolve_metric
 from perfbisect.jobs.plans import write_plan
-from perfbisect.jobs.settings import MeasurementConfig
 from perfbisect.measure.attempt import write_attempt
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.model.attempt import Attempt

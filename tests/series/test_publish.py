@@ -67,7 +67,7 @@ def job_of(state: Path, name: str, of: Cell, *attempts: Attempt, voided: str = "
         ("plan", {"verb": verb, "cell": cell_data(of), "change": change})
     ]
     events += [("failed" if one.failure else "finished", {"attempt": to_dict(one)}) for one in attempts]
-    events += [("voided", {"attempt": voided, "reason": "others measured"})] if voided else []
+    events += [("discarded", {"attempt": voided, "reason": "others measured"})] if voided else []
     job = Job(state / "jobs" / name)
     job.path.mkdir(parents=True, exist_ok=True)
     lines = [

@@ -100,7 +100,9 @@ def run_in(path: Path) -> RecordedRun | None:
         "cell": cell["name"],
         "model": cell.get("model", ""),
         "prompts": cell.get("num_prompts"),
-        "voided": {event.data["attempt"]: event.data["reason"] for event in events if event.kind == "voided"},
+        "voided": {
+            event.data["attempt"]: event.data["reason"] for event in events if event.kind == "discarded"
+        },
         "attempts": [event.data["attempt"] for event in events if event.kind in ("finished", "failed")],
     }
     build = Build("journal", PIPELINE, path.parent.name, commit=commit, fixed=plan.time)
@@ -120,14 +122,14 @@ def measured(told: RecordedRun) -> Iterator[Attempt]:
 
 def points_of(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | RejectedResult]:
     """The attempts of a job's document: points, and those that failed or were void."""
-    voided = document["voided"]
+    discarded = document["voided"]
     for record, told in enumerate(document["attempts"]):
         try:
             attempt = from_dict(told)
         except ValueError as error:
             yield RejectedResult(build, "broken", str(error), raw, record, str(document["cell"]))
             continue
-        reason = voided.get(attempt.id) or (attempt.failure.reason if attempt.failure else "")
+        reason = discarded.get(attempt.id) or (attempt.failure.reason if attempt.failure else "")
         lost = _lost(attempt, document.get("prompts"))
         if reason or not attempt.runs:
             yield RejectedResult(

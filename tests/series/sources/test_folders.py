@@ -178,7 +178,7 @@ def test_our_own_runs_are_points(tmp_path: Path) -> None:
         ("finished", {"attempt": attempt("1", 10.0, 40.0)}),
         ("failed", {"attempt": attempt("2", failure=Failure("launch", "machine", "no memory"))}),
         ("finished", {"attempt": attempt("3", 10.0)}),
-        ("voided", {"attempt": "3", "reason": "somebody else measured"}),
+        ("discarded", {"attempt": "3", "reason": "somebody else measured"}),
         ("finished", {"attempt": {"id": "4"}}),
     )
     journal(tmp_path / "jobs" / "b", "bisect")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from perfbisect.jobs.next_command import follow_up_command, git_command, repeat_command
-from perfbisect.jobs.settings import MeasurementConfig
+from perfbisect.jobs.commands import follow_up_command, git_command, repeat_command
+from perfbisect.jobs.measurement import MeasurementConfig
 
 CELL = {"name": "chat", "headline": "tpot"}
 

@@ -1,0 +1,107 @@
+"""Commands to type: what reproduces an attempt, and what continues a job."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from perfbisect.clients import CLIENTS
+from perfbisect.jobs.documents import CommandsDocument
+from perfbisect.jobs.measurement import EXAMPLE, MeasurementConfig
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.cell import Cell
+from perfbisect.model.change import Change
+from perfbisect.serving.families import FAMILIES
+
+_CELL_FIRST = ("run", "bisect", "compare", "check")
+"""Commands whose first argument is the cell."""
+
+_REPEATABLE = ("compare", "verify", "check")
+"""Commands that can be repeated with a larger budget."""
+
+_ONCE = ("--json", "--full", "--quiet", "--detach", "--dry-run")
+"""Options that a follow-up command does not repeat."""
+
+_REPORT = "--expect-workload"
+"""Checked once; a follow-up command uses the same cell."""
+
+
+def commands_document(
+    cell: Cell, setting: MeasurementConfig, change: Change, attempt: Attempt | None
+) -> CommandsDocument:
+    """The commands of an attempt as they ran, or, without one, as they will."""
+    server, client = FAMILIES[cell.family].server(cell, EXAMPLE), CLIENTS[cell.client.name]
+    serve = _recorded(attempt, "server", server.env)
+    bench = _recorded(attempt, "client", client.env(cell))
+    note = "as they ran; the whole process environment is in the attempt's attempt.json"
+    if not serve:
+        serve = _command(server.env, ("python", *server.args))
+        note = "each attempt draws its own port and model name; python is that of the change's environment"
+    if not bench:
+        result = PurePosixPath("result.json")
+        arguments = client.command(cell, EXAMPLE, seed=cell.seed + 1, result=result, metadata={})
+        bench = _command(client.env(cell), ("python", *arguments))
+    return CommandsDocument(change=change.id, serve=serve, bench=bench, perfbisect=setting.typed, note=note)
+
+
+def _recorded(attempt: Attempt | None, process: str, named: Mapping[str, str]) -> str:
+    """A process's recorded command with the variables of the engine's path and of the cell; empty: none."""
+    facts = attempt.provenance.facts.get(process) if attempt else None
+    if not isinstance(facts, Mapping) or not facts.get("argv") or not isinstance(facts.get("env"), Mapping):
+        return ""
+    env = {name: str(facts["env"][name]) for name in ("PYTHONPATH", *named) if facts["env"].get(name)}
+    return _command(env, tuple(map(str, facts["argv"])))
+
+
+def _command(env: Mapping[str, str], argv: tuple[str, ...]) -> str:
+    return " ".join([*(f"{name}={shlex.quote(env[name])}" for name in sorted(env)), shlex.join(argv)])
+
+
+def follow_up_command(
+    setting: MeasurementConfig, verb: str, cell: Mapping[str, Any], metric: str, *words: str
+) -> str:
+    """Another command for the cell, repository and environments of a job."""
+    repository = ("--repo", setting.repository) if setting.repository else ()
+    options = {
+        "--env": setting.environment,
+        "--client": setting.client,
+        "--constraints": setting.constraints,
+        "--exclude-newer": setting.exclude_newer,
+        "--machine": setting.machine,
+        "--metric": "" if metric == cell["headline"] else metric,
+    }
+    given = [word for name, value in options.items() if value for word in (name, value)]
+    return shlex.join(("perfbisect", verb, _typed_cell(setting, cell["name"]), *repository, *words, *given))
+
+
+def repeat_command(setting: MeasurementConfig, option: str, value: str) -> str | None:
+    """A job's command with another value of an option; None if the job was started by another command."""
+    words = shlex.split(setting.typed)
+    if words[1:2] == [] or words[1] not in _REPEATABLE:
+        return None
+    kept: list[str] = []
+    is_value = False
+    for word in words:
+        if is_value:
+            is_value = False
+        elif word in (option, _REPORT):
+            is_value = True
+        elif word not in _ONCE and word.partition("=")[0] not in (option, _REPORT):
+            kept.append(word)
+    return shlex.join((*kept, option, value))
+
+
+def git_command(repository: str, *words: str) -> str:
+    """A git command in the repository."""
+    return shlex.join(("git", *(("-C", repository) if repository else ()), *words))
+
+
+def _typed_cell(setting: MeasurementConfig, name: str) -> str:
+    """The cell as typed, which may be a path."""
+    words = shlex.split(setting.typed)
+    if "--cell" in words[:-1]:
+        return words[words.index("--cell") + 1]
+    typed = len(words) > 2 and words[1] in _CELL_FIRST and not words[2].startswith("-")
+    return words[2] if typed else name
