@@ -30,7 +30,7 @@ from perfbisect.report.document import (
     code,
     strong,
 )
-from perfbisect.report.rows import version_rows
+from perfbisect.report.sections import version_rows
 
 _TONES: Final[Mapping[str, Tone]] = {"found": "bad", "not reproduced": "good", "unfinished": "neutral"}
 

@@ -87,7 +87,7 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
         for text in lines:
             click.echo(text, err=err)
         return
-    from perfbisect.report.wrap import fitted
+    from perfbisect.report.terminal import fitted
 
     width = shutil.get_terminal_size().columns
     for text in lines:

@@ -104,7 +104,7 @@ def _compare_report(document: CompareDocument) -> Report:
 def _limit_report(document: CheckDocument, comparison: CompareDocument) -> Report:
     by_guard = comparison.verdict != comparison.headline and document.verdict == "failed"
     word = document.verdict + (" by a guard" if by_guard else "")
-    title = f"check of {comparison.b.name} against {comparison.a.name}"
+    title = f"Check of {comparison.b.name} against {comparison.a.name}"
     return _comparison(comparison, title, Verdict(word, _TONES[document.verdict]), document.summary)
 
 
@@ -180,7 +180,7 @@ def _check_report(document: CheckDocument) -> Report:
         if level.value is not None
     ]
     return Report(
-        title=f"check of {document.change.short}",
+        title=f"Check of {document.change.short}",
         verdict=Verdict(document.verdict, _TONES[document.verdict]),
         blocks=(*map(Paragraph, document.summary), Command(document.next)),
         sections=(
@@ -233,7 +233,7 @@ def _run_report(document: RunDocument) -> Report:
     value = next((m.median for m in document.metrics if m.display == headline.display), None)
     group = LaunchGroup(document.change.short, "@end", "circle", document.launches, value)
     return Report(
-        title=f"run of {document.change.short} {document.change.subject}".rstrip(),
+        title=f"Run of {document.change.short} {document.change.subject}".rstrip(),
         verdict=Verdict("measured" if document.finished else "unfinished"),
         blocks=(
             Table(columns, tuple(rows), frozenset({0}) if rows else frozenset()),
@@ -266,7 +266,7 @@ def _verify_report(document: VerifyDocument) -> Report:
     )
     word = {"holds": "claim holds", "refuted": "claim refuted"}.get(document.verdict, "inconclusive")
     return Report(
-        title="claim",
+        title="Claim",
         verdict=Verdict(word, _TONES[document.verdict]),
         blocks=(claim, _cells_table(document.cells), *_report_commands(document.cells)),
     )
@@ -277,7 +277,7 @@ def _sweep_report(document: SweepDocument) -> Report:
     word = next((word for word in ("regression", "inconclusive", "improvement") if word in words), "same")
     signature = KeyValues((("signature", document.signature),))
     return Report(
-        title="sweep over loads",
+        title="Sweep over loads",
         verdict=Verdict(word, _TONES[word]),
         blocks=(signature, _cells_table(document.cells), *_report_commands(document.cells)),
     )
@@ -314,7 +314,7 @@ def _baseline_report(document: SavedBaselineDocument) -> Report:
     )
     recorded = _recorded_text(document.recorded, document.metric.unit)
     return Report(
-        title="baseline",
+        title="Baseline",
         verdict=Verdict("baseline recorded", "good"),
         blocks=(KeyValues((("file", code(document.file)), ("level", recorded))), Command(command)),
     )

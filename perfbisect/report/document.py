@@ -124,6 +124,11 @@ class Report:
     highlights: tuple[tuple[str, str], ...] = ()
     footer: str = ""
 
+    @property
+    def heading(self) -> str:
+        """The title and the verdict, the first line of a rendering."""
+        return f"{self.title}: {self.verdict.text}"
+
 
 def parts_of(text: Inline) -> tuple[Span, ...]:
     """The text as spans, whichever form it was given in."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from perfbisect.common.text import block as fenced
-from perfbisect.common.text import code
+from perfbisect.common.text import code, line
 from perfbisect.report.document import (
     Block,
     Code,
@@ -20,7 +21,6 @@ from perfbisect.report.document import (
     Table,
     parts_of,
 )
-from perfbisect.report.markdown_text import prose, table
 
 _FOLDED = 12
 """Items beyond which a list is folded away."""
@@ -28,7 +28,7 @@ _FOLDED = 12
 
 def report_markdown(report: Report) -> str:
     """The whole report."""
-    parts = [f"# {prose(report.title)}: {prose(report.verdict.text)}", *_blocks(report.blocks)]
+    parts = [f"# {prose(report.heading)}", *_blocks(report.blocks)]
     for section in report.sections:
         shown = _blocks(section.blocks)
         if shown:
@@ -83,3 +83,49 @@ def _span(part: Span) -> str:
     lead = " " if part.text.startswith(" ") else ""
     trail = " " if part.text.endswith(" ") and part.text.strip() else ""
     return lead + prose(part.text) + trail
+
+
+def prose(text: str) -> str:
+    """A sentence of ours with names of others in it: nothing in it acts as markup, and it can be read as it
+    is.
+
+    What GitHub makes a link or a mention of (``@name``, ``#123``, an address) or a formula (``$``) stands in
+    a code span: it does so after Markdown, so that neither a backslash nor an entity keeps it from it
+    (github/markup#1168, github/cmark-gfm#181).
+    """
+    shown = _WORD.sub(lambda word: _harmless(word[0]), line(text, 1000).strip())
+    return _BLOCK.sub(lambda begin: f"{begin[1] or ''}\\", shown)
+
+
+_WORD = re.compile(r"\S+")
+_ACTS = re.compile(r"@|\$|#\d|\bGH-\d|://|\bwww\.", re.IGNORECASE)
+"""In a word: GitHub would link, mention, or set a formula. An ``@`` amid a word mentions nobody, and makes a
+mail address of ``random@r0.1``."""
+
+_INSIDE = re.compile(r"(?P<before>[(\['\"]*)(?P<word>.*?)(?P<after>[)\]'\".,;:!?]*)")
+_MARKUP = re.compile(r"[`*\[\]|~]|\\(?=[!-/:-@[-`{-~]|$)|(?<![^\W_])_+|_+(?![^\W_])")
+"""What may act anywhere: of underscores only those that are not amid a word."""
+
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_BLOCK = re.compile(r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=>|(?:#{1,6}|[-+])(?:\s|$)|-{2,}\s*$|=+\s*$))")
+"""How a heading, a quotation, a list or a rule begins."""
+
+
+def _harmless(word: str) -> str:
+    if not _ACTS.search(word):
+        return _escaped(word)
+    found = _INSIDE.fullmatch(word)
+    if found is None or not found["word"] or "`" in word:
+        return code(word)
+    return _escaped(found["before"]) + code(found["word"]) + _escaped(found["after"])
+
+
+def _escaped(text: str) -> str:
+    marked = _MARKUP.sub(lambda mark: "".join(f"\\{c}" for c in mark[0]), _ENTITY.sub("&amp;", text))
+    return marked.replace("<", "&lt;")
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table of Markdown."""
+    out = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*out, *("| " + " | ".join(row) + " |" for row in rows)])

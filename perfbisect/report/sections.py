@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from perfbisect.common.numbers import minutes, number, with_unit
 from perfbisect.jobs.documents import (
@@ -13,7 +14,6 @@ from perfbisect.jobs.documents import (
     MinutesDocument,
 )
 from perfbisect.report.document import Code, Column, Inline, Items, KeyValues, Paragraph, Section, Table, code
-from perfbisect.report.rows import version_rows
 
 
 def change_text(change: ChangeDocument) -> Inline:
@@ -69,3 +69,16 @@ def version_section(versions: Mapping[str, object]) -> Section:
     """Versions of everything that was measured with."""
     rows = tuple((name, code(value)) for name, value in version_rows(versions))
     return Section("Versions", (KeyValues(rows),) if rows else (), detail=True)
+
+
+def version_rows(versions: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, value) of everything with which was measured, a table within it row by row."""
+    rows = []
+    for name, value in versions.items():
+        if not value:
+            continue
+        if isinstance(value, Mapping):
+            rows += [(f"{name}: {key}", str(item)) for key, item in value.items() if item]
+        else:
+            rows.append((name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))
+    return rows

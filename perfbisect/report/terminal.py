@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
@@ -25,11 +26,15 @@ from perfbisect.report.document import (
 _LONGEST = 1000
 _LONGEST_COMMAND = 4000
 _INDENT = "  "
+_WORD = re.compile(r"\s*\S+")
+_WHOLE = re.compile(r"\s*(serve|bench|next:|where:|log:|stop:|report:|folder:|perfbisect|git)\s")
+"""Commands and places: a terminal folds them so that they can be copied whole, we would break them."""
+_FURTHER = 4
 
 
 def report_lines(report: Report, files: str = "") -> list[str]:
-    """The verdict, the summary, and every section that is no detail. ``files``: where the report is kept."""
-    out = [report.verdict.text.upper(), *block_lines(report.blocks)]
+    """The heading, the summary, and every section that is no detail. ``files``: where the report is kept."""
+    out = [line(report.heading, _LONGEST), *block_lines(report.blocks)]
     for section in report.sections:
         if not section.detail:
             out += ["", *section_lines(section)]
@@ -89,3 +94,21 @@ def _row(cells: Sequence[str], widths: Sequence[int], table: Table) -> str:
 def _padded(text: str, width: int, *, right: bool = False) -> str:
     space = " " * (width - cell_len(text))
     return space + text if right else text + space
+
+
+def fitted(text: str, width: int) -> list[str]:
+    """A line as lines of at most ``width`` columns, broken between words, the rest indented further.
+
+    A word that is wider stays whole, as do commands and text of several lines.
+    """
+    if cell_len(text) <= width or "\n" in text or _WHOLE.match(text):
+        return [text]
+    indent = " " * min(len(text) - len(text.lstrip()) + _FURTHER, max(0, width // 2))
+    out, row = [], ""
+    for word in _WORD.findall(text):
+        if row.strip() and cell_len(row + word) > width:
+            out.append(row)
+            row = indent + word.lstrip()
+        else:
+            row += word
+    return [*out, row]

@@ -74,7 +74,7 @@ def test_nothing_is_told_twice(made: Nightlies, capsys: pytest.CaptureFixture[st
     assert "\n2026-01-15  product, step: " in first
     assert typed("track", "detect") == 0
     again = capsys.readouterr().out
-    assert again.startswith("NO NEW ALERTS\n\nKnown before\n  - 20260115-product: ")
+    assert again.startswith("Series up to 2026-01-20: no new alerts\n\nKnown before\n  - 20260115-product: ")
     assert typed("track", "ack", "20260115-product", "--reason", "issue 7") == 0
     ingest(made.all)
     later = document(capsys, "track", "detect")["alerts"]

@@ -160,7 +160,7 @@ def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
     document = sweep_document([as_load(told, load, word) for load, word in words])
     assert document.signature == "c1 same, c8 to c64 regression"
     lines = result_lines(document)
-    assert lines[:2] == ["REGRESSION", "  signature  c1 same, c8 to c64 regression"]
+    assert lines[:2] == ["Sweep over loads: regression", "  signature  c1 same, c8 to c64 regression"]
     assert ["c8-n64" in line or "c64-n512" in line for line in lines[-3:]] == [True, True, False]
 
 
@@ -190,7 +190,9 @@ def test_a_claim_holds_where_it_holds_in_every_cell(
     claim = claimed()[1]
     document = verified(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
     assert document.verdict == word
-    assert result_lines(document)[0] == (word if word == "inconclusive" else f"claim {word}").upper()
+    assert result_lines(document)[0].endswith(
+        ": inconclusive" if word == "inconclusive" else f": claim {word}"
+    )
 
 
 def test_a_claim_is_measured_until_it_is_settled(told: CompareDocument) -> None:

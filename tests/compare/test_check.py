@@ -96,7 +96,7 @@ def test_worse_than_the_baseline_by_more_fails(
     assert document.next.startswith("perfbisect bisect tiny --good 000000000000 --bad 010101010101")
     assert CheckDocument.model_validate_json(document.text()) == document
     assert "Checked against" in report_markdown(build_report(document))
-    assert result_lines(document)[0] == "FAILED"
+    assert result_lines(document)[0].endswith(": failed")
     (figure,) = (
         block
         for section in build_report(document).sections
@@ -339,8 +339,8 @@ def test_against_a_revision(new_job: MakeJob, factor: float, limit: float, word:
     assert document.verdict == word
     assert document.limit == limit
     markdown = report_markdown(build_report(document))
-    assert markdown.startswith(f"# check of 010101010101 against 000000000000: {word}\n\n010101010101 is ")
-    assert result_lines(document)[0] == word.upper()
+    assert markdown.startswith(f"# Check of 010101010101 against 000000000000: {word}\n\n010101010101 is ")
+    assert result_lines(document)[0].endswith(f": {word}")
     assert document.line == pytest.approx((1 + limit) * next(x for x in compared.metrics if x.headline).left)
 
 

@@ -31,14 +31,14 @@ NOBODY = "65534"
 HOLDS = """
 import os, sys
 from pathlib import Path
-from perfbisect.machine.leases import Holder, lease
+from perfbisect.machine.leases import LeaseHolder, lease
 from perfbisect.machine.slots import Slot
 if len(sys.argv) > 3:
     os.setgroups([])
     os.setgid(int(sys.argv[3]))
     os.setuid(int(sys.argv[3]))
 slot = Slot("a", ("GPU-a",), (0, 1), (2,))
-with lease(slot, folder=Path(sys.argv[1]), holder=Holder(job=sys.argv[2]), wait=20):
+with lease(slot, folder=Path(sys.argv[1]), holder=LeaseHolder(job=sys.argv[2]), wait=20):
     print("has it", flush=True)
     sys.stdin.read()
 """

@@ -117,7 +117,10 @@ def test_a_quiet_night() -> None:
 
 def test_the_terminal_shows_the_result_without_the_table_of_levels() -> None:
     lines = report_lines(night_report(make_night()))
-    assert lines[0] == "1 REGRESSION, 1 COMMIT NAMED, 1 CELL FAILED, PUBLISH FAILED"
+    assert (
+        lines[0]
+        == "Nightly vllm-cpu of 2026-04-12: 1 regression, 1 commit named, 1 cell failed, publish failed"
+    )
     assert "  - publish: the disk is full" in lines
     assert lines[-1] == "  run: perfbisect report 20260412-013000-ab12"
     assert not any("baseline" in line for line in lines)

@@ -49,7 +49,7 @@ def report(text: str = "TPOT is the same") -> Report:
 
 def test_a_terminal_shows_the_result_and_leaves_out_details() -> None:
     assert report_lines(report()) == [
-        "SAME",
+        "compare a with b: same",
         "  TPOT +0.4 %",
         "  - TPOT is the same",
         "  metric        A",

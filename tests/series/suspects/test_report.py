@@ -43,7 +43,7 @@ def test_the_json_that_others_build_on() -> None:
 
 def test_the_lines() -> None:
     lines = report_lines(suspects_report(DOCUMENT))
-    assert lines[:2] == ["3 COMMITS IN ITS WINDOW", f"  {WHAT}"]
+    assert lines[:2] == ["Suspects of alert-1: 3 commits in its window", f"  {WHAT}"]
     assert lines[3].startswith("  attributed by revert to aaaaaaaaaaaa: ffffffffffff reverts it")
     text = "\n".join(lines)
     assert "\x1b" not in text

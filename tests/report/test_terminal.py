@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from perfbisect.report.wrap import fitted
+from perfbisect.report.terminal import fitted
 
 WORDS = st.lists(st.text("abc-中", min_size=1, max_size=9), min_size=1, max_size=12)
 

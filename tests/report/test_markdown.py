@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from perfbisect.common.text import line
-from perfbisect.report.markdown_text import prose, table
+from perfbisect.report.markdown import prose, table
 from tests.fakes.history import HOSTILE_SUBJECT
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
