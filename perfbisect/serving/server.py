@@ -99,11 +99,7 @@ class Server:
         return _at(answer.json(), request.must_contain.split("."))
 
     def _answered(
-        self,
-        request: ProbeRequest,
-        limit: float,
-        asked: StopRequested,
-        problem: Callable[[Reply], str],
+        self, request: ProbeRequest, limit: float, asked: StopRequested, problem: Callable[[Reply], str]
     ) -> Reply:
         path = request.path
         call = http.Call("POST", self.endpoint.base_url + path, request.body, limit, form=request.form)

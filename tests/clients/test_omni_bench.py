@@ -192,10 +192,7 @@ class TestParse:
     @pytest.mark.parametrize(
         ("changed", "said"),
         [
-            (
-                {"completed": 0, "failed": 4, "errors": ["a\nb"]},
-                r"0 of 4 requests completed \(4 failed\): b",
-            ),
+            ({"completed": 0, "failed": 4, "errors": ["a\nb"]}, r"0 of 4 requests completed \(4 failed\): b"),
             ({"date": None, "num_prompts": 0, "completed": 0}, "zero-filled form"),
             ({"total_audio_duration_s": 0.0, "audio_throughput": 0.0}, "without one second of sound"),
             ({"total_audio_duration_s": 16.0}, "contradicts itself: 16 s of sound"),
@@ -226,10 +223,7 @@ class TestParse:
         [
             ({"failed": 1, "completed": 3, "errors": ["500"]}, "1 of 4 requests failed: 500"),
             ({"completed": 3}, "3 of 4 requests were sent"),
-            (
-                {"p0.01_audio_duration_s": 0.001},
-                "at least one request has no sound: the shortest is 0.00 s",
-            ),
+            ({"p0.01_audio_duration_s": 0.001}, "at least one request has no sound: the shortest is 0.00 s"),
         ],
     )
     def test_what_is_one_with_a_warning(self, changed: dict[str, Any], said: str) -> None:

@@ -81,15 +81,7 @@ def test_text_that_is_a_number_or_an_object_is_one() -> None:
     assert parse_options(
         {"a": "512", "b": "0.9", "c": '{"x": 1}', "d": "0.90", "e": "007", "f": "{x", "g": "1e5"},
         negatable=True,
-    ) == {
-        "a": 512,
-        "b": 0.9,
-        "c": {"x": 1},
-        "d": "0.90",
-        "e": "007",
-        "f": "{x",
-        "g": "1e5",
-    }
+    ) == {"a": 512, "b": 0.9, "c": {"x": 1}, "d": "0.90", "e": "007", "f": "{x", "g": "1e5"}
 
 
 def test_null_is_nothing_said_or_an_option_taken_away() -> None:

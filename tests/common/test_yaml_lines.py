@@ -20,13 +20,7 @@ def test_every_key_knows_its_line() -> None:
     assert found.data == {"a": 1, "b": {"c": ["x", "y"], "d": [1, {"e": 2}]}}
     assert {
         place: found.line(place) for place in [("a",), ("b",), ("b", "c"), ("b", "c", 1), ("b", "d", 1, "e")]
-    } == {
-        ("a",): 2,
-        ("b",): 4,
-        ("b", "c"): 5,
-        ("b", "c", 1): 6,
-        ("b", "d", 1, "e"): 9,
-    }
+    } == {("a",): 2, ("b",): 4, ("b", "c"): 5, ("b", "c", 1): 6, ("b", "d", 1, "e"): 9}
     assert found.line(("b", "c", 1, "deeper")) == 6
     assert found.line(("nothing",)) == 1
 

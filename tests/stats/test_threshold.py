@@ -58,11 +58,7 @@ def test_the_middle_is_the_same_whatever_the_step() -> None:
 
 @pytest.mark.parametrize(
     ("good", "bad", "why"),
-    [
-        ([1.0], [2.0], "same number"),
-        ([1.0, 1.0], [2.0], "2 and 1"),
-        ([2.0, 2.0], [1.0, 1.0], "not worse"),
-    ],
+    [([1.0], [2.0], "same number"), ([1.0, 1.0], [2.0], "2 and 1"), ([2.0, 2.0], [1.0, 1.0], "not worse")],
 )
 def test_ends_that_are_none(good: list[float], bad: list[float], why: str) -> None:
     with pytest.raises(ValueError, match=why):

@@ -54,8 +54,7 @@ def test_stale_server_on_a_shared_port(tmp_path: Path) -> None:
     try:
         assert len(ports.listeners(port)) == 2
         with pytest.raises(
-            ports.SharedPortError,
-            match=rf"before run 1: another process .* {port}: .* \(pid {stale.pid}\)",
+            ports.SharedPortError, match=rf"before run 1: another process .* {port}: .* \(pid {stale.pid}\)"
         ) as told:
             ports.check_ours(port, ours.living, "before run 1")
         assert str(ours.pid) not in told.value.message

@@ -346,10 +346,7 @@ def _argument(value: object) -> object:
 
 def _judged(family: str, given: Mapping[str, Any]) -> dict[str, object]:
     """Headline and guards: the workload's own, else those of what its answers hold."""
-    out: dict[str, object] = {
-        "headline": FAMILIES[family].headline,
-        "guards": list(FAMILIES[family].guards),
-    }
+    out: dict[str, object] = {"headline": FAMILIES[family].headline, "guards": list(FAMILIES[family].guards)}
     if family == "omni" and _audible(given):
         asked = _words(given) or _TEXT
         out = {**_AUDIBLE, "percentile_metrics": list(dict.fromkeys((*asked, *_SOUND)))}

@@ -93,12 +93,7 @@ class Family(Protocol):
 def _families() -> dict[str, Family]:
     from perfbisect.serving.families import staged, text
 
-    return {
-        "text": text.FAMILY,
-        "tts": staged.TTS,
-        "omni": staged.OMNI,
-        "diffusion": staged.DIFFUSION,
-    }
+    return {"text": text.FAMILY, "tts": staged.TTS, "omni": staged.OMNI, "diffusion": staged.DIFFUSION}
 
 
 FAMILIES: dict[str, Family] = _families()

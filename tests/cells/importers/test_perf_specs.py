@@ -153,10 +153,7 @@ def test_inline_data_sets_of_one_name_are_two_files(tmp_path: Path) -> None:
         ),
         ([server(SPEECH, stage_config_name="../x")], "which is not there"),
         ([server(SPEECH | {"request_rate": 1.0})], "has both request_rate and max_concurrency"),
-        (
-            [server(SPEECH | {"num_prompts": [1, 2, 3]})],
-            r"benchmark_params\[0\]: has lists that cannot",
-        ),
+        ([server(SPEECH | {"num_prompts": [1, 2, 3]})], r"benchmark_params\[0\]: has lists that cannot"),
         ([server({k: v for k, v in SPEECH.items() if k != "num_prompts"})], r"num_prompts: is missing"),
         ([server(SPEECH, model=None)], r"server_params\.model: is missing"),
         ([server(SPEECH, extra_cli_args=["8", "--x"])], r"server_params: holds '8'"),

@@ -52,21 +52,13 @@ START = ("-m", "vllm_omni.entrypoints.cli.main", "serve", "org/m")
     [
         (DECEMBER, None, (*COMMON, *NAMED)),
         (MARCH, None, (*COMMON, *NAMED, *PATIENT)),
-        (
-            MARCH,
-            OLD_PATH,
-            (*COMMON, *NAMED, "--stage-configs-path", f"/tree/{OLD_PATH}", *PATIENT),
-        ),
+        (MARCH, OLD_PATH, (*COMMON, *NAMED, "--stage-configs-path", f"/tree/{OLD_PATH}", *PATIENT)),
         (JUNE, PATH, ("--deploy-config", f"/tree/{PATH}", *COMMON, *NAMED, *PATIENT)),
         (JUNE, OLD_PATH, (*COMMON, *NAMED, "--stage-configs-path", f"/tree/{OLD_PATH}", *PATIENT)),
         (AUTUMN, PATH, ("--deploy-config", f"/tree/{PATH}", *COMMON, *NAMED, *PATIENT)),
         (UNKNOWN, PATH, ("--deploy-config", PATH, *COMMON, *NAMED, *PATIENT)),
         (JUNE, {"text": NEW}, ("--deploy-config", "./deploy.yaml", *COMMON, *NAMED, *PATIENT)),
-        (
-            MARCH,
-            {"text": OLD},
-            (*COMMON, *NAMED, "--stage-configs-path", "./deploy.yaml", *PATIENT),
-        ),
+        (MARCH, {"text": OLD}, (*COMMON, *NAMED, "--stage-configs-path", "./deploy.yaml", *PATIENT)),
     ],
 )
 def test_the_command_of_each_era(engine: Engine, deploy: Any, expected: tuple[str, ...]) -> None:
