@@ -1,4 +1,4 @@
-"""One spelling for a value, and the hash of it: equal values have equal digests however they were written."""
+"""Canonical values and their digests: equal values have equal digests."""
 
 from __future__ import annotations
 
@@ -12,31 +12,29 @@ _LENGTH = 20
 
 
 def environment_key(*parts: object) -> str:
-    """Twenty hex digits of JSON values; the order of keys in mappings does not matter."""
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]
+    """Twenty hex digits of JSON values, independent of the order of keys."""
+    return text_digest(json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True))
 
 
 def text_digest(text: str | bytes) -> str:
-    """Twenty hex digits of a text."""
     return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:_LENGTH]
 
 
 def blob_id(data: bytes, like: str) -> str:
-    """The name git gives to these bytes; ``like``: an object name of the repository (SHA-1 or SHA-256)."""
+    """Git's object name of these bytes; ``like``: an object name of the repository (SHA-1 or SHA-256)."""
     kind = hashlib.sha256 if len(like) == 64 else hashlib.sha1
     return kind(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def file_blob_id(path: Path, like: str) -> str:
-    """``blob_id`` of a file on disk."""
     return blob_id(path.read_bytes(), like)
 
 
 def canonical(value: object) -> object:
     """A value as plain JSON, one spelling each: 64.0 is 64, infinity ``"inf"``, tuples are lists, keys text.
 
-    :raises ValueError: NaN, or something that JSON has no word for.
+    Raises:
+        ValueError: NaN, or a type that JSON does not have.
     """
     if value is None or isinstance(value, (bool, str, int)):
         return value
@@ -54,7 +52,6 @@ def canonical(value: object) -> object:
 
 
 def canonical_json(value: object) -> str:
-    """The canonical value as JSON text: sorted keys, no spaces."""
     return json.dumps(
         canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )

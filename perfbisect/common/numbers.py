@@ -1,4 +1,4 @@
-"""Numbers as they are shown: few digits, the unit beside them."""
+"""Numbers for display: few digits, with units."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A value with so many significant digits; a dash where there is none."""
+    """A value with so many significant digits; ``-`` for None."""
     if value is None:
         return "-"
     if not math.isfinite(value):
@@ -30,7 +30,7 @@ def percent(share: float, signed: bool = True) -> str:
 
 
 def probability(value: float) -> str:
-    """Two digits; never more than 0.99, never less than 0.01 unless it is nothing."""
+    """Two digits, at most 0.99; ``<0.01`` for small positive values."""
     return f"{min(0.99, value):.2f}" if value == 0 or value >= 0.01 else "<0.01"
 
 

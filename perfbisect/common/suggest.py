@@ -1,4 +1,4 @@
-"""The names that are meant where one is typed that is none."""
+"""Suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ _MOST = 3
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> tuple[str, ...]:
-    """The known names most like one, the likeliest first; those that begin with it come before all others.
-
-    Upper and lower case are the same. ``cutoff``: how like they must be, by :mod:`difflib`'s ratio, 0 to 1.
-    """
-    names = {one.lower(): one for one in reversed(tuple(known))}
+    """At most three similar names, ignoring case: those with this prefix, then by :mod:`difflib`'s ratio."""
+    names = {candidate.lower(): candidate for candidate in reversed(tuple(known))}
     typed = name.strip().lower()
-    begun = sorted(one for one in names if typed and one.startswith(typed))
-    like = difflib.get_close_matches(typed, names, n=_MOST, cutoff=cutoff)
-    return tuple(names[one] for one in dict.fromkeys([*begun, *like]))[:_MOST]
+    prefixed = sorted(candidate for candidate in names if typed and candidate.startswith(typed))
+    similar = difflib.get_close_matches(typed, names, n=_MOST, cutoff=cutoff)
+    return tuple(names[candidate] for candidate in dict.fromkeys([*prefixed, *similar]))[:_MOST]
 
 
 def hint(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """``; nearest: a, b``, to be put behind a message; empty where no known name is like it."""
+    """``; nearest: a, b``, the end of a message; empty without similar names."""
     near = nearest(name, known, cutoff)
     return f"; nearest: {', '.join(near)}" if near else ""

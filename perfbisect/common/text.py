@@ -1,36 +1,31 @@
-"""Text that others wrote (commit subjects, logs), made harmless before it is shown."""
+"""Untrusted text (commit subjects, logs) made safe for terminals and Markdown; path globs."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
-
-_KEPT = {" "}
-_LONGEST = 200
 
 
-def line(text: str, limit: int = _LONGEST) -> str:
-    """One line that a terminal shows as text: no escape, control, bidirectional or invisible character acts.
+def line(text: str, limit: int = 200) -> str:
+    """One line in which control, bidirectional and invisible characters are escaped (``\\x1b``).
 
-    Each becomes its escape, as Python writes it (``\\x1b``); beyond ``limit`` characters it ends in ``…``.
+    Beyond ``limit`` characters it ends in ``…``.
     """
-    shown = "".join(_visible(character) for character in text)
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def lines(text: str) -> str:
-    """Several lines, each made harmless; line feeds stay."""
+    """Several lines, each escaped; line feeds stay."""
     return "\n".join(line(part, limit=10_000) for part in text.split("\n"))
 
 
 def code(text: str) -> str:
-    """Markdown that shows the text as it is: a code span, in which no markup, link, mention or HTML acts.
+    """A Markdown code span, in which no markup, link, mention or HTML acts.
 
-    Good inside a table too: a bar would end the cell, so it becomes the like-looking ``∣`` (U+2223).
+    A bar would end the cell of a table: it becomes the similar ``∣`` (U+2223).
     """
     shown = line(text).replace("|", "∣")
-    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
-    fence = "`" * (longest + 1)
+    fence = _fence(shown, 1)
     pad = " " if shown.startswith("`") or shown.endswith("`") or not shown.strip() else ""
     return f"{fence}{pad}{shown or ' '}{pad}{fence}"
 
@@ -38,24 +33,14 @@ def code(text: str) -> str:
 def block(text: str, language: str = "") -> str:
     """A fenced Markdown block that its content cannot close."""
     shown = lines(text)
-    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = _fence(shown, 3)
     return f"{fence}{language}\n{shown}\n{fence}"
 
 
-def _visible(character: str) -> str:
-    if character in _KEPT or character.isprintable():
-        # Variation selectors and the like are printable to Python, yet change or hide their neighbours.
-        return (
-            character
-            if unicodedata.category(character) not in ("Cf", "Cc", "Cs", "Co")
-            else _escape(character)
-        )
-    return _escape(character)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+def _fence(text: str, least: int) -> str:
+    """More backticks than stand together in the text."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    return "`" * max(least, longest + 1)
 
 
 MODEL = "{model}"
@@ -64,11 +49,11 @@ _PARTS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def glob_pattern(glob: str, *, models: bool = False) -> re.Pattern[str]:
-    """What a pattern covers, of whole paths from the root of a repository.
+    """A pattern for whole paths from the root of a repository.
 
-    ``*`` and ``?`` do not cross a slash, ``**`` does; a pattern without a slash is that of a file name in any
-    folder, one that ends in a slash is all of that folder. With ``models``, ``{model}`` (once in a pattern)
-    is a name without a slash, which a match keeps as its group ``model``.
+    ``*`` and ``?`` do not match a slash, ``**`` does. A glob without a slash matches file names in any
+    folder, one with a slash at its end all of that folder. With ``models``, ``{model}`` (at most once) is a
+    name without a slash: the group ``model``.
     """
     text = glob.removeprefix("/")
     if text.endswith("/"):

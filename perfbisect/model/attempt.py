@@ -12,18 +12,16 @@ from perfbisect.errors import FaultCode
 from perfbisect.model.metric import MetricRef
 
 Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "stop"]
-"""Where an attempt's time goes, and where it can fail."""
 
 Fault = Literal["change", "machine", "client", "ours"]
-"""Whose a failure is (DESIGN rule 3): only ``change`` is data about a change."""
+"""Whose a failure is: only ``change`` is data about a change."""
 
 Purpose = Literal["run", "end", "search", "confirm", "revert"]
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Minutes that a build, a launch (start, readiness, discarded run, stop) and a run take: expected, then
-    as observed."""
+    """Minutes of a build, a launch (start, readiness, discarded run, stop) and a run."""
 
     build: float = 4.0
     launch: float = 3.0
@@ -43,11 +41,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One bench run: the numbers the client reported, by metric (``tpot:median``, ``output_throughput``).
+    """One benchmark run: ``values`` by metric key (``tpot:median``), in the units of the metric table.
 
-    ``values`` are in the units of the metric table. ``spread`` is the robust coefficient of variation over a
-    run's requests for metrics that have requests (MAD x 1.4826 / median). ``warnings`` are guards that were
-    touched (some failed requests, short outputs): the run counts, but supports no claim of improvement.
+    ``spread``: robust coefficient of variation over the run's requests (MAD x 1.4826 / median). A run with
+    ``warnings`` (some failed requests, short outputs) counts, but supports no claim of improvement.
     """
 
     index: int
@@ -63,7 +60,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Under which conditions an attempt was made: what must agree for a comparison, and what is kept."""
+    """The conditions of an attempt: those that must agree for a comparison, and those that are recorded."""
 
     cell_digest: str
     machine_class: str
@@ -72,14 +69,14 @@ class Provenance:
     engine_commit: str = ""
     environment_key: str = ""
     client_era: str = ""
-    """In which declared way the client measures; empty where no table says so."""
+    """Declared era of the client's definitions; empty if unknown."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Host, CPU or GPUs, driver, load, versions, process environment (redacted), serve and bench argv."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One server start, its discarded warm run and its measured runs; or the failure that ended it."""
+    """One server start with a discarded and measured runs, or the failure that ended it."""
 
     id: str
     change_id: str
@@ -94,26 +91,18 @@ class Attempt:
     """The environment's compile and kernel caches were empty at the start."""
     started_at: str = ""
     slot: str = ""
-    """Name of the part of the machine it ran on; empty: the whole of it."""
+    """Name of the slot; empty for the whole machine."""
 
     def values(self, metric: MetricRef) -> tuple[float, ...]:
-        """The metric of each run, in run order. :raises KeyError: a run does not report it."""
+        """The metric of each run. :raises KeyError: a run does not report it."""
         return tuple(run.values[key(metric)] for run in self.runs)
 
     def value(self, metric: MetricRef) -> float:
-        """The value of the launch: see :func:`value_of_runs`.
-
-        :raises KeyError: a run does not report it.
-        :raises ValueError: no run.
-        """
+        """The value of the launch: see :func:`value_of_runs`."""
         return value_of_runs(self.values(metric), absolute=metric.metric.absolute)
 
     def log_value(self, metric: MetricRef) -> float:
-        """The log of the value of the launch.
-
-        :raises KeyError: a run does not report it.
-        :raises ValueError: no run, or a run's value is not positive and finite.
-        """
+        """The log of the value. :raises ValueError: no run, or a value that is not positive and finite."""
         values = self.values(metric)
         if not values or any(not math.isfinite(v) or v <= 0 for v in values):
             raise ValueError(f"attempt {self.id}: {metric} has no usable value: {values}")
@@ -121,11 +110,12 @@ class Attempt:
 
 
 def value_of_runs(runs: Sequence[float], *, absolute: bool = False) -> float:
-    """The value of a launch, from its runs: exp of the centre of their logs.
+    """The value of a launch: exp of the robust centre of the logs of its runs.
 
-    Without logs, of the values themselves, for shares (``absolute``) and where a run is not positive.
+    For shares (``absolute``) and where a run is not positive, the centre of the values themselves.
 
-    :raises ValueError: no run.
+    Raises:
+        ValueError: no run.
     """
     if not runs:
         raise ValueError("a launch without a run has no value")
@@ -137,24 +127,21 @@ def value_of_runs(runs: Sequence[float], *, absolute: bool = False) -> float:
 
 
 def robust_center(values: Sequence[float]) -> float:
-    """The mean of one or two values, the median of three or four, else the mean without both extremes.
-
-    Symmetric under a change of sign and of order.
-    """
+    """The mean of one or two values, the median of three or four, else the mean without both extremes."""
     if len(values) < 3:
         return fmean(values)
     return median(values) if len(values) < 5 else fmean(sorted(values)[1:-1])
 
 
 def key(metric: MetricRef) -> str:
-    """The name under which a run reports a metric: always with its statistic where it has one."""
+    """The key of a metric in :class:`RunResult`, always with its statistic."""
     return f"{metric.name}:{metric.statistic}" if metric.statistic else metric.name
 
 
 def provenance_differences(a: Provenance, b: Provenance) -> tuple[tuple[str, str, str], ...]:
-    """Fields that differ and forbid a comparison: (field, left, right); empty if comparable.
+    """Differences that forbid a comparison: (field, left, right).
 
-    Clients of different digests are comparable where both are of one declared era.
+    Clients of different digests are comparable within one declared era.
     """
     fields = ["cell_digest", "machine_class"]
     if not a.client_era or a.client_era != b.client_era:

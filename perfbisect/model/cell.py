@@ -1,4 +1,4 @@
-"""Cell: exactly what is measured."""
+"""Cell: one workload, exactly as it is measured."""
 
 from __future__ import annotations
 
@@ -26,87 +26,86 @@ from perfbisect.errors import UsageError
 from perfbisect.model.metric import MetricRef, check_metrics, parse_metric
 
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9._-]+)?$")
 
 
-def _whole(value: object) -> object:
+def _read_whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _rate(value: object) -> object:
+def _read_rate(value: object) -> object:
     return math.inf if isinstance(value, str) and value.strip().lower() in ("inf", "infinity") else value
 
 
-def _words(value: object) -> object:
+def _split(value: object) -> object:
+    """A comma-separated text or a list as a tuple."""
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip())
     return tuple(value) if isinstance(value, list) else value
 
 
-def _numbers(value: object) -> object:
-    if isinstance(value, str):
-        return tuple(float(word) for word in value.split(",") if word.strip())
+def _read_numbers(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return (float(value),)
-    return tuple(value) if isinstance(value, list) else value
+    numbers = _split(value)
+    return tuple(map(float, numbers)) if isinstance(value, str) and isinstance(numbers, tuple) else numbers
 
 
-def _json_mapping(value: object) -> object:
-    if value is None:
-        return {}
+def _read_json_mapping(value: object) -> object:
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else {}
         except json.JSONDecodeError as error:
             raise ValueError(f"is text but no JSON: {error}") from None
+    elif value is None:
+        return {}
     if not isinstance(value, Mapping):
         raise ValueError(f"expected a mapping or JSON text of one, not {type(value).__name__}")
     return string_keys(value)
 
 
-def _environment(value: object) -> object:
+def _read_variables(value: object) -> object:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         raise ValueError(f"expected a mapping of variables, not {type(value).__name__}")
-    variables: dict[str, str] = {}
     for name, item in value.items():
         if not isinstance(name, str) or not _VARIABLE.match(name):
             raise ValueError(f"{name!r} is no name of an environment variable")
         if isinstance(item, bool) or not isinstance(item, (str, int, float)):
             raise ValueError(f"{name} must be text or a number, not {item!r} (quote it)")
-        variables[name] = str(item)
-    return variables
+    return {name: str(item) for name, item in value.items()}
 
 
 _OPTIONS = WithJsonSchema({"type": ["object", "array", "null"], "description": "options by name, or tokens"})
 
-Whole = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+Whole = Annotated[int, BeforeValidator(_read_whole)]
+Count = Annotated[int, BeforeValidator(_read_whole), Field(ge=1)]
 Rate = Annotated[
     float,
-    BeforeValidator(_rate),
+    BeforeValidator(_read_rate),
     PlainSerializer(lambda v: "inf" if math.isinf(v) else v, return_type=float | str),
     Field(gt=0),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "inf"}]}),
 ]
 Words = Annotated[
     tuple[str, ...],
-    BeforeValidator(_words),
+    BeforeValidator(_split),
     WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}}),
 ]
 Numbers = Annotated[
     tuple[float, ...],
-    BeforeValidator(_numbers),
+    BeforeValidator(_read_numbers),
     WithJsonSchema({"type": ["array", "string", "number"], "items": {"type": "number"}}),
 ]
 JsonMapping = Annotated[
     dict[str, Any],
-    BeforeValidator(_json_mapping),
+    BeforeValidator(_read_json_mapping),
     WithJsonSchema({"type": ["object", "string", "null"], "description": "a mapping, or JSON text of one"}),
 ]
 Variables = Annotated[
     dict[str, str],
-    BeforeValidator(_environment),
+    BeforeValidator(_read_variables),
     WithJsonSchema({"type": ["object", "null"], "additionalProperties": {"type": ["string", "number"]}}),
 ]
 ServeArgs = Annotated[dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=True)), _OPTIONS]
@@ -116,15 +115,15 @@ ServeOverrides = Annotated[
 ClientArgs = Annotated[dict[str, Any], BeforeValidator(lambda v: parse_options(v, negatable=False)), _OPTIONS]
 
 LOCAL = "sha256:"
-"""How the revision of a local folder or file starts: the hash of its content."""
+"""Prefix of the revision of a local folder or file: the hash of its content."""
 
 FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
 
 class Sampling(BaseModel):
-    """Sampling of every request: fixed by the cell, never by a hub's generation config.
+    """Sampling of every request: set by the cell, never by a hub's generation config.
 
-    Of text greedy by default; other families sample as their deploy YAML says: greedy speech does not end.
+    Text is greedy by default; other families use their deploy YAML, because greedy speech does not end.
     """
 
     model_config = FROZEN
@@ -139,7 +138,7 @@ class Sampling(BaseModel):
 
 
 class Revision(BaseModel):
-    """The state of model, tokenizer and data set: a hub's commit or tag, ``sha256:...`` of a local folder."""
+    """Revisions of model, tokenizer and data set: a hub's commit or tag, or ``sha256:...`` if local."""
 
     model_config = FROZEN
 
@@ -151,7 +150,7 @@ class Revision(BaseModel):
 class DeployYaml(BaseModel):
     """A deploy YAML: pinned (``text``, ``file``, ``at`` a commit), or the change's own (``from: change``).
 
-    A bare path is ``from: change``. ``text`` is filled by whoever reads the file or the commit.
+    A bare path is ``from: change``. ``text`` is set once the file or commit has been read.
     """
 
     model_config = FROZEN
@@ -179,10 +178,7 @@ class DeployYaml(BaseModel):
         return self
 
     def workload(self) -> dict[str, object]:
-        """What enters the digest: the text where it is pinned, else the path.
-
-        :raises UsageError: a file or commit that has not been read.
-        """
+        """What enters the digest: the pinned text, else the path. :raises UsageError: it was not read."""
         if self.text is not None:
             return {"text": self.text}
         if self.origin:
@@ -195,10 +191,10 @@ class DeployYaml(BaseModel):
 
 
 class Reference(BaseModel):
-    """An image that the server is asked to make again after the runs, with what made it.
+    """An image that the server generates again after the runs, with its request.
 
-    ``body``: fields of the request beside the prompt (``seed``, ``num_inference_steps``). ``content`` is
-    filled by whoever reads the file.
+    ``body``: fields of the request beside the prompt (``seed``, ``num_inference_steps``). ``content``: the
+    image's digest, set once the file has been read.
     """
 
     model_config = FROZEN
@@ -209,12 +205,12 @@ class Reference(BaseModel):
     content: str | None = None
 
     def workload(self) -> dict[str, object]:
-        """What enters the digest: the image by its content, not by where it lies."""
+        """What enters the digest: the image by its content."""
         return {"image": self.content or self.image, "prompt": self.prompt, "body": self.body}
 
 
 class ClientSpec(BaseModel):
-    """The load generator, with options and environment variables of its own."""
+    """The load generator with its options and environment variables."""
 
     model_config = FROZEN
 
@@ -229,7 +225,7 @@ class ClientSpec(BaseModel):
 
 
 class Variant(BaseModel):
-    """Server-side overrides: part of the change, never of the workload. Null takes a serve argument away."""
+    """Server-side overrides: part of the change, not of the workload. Null removes a serve argument."""
 
     model_config = FROZEN
 
@@ -237,9 +233,6 @@ class Variant(BaseModel):
     env: Variables = Field(default_factory=dict)
     deploy_yaml: DeployYaml | None = None
     stage_overrides: JsonMapping = Field(default_factory=dict)
-
-
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9._-]+)?$")
 
 
 SERVER_SIDE = ("serve_args", "env", "deploy_yaml", "stage_overrides")
@@ -259,15 +252,14 @@ NOT_WORKLOAD: dict[str, str] = {
     "before_variant": "enters in place of what a variant has set",
     "revision": "enters with the model, tokenizer and data set that it pins",
 }
-"""Fields that are no key of the workload of their own, and why."""
+"""Fields that are not part of the workload, and why."""
 
 
 class Cell(BaseModel):
-    """One workload that is measured (glossary: cell). Frozen; every key that is not named here is an error.
+    """One workload that is measured.
 
-    ``request_rate`` in requests per second (infinite: all at once, held back by ``max_concurrency``
-    alone); ``ready_timeout`` in seconds; ``gpus`` the devices to reserve, 0 for none. Run k of a launch uses
-    ``seed + k``.
+    ``request_rate`` in requests per second (infinite: limited by ``max_concurrency`` alone);
+    ``ready_timeout`` in seconds; ``gpus``: devices to reserve. Run k of a launch uses ``seed + k``.
     """
 
     model_config = FROZEN
@@ -362,10 +354,9 @@ class Cell(BaseModel):
 
     @property
     def discarded(self) -> Cell:
-        """The cell of the run that a launch discards: the same load, with fewer requests where it says so."""
-        return self.model_copy(
-            update={"num_prompts": min(self.num_prompts, self.discard_prompts or self.num_prompts)}
-        )
+        """The cell of the discarded run: the same load, with ``discard_prompts`` requests if fewer."""
+        prompts = min(self.num_prompts, self.discard_prompts or self.num_prompts)
+        return self.model_copy(update={"num_prompts": prompts})
 
     @property
     def metric(self) -> MetricRef:
@@ -374,23 +365,24 @@ class Cell(BaseModel):
 
     @property
     def needs_no_hub(self) -> bool:
-        """True if model, tokenizer and data set are files of this machine, or made up by the client."""
+        """Whether model, tokenizer and data set are local or generated by the client."""
         tokenizer = self.revision.tokenizer if self.tokenizer else self.revision.model
         pins = [self.revision.model, tokenizer, *([self.revision.dataset] if self.dataset_path else [])]
         return all(pin is not None and pin.startswith(LOCAL) for pin in pins)
 
     def workload(self) -> dict[str, object]:
-        """All that makes the workload, canonical, of the cell before variants; what is empty is left out.
+        """The canonical workload of the cell before variants, without empty fields.
 
-        Local folders and files stand there by the hash of their content, not by where they lie.
+        Local folders and files enter by their content, not by their path.
 
-        :raises UsageError: a pinned deploy YAML has not been read.
+        Raises:
+            UsageError: a pinned deploy YAML has not been read.
         """
-        before = self.before_variant
-        fields: dict[str, object] = {}
-        for name in type(self).model_fields:
-            if name not in NOT_WORKLOAD:
-                fields[name] = getattr(before if before is not None and name in SERVER_SIDE else self, name)
+        fields: dict[str, object] = {
+            name: getattr(self.before_variant if self.before_variant and name in SERVER_SIDE else self, name)
+            for name in type(self).model_fields
+            if name not in NOT_WORKLOAD
+        }
         deploy = fields["deploy_yaml"]
         tokenizer = None if self.tokenizer is None else _identity(self.tokenizer, self.revision.tokenizer)
         fields |= {
@@ -402,11 +394,7 @@ class Cell(BaseModel):
             "reference": self.reference.workload() if self.reference else None,
             "client": {key: item for key, item in self.client.model_dump().items() if item},
         }
-        return {
-            name: canonical(value)
-            for name, value in fields.items()
-            if value is not None and value not in ({}, "", ())
-        }
+        return {name: canonical(value) for name, value in fields.items() if value not in (None, {}, "", ())}
 
     @property
     def digest(self) -> str:
@@ -423,12 +411,13 @@ def _identity(name: str | None, revision: str | None) -> dict[str, object] | Non
 
 
 def apply_variant(cell: Cell, name: str) -> Cell:
-    """The cell as a variant serves it; its digest stays the one of the cell before variants.
+    """The cell as a variant serves it; its digest stays that of the cell before variants.
 
-    Serve arguments and variables replace those of the same name (null takes one away), a stage's overrides
-    are merged key by key, a deploy YAML replaces the whole.
+    Serve arguments and variables replace those of the same name (null removes one), a stage's overrides
+    are merged by key, a deploy YAML replaces the whole.
 
-    :raises UsageError: no such variant, or a cell that has one applied already.
+    Raises:
+        UsageError: no such variant, or the cell already has one.
     """
     if name not in cell.variants:
         near = hint(name, cell.variants)
@@ -458,9 +447,9 @@ def apply_variant(cell: Cell, name: str) -> Cell:
 
 
 def cell_difference(a: Cell, b: Cell) -> tuple[tuple[str, str, str], ...]:
-    """Where the workloads of two cells differ: (field, left, right), ``-`` for what is not there.
+    """Differences of two workloads: (field, left, right), ``-`` if missing; empty if the digests are equal.
 
-    Empty exactly where the digests are equal. Mappings are compared by key (``serve_args.max-model-len``).
+    Mappings are compared by key (``serve_args.max-model-len``).
     """
     left, right = _flat(a.workload()), _flat(b.workload())
     return tuple(
@@ -477,12 +466,12 @@ def _flat(value: Mapping[str, object], prefix: str = "") -> dict[str, str]:
         if isinstance(item, Mapping) and item:
             rows |= _flat(item, f"{field}.")
         else:
-            rows[field] = _shown(item)
+            rows[field] = _unambiguous(item)
     return rows
 
 
-def _shown(value: object) -> str:
-    """A value in a row: text bare, unless it would read as a number, a word of JSON or nothing at all."""
+def _unambiguous(value: object) -> str:
+    """Text bare, unless it would read as a number, a word of JSON or as missing."""
     if not isinstance(value, str):
         return canonical_json(value)
     try:
@@ -493,60 +482,41 @@ def _shown(value: object) -> str:
 
 
 def describe_cell(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
-    """What will be measured, as (label, value) rows: the 7-tuple, the knobs set, the digest, the metric.
-
-    ``metric`` is the one that is judged, by default the cell's headline.
-    """
-    judged = metric or cell.metric
-    rate = "inf" if math.isinf(cell.request_rate) else f"{cell.request_rate:g} req/s"
+    """What is measured, as (label, value) rows; ``metric``: the judged one, by default the headline."""
+    judged, row = metric or cell.metric, (metric or cell.metric).metric
+    dataset = " ".join(filter(None, (cell.dataset_name, cell.dataset_path)))
     lengths = "".join(f" {name}={_plain(value)}" for name, value in sorted(cell.dataset_args.items()))
-    place = f" {cell.dataset_path}" if cell.dataset_path else ""
     load = [f"max concurrency {cell.max_concurrency}"] if cell.max_concurrency else []
-    load += [f"request rate {rate}"] if not load or not math.isinf(cell.request_rate) else []
-    rows = [
+    if not math.isinf(cell.request_rate):
+        load.append(f"request rate {cell.request_rate:g} req/s")
+    sampling = _pairs(cell.sampling.model_dump(exclude_none=True)) or "of the deploy YAML"
+    client = {"name": cell.client.name, **cell.client.args, **cell.client.env}
+    reference = cell.reference
+    rows = (
         ("cell", cell.name + (f" +{cell.variant}" if cell.variant else "")),
         ("model", _pinned(cell.model, cell.revision.model)),
         ("task", cell.task or cell.family),
-        ("deploy YAML", _deploy(cell.deploy_yaml)),
-        (
-            "dataset",
-            _pinned(f"{cell.dataset_name}{place}", cell.revision.dataset) + f"{lengths}, seed {cell.seed}",
-        ),
+        ("deploy YAML", _origin(cell.deploy_yaml)),
+        ("dataset", f"{_pinned(dataset, cell.revision.dataset)}{lengths}, seed {cell.seed}"),
         ("prompts", str(cell.num_prompts)),
-        ("load", ", ".join(load)),
+        ("load", ", ".join(load) or "request rate inf"),
         ("warm-ups", str(cell.num_warmups)),
-        *([("discarded run", f"{cell.discarded.num_prompts} prompts")] if cell.discard_prompts else []),
+        ("discarded run", f"{cell.discarded.num_prompts} prompts" if cell.discard_prompts else ""),
         ("backend", f"{cell.backend} {cell.endpoint}"),
-        (
-            "sampling",
-            (_pairs(cell.sampling.model_dump(exclude_none=True)) or "of the deploy YAML")
-            + (", ignore EOS" if cell.ignore_eos else ""),
-        ),
-    ]
-    if cell.gpus:
-        rows.append(("devices", str(cell.gpus)))
-    if cell.tokenizer:
-        rows.append(("tokenizer", _pinned(cell.tokenizer, cell.revision.tokenizer)))
-    knobs: tuple[tuple[str, Mapping[str, Any]], ...] = (
-        ("extra body", cell.extra_body),
-        ("stage overrides", cell.stage_overrides),
-        ("serve arguments", cell.serve_args),
-        ("environment", cell.env),
-        ("client", {"name": cell.client.name, **cell.client.args, **cell.client.env}),
+        ("sampling", sampling + (", ignore EOS" if cell.ignore_eos else "")),
+        ("devices", str(cell.gpus or "")),
+        ("tokenizer", _pinned(cell.tokenizer or "", cell.tokenizer and cell.revision.tokenizer)),
+        ("extra body", _pairs(cell.extra_body)),
+        ("stage overrides", _pairs(cell.stage_overrides)),
+        ("serve arguments", _pairs(cell.serve_args)),
+        ("environment", _pairs(cell.env)),
+        ("client", _pairs(client)),
+        ("digest", cell.digest),
+        ("metric", f"{judged} ({row.display}), {row.unit}, {row.direction} is better"),
+        ("guards", ", ".join(cell.guards)),
+        ("reference", _pinned(reference.image, reference.content) if reference else ""),
     )
-    rows += [(label, _pairs(values)) for label, values in knobs if values]
-    rows.append(("digest", cell.digest))
-    rows.append(
-        (
-            "metric",
-            f"{judged} ({judged.metric.display}), {judged.metric.unit}, {judged.metric.direction} is better",
-        )
-    )
-    if cell.guards:
-        rows.append(("guards", ", ".join(cell.guards)))
-    if cell.reference:
-        rows.append(("reference", _pinned(cell.reference.image, cell.reference.content)))
-    return rows
+    return [(label, value) for label, value in rows if value]
 
 
 def _plain(value: object) -> str:
@@ -554,18 +524,18 @@ def _plain(value: object) -> str:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_plain(values[name])}" for name in values)
+    return ", ".join(f"{name}={_plain(value)}" for name, value in values.items())
 
 
 def _pinned(name: str, revision: str | None) -> str:
     if not revision:
         return name
-    return (
-        f"{name} ({revision[: len(LOCAL) + 12]})" if revision.startswith(LOCAL) else f"{name} at {revision}"
-    )
+    if revision.startswith(LOCAL):
+        return f"{name} ({revision[: len(LOCAL) + 12]})"
+    return f"{name} at {revision}"
 
 
-def _deploy(deploy: DeployYaml | None) -> str:
+def _origin(deploy: DeployYaml | None) -> str:
     if deploy is None:
         return "none"
     if deploy.origin:

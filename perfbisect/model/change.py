@@ -1,4 +1,4 @@
-"""What is under test: changes and their order."""
+"""Changes under test and their order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SWAP = "+pip:"
 class Change:
     """A commit of the repository under test, or a release of a package.
 
-    ``id`` is the full commit hash or ``name==version``, with ``+pip:NAME==VERSION`` behind it for each
-    package that is swapped in its environment; ``date`` is ISO 8601 in UTC (commit date) or empty;
-    ``subject`` is the commit's first line as it stands there (renderers neutralise control characters).
+    ``id`` is the full commit hash or ``name==version``, followed by ``+pip:NAME==VERSION`` for each package
+    that is swapped in its environment; ``date``: of the commit, ISO 8601 in UTC, or empty; ``subject`` is
+    unescaped.
     """
 
     id: str
@@ -28,34 +28,33 @@ class Change:
 
     @property
     def short(self) -> str:
-        """What a table shows: twelve digits of a hash, or the release as it is, and what is swapped."""
+        """Twelve digits of the hash, or the release, with swapped packages."""
         if self.kind == "release":
             return self.id
         return self.source[:12] + self.id[len(self.source) :]
 
     @property
     def source(self) -> str:
-        """The commit or release alone, as git or a registry knows it."""
+        """The commit or release alone, as git or a package index knows it."""
         return self.id.partition(_SWAP)[0]
 
     @property
     def pips(self) -> tuple[str, ...]:
-        """``NAME==VERSION`` of each package that is swapped."""
+        """``NAME==VERSION`` of each swapped package."""
         return tuple(self.id.split(_SWAP)[1:])
 
     @property
     def unswapped(self) -> Change:
-        """The same with no package swapped."""
         return replace(self, id=self.source)
 
     def swapped(self, pips: Iterable[str]) -> Change:
-        """The same with packages swapped, sorted: the order in which they were typed means nothing."""
+        """The same change with these packages swapped, in sorted order."""
         return replace(self, id="".join((self.source, *(f"{_SWAP}{pip}" for pip in sorted(pips)))))
 
 
 @dataclass(frozen=True)
 class History:
-    """Changes in order, oldest first: ``changes[0]`` is the good end, ``changes[-1]`` the bad end."""
+    """Changes from the good end to the bad end, oldest first."""
 
     changes: tuple[Change, ...]
 
@@ -75,7 +74,5 @@ class History:
 
     def index(self, change_id: str) -> int:
         """Position of a change. :raises KeyError: it is not in this history."""
-        for position, change in enumerate(self.changes):
-            if change.id == change_id:
-                return position
-        raise KeyError(change_id)
+        positions = {change.id: position for position, change in enumerate(self.changes)}
+        return positions[change_id]

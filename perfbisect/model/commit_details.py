@@ -1,4 +1,4 @@
-"""What is known of an alert and of the commits that could be behind it: the input of the ranking."""
+"""Commits in detail, and the input and result of ranking them as suspects of an alert."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Literal
 CauseWord = Literal["product", "instrument", "workload", "night", "unknown"]
 
 Phase = Literal["slow", "recovery", "after"]
-"""When a later commit came: ``slow``, a night that ran it was still slow; ``recovery``, between the last slow
-night and the first good one; ``after``, later than that, or no night has run it."""
+"""Of a later commit: ``slow``, a night that ran it was still slow; ``recovery``, between the last slow night
+and the first good one; ``after``, later, or run by no night."""
 
 _NUMBER = re.compile(r"\(#(\d+)\)\s*$")
 
 
 @dataclass(frozen=True)
 class ChangedFile:
-    """A file that a commit changed, with its lines; None where they are not known (binary, or no diff)."""
+    """A changed file with its added and removed lines; None if unknown (binary, or no diff)."""
 
     path: str
     added: int | None = None
@@ -25,7 +25,6 @@ class ChangedFile:
 
     @property
     def lines(self) -> int | None:
-        """Lines added and removed."""
         return None if self.added is None or self.removed is None else self.added + self.removed
 
 
@@ -33,8 +32,8 @@ class ChangedFile:
 class Commit:
     """A commit of the repository under test, against its first parent.
 
-    ``number`` is that of its pull request, read from the end of the subject where it is not given; ``pins``
-    what it is built on before and after, in words, where it moves that.
+    ``number``: of its pull request, by default read from the subject; ``pins``: the pinned dependency before
+    and after, if it changes one.
     """
 
     sha: str
@@ -47,13 +46,12 @@ class Commit:
 
     @property
     def pull(self) -> int | None:
-        """The number of its pull request."""
         found = _NUMBER.search(self.subject)
         return self.number if self.number is not None else int(found[1]) if found else None
 
     @property
     def text(self) -> str:
-        """All it says, without its own number."""
+        """The message without the pull request's number."""
         return f"{_NUMBER.sub('', self.subject)}\n{self.body}"
 
 
@@ -61,8 +59,8 @@ class Commit:
 class OnsetNight:
     """A night at which the series may have moved first, with its probability.
 
-    ``commits``: the commits that this night may have been the first to run. Windows overlap where it is not
-    known how long before its night a commit was taken; a commit then counts in parts.
+    ``commits``: those that this night may have run first. Windows overlap if a night's commit is uncertain; a
+    commit then counts in parts.
     """
 
     night: str
@@ -74,9 +72,8 @@ class OnsetNight:
 class MeasuredCell:
     """A cell that was measured on both sides of the change.
 
-    ``traits``: its family, and the knobs that choose what code runs (``async_chunk``); ``model`` as it is
-    served. ``start``: the server start that served it, by which it votes: cells of one server are not
-    independent.
+    ``traits``: its family and the knobs that select code paths (``async_chunk``). ``start``: its server
+    start; cells of one start are not independent and share a vote.
     """
 
     cell: str
@@ -88,7 +85,7 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class LaterCommit:
-    """A commit after the window of the onset; or of it, where it may have come with the recovery alone."""
+    """A commit that may belong to the recovery rather than to the onset."""
 
     commit: Commit
     phase: Phase
@@ -96,9 +93,9 @@ class LaterCommit:
 
 @dataclass(frozen=True)
 class SuspectQuestion:
-    """Which of ``commits`` (first parents, oldest first) is behind an alert?
+    """Which of ``commits`` (first parents, oldest first) caused an alert?
 
-    ``recovered``: the series came back to where it was before.
+    ``recovered``: the series returned to its former level.
     """
 
     commits: tuple[Commit, ...]
@@ -120,7 +117,7 @@ class SuspectQuestion:
 
 @dataclass(frozen=True)
 class Factor:
-    """One piece of evidence: by how much it multiplies a commit's odds against one that says nothing."""
+    """One piece of evidence: a factor on a commit's odds."""
 
     name: str
     weight: float
@@ -129,7 +126,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A commit with the probability that it is behind the alert, and why."""
+    """A commit with the probability that it caused the alert, and the evidence."""
 
     commit: Commit
     p: float
@@ -138,11 +135,10 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Suspects, the likeliest first; of equal ones the newest.
+    """Suspects by descending probability, then newest first.
 
-    ``p_outside_window``: the probability that none of them is the cause: another repository, the machine, a
-    window too narrow. ``blast_radius``: what only the affected cells have, in words. ``attributed``:
-    by which commit's revert the series recovered, where one suspect holds nearly everything.
+    ``p_outside_window``: the probability that none of them is the cause. ``blast_radius``: what only the
+    affected cells have in common. ``attributed``: the revert by which the series recovered.
     """
 
     suspects: tuple[Suspect, ...]

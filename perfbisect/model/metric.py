@@ -1,10 +1,11 @@
-"""What each metric means: unit, direction, smallest effect. Nothing else in the code knows these."""
+"""The metrics: unit, direction and smallest relevant effect."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from perfbisect.common.suggest import hint, nearest
@@ -13,7 +14,7 @@ from perfbisect.errors import UsageError
 Direction = Literal["lower", "higher"]
 
 STAGE = "stage."
-"""How the metric of a part of the engine's own work begins: ``stage.QwenImagePipeline.diffuse``."""
+"""Prefix of stage metrics: ``stage.QwenImagePipeline.diffuse``."""
 
 _REFERENCE = re.compile(
     r"^(?P<name>[a-z][a-z0-9_]*|stage\.[\w.-]+)(?::(?P<statistic>median|mean|std|p\d{1,2}(?:\.\d+)?))?$"
@@ -22,13 +23,11 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True)
 class Metric:
-    """One row of the table.
+    """A row of the table.
 
-    ``smallest_effect`` is relative (0.03: three per cent); ``per_request`` says that the client reports a
-    distribution, so that a statistic (median, mean, p99) can be asked for; ``guard`` that the metric is
-    watched rather than chased, ``absolute`` that its smallest effect is a difference of shares, not a ratio,
-    ``neutral`` that it is a property of what is asked or answered: neither more nor less is better, whatever
-    ``direction`` says.
+    ``smallest_effect`` is relative (0.03: 3 %), or with ``absolute`` a difference of shares. ``per_request``:
+    clients report a distribution, so statistics (median, mean, p99) exist. ``guard``: watched, not optimised.
+    ``neutral``: a property of requests or answers; neither more nor less is better, despite ``direction``.
     """
 
     name: str
@@ -43,119 +42,60 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """+1 where a larger value is worse, -1 where it is better: multiplies log(value) in the core."""
+        """+1 if larger is worse, -1 if it is better."""
         return 1 if self.direction == "lower" else -1
 
 
-def _table(*rows: Metric) -> dict[str, Metric]:
-    return {row.name: row for row in rows}
+_request = partial(Metric, per_request=True)
+_guard = partial(Metric, guard=True)
+_count = partial(Metric, guard=True, neutral=True)
+_share = partial(Metric, guard=True, absolute=True)
 
-
-METRICS: dict[str, Metric] = _table(
-    Metric("ttft", "ms", "lower", 0.05, "time to first token", per_request=True),
-    Metric("tpot", "ms", "lower", 0.03, "time per output token", per_request=True),
-    Metric("itl", "ms", "lower", 0.03, "inter-token latency, per chunk", per_request=True),
-    Metric("e2el", "ms", "lower", 0.03, "end-to-end latency", per_request=True),
+_ROWS = (
+    _request("ttft", "ms", "lower", 0.05, "time to first token"),
+    _request("tpot", "ms", "lower", 0.03, "time per output token"),
+    _request("itl", "ms", "lower", 0.03, "inter-token latency, per chunk"),
+    _request("e2el", "ms", "lower", 0.03, "end-to-end latency"),
     Metric("request_throughput", "req/s", "higher", 0.03, "request throughput"),
     Metric("request_goodput", "req/s", "higher", 0.03, "requests within the service objectives"),
     Metric("output_throughput", "tok/s", "higher", 0.03, "output token throughput"),
     Metric("total_token_throughput", "tok/s", "higher", 0.03, "total token throughput"),
-    Metric("audio_ttfp", "ms", "lower", 0.05, "time to first audio packet (TTFP)", per_request=True),
-    Metric(
-        "audio_rtf",
-        "ratio",
-        "lower",
-        0.03,
-        "real-time factor: processing time / audio duration",
-        per_request=True,
-    ),
+    _request("audio_ttfp", "ms", "lower", 0.05, "time to first audio packet (TTFP)"),
+    _request("audio_rtf", "ratio", "lower", 0.03, "real-time factor: processing time / audio duration"),
     Metric("audio_throughput", "audio-s/s", "higher", 0.03, "audio seconds per wall second"),
-    Metric(
-        "audio_underrun",
-        "s",
-        "lower",
-        0.1,
-        "longest wait of a player that began at the first packet",
+    _share(
+        *("audio_underrun", "s", "lower", 0.1, "longest wait of a player that began at the first packet"),
         per_request=True,
-        guard=True,
-        absolute=True,
     ),
     Metric("audio_ttfp_per_audio_s", "ms/audio-s", "lower", 0.05, "TTFP per second of sound"),
     Metric("e2el_per_audio_s", "ms/audio-s", "lower", 0.03, "end-to-end latency per second of sound"),
     Metric("e2el_per_token", "ms/tok", "lower", 0.03, "end-to-end latency per output token"),
     Metric("image_throughput", "img/s", "higher", 0.03, "image throughput"),
-    Metric("image_generation", "ms", "lower", 0.03, "time to make an image", per_request=True),
-    Metric("denoise_step_latency", "ms", "lower", 0.03, "time of a denoising step", per_request=True),
+    _request("image_generation", "ms", "lower", 0.03, "time to make an image"),
+    _request("denoise_step_latency", "ms", "lower", 0.03, "time of a denoising step"),
     Metric("video_throughput", "video-s/s", "higher", 0.03, "video seconds per wall second"),
-    Metric("video_generation", "ms", "lower", 0.03, "time to make a video", per_request=True),
-    Metric(
-        "video_rtf",
-        "ratio",
-        "lower",
-        0.03,
-        "real-time factor: processing time / video duration",
-        per_request=True,
-    ),
-    Metric("latency", "s", "lower", 0.03, "request latency", per_request=True),
+    _request("video_generation", "ms", "lower", 0.03, "time to make a video"),
+    _request("video_rtf", "ratio", "lower", 0.03, "real-time factor: processing time / video duration"),
+    _request("latency", "s", "lower", 0.03, "request latency"),
     Metric("throughput_qps", "req/s", "higher", 0.03, "request throughput"),
-    Metric("peak_memory_mb", "MB", "lower", 0.02, "peak device memory", per_request=True),
-    Metric("failed", "share", "lower", 0.005, "failed requests", guard=True, absolute=True),
-    Metric(
-        "output_tokens",
-        "tokens/req",
-        "higher",
-        0.01,
-        "output tokens per completed request",
-        guard=True,
-        neutral=True,
-    ),
-    Metric(
-        "input_tokens",
-        "tokens/req",
-        "higher",
-        0.01,
-        "input tokens per completed request",
-        guard=True,
-        neutral=True,
-    ),
-    Metric(
-        "audio_duration",
-        "s",
-        "higher",
-        0.02,
-        "audio duration per request",
-        per_request=True,
-        guard=True,
-        neutral=True,
-    ),
-    Metric("images", "img/req", "higher", 0.001, "images per completed request", guard=True, neutral=True),
-    Metric("image_pixels", "px/img", "higher", 0.001, "pixels per image", guard=True, neutral=True),
-    Metric(
-        "image_distance",
-        "share",
-        "lower",
-        0.01,
+    _request("peak_memory_mb", "MB", "lower", 0.02, "peak device memory"),
+    _share("failed", "share", "lower", 0.005, "failed requests"),
+    _count("output_tokens", "tokens/req", "higher", 0.01, "output tokens per completed request"),
+    _count("input_tokens", "tokens/req", "higher", 0.01, "input tokens per completed request"),
+    _count("audio_duration", "s", "higher", 0.02, "audio duration per request", per_request=True),
+    _count("images", "img/req", "higher", 0.001, "images per completed request"),
+    _count("image_pixels", "px/img", "higher", 0.001, "pixels per image"),
+    _share(
+        *("image_distance", "share", "lower", 0.01),
         "mean difference of an image's pixels from its reference, of their full range",
         per_request=True,
-        guard=True,
-        absolute=True,
     ),
-    Metric(
-        "spec_decode_acceptance_rate",
-        "share",
-        "higher",
-        0.02,
-        "share of draft tokens accepted",
-        guard=True,
-        absolute=True,
-    ),
-    Metric(
-        "spec_decode_acceptance_length", "tokens", "higher", 0.02, "accepted tokens per draft", guard=True
-    ),
-    Metric(
-        "prefix_cache_hit_rate", "share", "higher", 0.02, "prefix-cache hit rate", guard=True, absolute=True
-    ),
+    _share("spec_decode_acceptance_rate", "share", "higher", 0.02, "share of draft tokens accepted"),
+    _guard("spec_decode_acceptance_length", "tokens", "higher", 0.02, "accepted tokens per draft"),
+    _share("prefix_cache_hit_rate", "share", "higher", 0.02, "prefix-cache hit rate"),
 )
+
+METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}
 
 
 PER_UNIT: dict[str, tuple[str, str]] = {
@@ -164,14 +104,11 @@ PER_UNIT: dict[str, tuple[str, str]] = {
     "e2el_per_token": ("e2el", "output_tokens"),
     "audio_ttfp_per_audio_s": ("audio_ttfp", "audio_duration"),
 }
-"""Metrics per unit of an answer: the metric that a longer answer makes larger, and the answer's length."""
+"""Metric per unit of output -> the metric that longer outputs increase, and the output's length."""
 
 
 def per_unit(values: Mapping[str, float]) -> dict[str, float]:
-    """A run's metrics per unit of output: ratios of its medians, where it has both (keys as in a run).
-
-    A shorter answer makes the latency smaller and these hardly. RTF is not among them: clients report it.
-    """
+    """A run's metrics per unit of output: ratios of its medians. RTF is excluded: clients report it."""
     found: dict[str, float] = {}
     for name, (whole, length) in PER_UNIT.items():
         top = values.get(f"{whole}:median")
@@ -182,11 +119,10 @@ def per_unit(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def row(name: str) -> Metric:
-    """The row of a metric; of a stage, whose names the engine gives, one made for it.
+    """The row of a metric; for a stage one in seconds, or in milliseconds if its name ends in ``_ms``.
 
-    A stage's time is in seconds, or in milliseconds where its name ends in ``_ms``.
-
-    :raises KeyError: neither a row of the table nor a stage.
+    Raises:
+        KeyError: unknown metric.
     """
     if not name.startswith(STAGE):
         return METRICS[name]
@@ -196,7 +132,7 @@ def row(name: str) -> Metric:
 
 @dataclass(frozen=True)
 class MetricRef:
-    """A metric with its statistic: ``ttft:p99``. Without a suffix the median, where requests have one."""
+    """A metric with its statistic: ``ttft:p99``."""
 
     name: str
     statistic: str = ""
@@ -210,9 +146,10 @@ class MetricRef:
 
 
 def parse_metric(text: str) -> MetricRef:
-    """``ttft``, ``ttft:p99``, ``output_throughput`` -> reference.
+    """Read ``ttft``, ``ttft:p99`` or ``output_throughput``; the default statistic is the median.
 
-    :raises UsageError: an unknown name (the nearest are named), or a statistic of a metric that has none.
+    Raises:
+        UsageError: an unknown name, or a statistic of a metric that has none.
     """
     found = _REFERENCE.match(text.strip())
     name = found["name"] if found else text.strip().split(":")[0]
@@ -233,7 +170,7 @@ def parse_metric(text: str) -> MetricRef:
 
 
 def check_metrics(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    """The same, where every name is that of a metric: a validator. :raises ValueError: one is none."""
+    """Validator of metric names. :raises ValueError: one is unknown."""
     for text in (value,) if isinstance(value, str) else value:
         try:
             parse_metric(text)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfbisect.errors import Interrupted, MachineError, PerfbisectError, ServerError
+from perfbisect.errors import FaultCode, Interrupted, MachineError, PerfbisectError, ServerError
 from perfbisect.serving.families import Endpoint, ProbeRequest, ServerCommand
 from perfbisect.system import http, logs, ports, processes
 from perfbisect.system.http import NoAnswerError, Reply
@@ -19,7 +21,7 @@ _SAMPLE = re.compile(
 )
 _TICK = 0.1
 _EXIT_PATIENCE = 2.0
-_ENDING = 5.0
+_EXIT_OF_SILENT = 5.0
 """Time for a server to exit after it stopped answering."""
 
 _HELD_PATIENCE = 5.0
@@ -45,37 +47,39 @@ class Server:
             MachineError: another process listens on the port, or the machine ended the server.
             Interrupted: ``asked`` returned True.
         """
-        began, last, said = time.monotonic(), "nobody listens on its port", ""
-        deadline = began + limit
+        began, last, output = time.monotonic(), "nothing listens on its port", ""
         while True:
-            self._check_going("before it was ready", asked)
+            self.check_going("before it was ready", asked)
             if ports.answers(self.endpoint.host, self.endpoint.port):
                 self.check_ports("while waiting for it")
                 try:
-                    answer = http.get(f"{self.endpoint.base_url}/v1/models", _ASK_LIMIT)
+                    answer = self._ask("/v1/models")
                 except NoAnswerError as error:
-                    last, said = f"/v1/models: {error}", error.output
+                    last, output = f"/v1/models: {error}", error.output
                 else:
-                    last, said = f"/v1/models: {answer}", str(answer)
-                    names = _model_names(answer)
-                    if self.endpoint.model_name in names:
+                    last, output = f"/v1/models: {answer}", str(answer)
+                    if self._serves_our_model(answer):
                         return
-                    if names:
-                        raise ServerError(
-                            f"the server on port {self.endpoint.port} is not the one that was started: "
-                            f"model {self.endpoint.model_name!r} was asked for, it serves "
-                            f"{', '.join(map(repr, names))}",
-                            where=self.owned.log,
-                        )
-            if time.monotonic() > deadline:
-                waited = time.monotonic() - began
-                raise ServerError(
-                    f"the server was not ready after {waited:.0f} s ({last})\n{self._log()}",
-                    where=self.owned.log,
-                    output=self._output(said),
+            if time.monotonic() > began + limit:
+                raise self._failure(
+                    f"the server was not ready after {time.monotonic() - began:.0f} s ({last})",
+                    output,
                     next_step="raise ready_timeout in the cell if the server was only slow",
                 )
             time.sleep(_TICK)
+
+    def _serves_our_model(self, answer: Reply) -> bool:
+        """Whether the answer lists this attempt's model. :raises ServerError: it lists others only."""
+        document = answer.json()
+        rows = document.get("data") if answer.status == 200 and isinstance(document, dict) else None
+        names = [str(row["id"]) for row in rows or () if isinstance(row, dict) and "id" in row]
+        if names and self.endpoint.model_name not in names:
+            raise ServerError(
+                f"the server on port {self.endpoint.port} is not the one that was started: model "
+                f"{self.endpoint.model_name!r} was requested, it serves {', '.join(map(repr, names))}",
+                where=self.owned.log,
+            )
+        return bool(names)
 
     def first_answer(self, limit: float, asked: StopRequested = never) -> None:
         """Send the first request, also streamed if the engine streams, and check the port.
@@ -86,49 +90,51 @@ class Server:
             Interrupted: ``asked`` returned True.
         """
         request = self.command.first_request
-        self._answered(request, limit, asked, lambda answer: _problem(answer, request))
+        self._probe(request, limit, asked, lambda answer: _problem(answer, request))
         if "stream" in request.body and not request.content_type:
             streamed = replace(request, body={**request.body, "stream": True})
-            self._answered(streamed, limit, asked, _stream_problem)
+            self._probe(streamed, limit, asked, _stream_problem)
         self.check_ports("after the first request")
         self.owned.observe()
 
     def value(self, request: ProbeRequest, limit: float, asked: StopRequested = never) -> Any:
         """The value at ``must_contain`` of the response; raises what :meth:`first_answer` raises."""
-        answer = self._answered(request, limit, asked, lambda answer: _problem(answer, request))
-        return _at(answer.json(), request.must_contain.split("."))
+        answer = self._probe(request, limit, asked, lambda answer: _problem(answer, request))
+        return _value_at(answer.json(), request.must_contain.split("."))
 
-    def _answered(
+    def _probe(
         self, request: ProbeRequest, limit: float, asked: StopRequested, problem: Callable[[Reply], str]
     ) -> Reply:
-        path = request.path
-        call = http.Call("POST", self.endpoint.base_url + path, request.body, limit, form=request.form)
-        deadline = time.monotonic() + limit
-        while not call.wait(_TICK) and time.monotonic() < deadline + 1.0:
-            self._check_going("at the first request", asked)
+        path, url = request.path, self.endpoint.base_url + request.path
+        call = http.ask_in_background(
+            lambda: http.ask_server("POST", url, limit, request.body, form=request.form)
+        )
+        deadline = time.monotonic() + limit + 1.0
+        while not wait([call], _TICK).done and time.monotonic() < deadline:
+            self.check_going("at the first request", asked)
         try:
+            if not call.done():
+                raise NoAnswerError(f"no answer within {limit:.0f} s")
             answer = call.result()
         except NoAnswerError as error:
             # A dying engine drops the connection before it exits; the exit code says more.
             end = time.monotonic() + _EXIT_PATIENCE
             while self.owned.exited() is None and time.monotonic() < end:
                 time.sleep(_TICK)
-            self._check_going("at the first request", asked)
-            raise ServerError(
-                f"{path}: {error} (limit {limit:.0f} s)\n{self._log()}",
-                where=self.owned.log,
-                output=self._output(error.output),
-            ) from error
-        said = problem(answer)
-        if said:
-            raise ServerError(f"{path}: {said}: {answer}", where=self.owned.log, output=str(answer))
+            self.check_going("at the first request", asked)
+            raise self._failure(f"{path}: {error} (limit {limit:.0f} s)", error.output) from error
+        if found := problem(answer):
+            raise ServerError(f"{path}: {found}: {answer}", where=self.owned.log, output=str(answer))
         return answer
 
-    def check_going(self, when: str) -> None:
-        """:raises ServerError: the server ended. :raises MachineError: the machine ended it."""
-        self._check_going(when, never)
+    def check_going(self, when: str, asked: StopRequested = never) -> None:
+        """Check that the server runs.
 
-    def _check_going(self, when: str, asked: StopRequested) -> None:
+        Raises:
+            ServerError: it ended.
+            MachineError: the machine ended it.
+            Interrupted: ``asked`` returned True.
+        """
         if asked():
             raise Interrupted(f"stopped {when}", where=self.owned.log)
         code = self.owned.exited()
@@ -137,57 +143,61 @@ class Server:
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         cause = logs.cause(self.owned.log)
         message = f"the server {ended} {when}" + (f": {cause}" if cause else "")
-        kind = MachineError if code == -9 else ServerError
-        hint = ", not sent by perfbisect: out of memory?" if code == -9 else ""
-        raise kind(
-            f"{message}{hint}\n{self._log()}",
-            where=self.owned.log,
+        if code == -signal.SIGKILL:
+            message += ", not sent by perfbisect: out of memory?"
+        raise self._failure(
+            message,
+            cause,
+            kind=MachineError if code == -signal.SIGKILL else ServerError,
             code=processes.signal_code(-code) if code < 0 else None,
-            output=self._output(cause),
         )
 
-    def _log(self) -> str:
-        return f"the end of its log:\n{logs.tail(self.owned.log)}"
-
-    def _output(self, said: str = "") -> str:
-        """The end of the server's log, after ``said``."""
-        return f"{said}\n{logs.tail(self.owned.log)}"
+    def _failure(
+        self,
+        message: str,
+        output: str = "",
+        *,
+        kind: type[ServerError | MachineError] = ServerError,
+        code: FaultCode | None = None,
+        next_step: str | None = None,
+    ) -> ServerError | MachineError:
+        """An error with the end of the server's log."""
+        log = logs.tail(self.owned.log)
+        return kind(
+            f"{message}\nthe end of its log:\n{log}",
+            where=self.owned.log,
+            output=f"{output}\n{log}",
+            code=code,
+            next_step=next_step,
+        )
 
     def check_ports(self, when: str) -> None:
         """:raises SharedPortError: a foreign listener. :raises ServerError: no listener."""
         if not ports.check_ours(self.endpoint.port, self.owned.living, when):
             self.check_going(when)
-            raise ServerError(
-                f"{when}: the server no longer listens on port {self.endpoint.port}\n{self._log()}",
-                where=self.owned.log,
-                output=self._output(),
-            )
+            raise self._failure(f"{when}: the server no longer listens on port {self.endpoint.port}")
 
     def trouble(self, limit: float = 30.0) -> PerfbisectError | None:
         """The server's failure, or None if it is healthy and answers."""
         try:
             self.check_going("during the run")
-            answer = http.get(f"{self.endpoint.base_url}/health", _ASK_LIMIT)
+            answer = self._ask("/health")
             if answer.status >= 500:
                 return ServerError(f"/health: {answer}", where=self.owned.log, output=str(answer))
             self.first_answer(limit)
+            return None
         except (ServerError, MachineError) as error:
             return error
         except NoAnswerError as error:
             silent = ServerError(f"/health: {error}", where=self.owned.log, output=error.output)
-            return self._ending() or silent
-        return None
-
-    def _ending(self) -> PerfbisectError | None:
-        """The exit of a silent server, if it ends soon."""
-        end = time.monotonic() + _ENDING
-        while time.monotonic() < end:
-            try:
+        try:
+            end = time.monotonic() + _EXIT_OF_SILENT
+            while time.monotonic() < end:
                 self.check_going("during the run")
-            except (ServerError, MachineError) as error:
-                return error
-            time.sleep(_TICK)
-        return None
+                time.sleep(_TICK)
+        except (ServerError, MachineError) as error:
+            return error
+        return silent
 
     def reset_caches(self) -> str:
         """Empty the caches; returns why that failed, or an empty text.
@@ -197,37 +207,38 @@ class Server:
         if not self.command.reset_requests:
             return "this engine has no request that empties its caches"
         for request in self.command.reset_requests:
-            end, held = time.monotonic() + _HELD_PATIENCE, True
-            while held:
+            end, is_held = time.monotonic() + _HELD_PATIENCE, True
+            while is_held:
                 try:
-                    answer = http.post(self.endpoint.base_url + request.path, request.body, _ASK_LIMIT)
+                    answer = self._ask(request.path, request.body)
                 except NoAnswerError as error:
                     return f"{request.path}: {error}"
                 document = answer.json()
-                held = isinstance(document, dict) and document.get("success") is False
-                if answer.status != 200 or (held and time.monotonic() > end):
+                is_held = isinstance(document, dict) and document.get("success") is False
+                if answer.status != 200 or (is_held and time.monotonic() > end):
                     return f"{request.path}: {answer}"
-                time.sleep(_TICK if held else 0.0)
+                time.sleep(_TICK if is_held else 0.0)
         return ""
 
     def prefix_cache(self) -> dict[str, float]:
         """Prefix-cache queries and hits since the start; empty if not reported."""
-        try:
-            answer = http.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
-        except NoAnswerError:
-            return {}
-        if answer.status != 200:
-            return {}
-        return counters(answer.text, {"queries": "prefix_cache_queries", "hits": "prefix_cache_hits"})
+        return self._counters({"queries": "prefix_cache_queries", "hits": "prefix_cache_hits"})
 
     def in_flight(self) -> int:
         """Number of unfinished requests; 0 if not reported."""
-        try:
-            answer = http.get(f"{self.endpoint.base_url}/metrics", _ASK_LIMIT)
-        except NoAnswerError:
-            return 0
-        counts = counters(answer.text, {"running": "num_requests_running", "waiting": "num_requests_waiting"})
+        counts = self._counters({"running": "num_requests_running", "waiting": "num_requests_waiting"})
         return int(sum(counts.values()))
+
+    def _counters(self, wanted: Mapping[str, str]) -> dict[str, float]:
+        try:
+            answer = self._ask("/metrics")
+        except NoAnswerError:
+            return {}
+        return counters(answer.text, wanted) if answer.status == 200 else {}
+
+    def _ask(self, path: str, body: Mapping[str, object] | None = None) -> Reply:
+        method = "GET" if body is None else "POST"
+        return http.ask_server(method, self.endpoint.base_url + path, _ASK_LIMIT, body)
 
 
 def counters(text: str, wanted: Mapping[str, str]) -> dict[str, float]:
@@ -252,14 +263,6 @@ def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float |
     return min(1.0, max(0.0, hits / queries)) if queries > 0 else None
 
 
-def _model_names(answer: Reply) -> tuple[str, ...]:
-    document = answer.json()
-    data = document.get("data") if isinstance(document, dict) else None
-    if answer.status != 200 or not isinstance(data, list):
-        return ()
-    return tuple(str(row["id"]) for row in data if isinstance(row, dict) and "id" in row)
-
-
 def _problem(answer: Reply, request: ProbeRequest) -> str:
     """What is wrong with a response; empty if valid."""
     if answer.status != 200:
@@ -271,20 +274,19 @@ def _problem(answer: Reply, request: ProbeRequest) -> str:
         return "the first answer is not JSON"
     if isinstance(document, dict) and document.get("error"):
         return "the first answer is an error, with status 200"
-    if request.must_contain and not _at(document, request.must_contain.split(".")):
+    if request.must_contain and not _value_at(document, request.must_contain.split(".")):
         return f"the first answer has nothing at {request.must_contain!r}"
     return ""
 
 
 def _binary_problem(answer: Reply, request: ProbeRequest) -> str:
-    """What is wrong with a binary response such as sound; empty if valid."""
-    if answer.content_type.startswith("text/event-stream"):
-        return f"the first answer is a stream of events, where {request.content_type}... was asked for"
-    if not answer.content_type.startswith(request.content_type):
-        kind = logs.neutral(answer.content_type, 60) or "nothing"
-        return f"the first answer is {kind}, where {request.content_type}... was asked for"
-    if answer.size < request.at_least:
-        return f"the first answer has {answer.size} bytes, where {request.at_least} or more were expected"
+    kind = answer.content_type
+    if kind.startswith("text/event-stream"):
+        return f"the first answer is a stream of events, not {request.content_type}..."
+    if not kind.startswith(request.content_type):
+        return f"the first answer is {logs.neutral(kind, 60) or 'nothing'}, not {request.content_type}..."
+    if len(answer.content) < request.at_least:
+        return f"the first answer has {len(answer.content)} bytes, at least {request.at_least} were expected"
     return ""
 
 
@@ -292,8 +294,8 @@ def _stream_problem(answer: Reply) -> str:
     """What is wrong with a stream of server-sent events; empty if valid."""
     if answer.status != 200:
         return "the first streamed request was refused"
-    lines = answer.text.splitlines()
-    events = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
+    lines = (line for line in answer.text.splitlines() if line.startswith("data:"))
+    events = [line.removeprefix("data:").strip() for line in lines]
     events = [event for event in events if event and event != "[DONE]"]
     if not events:
         return "the first stream has no event"
@@ -306,12 +308,11 @@ def _stream_problem(answer: Reply) -> str:
     return ""
 
 
-def _at(document: Any, path: Iterable[str]) -> Any:
+def _value_at(document: Any, path: Sequence[str]) -> Any:
     """The value at a path, or None; a star matches the first list item that has a value."""
-    parts = tuple(path)
-    for index, part in enumerate(parts):
+    for index, part in enumerate(path):
         if part == "*" and isinstance(document, list):
-            found = (_at(item, parts[index + 1 :]) for item in document)
+            found = (_value_at(item, path[index + 1 :]) for item in document)
             return next((value for value in found if value), None)
         if isinstance(document, list) and part.isdigit() and int(part) < len(document):
             document = document[int(part)]

@@ -55,7 +55,6 @@ class AbTest:
 
     @property
     def scale(self) -> Scale:
-        """The scale on which levels are estimated."""
         return Scale(self.sign, self.absolute)
 
     def __post_init__(self) -> None:
@@ -77,7 +76,7 @@ class AbLaunch:
 
 @dataclass(frozen=True)
 class AbVerdict:
-    """``effect``: B / A - 1 (for shares B - A) with its interval; nan before the first block.
+    """Verdict with ``effect``: B / A - 1 (for shares B - A) and its interval; nan before the first block.
 
     ``settled``: no more launches are needed, or the blocks are used up. ``needed``: expected total of blocks,
     0 if unknown or settled. ``a``, ``b``: levels in the metric's unit, consistent with the effect.
@@ -128,7 +127,7 @@ def judge_blocks(question: AbTest, seen: Sequence[AbLaunch]) -> AbVerdict:
         return AbVerdict("inconclusive", math.nan, math.nan, math.nan, len(seen), False)
     looks = max(question.blocks, block)
     wide, wider = (tail_mass(looks, block, alpha) for alpha in (1 - COVERED, DIFFERENT))
-    is_b = np.array([seen[i].side == "b" for i in range(len(used))]).reshape(-1, BLOCK_SIZE)
+    is_b = np.array([launch.side == "b" for launch in seen[: len(used)]]).reshape(-1, BLOCK_SIZE)
     levels = np.array(used, float).reshape(-1, BLOCK_SIZE)
     delta, mass = difference_posterior(levels, is_b)
     far_low, low, middle, high, far_high = quantiles(
@@ -136,33 +135,21 @@ def judge_blocks(question: AbTest, seen: Sequence[AbLaunch]) -> AbVerdict:
     )
     scale = question.scale
     ends = sorted((scale.effect(low), scale.effect(high)))
-    within = max(abs(ends[0]), abs(ends[1])) < question.min_effect
     word: Word = "inconclusive"
-    if within:
+    if max(abs(ends[0]), abs(ends[1])) < question.min_effect:
         word = "same"
     elif far_low > 0:
         word = "regression"
     elif far_high < 0:
         word = "improvement"
-    settled = word != "inconclusive" or block >= question.blocks
-    needed = 0
-    if word == "inconclusive":
-        needed = _needed(block, low, middle, high, scale.room(question.min_effect))
-    a, b = side_levels(levels[~is_b].tolist(), levels[is_b].tolist(), middle)
-    values = scale.value(a), scale.value(b)
+    is_open = word == "inconclusive"
+    needed = _needed(block, low, middle, high, scale.room(question.min_effect)) if is_open else 0
+    a, b = map(scale.value, side_levels(levels[~is_b].tolist(), levels[is_b].tolist(), middle))
     # Shares are not negative: shift both levels up if one is.
-    lift = max(0.0, -min(values)) if question.absolute else 0.0
-    return AbVerdict(
-        word,
-        scale.effect(middle),
-        ends[0],
-        ends[1],
-        len(seen),
-        settled,
-        needed,
-        a=values[0] + lift,
-        b=values[1] + lift,
-    )
+    lift = max(0.0, -min(a, b)) if question.absolute else 0.0
+    settled = not is_open or block >= question.blocks
+    effect = scale.effect(middle)
+    return AbVerdict(word, effect, ends[0], ends[1], len(seen), settled, needed, a + lift, b + lift)
 
 
 def side_levels(a: Sequence[float], b: Sequence[float], difference: float) -> tuple[float, float]:

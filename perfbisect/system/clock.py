@@ -17,32 +17,28 @@ from perfbisect.errors import UsageError
 VARIABLE = "PERFBISECT_NOW"
 
 _UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
-_ROOM = 512  # more than struct timex has anywhere; its first field, the modes, is 0: only read
+_TIMEX_SIZE = 512  # more than struct timex has anywhere; its modes are 0: read only
 
 
 def now(environment: Mapping[str, str] = os.environ) -> datetime:
-    """Current time in UTC, shifted so that this process started at ``PERFBISECT_NOW`` if that is set.
-
-    Raises:
-        UsageError: ``PERFBISECT_NOW`` is not a time with a zone.
-    """
+    """Current time in UTC, shifted so that this process started at ``PERFBISECT_NOW`` if that is set."""
     return local_moment(time.time(), environment)
 
 
 def local_moment(seconds: float, environment: Mapping[str, str] = os.environ) -> datetime:
-    """Convert Unix seconds, such as a file's, to the time of :func:`now`."""
-    here = datetime.fromtimestamp(seconds, timezone.utc)
+    """Unix seconds, such as a file's, as a time of :func:`now`."""
+    real = datetime.fromtimestamp(seconds, timezone.utc)
     text = environment.get(VARIABLE)
     if not text:
-        return here
+        return real
     try:
-        begun = parse_moment(text)
+        start = parse_moment(text)
     except ValueError:
         raise UsageError(
             f"{VARIABLE}={text!r} is no time with a zone", next_step=f"{VARIABLE}=2026-11-01T02:00:00+00:00"
         ) from None
-    real = datetime.fromtimestamp(psutil.Process().create_time(), timezone.utc)
-    return begun.astimezone(timezone.utc) + (here - real)
+    real_start = datetime.fromtimestamp(psutil.Process().create_time(), timezone.utc)
+    return start.astimezone(timezone.utc) + (real - real_start)
 
 
 @dataclass(frozen=True)
@@ -60,8 +56,7 @@ class ClockShift:
 def synchronised() -> bool | None:
     """Whether NTP disciplines the clock (``adjtimex(2)``); None if unknown."""
     try:
-        call = ctypes.CDLL(None, use_errno=True).adjtimex
-        state = call(ctypes.create_string_buffer(_ROOM))
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_SIZE))
     except (OSError, AttributeError):
         return None
     return None if state < 0 else state != _UNSYNCHRONISED

@@ -33,7 +33,7 @@ REDACTED = "(redacted)"
 
 
 def allowed(shell: Mapping[str, str]) -> dict[str, str]:
-    """Select the variables that a server or client gets; the loopback needs no proxy."""
+    """The variables that a server or client gets; the loopback needs no proxy."""
     passed = {name: value for name, value in shell.items() if name in _NAMES or name.startswith(_PREFIXES)}
     return {**passed, "NO_PROXY": _LOOPBACK, "no_proxy": _LOOPBACK}
 
@@ -41,22 +41,21 @@ def allowed(shell: Mapping[str, str]) -> dict[str, str]:
 def for_interpreter(
     shell: Mapping[str, str], interpreter: Path, *layers: Mapping[str, str]
 ) -> dict[str, str]:
-    """Build the environment of ``interpreter``: allowed variables, its folder first on PATH, then the layers.
+    """The environment of ``interpreter``: allowed variables, its folder first on PATH, then the layers.
 
     A later layer wins. Engines compile with tools (``ninja``) that are installed beside the interpreter.
     """
-    made = allowed(shell)
-    made["PATH"] = ":".join(
-        filter(None, (str(interpreter.parent), made.get("PATH", "/usr/local/bin:/usr/bin:/bin")))
-    )
+    environment = allowed(shell)
+    path = environment.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    environment["PATH"] = f"{interpreter.parent}:{path}".rstrip(":")
     for layer in layers:
-        made.update(layer)
-    return made
+        environment.update(layer)
+    return environment
 
 
-def with_proxies(made: Mapping[str, str], shell: Mapping[str, str]) -> dict[str, str]:
+def with_proxies(environment: Mapping[str, str], shell: Mapping[str, str]) -> dict[str, str]:
     """Add the user's proxies: for downloads, never for serving or measuring."""
-    return {**made, **{name: value for name, value in shell.items() if _PROXIES.match(name)}}
+    return {**environment, **{name: value for name, value in shell.items() if _PROXIES.match(name)}}
 
 
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:

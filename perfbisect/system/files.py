@@ -35,20 +35,16 @@ def replace_file(path: Path, text: str) -> None:
 def write_atomic(path: Path, text: str, *, what: str = "the file", next_step: str = _NEXT_STEP) -> None:
     """Write a file atomically and create its folders; devices and pipes are written in place.
 
-    ``what`` and ``next_step`` are for the error message.
-
     Raises:
         MachineError: the disk is full or the path is not writable.
     """
-    special = path.exists() and not path.is_file() and not path.is_dir()
     try:
-        if special:
+        if path.exists() and not path.is_file() and not path.is_dir():
             path.write_text(text, encoding="utf-8", newline="")
             return
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_file(target, text)
     except OSError as error:
-        raise MachineError(
-            f"cannot write {what}: {error.strerror or error}", where=path, next_step=next_step
-        ) from error
+        reason = f"cannot write {what}: {error.strerror or error}"
+        raise MachineError(reason, where=path, next_step=next_step) from error

@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -40,6 +41,8 @@ _LARGEST_FETCH = 64 * 1024 * 1024
 _LARGEST_ANSWER = 8 * 1024 * 1024
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
+_REMAINING_HEADER, _RESET_HEADER = "RateLimit-Remaining", "RateLimit-Reset"
+
 Wait = Callable[[float], None]
 Say = Callable[[str], None]
 
@@ -51,10 +54,8 @@ def _say_nothing(_: str) -> None:
 class RetryPolicy(Retry):
     """urllib3 retries with an injected clock and announced pauses.
 
-    ``reset_header`` is a second ``Retry-After``.
-
     ``tries`` includes the first one. Connection errors and statuses in :data:`_RETRIED` are retried for every
-    method.
+    method. ``reset_header`` is a second ``Retry-After``.
     """
 
     def __init__(
@@ -76,28 +77,19 @@ class RetryPolicy(Retry):
             "raise_on_status": False,
         }
         super().__init__(**{**policy, **state})
-        self.what = what
-        self.tries = tries
-        self._wait = wait
-        self._say = say
-        self._reset_header = reset_header
+        self._own: dict[str, Any] = {"what": what, "tries": tries, "wait": wait, "say": say}
+        self._own["reset_header"] = reset_header
+        self.what, self.tries = what, tries
 
     def new(self, **kw: Any) -> RetryPolicy:
         """A copy, as urllib3 makes one for each try."""
-        own = {
-            "what": self.what,
-            "tries": self.tries,
-            "wait": self._wait,
-            "say": self._say,
-            "reset_header": self._reset_header,
-        }
-        return super().new(**own, **kw)
+        return super().new(**self._own, **kw)
 
     def sleep(self, response: BaseHTTPResponse | None = None) -> None:
-        """Wait as long as the service asks, or with exponential backoff.
+        """Wait as long as the service requests, or with exponential backoff.
 
         Raises:
-            MachineError: the service asks for more than :data:`_LONGEST_WAIT_S`.
+            MachineError: the service requests more than :data:`_LONGEST_WAIT_S`.
         """
         last = self.history[-1]
         reason = f"status {last.status}" if last.status else type(last.error).__name__
@@ -106,17 +98,15 @@ class RetryPolicy(Retry):
             raise MachineError(
                 f"{self.what}: {reason}, and it asks to wait {requested:.0f} s", next_step="try again later"
             )
-        pause = requested or self.get_backoff_time()
-        self._say(f"{self.what}: {reason}; retrying in {pause:.0f} s")
-        self._wait(pause)
+        self._pause(requested or self.get_backoff_time(), f"{reason}; retrying")
 
     def requested_pause(self, headers: Mapping[str, str]) -> float:
-        """Seconds that a response asks to wait, or 0."""
+        """Seconds that a response requests to wait, or 0."""
         try:
             pause = self.parse_retry_after(headers.get("Retry-After", ""))
         except InvalidHeader:
             pause = 0.0
-        reset = headers.get(self._reset_header, "")
+        reset = headers.get(self._own["reset_header"], "")
         # Resets are whole seconds: one more avoids an early request.
         return pause or (float(reset) + 1.0 if reset.isdigit() else 0.0)
 
@@ -124,8 +114,11 @@ class RetryPolicy(Retry):
         """Wait for the reset if the rate limit is used up."""
         pause = min(self.requested_pause(headers), _LONGEST_WAIT_S)
         if headers.get(remaining_header) == "0" and pause:
-            self._say(f"{self.what}: rate limit reached; continuing in {pause:.0f} s")
-            self._wait(pause)
+            self._pause(pause, "rate limit reached; continuing")
+
+    def _pause(self, seconds: float, reason: str) -> None:
+        self._own["say"](f"{self.what}: {reason} in {seconds:.0f} s")
+        self._own["wait"](seconds)
 
 
 class _Bearer(requests.auth.AuthBase):
@@ -203,10 +196,6 @@ class Reply:
     def content_type(self) -> str:
         return self.headers.get("content-type", "")
 
-    @property
-    def size(self) -> int:
-        return len(self.content)
-
     def json(self) -> Any:
         """The content as JSON, or None."""
         try:
@@ -216,7 +205,7 @@ class Reply:
 
     def __str__(self) -> str:
         if self.content_type.startswith(("audio/", "image/", "video/", "application/octet-stream")):
-            return f"{self.status} {neutral(self.content_type, 60)}, {self.size} bytes"
+            return f"{self.status} {neutral(self.content_type, 60)}, {len(self.content)} bytes"
         return f"{self.status} {neutral(' '.join(self.text.split()), 200) or '(empty)'}"
 
 
@@ -243,27 +232,15 @@ class MissingResourceError(UsageError):
 
 
 class RestClient:
-    """REST client with authentication, pagination, rate limits and retries.
-
-    ``limit_headers``: remaining requests, and seconds until the reset.
-    """
+    """REST client with authentication, pagination, rate limits and retries."""
 
     def __init__(
-        self,
-        base: str,
-        token: str,
-        what: str,
-        *,
-        limit_headers: tuple[str, str] = ("RateLimit-Remaining", "RateLimit-Reset"),
-        wait: Wait = time.sleep,
-        say: Say = _say_nothing,
+        self, base: str, token: str, what: str, *, wait: Wait = time.sleep, say: Say = _say_nothing
     ) -> None:
-        """:raises UsageError: the token would be sent unencrypted."""
         self.what = what
         self.say = say
         self._host = urlsplit(base).netloc
-        self._remaining_header, reset_header = limit_headers
-        self._retries = RetryPolicy(what, wait=wait, say=say, reset_header=reset_header)
+        self._retries = RetryPolicy(what, wait=wait, say=say, reset_header=_RESET_HEADER)
         self._session = open_session(base, token=token, retries=self._retries)
 
     def pages(self, url: str, parameters: Mapping[str, str | int] | None = None) -> Iterator[Any]:
@@ -275,18 +252,16 @@ class RestClient:
                 raise self._unexpected(page, "a page that was already read: the pages form a loop")
             visited.add(page)
             reply = self._get(page, query)
-            items = self._json(reply, page)
+            items = self._document(reply, page)
             if not isinstance(items, list):
                 raise self._unexpected(page, "something other than a list")
             yield from items
             page, query = reply.next_url, None
 
     def json(self, url: str) -> Any:
-        """The JSON document at a URL."""
-        return self._json(self._get(url, None), url)
+        return self._document(self._get(url, None), url)
 
     def text(self, url: str) -> str:
-        """The text at a URL, after redirects."""
         return self._get(url, None).text
 
     def _get(self, url: str, parameters: Mapping[str, str | int] | None) -> Reply:
@@ -302,7 +277,7 @@ class RestClient:
             raise self._gave_up(failure_reason(error, FETCH_TIMEOUT_S[1]), where) from None
         if reply.status in _RETRIED:
             raise self._gave_up(f"status {reply.status}", where)
-        self._retries.pause_for_limit(reply.headers, self._remaining_header)
+        self._retries.pause_for_limit(reply.headers, _REMAINING_HEADER)
         if reply.status in (401, 403):
             raise UsageError(
                 f"{self.what} refuses the token (status {reply.status})",
@@ -317,7 +292,7 @@ class RestClient:
             raise MachineError(f"{self.what} sent more than {_LARGEST_FETCH >> 20} MB", where=where)
         return reply
 
-    def _json(self, reply: Reply, url: str) -> Any:
+    def _document(self, reply: Reply, url: str) -> Any:
         try:
             return json.loads(reply.content)
         except (ValueError, RecursionError):
@@ -342,62 +317,24 @@ class NoAnswerError(Exception):
         self.output = output
 
 
-def get(url: str, timeout_s: float) -> Reply:
-    """Send one request to one of our servers. :raises NoAnswerError: no response in time."""
-    return _ask_directly("GET", url, None, timeout_s)
-
-
-def post(url: str, body: Mapping[str, object], timeout_s: float) -> Reply:
-    """Send one request to one of our servers. :raises NoAnswerError: no response in time."""
-    return _ask_directly("POST", url, body, timeout_s)
-
-
-class Call:
-    """A request to one of our servers that runs in the background."""
-
-    def __init__(
-        self,
-        method: str,
-        url: str,
-        body: Mapping[str, object] | None,
-        timeout_s: float,
-        *,
-        form: bool = False,
-    ) -> None:
-        self._reply: Reply | None = None
-        self._error: NoAnswerError | None = None
-        self._timeout_s = timeout_s
-
-        def work() -> None:
-            try:
-                self._reply = _ask_directly(method, url, body, timeout_s, form)
-            except NoAnswerError as error:
-                self._error = error
-
-        # A daemon: a caller that gives up ends the server, which closes the connection.
-        self._thread = threading.Thread(target=work, name="request", daemon=True)
-        start_thread(self._thread)
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it ended."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def result(self) -> Reply:
-        """:raises NoAnswerError: no response."""
-        if self._error is not None:
-            raise self._error
-        if self._reply is None:
-            raise NoAnswerError(f"no answer within {self._timeout_s:.0f} s")
-        return self._reply
-
-
-def _ask_directly(
-    method: str, url: str, body: Mapping[str, object] | None, timeout_s: float, form: bool = False
+def ask_server(
+    method: str, url: str, timeout_s: float, body: Mapping[str, object] | None = None, *, form: bool = False
 ) -> Reply:
+    """Send one direct request to one of our servers; ``form``: as a multipart form, in which bytes are files.
+
+    Raises:
+        NoAnswerError: no response in time.
+    """
+    options: dict[str, Any] = {"timeout": timeout_s, "allow_redirects": False}
+    if form:
+        options["files"] = {
+            name: (name, value) if isinstance(value, bytes) else (None, str(value))
+            for name, value in (body or {}).items()
+        }
+    elif body is not None:
+        options["json"] = dict(body)
     with requests.Session() as session:
         session.trust_env = False
-        options = {**_encoded(body, form), "timeout": timeout_s, "allow_redirects": False}
         try:
             return send_request(session, method, url, _LARGEST_ANSWER, **options)
         except (requests.RequestException, OSError) as error:
@@ -408,18 +345,18 @@ def _ask_directly(
             raise NoAnswerError(reason, reason) from error
 
 
-def _encoded(body: Mapping[str, object] | None, form: bool) -> dict[str, Any]:
-    """The body as JSON, or as a multipart form in which bytes are files."""
-    if body is None:
-        return {}
-    if not form:
-        return {"json": dict(body)}
-    return {
-        "files": {
-            name: (name, value) if isinstance(value, bytes) else (None, str(value))
-            for name, value in body.items()
-        }
-    }
+def ask_in_background(send: Callable[[], Reply]) -> Future[Reply]:
+    """Run :func:`ask_server` in a daemon thread: a caller that gives up ends the server."""
+    future: Future[Reply] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(send())
+        except NoAnswerError as error:
+            future.set_exception(error)
+
+    start_thread(threading.Thread(target=work, name="request", daemon=True))
+    return future
 
 
 def _innermost(error: BaseException) -> BaseException:

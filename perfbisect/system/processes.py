@@ -26,6 +26,9 @@ TOKEN_VARIABLE = "PERFBISECT_TOKEN"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DEAD = frozenset("ZXx")
 
+Identity = tuple[int, float]
+"""Process id and start time, unique within this boot."""
+
 
 @dataclass(frozen=True)
 class Process:
@@ -48,8 +51,7 @@ class Process:
         return self.state not in _DEAD
 
     @property
-    def identity(self) -> tuple[int, float]:
-        """Unique within this boot: ids are reused, ids with a start time are not."""
+    def identity(self) -> Identity:
         return self.pid, self.created
 
     def __str__(self) -> str:
@@ -93,7 +95,7 @@ def alive(pid: int, created: float) -> bool:
 
 
 def tree(
-    token: str, pid: int, created: float, *, log: Path | None = None, known: Iterable[tuple[int, float]] = ()
+    token: str, pid: int, created: float, *, log: Path | None = None, known: Iterable[Identity] = ()
 ) -> tuple[Process, ...]:
     """All living processes of the owner that started as ``pid`` at ``created``, even after it died.
 
@@ -103,152 +105,112 @@ def tree(
     owner's session suffices). The caller and its ancestors never belong.
     """
     rows = {row.pid: row for row in table().values() if row.living}
-    spared = _lineage(rows)
-    here = process(os.getpid())
-    foreign_sessions = {rows[p].session for p in spared if p in rows} | ({here.session} if here else set())
-    sessions: set[int] = set()
-    seen = {*known, (pid, created)}
+    ancestors = {1}
+    ancestor = os.getpid()
+    while ancestor in rows and ancestor not in ancestors:
+        ancestors.add(ancestor)
+        ancestor = rows[ancestor].parent
+    foreign_sessions = {os.getsid(0), *(rows[found].session for found in ancestors if found in rows)}
+    identities = {*known, (pid, created)}
     mark = f"{TOKEN_VARIABLE}={token}".encode() if token else b""
-    inode = _inode(log)
-
+    log_file = _file_identity(log) if log else None
+    candidates = [row for row in rows.values() if row.pid not in ancestors and row.created >= created]
+    more = {
+        row.pid
+        for row in candidates
+        if row.identity in identities
+        or _has_mark(row.pid, mark, accepts_blank=row.session == pid)
+        or _writes_to(row.pid, log_file)
+    }
     members: set[int] = set()
-    candidates = [row for row in rows.values() if row.pid not in spared and row.created >= created]
-    for row in candidates:
-        if (
-            row.identity in seen
-            or _marked(row.pid, mark, blank=row.session == pid)
-            or _writes(row.pid, inode)
-        ):
-            members.add(row.pid)
-    while True:
-        # Sessions are inherited: a process in a member's session is a member.
-        sessions |= {rows[member].session for member in members} - foreign_sessions
-        more = {
-            row.pid
-            for row in candidates
-            if row.pid not in members and (row.parent in members or row.session in sessions)
-        }
-        if not more:
-            return tuple(rows[member] for member in sorted(members))
+    while more:
         members |= more
+        # Sessions are inherited: a process in a member's session is a member.
+        sessions = {rows[member].session for member in members} - foreign_sessions
+        more = {row.pid for row in candidates if row.parent in members or row.session in sessions} - members
+    return tuple(rows[member] for member in sorted(members))
 
 
-def _lineage(rows: dict[int, Process]) -> set[int]:
-    """This process and its ancestors."""
-    found, pid = {1}, os.getpid()
-    while pid in rows and pid not in found:
-        found.add(pid)
-        pid = rows[pid].parent
-    return found
-
-
-def _marked(pid: int, mark: bytes, blank: bool) -> bool:
-    """Whether it has the mark; with ``blank``, an overwritten environment suffices."""
+def _has_mark(pid: int, mark: bytes, accepts_blank: bool) -> bool:
+    """Whether it has the mark; with ``accepts_blank``, an overwritten environment suffices."""
     if not mark:
         return False
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # gone, or another user's
         return False
-    if blank and not environment[0]:  # a title is written over the start
+    if accepts_blank and not environment[0]:  # a title is written over the start
         return True
     return any(entry == mark or entry.startswith(mark + b".") for entry in environment)
 
 
-def _inode(log: Path | None) -> tuple[int, int] | None:
+def _file_identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = None if log is None else log.stat()
+        found = path.stat()
     except OSError:
         return None
-    return None if found is None else (found.st_dev, found.st_ino)
+    return found.st_dev, found.st_ino
 
 
-def _writes(pid: int, inode: tuple[int, int] | None) -> bool:
+def _writes_to(pid: int, file: tuple[int, int] | None) -> bool:
     """Whether the process writes standard output or error to this file."""
-    if inode is None:
-        return False
-    for descriptor in (1, 2):
-        try:
-            found = Path(f"/proc/{pid}/fd/{descriptor}").stat()
-        except OSError:
-            continue
-        if (found.st_dev, found.st_ino) == inode:
-            return True
-    return False
+    return file is not None and any(_file_identity(Path(f"/proc/{pid}/fd/{fd}")) == file for fd in (1, 2))
 
 
 def opened(pid: int) -> Iterator[str]:
     """Link texts of the process's descriptors (``socket:[123]``, paths)."""
     folder = f"/proc/{pid}/fd"
-    try:
-        links = os.listdir(folder)  # noqa: PTH208 - read for every process many times an attempt
-    except OSError:
-        return
-    for link in links:
-        try:
-            yield os.readlink(f"{folder}/{link}")  # noqa: PTH115
-        except OSError:
-            continue
+    with suppress(OSError):
+        for link in os.listdir(folder):  # noqa: PTH208 - read for every process many times an attempt
+            with suppress(OSError):
+                yield os.readlink(f"{folder}/{link}")  # noqa: PTH115
 
 
-def mapped(pid: int) -> Iterator[str]:
+def _mapped(pid: int) -> Iterator[str]:
     """Paths of the process's mapped files."""
-    try:
-        lines = Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        parts = line.split(maxsplit=5)
-        if len(parts) == 6 and parts[5].startswith("/"):
-            yield parts[5]
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines():
+            parts = line.split(maxsplit=5)
+            if len(parts) == 6 and parts[5].startswith("/"):
+                yield parts[5]
 
 
-FOLDER = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 
 Segment = tuple[str, int]
-"""Path and inode, which tells a later file of the same name apart."""
+"""Path and inode of shared memory; the inode tells a later file of the same name apart."""
 
 
-def listing(folder: Path = FOLDER) -> frozenset[Segment]:
-    """The shared-memory segments that exist now."""
-    found: set[Segment] = set()
-    try:
-        for entry in os.scandir(folder):
-            if entry.is_file(follow_symlinks=False):
-                found.add((entry.path, entry.inode()))
-    except OSError:
-        pass
-    return frozenset(found)
+def list_segments() -> frozenset[Segment]:
+    with suppress(OSError):
+        entries = [entry for entry in os.scandir(SHARED_MEMORY) if entry.is_file(follow_symlinks=False)]
+        return frozenset((entry.path, entry.inode()) for entry in entries)
+    return frozenset()
 
 
-def held(pids: Iterable[int], folder: Path = FOLDER) -> frozenset[Segment]:
+def _held_segments(pids: Iterable[int]) -> frozenset[Segment]:
     """The segments that these processes opened or mapped."""
-    prefix = f"{folder}/"
-    paths = {path for pid in pids for path in (*opened(pid), *mapped(pid)) if path.startswith(prefix)}
+    prefix = f"{SHARED_MEMORY}/"
+    paths = {path for pid in pids for path in (*opened(pid), *_mapped(pid)) if path.startswith(prefix)}
     found: set[Segment] = set()
     for path in paths:
-        try:
+        with suppress(OSError):  # unlinked already: nothing to remove
             found.add((path, Path(path).stat(follow_symlinks=False).st_ino))
-        except OSError:  # unlinked already: nothing to remove
-            continue
     return frozenset(found)
 
 
-def remove(segments: Iterable[Segment], folder: Path = FOLDER) -> tuple[str, ...]:
+def remove_segments(segments: Iterable[Segment]) -> tuple[str, ...]:
     """Remove segments that no living process holds; returns the removed paths."""
-    wanted = frozenset(segments) & listing(folder)
+    wanted = frozenset(segments) & list_segments()
     if not wanted:
         return ()
-    wanted -= held(table(), folder)
     removed: list[str] = []
-    for path, inode in sorted(wanted):
-        try:
+    for path, inode in sorted(wanted - _held_segments(table())):
+        with suppress(OSError):
             found = Path(path).stat(follow_symlinks=False)
             if found.st_ino == inode and found.st_uid == os.getuid():
                 Path(path).unlink()
                 removed.append(path)
-        except OSError:
-            continue
     return tuple(removed)
 
 
@@ -257,15 +219,7 @@ StopRequested = Callable[[], bool]
 
 _TICK = 0.05
 _CRASHES = frozenset(
-    {
-        signal.SIGILL,
-        signal.SIGTRAP,
-        signal.SIGABRT,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGSEGV,
-        signal.SIGSYS,
-    }
+    signal.Signals[f"SIG{name}"] for name in ("ILL", "TRAP", "ABRT", "BUS", "FPE", "SEGV", "SYS")
 )
 _KILL_TIMEOUT_S = 10.0
 """Time for the kernel to free large memory or a device after SIGKILL."""
@@ -288,7 +242,7 @@ class OwnedProcess:
     log: Path
     popen: subprocess.Popen[bytes] = field(repr=False, compare=False)
     _before: frozenset[Segment] = field(default_factory=frozenset, repr=False, compare=False)
-    _seen: set[tuple[int, float]] = field(default_factory=set, repr=False, compare=False)
+    _seen: set[Identity] = field(default_factory=set, repr=False, compare=False)
     _segments: set[Segment] = field(default_factory=set, repr=False, compare=False)
 
     def exited(self) -> int | None:
@@ -304,7 +258,7 @@ class OwnedProcess:
     def observe(self) -> tuple[Process, ...]:
         """``living``; also records their shared memory for ``stop``."""
         members = self.living()
-        self._segments |= held(member.pid for member in members) - self._before
+        self._segments |= _held_segments(member.pid for member in members) - self._before
         return members
 
 
@@ -327,15 +281,12 @@ def spawn(
         ServerError: the program is missing or not executable.
         MachineError: no process, memory, disk space or such core is available.
     """
-    before = listing()
+    before = list_segments()
     try:
         with log.open("ab") as output, _pinned(cores):
             popen = subprocess.Popen(
                 list(argv),
-                env={
-                    **env,
-                    TOKEN_VARIABLE: token,
-                },  # last: the title that an engine sets overwrites the first
+                env={**env, TOKEN_VARIABLE: token},  # last: an engine's title overwrites the first
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -358,15 +309,14 @@ def spawn(
 @contextmanager
 def _pinned(cores: Sequence[int]) -> Iterator[None]:
     """Pin what the calling thread starts to these cores. :raises OSError: none of them is allowed."""
-    if not cores:
-        yield
-        return
     ours = os.sched_getaffinity(0)  # of this thread alone, on Linux
-    os.sched_setaffinity(0, cores)
+    if cores:
+        os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, ours)
+        if cores:
+            os.sched_setaffinity(0, ours)
 
 
 def signal_code(number: int) -> FaultCode:
@@ -382,14 +332,15 @@ def stop(owned: OwnedProcess, grace: float = 15.0) -> tuple[str, ...]:
     Raises:
         ServerError: a process survived.
     """
+    leader = owned.pid, owned.created
     owned.observe()
     try:
-        _end(owned, owned.observe, grace)
+        _end(leader, owned.exited, owned.observe, owned.log, grace)
     except (KeyboardInterrupt, Interrupted):
-        _end(owned, owned.living, 0.0)
+        _end(leader, owned.exited, owned.living, owned.log, 0.0)
         raise
     finally:
-        removed = remove(owned._segments)
+        removed = remove_segments(owned._segments)
     return removed
 
 
@@ -401,61 +352,56 @@ def stop_leftovers(
     Raises:
         ServerError: a process survived.
     """
-    seen: dict[tuple[int, float], Process] = {}
+    seen: dict[Identity, Process] = {}
     segments: set[Segment] = set()
-    before = listing()
+    before = list_segments()
 
     def observe() -> tuple[Process, ...]:
         members = tree(token, pid, created, log=log, known=seen)
         seen.update({member.identity: member for member in members})
-        segments.update(before & held(member.pid for member in members))
+        segments.update(before & _held_segments(member.pid for member in members))
         return members
 
     if observe():
-        _end(_Identity(pid, created, log), observe, grace)
-        remove(segments)
+        # The leader is not our child, so its exit code is unknown.
+        _end((pid, created), lambda: None if alive(pid, created) else 0, observe, log, grace)
+        remove_segments(segments)
     return tuple(seen.values())
 
 
-@dataclass
-class _Identity:
-    """A leader that is not our child."""
-
-    pid: int
-    created: float
-    log: Path | None
-
-    def exited(self) -> int | None:
-        return None if alive(self.pid, self.created) else 0
-
-
-def _end(leader: OwnedProcess | _Identity, observe: Callable[[], Iterable[Process]], grace: float) -> None:
+def _end(
+    leader: Identity,
+    exited: Callable[[], int | None],
+    observe: Callable[[], tuple[Process, ...]],
+    log: Path | None,
+    grace: float,
+) -> None:
     deadline = time.monotonic() + grace
-    if grace > 0 and leader.exited() is None:
-        _signal(leader.pid, leader.created, signal.SIGTERM)
+    if grace > 0 and exited() is None:
+        _signal(*leader, signal.SIGTERM)
     orphaned = False
-    while (living := tuple(observe())) and time.monotonic() < deadline:
-        if not orphaned and leader.exited() is not None:
+    while (living := observe()) and time.monotonic() < deadline:
+        if not orphaned and exited() is not None:
             orphaned = True
             deadline = min(deadline, time.monotonic() + _ORPHAN_GRACE_S)
             for member in living:
                 _signal(*member.identity, signal.SIGTERM)
         time.sleep(_TICK)
     deadline = time.monotonic() + _KILL_TIMEOUT_S
-    while living := tuple(observe()):
+    while living := observe():
         for member in living:
             _signal(*member.identity, signal.SIGKILL)
-        leader.exited()
+        exited()
         if time.monotonic() > deadline:
             names = ", ".join(map(str, living))
             raise ServerError(
                 f"{len(living)} process(es) survived SIGKILL by {_KILL_TIMEOUT_S:.0f} s: {names}",
-                where=leader.log,
+                where=log,
                 next_step="end them manually; a process in state D waits for a device or file system",
             )
         time.sleep(_TICK)
     # A leader counts as dead before its last thread ended; only then can it be reaped.
-    while leader.exited() is None and time.monotonic() < deadline:
+    while exited() is None and time.monotonic() < deadline:
         time.sleep(_TICK / 10)
 
 
@@ -464,10 +410,10 @@ def _signal(pid: int, created: float, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         try:
             handle = os.pidfd_open(pid)
-        except (OSError, AttributeError) as error:
-            if isinstance(error, ProcessLookupError):
-                return
-            if alive(pid, created):  # a kernel without process handles
+        except ProcessLookupError:
+            return
+        except (OSError, AttributeError):  # a kernel without process handles
+            if alive(pid, created):
                 os.kill(pid, number)
             return
         try:
@@ -508,8 +454,7 @@ def run(
         Interrupted: ``asked`` returned True.
         ServerError: the command cannot be started or ended.
     """
-    began = time.monotonic()
-    cpu = _children_cpu()
+    began, cpu = time.monotonic(), _children_cpu()
     owned = spawn(argv, env=env, cwd=cwd, log=log, token=token, cores=cores)
     try:
         code, timed_out = None, False
@@ -525,9 +470,8 @@ def run(
         seconds = time.monotonic() - began
     finally:
         stop(owned, 0.0 if owned.exited() is not None else 2.0)
-    return ProcessResult(
-        owned.popen.wait() if code is None else code, seconds, timed_out, _children_cpu() - cpu
-    )
+    code = owned.popen.wait() if code is None else code
+    return ProcessResult(code, seconds, timed_out, _children_cpu() - cpu)
 
 
 def _children_cpu() -> float:
@@ -548,10 +492,7 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 def interrupt_thread(thread: threading.Thread) -> None:
-    """Raise ``KeyboardInterrupt`` in another thread, after its current system call.
-
-    Does nothing for a thread that has not started or has ended.
-    """
+    """Raise ``KeyboardInterrupt`` in another living thread, after its current system call."""
     with _THREAD_LOCK:
         if thread.ident is not None and thread.is_alive():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(

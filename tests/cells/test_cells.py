@@ -305,7 +305,7 @@ def test_what_is_wrong_is_told_with_file_line_and_field(
             "num_prompts: 20",
             "num_prompts: 20\nnum_prompts: 21",
             4,
-            "key 'num_prompts' stands here a second time, first in line 3",
+            "duplicate key 'num_prompts', first in line 3",
         ),
     ],
 )

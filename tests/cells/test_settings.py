@@ -39,7 +39,7 @@ def test_what_is_typed_every_time(tmp_path: Path) -> None:
         ("env: existing:/p\nstat: x\n", 2, "stat: unknown key; did you mean state?"),
         ("budget: 3\n", 1, "budget: expected text"),
         ("- env\n", 1, "expected a mapping of keys"),
-        ("env: a\nenv: b\n", 2, "key 'env' stands here a second time"),
+        ("env: a\nenv: b\n", 2, "duplicate key 'env'"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:

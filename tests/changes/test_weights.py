@@ -38,7 +38,7 @@ def test_ten_to_one_is_allowed(tmp_path: Path) -> None:
         ("a/**: .inf\n", 1, "the factor is inf"),
         ("a/**: true\n", 1, "the factor is True"),
         ("a/**: much\n", 1, "the factor is 'much' (allowed: a number above 0"),
-        ("a/**: 2\na/**: 3\n", 2, "a second time"),
+        ("a/**: 2\na/**: 3\n", 2, "duplicate key"),
         ("/: 2\n", 1, "a pattern names no path"),
         ("- paths: a\n  factor: 2\n- paths: b\n", 3, "1: is no rule (allowed: a mapping"),
         ("- paths: [1]\n  factor: 2\n", 1, "0.paths: is no pattern"),

@@ -54,8 +54,8 @@ def test_an_alias_is_the_same_value_at_its_own_place() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("a: 1\nb: 2\na: 3\n", 3, "key 'a' stands here a second time, first in line 1"),
-        ("x:\n  a: 1\n  a: 1\n", 3, "a second time, first in line 2"),
+        ("a: 1\nb: 2\na: 3\n", 3, "duplicate key 'a', first in line 1"),
+        ("x:\n  a: 1\n  a: 1\n", 3, "first in line 2"),
         ("a: [1, 2\nb: 3\n", 2, "no valid YAML"),
         ("a: 1\n\tb: 2\n", 2, "no valid YAML"),
         ("a: 1\n---\nb: 1\n", 2, "no valid YAML"),

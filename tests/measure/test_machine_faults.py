@@ -122,7 +122,7 @@ def test_orphaned_core_and_its_shared_memory_are_cleared_away(tmp_path: Path) ->
     assert failure(made).fault == "machine"
     assert {row.name for row in orphans} == {CORE, "VLLM::Worker"}
     assert not any(processes.alive(*row.identity) for row in orphans)
-    assert name not in {Path(path).name for path, _ in processes.listing()}
+    assert name not in {Path(path).name for path, _ in processes.list_segments()}
     assert any(name in path for path in made.provenance.facts["shared_memory_removed"])
 
 

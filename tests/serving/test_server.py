@@ -135,7 +135,7 @@ def test_killed_by_the_machine(make: Make) -> None:
 
 
 def test_never_ready(make: Make) -> None:
-    with pytest.raises(ServerError, match=r"not ready after 1 s \(nobody listens on its port\)") as told:
+    with pytest.raises(ServerError, match=r"not ready after 1 s \(nothing listens on its port\)") as told:
         make({"mute": True}).wait_named(0.6)
     assert "starting" in told.value.message and told.value.next_step
 
@@ -160,7 +160,7 @@ def test_answers_but_names_no_model(make: Make, reply: list[object]) -> None:
 
 def test_another_servers_model(make: Make) -> None:
     server = make({"/v1/models": [200, {"data": [{"id": "theirs"}, {"id": "also\x1b[2J"}]}]})
-    with pytest.raises(ServerError, match=r"model 'ours' was asked for, it serves 'theirs', 'also\\x1b\[2J'"):
+    with pytest.raises(ServerError, match=r"model 'ours' was requested, it serves 'theirs', 'also\\x1b\[2J'"):
         server.wait_named(20.0)
 
 
@@ -339,4 +339,4 @@ def test_nobody_answers() -> None:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         with pytest.raises(http.NoAnswerError, match="refused"):
-            http.get(f"http://127.0.0.1:{port}/", 5.0)
+            http.ask_server("GET", f"http://127.0.0.1:{port}/", 5.0)

@@ -29,7 +29,7 @@ def test_nobody() -> None:
     ports.wait_free(port, 0.0)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+@pytest.mark.parametrize("host", ["127.1.2.3", "0.0.0.0", "::1", "::"])
 def test_listener_is_told_with_its_process(tmp_path: Path, host: str) -> None:
     if ":" in host and not Path("/proc/net/tcp6").exists():
         pytest.skip("no IPv6 here")
@@ -58,7 +58,9 @@ def test_stale_server_on_a_shared_port(tmp_path: Path) -> None:
         ) as told:
             ports.check_ours(port, ours.living, "before run 1")
         assert str(ours.pid) not in told.value.message
-        assert [listener.holders[0].pid for listener in ports.foreign(port, ours.living())] == [stale.pid]
+        assert [found.holders[0].pid for found in ports.foreign(ports.listeners(port), ours.living())] == [
+            stale.pid
+        ]
         processes.stop(ours, 0.0)
         with pytest.raises(MachineError, match=rf"port {port} is still in use .* \(pid {stale.pid}\)"):
             ports.wait_free(port, 0.2)
@@ -81,7 +83,7 @@ time.sleep(60)
     try:
         until(lambda: sum(len(listener.holders) for listener in ports.listeners(port)) == 2)
         assert ports.check_ours(port, owned.living, "now")
-        assert ports.foreign(port, [row for row in owned.living() if row.pid == owned.pid])
+        assert ports.foreign(ports.listeners(port), [row for row in owned.living() if row.pid == owned.pid])
     finally:
         processes.stop(owned, 0.0)
 

@@ -25,19 +25,19 @@ print("mapped", flush=True)
 time.sleep(60)
 """
 
-pytestmark = pytest.mark.skipif(not processes.FOLDER.is_dir(), reason="no /dev/shm here")
+pytestmark = pytest.mark.skipif(not processes.SHARED_MEMORY.is_dir(), reason="no /dev/shm here")
 
 
 @pytest.fixture
 def name() -> Iterator[str]:
     prefix = f"perfbisect-test-{secrets.token_hex(6)}"
     yield prefix
-    for path in processes.FOLDER.glob(f"{prefix}*"):
+    for path in processes.SHARED_MEMORY.glob(f"{prefix}*"):
         path.unlink()
 
 
 def test_what_a_killed_tree_left_is_removed(tmp_path: Path, name: str) -> None:
-    path = processes.FOLDER / name
+    path = processes.SHARED_MEMORY / name
     owned = start(tmp_path, MAPS, str(path))
     told(tmp_path / "out.log", "mapped")
     assert processes.stop(owned, 0.0) == (str(path),)
@@ -45,7 +45,7 @@ def test_what_a_killed_tree_left_is_removed(tmp_path: Path, name: str) -> None:
 
 
 def test_what_was_seen_before_the_engine_died_is_removed(tmp_path: Path, name: str) -> None:
-    path = processes.FOLDER / name
+    path = processes.SHARED_MEMORY / name
     owned = start(tmp_path, MAPS, str(path))
     told(tmp_path / "out.log", "mapped")
     owned.observe()
@@ -56,7 +56,7 @@ def test_what_was_seen_before_the_engine_died_is_removed(tmp_path: Path, name: s
 
 
 def test_what_was_there_before_stays(tmp_path: Path, name: str) -> None:
-    path = processes.FOLDER / name
+    path = processes.SHARED_MEMORY / name
     path.write_bytes(bytes(4096))
     owned = start(tmp_path, MAPS, str(path))
     told(tmp_path / "out.log", "mapped")
@@ -65,7 +65,7 @@ def test_what_was_there_before_stays(tmp_path: Path, name: str) -> None:
 
 
 def test_what_another_process_holds_stays(tmp_path: Path, name: str) -> None:
-    path = processes.FOLDER / name
+    path = processes.SHARED_MEMORY / name
     owned = start(tmp_path, MAPS, str(path))
     told(tmp_path / "out.log", "mapped")
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
@@ -75,8 +75,8 @@ def test_what_another_process_holds_stays(tmp_path: Path, name: str) -> None:
 
 def test_what_nobody_was_seen_to_hold_stays(tmp_path: Path, name: str) -> None:
     """Somebody else's segment that appears meanwhile is not ours, though nobody holds it."""
-    other = processes.FOLDER / f"{name}-other"
-    owned = start(tmp_path, MAPS, str(processes.FOLDER / name))
+    other = processes.SHARED_MEMORY / f"{name}-other"
+    owned = start(tmp_path, MAPS, str(processes.SHARED_MEMORY / name))
     told(tmp_path / "out.log", "mapped")
     other.write_bytes(b"kept")
     processes.stop(owned, 0.0)
@@ -84,15 +84,15 @@ def test_what_nobody_was_seen_to_hold_stays(tmp_path: Path, name: str) -> None:
 
 
 def test_name_that_was_used_again_stays(name: str) -> None:
-    path = processes.FOLDER / name
+    path = processes.SHARED_MEMORY / name
     path.write_bytes(b"new")
-    assert processes.remove([(str(path), path.stat().st_ino + 1)]) == ()
+    assert processes.remove_segments([(str(path), path.stat().st_ino + 1)]) == ()
     assert path.exists()
-    assert processes.remove([(str(path), path.stat().st_ino)]) == (str(path),)
+    assert processes.remove_segments([(str(path), path.stat().st_ino)]) == (str(path),)
 
 
 def test_leftovers_of_a_dead_owner_lose_theirs_too(tmp_path: Path, name: str) -> None:
-    path = processes.FOLDER / name
+    path = processes.SHARED_MEMORY / name
     owned = start(tmp_path, MAPS, str(path))
     told(tmp_path / "out.log", "mapped")
     processes.stop_leftovers(owned.token, owned.pid, owned.created, grace=0.0)
