@@ -10,19 +10,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import filelock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from perfbisect.environments.base import Environment
 from perfbisect.errors import MachineError
@@ -30,6 +29,38 @@ from perfbisect.system.files import replace_file
 
 USED = "used"
 """Empty file; its modification time is the time of the last use."""
+STAMP = "stamp.json"
+BYTES = "bytes"
+"""Fact of a stamp: bytes on disk that only this environment holds."""
+
+_CACHE_VARIABLES = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "DG_JIT_CACHE_DIR": "deep_gemm",
+    "TILELANG_CACHE_DIR": "tilelang",
+    "NUMBA_CACHE_DIR": "numba",
+}
+"""Compile and kernel caches. Not XDG_CACHE_HOME, which holds downloaded models, which are shared."""
+
+
+def variables(folder: Path, python_path: str = "") -> dict[str, str]:
+    """Process environment in which an interpreter imports its own engine only.
+
+    An empty string unsets a variable. ``PYTHONSAFEPATH`` keeps the current folder off the search path (Python
+    3.11 and later), since that may be a checkout of the engine.
+    """
+    caches = {name: str(folder / "caches" / part) for name, part in _CACHE_VARIABLES.items()}
+    fixed = {
+        "PYTHONPATH": python_path,
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    return fixed | caches
 
 
 class UsageLocks:
@@ -42,15 +73,13 @@ class UsageLocks:
     def acquire(self, folder: Path) -> bool:
         """Mark a folder as used and lock it, once; False if it is being removed.
 
-        A read-only folder is used without a lock: nobody can remove it either.
+        A read-only folder is used without a lock: it cannot be removed either.
         """
         with self._guard:
             try:
                 if folder not in self._handles:
                     handle = os.open(folder / USED, os.O_RDWR | os.O_CREAT, 0o644)
-                    try:
-                        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                    except OSError:
+                    if not _flock(handle, fcntl.LOCK_SH):
                         os.close(handle)
                         return False
                     self._handles[folder] = handle
@@ -80,108 +109,85 @@ def exclusive_use(folder: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_free = True
-        except OSError:
-            is_free = False
-        yield is_free
+        yield _flock(handle, fcntl.LOCK_EX)
     finally:
         os.close(handle)
 
 
-def last_used(folder: Path) -> float | None:
-    """Unix time of the last use; None if it was never used."""
+def _flock(handle: int, kind: int) -> bool:
     try:
-        return (folder / USED).stat().st_mtime
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except OSError:
-        return None
+        return False
+    return True
 
 
 def own_bytes(folder: Path) -> int:
     """Bytes on disk of the files without further hard links."""
-    return sum(status.st_blocks * 512 for status in _files(folder) if status.st_nlink == 1)
+    return sum(status.st_blocks * 512 for status in file_stats(folder) if status.st_nlink == 1)
 
 
-def disk_bytes(folder: Path) -> int:
-    """Bytes on disk; a file with n hard links counts 1/n, so that folders add up to their total."""
-    return sum(status.st_blocks * 512 // status.st_nlink for status in _files(folder) if status.st_nlink)
-
-
-def _files(folder: Path) -> Iterator[os.stat_result]:
+def file_stats(folder: Path) -> Iterator[os.stat_result]:
+    """The status of every file below a folder that may be changing."""
     for parent, _, names in os.walk(folder):
         for name in names:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 yield (Path(parent) / name).lstat()
-            except FileNotFoundError:  # being built or removed
-                continue
-
-
-SCHEMA = "perfbisect.environment/1"
-STAMP = "stamp.json"
-BYTES = "bytes"
-"""Fact of a stamp: bytes on disk that only this environment holds."""
-
-_CACHE_VARIABLES = {
-    "VLLM_CACHE_ROOT": "vllm",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TORCH_EXTENSIONS_DIR": "torch_extensions",
-    "TRITON_CACHE_DIR": "triton",
-    "CUDA_CACHE_PATH": "cuda",
-    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-    "DG_JIT_CACHE_DIR": "deep_gemm",
-    "TILELANG_CACHE_DIR": "tilelang",
-    "NUMBA_CACHE_DIR": "numba",
-}
-"""Compile and kernel caches. Not XDG_CACHE_HOME, which holds downloaded models, which are shared."""
-
-
-class Stamp(BaseModel):
-    """Record of a finished environment; paths inside its folder are relative to it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-    schema_: str = Field(SCHEMA, alias="schema")
-    key: str
-    builder: str
-    spec: str
-    change: str
-    interpreter: str
-    engine_version: str
-    engine_commit: str
-    engine_file: str
-    packages_digest: str
-    seconds: float
-    built_at: float
-    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class CheckedEnvironment:
-    """Result of a health check: a stamp without key, builder, change and times."""
+    """What a health check found. ``python_path``: folders that come first on the interpreter's path."""
 
     interpreter: Path
     engine_version: str
     engine_commit: str
     engine_file: Path
     packages_digest: str
-    facts: dict[str, Any]
+    facts: Mapping[str, Any]
+    python_path: tuple[Path, ...] = ()
 
 
-def variables(folder: Path, python_path: str = "") -> dict[str, str]:
-    """Process environment in which an interpreter imports its own engine only.
+@dataclass(frozen=True, kw_only=True)
+class Stamp(CheckedEnvironment):
+    """Record of a finished environment; paths inside its folder are relative to it."""
 
-    An empty string unsets a variable. ``PYTHONSAFEPATH`` keeps the current folder off the search path (Python
-    3.11 and later), since that may be a checkout of the engine.
-    """
-    caches = {name: str(folder / "caches" / part) for name, part in _CACHE_VARIABLES.items()}
-    fixed = {
-        "PYTHONPATH": python_path,
-        "PYTHONNOUSERSITE": "1",
-        "PYTHONSAFEPATH": "1",
-        "PYTHONDONTWRITEBYTECODE": "",
-    }
-    return fixed | caches
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    schema: Literal["perfbisect.environment/2"] = "perfbisect.environment/2"
+    key: str
+    builder: str
+    spec: str
+    change: str
+    seconds: float
+    built_at: float
+
+    def environment(self, folder: Path, seconds: float = 0.0) -> Environment:
+        """The environment in the stamped folder; ``seconds``: what building it now took."""
+        path = ":".join(str(folder / part) for part in self.python_path)
+        return Environment(
+            key=self.key,
+            interpreter=folder / self.interpreter,
+            folder=folder,
+            env=variables(folder, path),
+            engine_version=self.engine_version,
+            engine_commit=self.engine_commit,
+            engine_file=str(folder / self.engine_file),
+            packages_digest=self.packages_digest,
+            seconds=seconds,
+            facts={"builder": self.builder, **self.facts},
+        )
+
+
+_STAMP = TypeAdapter(Stamp)
+
+
+def read_stamp(folder: Path) -> Stamp | None:
+    """The stamp in a folder; None if it is missing, damaged or of another schema."""
+    try:
+        return _STAMP.validate_json((folder / STAMP).read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 class EnvironmentCache:
@@ -190,6 +196,7 @@ class EnvironmentCache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.root = path / "environments"
+        self._failures = self.root / ".failed"
         self._locks = UsageLocks()
 
     def folder(self, key: str) -> Path:
@@ -202,11 +209,11 @@ class EnvironmentCache:
     def stamp(self, key: str) -> Stamp | None:
         """The stamp of a complete environment; None if it must be built."""
         folder = self.folder(key)
-        found = read_stamp(folder)
-        if found is None or found.key != key:
+        stamp = read_stamp(folder)
+        if stamp is None or stamp.key != key:
             return None
-        there = (folder / found.interpreter).exists() and (folder / found.engine_file).exists()
-        return found if there else None
+        is_complete = (folder / stamp.interpreter).exists() and (folder / stamp.engine_file).exists()
+        return stamp if is_complete else None
 
     def stamps(self) -> tuple[Stamp, ...]:
         """The stamps of all complete environments."""
@@ -220,50 +227,65 @@ class EnvironmentCache:
         builder: str,
         spec: str,
         change: str,
-        make: Callable[[Path], None],
+        make: Callable[[Path], Mapping[str, Any]],
         check: Callable[[Path], CheckedEnvironment],
         timeout: float,
         in_place: bool = False,
-    ) -> tuple[Stamp, float]:
-        """Return the stamp and the build time; build with ``make(staging)`` and ``check(folder)`` if needed.
+    ) -> Environment:
+        """Return an environment; if it is missing, ``make`` it in a staging folder, move it and ``check`` it.
 
-        ``in_place``: ``make`` writes to the final folder, for content that cannot be moved.
+        ``make`` returns facts for the stamp. ``in_place``: it writes to the final folder, for content that
+        cannot be moved.
 
-        :raises MachineError: no disk, or another process holds the lock for ``timeout`` seconds.
+        Raises:
+            MachineError: no disk, or another process holds the lock for ``timeout`` seconds.
         """
-        stamp = self._acquire(key)
-        if stamp is not None:
-            return stamp, 0.0
-        with os_errors_as_machine_errors(f"build {change} in {self.root}"), self._exclusive(key, timeout):
-            stamp = self._acquire(key)
-            if stamp is not None:
-                return stamp, 0.0
+        environment = self._acquire(key)
+        if environment is not None:
+            return environment
+        lock = self.root / ".locks" / f"{key}.lock"
+        with (
+            os_errors_as_machine_errors(f"build {change} in {self.root}"),
+            exclusive_lock(lock, f"environment {key}", timeout),
+        ):
+            environment = self._acquire(key)
+            if environment is not None:
+                return environment
             began = time.monotonic()
             folder, staging = self.folder(key), self._staging(key)
             try:
                 if in_place:
                     staging.rename(folder)
                     staging = folder
-                make(staging)
+                facts = make(staging)
                 (staging / "caches").mkdir(exist_ok=True)
                 if not in_place:
                     staging.rename(folder)
-                checked = check(folder)
-                seconds = time.monotonic() - began
-                stamp = self._write_stamp(folder, key, builder, spec, change, checked, seconds)
+                stamp = _stamp(
+                    folder,
+                    check(folder),
+                    key=key,
+                    builder=builder,
+                    spec=spec,
+                    change=change,
+                    seconds=round(time.monotonic() - began, 3),
+                    made_facts=facts,
+                )
             except BaseException:
                 self._locks.release(folder)
                 for path in (staging, folder):
                     shutil.rmtree(path, ignore_errors=True)
                 raise
             self._locks.acquire(folder)
-            return stamp, stamp.seconds
+            return stamp.environment(folder, stamp.seconds)
 
-    def _acquire(self, key: str) -> Stamp | None:
-        """The stamp of a complete environment, locked as in use; None if it must be built."""
-        if self.stamp(key) is None or not self._locks.acquire(self.folder(key)):
+    def _acquire(self, key: str) -> Environment | None:
+        """A complete environment, locked as in use; None if it must be built."""
+        folder = self.folder(key)
+        if self.stamp(key) is None or not self._locks.acquire(folder):
             return None
-        return self.stamp(key)  # it may have been removed in between
+        stamp = self.stamp(key)  # it may have been removed in between
+        return None if stamp is None else stamp.environment(folder)
 
     def failure(self, key: str) -> str | None:
         """Why an earlier build of a key failed, as a chain of builders noted it."""
@@ -278,12 +300,11 @@ class EnvironmentCache:
     def forget_failure(self, key: str) -> None:
         (self._failures / key).unlink(missing_ok=True)
 
-    @property
-    def _failures(self) -> Path:
-        return self.root / ".failed"
-
-    def _exclusive(self, key: str, timeout: float) -> contextlib.AbstractContextManager[None]:
-        return exclusive_lock(self.root / ".locks" / f"{key}.lock", f"environment {key}", timeout)
+    def forget_failures(self, before: float) -> None:
+        """Forget failures that were noted before a Unix time."""
+        for note in self._failures.iterdir() if self._failures.is_dir() else ():
+            if note.stat().st_mtime < before:
+                note.unlink(missing_ok=True)
 
     def _staging(self, key: str) -> Path:
         """Create an empty build folder and remove leftovers of this key; needs the key's lock."""
@@ -297,80 +318,41 @@ class EnvironmentCache:
         staging.mkdir()
         return staging
 
-    def _write_stamp(
-        self,
-        folder: Path,
-        key: str,
-        builder: str,
-        spec: str,
-        change: str,
-        checked: CheckedEnvironment,
-        seconds: float,
-    ) -> Stamp:
-        stamp = Stamp(
-            schema_=SCHEMA,
-            key=key,
-            builder=builder,
-            spec=spec,
-            change=change,
-            interpreter=_relative(checked.interpreter, folder),
-            engine_version=checked.engine_version,
-            engine_commit=checked.engine_commit,
-            engine_file=_relative(checked.engine_file, folder),
-            packages_digest=checked.packages_digest,
-            seconds=round(seconds, 3),
-            built_at=round(time.time(), 3),
-            facts={**checked.facts, BYTES: own_bytes(folder)},
-        )
-        replace_file(folder / STAMP, stamp.model_dump_json(by_alias=True, indent=1) + "\n")
-        return stamp
+
+def _stamp(
+    folder: Path, checked: CheckedEnvironment, *, made_facts: Mapping[str, Any], **origin: Any
+) -> Stamp:
+    """Write the stamp of a checked environment."""
+    found = {field.name: getattr(checked, field.name) for field in fields(checked)}
+    found |= {
+        "interpreter": _relative(checked.interpreter, folder),
+        "engine_file": _relative(checked.engine_file, folder),
+        "python_path": tuple(_relative(path, folder) for path in checked.python_path),
+        "facts": {**checked.facts, **made_facts, BYTES: own_bytes(folder)},
+    }
+    stamp = Stamp(**found, **origin, built_at=round(time.time(), 3))
+    replace_file(folder / STAMP, _STAMP.dump_json(stamp, indent=1).decode() + "\n")
+    return stamp
 
 
-def stamped_environment(stamp: Stamp, folder: Path, *, seconds: float, python_path: str = "") -> Environment:
-    """The environment in a stamped folder."""
-    return Environment(
-        key=stamp.key,
-        interpreter=folder / stamp.interpreter,
-        folder=folder,
-        env=variables(folder, python_path),
-        engine_version=stamp.engine_version,
-        engine_commit=stamp.engine_commit,
-        engine_file=str(folder / stamp.engine_file),
-        packages_digest=stamp.packages_digest,
-        seconds=seconds,
-        facts={"builder": stamp.builder, **stamp.facts},
-    )
-
-
-def read_stamp(folder: Path) -> Stamp | None:
-    """The stamp in a folder; None if it is missing, damaged or of another schema."""
-    try:
-        stamp = Stamp.model_validate(json.loads((folder / STAMP).read_text()))
-    except (OSError, ValueError, ValidationError):
-        return None
-    return stamp if stamp.schema_ == SCHEMA else None
+def _relative(path: Path, folder: Path) -> Path:
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
 
 
 @contextlib.contextmanager
 def exclusive_lock(lock: Path, what: str, timeout: float) -> Iterator[None]:
     """Hold a build lock; ``what`` names the build in the error.
 
-    :raises MachineError: another process holds the lock for ``timeout`` seconds.
+    Raises:
+        MachineError: another process holds the lock for ``timeout`` seconds.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
-    file_lock = filelock.FileLock(lock)
     try:
-        file_lock.acquire(timeout=timeout)
+        with filelock.FileLock(lock, timeout=timeout):
+            yield
     except filelock.Timeout as error:
-        raise MachineError(
-            f"another perfbisect has been building {what} for {timeout:.0f} s",
-            where=lock,
-            next_step="wait for it, or end it",
-        ) from error
-    try:
-        yield
-    finally:
-        file_lock.release()
+        message = f"another perfbisect has been building {what} for {timeout:.0f} s"
+        raise MachineError(message, where=lock, next_step="wait for it, or end it") from error
 
 
 @contextlib.contextmanager
@@ -385,7 +367,3 @@ def os_errors_as_machine_errors(action: str) -> Iterator[None]:
             where=error.filename,
             next_step="free disk space, or set PERFBISECT_CACHE to a larger disk" if full else None,
         ) from error
-
-
-def _relative(path: Path, folder: Path) -> str:
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

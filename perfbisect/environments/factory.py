@@ -8,12 +8,12 @@ from pathlib import Path
 
 from perfbisect.changes.git import Repository
 from perfbisect.environments.base import Builder
+from perfbisect.environments.build import DependencyLimits
 from perfbisect.environments.builders.cached import BuildContext
 from perfbisect.environments.builders.chain import ChainBuilder
 from perfbisect.environments.builders.command import CommandBuilder
 from perfbisect.environments.builders.existing import ExistingBuilder
-from perfbisect.environments.builders.nearest import NearestBaseOverlay
-from perfbisect.environments.builders.overlay import OverlayBuilder
+from perfbisect.environments.builders.overlay import NearestBaseOverlay, OverlayBuilder
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.pinned import PinnedBuilder
 from perfbisect.environments.builders.release import ReleaseBuilder
@@ -21,7 +21,6 @@ from perfbisect.environments.builders.source import SourceBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.cache import EnvironmentCache
 from perfbisect.environments.spec import Spec, parse_chain
-from perfbisect.environments.uv import DependencyLimits
 from perfbisect.errors import UsageError
 
 BUILDERS: dict[str, Callable[[Spec, BuildContext], Builder]] = {

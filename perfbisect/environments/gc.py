@@ -13,11 +13,11 @@ from pathlib import Path
 import filelock
 
 from perfbisect.environments.cache import (
+    USED,
     EnvironmentCache,
     Stamp,
-    disk_bytes,
     exclusive_use,
-    last_used,
+    file_stats,
     os_errors_as_machine_errors,
     read_stamp,
 )
@@ -33,9 +33,9 @@ class CacheEntry:
     key: str
     folder: Path
     kind: str
-    stamp: Stamp | None = None
-    used_at: float = 0.0
-    bytes: int = 0
+    stamp: Stamp | None
+    used_at: float
+    bytes: int
     reason: str = ""
 
     @property
@@ -50,14 +50,12 @@ class GcResult:
     removed: tuple[CacheEntry, ...]
     in_use: tuple[CacheEntry, ...]
     kept: tuple[CacheEntry, ...]
-    dry_run: bool
 
 
 def list_environments(path: Path) -> tuple[CacheEntry, ...]:
     """Every environment in a cache folder: newest first, unfinished ones last."""
-    entries = [_environment(folder) for folder in _folders(EnvironmentCache(path).root)]
-    entries.sort(key=lambda entry: -entry.stamp.built_at if entry.stamp else 0.0)
-    return tuple(entries)
+    entries = [_entry(folder) for folder in _folders(EnvironmentCache(path).root)]
+    return tuple(sorted(entries, key=lambda entry: -entry.stamp.built_at if entry.stamp else 0.0))
 
 
 def collect(
@@ -71,10 +69,9 @@ def collect(
     """Remove entries last used before ``now - older_than``, then the longest unused above ``keep_bytes``.
 
     What dead builds left is always removed. ``now``: Unix time.
-
-    :raises MachineError: a folder cannot be removed.
     """
-    entries = _entries(path)
+    cache = EnvironmentCache(path)
+    entries = _entries(cache)
     total = sum(entry.bytes for entry in entries)
     removed: list[CacheEntry] = []
     in_use: list[CacheEntry] = []
@@ -84,41 +81,38 @@ def collect(
         if not reason:
             kept.append(entry)
             continue
-        with os_errors_as_machine_errors(f"remove {entry.folder}"), _locked(path, entry) as is_free:
+        with os_errors_as_machine_errors(f"remove {entry.folder}"), _locked(cache, entry) as is_free:
             if not is_free:
                 in_use.append(entry)
                 continue
             if not dry_run:
-                _remove(path, entry)
+                _remove(cache, entry)
         removed.append(replace(entry, reason=reason))
         total -= entry.bytes
     if older_than is not None and not dry_run:
-        _forget_failures(path, now - older_than.total_seconds())
-    return GcResult(tuple(removed), tuple(in_use), tuple(kept), dry_run)
+        cache.forget_failures(now - older_than.total_seconds())
+    return GcResult(tuple(removed), tuple(in_use), tuple(kept))
 
 
-def _entries(path: Path) -> list[CacheEntry]:
+def disk_bytes(folder: Path) -> int:
+    """Bytes on disk; a file with n hard links counts 1/n, so that folders add up to their total."""
+    return sum(status.st_blocks * 512 // status.st_nlink for status in file_stats(folder) if status.st_nlink)
+
+
+def _entries(cache: EnvironmentCache) -> list[CacheEntry]:
     """The folders of a cache in the order of removal: unfinished ones, then the longest unused first."""
-    root = EnvironmentCache(path).root
-    entries = [_environment(folder) for folder in _folders(root)]
-    for folder in _folders(root / ".staging"):
-        entries.append(_entry(folder.name.partition(".")[0], folder, "unfinished", _modified_at(folder)))
-    for folder in _folders(path / "builds"):
-        mark = folder / "built"
-        used = _modified_at(mark if mark.exists() else folder)
-        entries.append(_entry(folder.name, folder, "build folder", used))
+    entries = [_entry(folder) for folder in _folders(cache.root)]
+    entries += [_entry(folder, "unfinished") for folder in _folders(cache.root / ".staging")]
+    entries += [_entry(folder, "build folder", "built") for folder in _folders(cache.path / "builds")]
     return sorted(entries, key=lambda entry: (entry.kind != "unfinished", entry.used_at))
 
 
-def _environment(folder: Path) -> CacheEntry:
+def _entry(folder: Path, kind: str = "", mark: str = USED) -> CacheEntry:
+    """``mark``: the file whose time is that of the last use."""
     stamp = read_stamp(folder)
-    if stamp is None:
-        return _entry(folder.name, folder, "unfinished", _modified_at(folder))
-    return _entry(folder.name, folder, "environment", last_used(folder) or stamp.built_at, stamp)
-
-
-def _entry(key: str, folder: Path, kind: str, used_at: float, stamp: Stamp | None = None) -> CacheEntry:
-    return CacheEntry(key, folder, kind, stamp, used_at, disk_bytes(folder))
+    kind = kind or ("environment" if stamp else "unfinished")
+    used_at = _modified_at(folder / mark) or (stamp.built_at if stamp else _modified_at(folder))
+    return CacheEntry(folder.name.partition(".")[0], folder, kind, stamp, used_at, disk_bytes(folder))
 
 
 def _folders(root: Path) -> list[Path]:
@@ -147,37 +141,24 @@ def _removal_reason(
 
 
 @contextlib.contextmanager
-def _locked(path: Path, entry: CacheEntry) -> Iterator[bool]:
+def _locked(cache: EnvironmentCache, entry: CacheEntry) -> Iterator[bool]:
     """Yield True if no process builds or uses a folder; none can start to inside the block."""
-    root = path / "builds" if entry.kind == "build folder" else EnvironmentCache(path).root
-    locks = root / ".locks"
+    locks = (cache.path / "builds" if entry.kind == "build folder" else cache.root) / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(locks / f"{entry.key}.lock")
     try:
-        lock.acquire(timeout=0)
+        with filelock.FileLock(locks / f"{entry.key}.lock", timeout=0):
+            if entry.kind == "environment":
+                with exclusive_use(entry.folder) as is_free:
+                    yield is_free
+            else:
+                yield True
     except filelock.Timeout:
         yield False
-        return
-    try:
-        if entry.kind == "environment":
-            with exclusive_use(entry.folder) as is_free:
-                yield is_free
-        else:
-            yield True
-    finally:
-        lock.release()
 
 
-def _remove(path: Path, entry: CacheEntry) -> None:
+def _remove(cache: EnvironmentCache, entry: CacheEntry) -> None:
     """Move away first: an interrupted removal leaves an unfinished folder, never half an environment."""
-    trash = EnvironmentCache(path).root / ".staging" / f"{entry.key}.{secrets.token_hex(4)}"
+    trash = cache.root / ".staging" / f"{entry.key}.{secrets.token_hex(4)}"
     trash.parent.mkdir(parents=True, exist_ok=True)
     entry.folder.rename(trash)
     shutil.rmtree(trash)
-
-
-def _forget_failures(path: Path, before: float) -> None:
-    folder = EnvironmentCache(path).root / ".failed"
-    for note in folder.iterdir() if folder.is_dir() else ():
-        if _modified_at(note) < before:
-            note.unlink(missing_ok=True)

@@ -7,20 +7,19 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from perfbisect.changes.git import Repository
+from packaging.version import InvalidVersion, Version
+
 from perfbisect.common.digests import file_blob_id, text_digest
-from perfbisect.environments import uv
+from perfbisect.environments.build import BuildRun, Output, interpreter_environment
 from perfbisect.environments.cache import CheckedEnvironment, variables
 from perfbisect.environments.packages import EnginePackage
-from perfbisect.environments.source_tree import blobs_inside
-from perfbisect.environments.uv import Output, interpreter_environment, run
+from perfbisect.environments.uv import PACKAGES_FILE
 from perfbisect.errors import BuildError, FaultCode, MachineError
-from perfbisect.model.change import Change
 from perfbisect.system.logs import neutral
 
 _LIMIT_S = 900.0
@@ -34,9 +33,8 @@ except (ImportError, ValueError):
     spec = None
 origin = spec.origin if spec is not None and spec.has_location else None
 with open(target, "w") as stream:
-    json.dump({"file": origin or "", "python": platform.python_version(), "tag": sys.implementation.cache_tag
-    or "",
-               "platform": platform.platform(), "executable": sys.executable, "prefix": sys.prefix}, stream)
+    json.dump({"file": origin or "", "python": platform.python_version(),
+               "tag": sys.implementation.cache_tag or ""}, stream)
 """
 
 _IMPORT = """
@@ -78,7 +76,7 @@ write()
 
 @dataclass(frozen=True)
 class LocatedEngine:
-    """Where an interpreter would import the engine from; ``file``: its ``__init__``, empty if there is none.
+    """Where an interpreter would import the engine from; ``folder``: its package, None if there is none.
 
     ``tag``: of byte code, ``cpython-311``.
     """
@@ -86,10 +84,9 @@ class LocatedEngine:
     file: str
     python: str
     tag: str
-    platform: str
 
     @property
-    def package_folder(self) -> Path | None:
+    def folder(self) -> Path | None:
         return Path(self.file).parent if self.file else None
 
 
@@ -102,36 +99,34 @@ class ImportedEngine:
     commit: str
     facts: Mapping[str, Any]
 
-    def reports_commit(self, sha: str) -> bool | None:
-        """Whether the engine reports that commit; None if it reports none."""
+    def reports_commit(self, sha: str) -> bool:
         reported = self.commit.removeprefix("g").lower()
-        return sha.startswith(reported) if len(reported) >= 7 else None
+        return len(reported) >= 7 and sha.startswith(reported)
 
 
-def locate_engine(interpreter: Path, module: str, *, env: Mapping[str, str], log: Path) -> LocatedEngine:
-    """Find the engine without importing it.
-
-    :raises BuildError: the interpreter does not run.
-    """
-    output, found = _run_script(_LOCATE, interpreter, module, env, log, 120.0)
+def locate_engine(build: BuildRun, interpreter: Path, module: str, env: Mapping[str, str]) -> LocatedEngine:
+    """Find the engine without importing it."""
+    output, found = _run_script(_LOCATE, build, interpreter, module, env, 120.0)
     if output.code != 0 or "tag" not in found:
-        last = _last_line(output)
-        raise BuildError(f"{interpreter} does not run: {last}", where=log, output=last)
-    return LocatedEngine(found["file"], found["python"], found["tag"], found["platform"])
+        last = output.last_line
+        raise BuildError(f"{interpreter} does not run: {last}", where=build.log, output=last)
+    return LocatedEngine(found["file"], found["python"], found["tag"])
 
 
 def import_engine(
-    interpreter: Path, module: str, *, env: Mapping[str, str], log: Path, what: str, timeout: float = _LIMIT_S
+    build: BuildRun, interpreter: Path, module: str, *, env: Mapping[str, str], what: str
 ) -> ImportedEngine:
     """Import the engine as its server will; ``what`` names the environment in errors.
 
-    :raises BuildError: it does not import; the message ends in the last line of the traceback.
-    :raises MachineError: out of memory or disk.
+    Raises:
+        BuildError: it does not import; the message ends in the last line of the traceback.
+        MachineError: out of memory or disk.
     """
-    limit = min(timeout, _LIMIT_S)
-    output, found = _run_script(_IMPORT, interpreter, module, env, log, limit)
+    limit = min(build.timeout, _LIMIT_S)
+    output, found = _run_script(_IMPORT, build, interpreter, module, env, limit)
+    problem = f"{what}: import {module}"
     if output.timed_out:
-        raise BuildError(f"{what}: import {module} took more than {limit:.0f} s", where=log)
+        raise BuildError(f"{problem} took more than {limit:.0f} s", where=build.log)
     if "error" in found:
         reason = neutral(found["error"])
         code: FaultCode | None = None
@@ -140,33 +135,27 @@ def import_engine(
         elif found["errno"] in (errno.ENOSPC, errno.EDQUOT):
             code = "disk_full"
         kind = MachineError if code else BuildError
-        raise kind(f"{what}: import {module} failed: {reason}", where=log, code=code, output=reason)
+        raise kind(f"{problem} failed: {reason}", where=build.log, code=code, output=reason)
     if output.code == -9:
-        raise MachineError(
-            f"{what}: import {module} was killed from outside (out of memory?)", where=log, code="killed"
-        )
+        message = f"{problem} was killed from outside (out of memory?)"
+        raise MachineError(message, where=build.log, code="killed")
     if output.code != 0 or "file" not in found:
-        ended, last = exit_text(output.code), _last_line(output)
-        raise BuildError(f"{what}: import {module} ended with {ended}: {last}", where=log, output=last)
+        last = output.last_line
+        raise BuildError(f"{problem} ended with {output.ending}: {last}", where=build.log, output=last)
     if not found["file"]:
-        raise BuildError(f"{what}: {module} is a folder without __init__.py, not an engine", where=log)
-    facts = {name: value for name, value in found.items() if name not in ("file", "version", "commit")}
-    return ImportedEngine(Path(found["file"]), found["version"], found["commit"], facts)
-
-
-def exit_text(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise BuildError(f"{what}: {module} is a folder without __init__.py, not an engine", where=build.log)
+    return ImportedEngine(Path(found.pop("file")), found.pop("version"), found.pop("commit"), found)
 
 
 def _run_script(
-    script: str, interpreter: Path, module: str, env: Mapping[str, str], log: Path, timeout: float
+    script: str, build: BuildRun, interpreter: Path, module: str, env: Mapping[str, str], timeout: float
 ) -> tuple[Output, dict[str, Any]]:
     """Run a script in the interpreter; returns its output and the JSON that it wrote."""
     with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
         target = Path(folder) / "found.json"
         argv = [str(interpreter), "-c", script, module, str(target)]
         environment = interpreter_environment(interpreter, env)
-        output = run(argv, env=environment, cwd=Path(folder), log=log, timeout=timeout)
+        output = build.run(argv, env=environment, cwd=Path(folder), timeout=timeout)
         try:
             found = json.loads(target.read_text())
         except (OSError, ValueError):
@@ -174,90 +163,36 @@ def _run_script(
     return output, found
 
 
-def _last_line(output: Output) -> str:
-    lines = [line for line in output.text.splitlines() if line.strip()]
-    return neutral(lines[-1].strip()) if lines else "it wrote nothing"
-
-
-PACKAGES_FILE = "packages.txt"
-
-
-def create_venv(
-    staging: Path,
-    requirements: Sequence[str],
-    *,
-    package: EnginePackage,
-    limits: uv.DependencyLimits,
-    python: str,
-    log: Path,
-    timeout: float,
-    torch_backend: str = "",
-) -> Path:
-    """Create ``staging/venv`` with requirements and their dependencies; returns its interpreter.
-
-    The installed packages are listed in ``staging/packages.txt``.
-
-    :raises BuildError: the requirements cannot be met.
-    :raises MachineError: the registry is unreachable, or the disk is full.
-    """
-    interpreter = uv.create(
-        staging / "venv", python=python or str(uv.base_python()), log=log, timeout=timeout
-    )
-    uv.install(
-        interpreter,
-        requirements,
-        limits=limits,
-        drop=package.drop,
-        torch_backend=torch_backend or package.torch_backend,
-        folder=staging,
-        log=log,
-        timeout=timeout,
-    )
-    (staging / PACKAGES_FILE).write_text(uv.list_packages(interpreter, log=log))
-    return interpreter
-
-
 def import_own_engine(
-    folder: Path,
+    build: BuildRun,
+    interpreter: Path,
     package: EnginePackage,
+    folder: Path,
     *,
     what: str,
-    log: Path,
-    timeout: float,
-    interpreter: Path | None = None,
-    tree: Path | None = None,
+    layer: Path | None = None,
 ) -> ImportedEngine:
-    """Import the engine of the environment in ``folder``; ``tree``: the layer that must hold it.
+    """Import the engine of the environment in ``folder``, or in its ``layer``.
 
-    :raises BuildError: it does not import, or comes from elsewhere.
+    Raises:
+        BuildError: it does not import, or comes from elsewhere.
     """
-    found = import_engine(
-        interpreter or folder / "venv" / "bin" / "python",
-        package.module,
-        env=variables(folder, str(tree or "")),
-        log=log,
-        what=what,
-        timeout=timeout,
-    )
-    expected = tree or folder
+    env = variables(folder, str(layer or ""))
+    found = import_engine(build, interpreter, package.module, env=env, what=what)
+    expected = layer or folder
     if not Path(os.path.realpath(found.file)).is_relative_to(os.path.realpath(expected)):
-        raise BuildError(
-            f"{what}: imported {package.module} from {found.file}, not from {expected}", where=log
-        )
+        message = f"{what}: imported {package.module} from {found.file}, not from {expected}"
+        raise BuildError(message, where=build.log)
     return found
 
 
 def checked_venv(
-    folder: Path,
-    found: ImportedEngine,
-    commit: str,
-    facts: Mapping[str, Any],
-    interpreter: Path | None = None,
+    folder: Path, interpreter: Path, found: ImportedEngine, commit: str, facts: Mapping[str, Any]
 ) -> CheckedEnvironment:
     """The check result of a virtual environment, with the packages listed when it was created."""
     packages = (folder / PACKAGES_FILE).read_text()
     return CheckedEnvironment(
-        interpreter or folder / "venv" / "bin" / "python",
+        interpreter,
         found.version,
         commit,
         found.file,
@@ -266,12 +201,20 @@ def checked_venv(
     )
 
 
-def site_packages(venv: Path) -> Path:
-    """:raises BuildError: it is no virtual environment."""
-    folders = sorted(venv.glob("lib/python3*/site-packages"))
-    if not folders:
-        raise BuildError(f"{venv} has no site-packages")
-    return folders[0]
+def is_same_version(found: str, wanted: str) -> bool:
+    """Compare versions; a local part counts only if it was asked for."""
+    try:
+        actual, expected = Version(found), Version(wanted)
+    except InvalidVersion:
+        return found == wanted
+    return actual == expected or (expected.local is None and actual.public == expected.public)
+
+
+def check_version(build: BuildRun, found: ImportedEngine, version: str, what: str) -> None:
+    """Raise BuildError if the engine has another version."""
+    if not is_same_version(found.version, version):
+        message = f"{what}: the engine says it is version {found.version or '(none)'}, not {version}"
+        raise BuildError(message, where=build.log)
 
 
 _HEX = re.compile(r"^g([0-9a-f]{7,64})$")
@@ -331,7 +274,8 @@ def identify_commit(
 
     ``tracked``: path inside the package -> object name, at that commit.
 
-    :raises BuildError: it reports another commit, reports none and differs, or differs in most files.
+    Raises:
+        BuildError: it reports another commit, reports none and differs, or differs in most files.
     """
     reported = reported_commit(found)
     if reported and not sha.startswith(reported):
@@ -339,44 +283,10 @@ def identify_commit(
     content = compare_content(found.file.parent, tracked)
     if content.is_foreign or (not reported and not content.is_exact):
         files = (*content.differing, *content.missing)
-        says = (
-            f"says it is {reported}, but"
-            if reported
-            else f"says no commit (its version is {found.version}), and"
-        )
-        raise BuildError(
-            f"{what}: the engine {says} {len(files)} of its files are not those of {sha[:12]}: "
-            f"{', '.join(files[:3])}{' and more' if len(files) > 3 else ''}",
-            where=log,
-        )
+        says = f"says no commit (its version is {found.version}), and"
+        if reported:
+            says = f"says it is {reported}, but"
+        named = f"{', '.join(files[:3])}{' and more' if len(files) > 3 else ''}"
+        message = f"{what}: the engine {says} {len(files)} of its files are not those of {sha[:12]}: {named}"
+        raise BuildError(message, where=log)
     return "commit" if reported else "content"
-
-
-def check_commit_environment(
-    folder: Path,
-    package: EnginePackage,
-    repository: Repository,
-    change: Change,
-    *,
-    inside: str,
-    what: str,
-    facts: Mapping[str, Any],
-    log: Path,
-    timeout: float,
-    interpreter: Path | None = None,
-) -> CheckedEnvironment:
-    """Check that the environment in ``folder`` runs a commit.
-
-    ``inside``: the package's folder in the repository; ``what`` names the environment in errors.
-
-    :raises BuildError: its engine does not import, comes from elsewhere, or is not the commit.
-    """
-    found = import_own_engine(
-        folder, package, what=change.short, log=log, timeout=timeout, interpreter=interpreter
-    )
-    tracked = blobs_inside(repository, change.id, inside)
-    identity = {
-        "identified_by": identify_commit(found, change.id, tracked, what=what, log=log),
-        "engine_says_commit": found.commit,
-    }
-    return checked_venv(folder, found, change.id, {**identity, **facts}, interpreter)

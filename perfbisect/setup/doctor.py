@@ -17,6 +17,7 @@ from typing import Literal
 
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
+from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.chain import ChainBuilder
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
@@ -390,7 +391,7 @@ def registry(*, log: Path, timeout: float = 120.0) -> Reach:
     """Query the package registry, bypassing the cache."""
     try:
         with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
-            told = uv.find_package("pip", folder=Path(folder), log=log, timeout=timeout)
+            told = uv.find_package(BuildRun(log, timeout), "pip", folder=Path(folder))
     except MachineError as error:
         return Reach("package registry", False, error.message, error.next_step or f"see {log}")
     except BuildError as error:
@@ -399,7 +400,7 @@ def registry(*, log: Path, timeout: float = 120.0) -> Reach:
 
 
 def _index(builder: WheelBuilder, change: Change) -> Reach:
-    what = f"wheel index {builder.template}"
+    what = f"wheel index {builder.index.template}"
     try:
         refusal = builder.refuses(change)
     except MachineError as error:

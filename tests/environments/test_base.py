@@ -16,7 +16,7 @@ import pytest
 from perfbisect.changes.git import Repository
 from perfbisect.environments import cache
 from perfbisect.environments.base import Environment
-from perfbisect.environments.cache import SCHEMA, STAMP, EnvironmentCache, read_stamp
+from perfbisect.environments.cache import STAMP, EnvironmentCache, read_stamp
 from perfbisect.errors import MachineError
 from perfbisect.model.change import Change
 from tests.environments.conftest import overlay
@@ -27,7 +27,7 @@ ENSURE = """
 import os, signal, sys
 from pathlib import Path
 from perfbisect.model.change import Change
-from perfbisect.environments.builders import overlay
+from perfbisect.environments import source_tree
 from perfbisect.environments.factory import make_builder
 from perfbisect.changes.git import Repository
 
@@ -36,7 +36,7 @@ if die == "writing":
     def die_in_the_middle(target, *_):
         (target / "half").write_text("half")
         os.kill(os.getpid(), signal.SIGKILL)
-    overlay.write_files = die_in_the_middle
+    source_tree.write_files = die_in_the_middle
 builder = make_builder(spec, repository=Repository.open(repo), cache=Path(cache))
 Path(log + ".started").touch()
 print(builder.ensure(Change(sha), log=Path(log), timeout=60).seconds > 0)
@@ -224,9 +224,9 @@ def test_the_stamp_says_what_was_built(
     builder = overlay(tmp_path, installed.interpreter, repository, history.base)
     built = builder.ensure(Change(history.slow), log=log, timeout=60)
     document = json.loads((built.folder / STAMP).read_text())
-    assert document["schema"] == SCHEMA
+    assert document["schema"] == "perfbisect.environment/2"
     assert (document["key"], document["change"]) == (built.key, history.slow)
-    assert document["engine_file"] == "tree/tiny_engine/__init__.py"
+    assert document["engine_file"] == "layer/tiny_engine/__init__.py"
     assert document["facts"]["packages"] == ["tiny-engine==1.0", "tiny-helper==5.1"]
     found = read_stamp(built.folder)
     assert found is not None

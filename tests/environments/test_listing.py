@@ -6,8 +6,8 @@ from pathlib import Path
 
 from perfbisect.changes.git import Repository
 from perfbisect.environments.base import Environment
-from perfbisect.environments.cache import disk_bytes, own_bytes
-from perfbisect.environments.gc import list_environments
+from perfbisect.environments.cache import own_bytes
+from perfbisect.environments.gc import disk_bytes, list_environments
 from perfbisect.model.change import Change
 from tests.environments.conftest import overlay
 from tests.environments.tiny import TinyHistory

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.environments import uv
+from perfbisect.environments.build import BuildRun, DependencyLimits
 from perfbisect.environments.builders.release import add_alias
+from perfbisect.environments.packages import EnginePackage
 from scripts.demo import DAY
 
 VERSION = "0.30.0"
@@ -76,13 +78,11 @@ def install(cache: Path, log: Path) -> OmniClient:
     if not stamp.exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        uv.create(folder / "venv", python=str(uv.base_python()), log=log, timeout=300.0)
-        limits = uv.DependencyLimits(exclude_newer=DAY)
+        uv.create(BuildRun(log, 300.0), folder / "venv")
+        build = BuildRun(log, 900.0, DependencyLimits(exclude_newer=DAY))
         for packages, dropped in ((PACKAGES, NOT_NEEDED), (FOR_CUDA, ("torch",))):
-            uv.install(
-                interpreter, packages, limits=limits, drop=dropped, torch_backend="cpu",
-                folder=folder, log=log, timeout=900.0,
-            )  # fmt: skip
+            engine = EnginePackage("vllm-omni", "vllm_omni", drop=dropped, torch_backend="cpu")
+            uv.install(build, interpreter, packages, engine, folder=folder)
         (site,) = (folder / "venv" / "lib").glob("python3.*/site-packages")
         without_compiled_parts(site)
         add_alias(site, "vllm", "cpu", VERSION)

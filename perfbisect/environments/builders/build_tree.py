@@ -10,17 +10,10 @@ from pathlib import Path
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
-from perfbisect.environments.builders.toolchain import with_ccache
+from perfbisect.environments.build import BuildRun
 from perfbisect.environments.cache import exclusive_lock, os_errors_as_machine_errors
 from perfbisect.environments.packages import EnginePackage
-from perfbisect.environments.source_tree import (
-    SyncResult,
-    build_requirements,
-    built_entries,
-    sync_tree,
-    version_at,
-)
-from perfbisect.environments.uv import append_log
+from perfbisect.environments.source_tree import SyncResult, build_requirements, built_entries, sync_tree
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 from perfbisect.system.files import replace_file
@@ -50,7 +43,6 @@ class BuildTree:
         repository: Repository,
         folder: str,
         package: EnginePackage,
-        limits: uv.DependencyLimits,
         python: str,
         *,
         whole: bool,
@@ -59,17 +51,17 @@ class BuildTree:
         self.repository = repository
         self.folder = folder
         self.package = package
-        self.limits = limits
-        self.python = python or str(uv.base_python())
+        self.python = python
         self.whole = whole
         path = str(repository.path.resolve())
-        self.name = environment_key(path, folder, package.module, self.python, whole, variant)
-        self.path = root / self.name
-        self.lock = root / ".locks" / f"{self.name}.lock"
-
-    @property
-    def tree(self) -> Path:
-        return self.path / "tree"
+        name = environment_key(path, folder, package.module, python or str(uv.base_python()), whole, variant)
+        self.path = root / name
+        self.tree = self.path / "tree"
+        self._lock = root / ".locks" / f"{name}.lock"
+        self._last = self.path / "built"
+        """Lists the files of the last build, if it succeeded."""
+        self._unfinished = self.path / "building"
+        """Exists while a build runs, and after one was killed."""
 
     @property
     def is_warm(self) -> bool:
@@ -77,36 +69,35 @@ class BuildTree:
         return self.tree.exists() and not self._unfinished.exists()
 
     def build_wheel(
-        self, change: Change, variables: Mapping[str, str], *, ccache: str | None, out: Path, log: Path,
-        timeout: float,
-    ) -> BuiltWheel:  # fmt: skip
+        self, build: BuildRun, change: Change, variables: Mapping[str, str], *, out: Path
+    ) -> BuiltWheel:
         """Build the wheel of a commit in ``out``.
 
         An incremental build that fails is repeated from scratch: it may have failed because of old files.
 
-        :raises BuildError: it does not build.
-        :raises MachineError: no disk, memory or registry, or another build holds the lock.
+        Raises:
+            BuildError: it does not build.
+            MachineError: no disk, memory or registry, or another build holds the lock.
         """
         with (
             os_errors_as_machine_errors(f"build in {self.path}"),
-            exclusive_lock(self.lock, f"in {self.path}", timeout),
+            exclusive_lock(self._lock, f"in {self.path}", build.timeout),
         ):
             warm = self.is_warm
             if not warm:  # a killed build may leave truncated files that look new
                 shutil.rmtree(self.path, ignore_errors=True)
             try:
-                return self._build(change, variables, warm, ccache, out, log, timeout)
+                return self._build(build, change, variables, warm, out)
             except BuildError as error:
                 if not warm:
                     raise
-                append_log(log, f"# {error.message}\n# again, from scratch")
+                build.note(f"# {error.message}\n# again, from scratch")
             shutil.rmtree(self.path)
-            return self._build(change, variables, False, ccache, out, log, timeout)
+            return self._build(build, change, variables, False, out)
 
     def _build(
-        self, change: Change, variables: Mapping[str, str], warm: bool, ccache: str | None, out: Path,
-        log: Path, timeout: float,
-    ) -> BuiltWheel:  # fmt: skip
+        self, build: BuildRun, change: Change, variables: Mapping[str, str], warm: bool, out: Path
+    ) -> BuiltWheel:
         entries = built_entries(self.repository.entries(change.id, self.folder), self.folder, self.whole)
         before = self._last.read_text().splitlines() if self._last.exists() else None
         self._last.unlink(missing_ok=True)
@@ -117,16 +108,10 @@ class BuildTree:
         )
         now = {entry.path.removeprefix(f"{self.folder}/") for entry in entries}
         self._remove_stale(synced, None if before is None else [path for path in before if path not in now])
-        interpreter = self._install_tools(log, timeout)
+        interpreter = self._install_tools(build)
         shutil.rmtree(out, ignore_errors=True)
-        given = {
-            "SETUPTOOLS_SCM_PRETEND_VERSION": version_at(self.repository, change.id),
-            **with_ccache(variables, ccache, cmake=(self.tree / "CMakeLists.txt").exists()),
-        }
         try:
-            wheel = uv.build_wheel(
-                self.tree, interpreter, out=out, variables=given, ceiling=self.path, log=log, timeout=timeout
-            )
+            wheel = uv.build_wheel(build, self.tree, interpreter, out=out, variables=variables)
         except BuildError:
             self._unfinished.unlink()
             raise
@@ -154,40 +139,21 @@ class BuildTree:
                 if file.is_file() and file.suffix != ".so":
                     file.unlink()
 
-    def _install_tools(self, log: Path, timeout: float) -> Path:
+    def _install_tools(self, build: BuildRun) -> Path:
         """Interpreter with the build requirements, at one path for all commits: build files contain paths."""
         wanted = build_requirements(self.tree)
         mark, venv = self.path / "tools", self.path / "venv"
-        key = environment_key(wanted, self.limits.key_parts(), self.package.drop)
+        key = environment_key(wanted, build.limits.key_parts(), self.package.drop)
         interpreter = venv / "bin" / "python"
         if mark.is_file() and mark.read_text() == key and interpreter.exists():
             return interpreter
         mark.unlink(missing_ok=True)
         shutil.rmtree(venv, ignore_errors=True)
-        uv.create(venv, python=self.python, log=log, timeout=timeout)
+        uv.create(build, venv, self.python)
         if wanted:
-            uv.install(
-                interpreter,
-                wanted,
-                limits=self.limits,
-                drop=self.package.drop,
-                torch_backend=self.package.torch_backend,
-                folder=self.path,
-                log=log,
-                timeout=timeout,
-            )
+            uv.install(build, interpreter, wanted, self.package, folder=self.path)
         mark.write_text(key)
         return interpreter
-
-    @property
-    def _last(self) -> Path:
-        """Lists the files of the last build, if it succeeded."""
-        return self.path / "built"
-
-    @property
-    def _unfinished(self) -> Path:
-        """Exists while a build runs, and after one was killed."""
-        return self.path / "building"
 
 
 def _is_kept(path: str) -> bool:

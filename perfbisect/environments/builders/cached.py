@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Container, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments.base import Environment, Refusal
-from perfbisect.environments.cache import (
-    BYTES,
-    CheckedEnvironment,
-    EnvironmentCache,
-    Stamp,
-    stamped_environment,
-)
+from perfbisect.common.digests import environment_key
+from perfbisect.environments import uv
+from perfbisect.environments.base import Builder, Environment, Refusal
+from perfbisect.environments.build import BuildRun, DependencyLimits, interpreter_environment
+from perfbisect.environments.cache import BYTES, CheckedEnvironment, EnvironmentCache, Stamp
+from perfbisect.environments.health import checked_venv, identify_commit, import_own_engine
 from perfbisect.environments.packages import EnginePackage, engine
+from perfbisect.environments.source_tree import blobs_inside, tree_digests
 from perfbisect.environments.spec import Spec
-from perfbisect.environments.uv import DependencyLimits
 from perfbisect.errors import BuildError, RevisionError
 from perfbisect.model.change import Change
 
-_CLIENT_TIMEOUT_S = 3600.0
+CLIENT_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,12 @@ class BuildContext:
     repository: Repository | None
 
     def required_repository(self, spec: Spec) -> Repository:
-        """:raises UsageError: no repository was given."""
         if self.repository is None:
             article = "an" if spec.name[0] in "aeiou" else "a"
             raise spec.error(
                 f"{article} {spec.name} is made of commits and needs their repository", "add --repo PATH"
             )
         return self.repository
-
-
-def earlier_stamps(cache: EnvironmentCache, builder: str, spec: str) -> tuple[Stamp, ...]:
-    """Stamps of a builder: those of the same specification if there are any, else all."""
-    stamps = [stamp for stamp in cache.stamps() if stamp.builder == builder and stamp.seconds > 0.0]
-    return tuple(stamp for stamp in stamps if stamp.spec == spec) or tuple(stamps)
 
 
 def median_minutes(stamps: Iterable[Stamp]) -> float | None:
@@ -62,11 +55,6 @@ def median_bytes(stamps: Iterable[Stamp]) -> int | None:
     return round(statistics.median(sizes)) if sizes else None
 
 
-def unknown_commits(changes: Iterable[Change], known: Container[str]) -> list[str]:
-    """Ids of the commits among ``changes`` that are not in ``known``."""
-    return [change.id for change in changes if change.kind == "commit" and change.id not in known]
-
-
 class CachedBuilder(ABC):
     """Implements :class:`perfbisect.environments.base.Builder` over a cache.
 
@@ -74,6 +62,8 @@ class CachedBuilder(ABC):
     """
 
     name: str
+    in_place = False
+    """Content is made in its final folder, for what cannot be moved."""
     client_change: Change | None = None
 
     def __init__(self, spec: Spec, context: BuildContext, package: EnginePackage | None = None) -> None:
@@ -83,26 +73,73 @@ class CachedBuilder(ABC):
         self.limits = context.limits
         self.python = spec.option("python")
 
-    def prepare(self, changes: Iterable[Change]) -> None:  # noqa: B027 - nothing to look up
-        pass
-
     @abstractmethod
     def refuses(self, change: Change) -> Refusal | None: ...
 
     @abstractmethod
-    def key(self, change: Change) -> str: ...
+    def key_parts(self, change: Change) -> tuple[object, ...]:
+        """What decides the content of a change's environment."""
 
     @abstractmethod
-    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment: ...
+    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
+        """Write the environment to an empty folder; returns facts for its stamp."""
+
+    @abstractmethod
+    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
+        """Check that the environment in its final folder is the change."""
+
+    def prepare(self, changes: Iterable[Change]) -> None:  # noqa: B027 - nothing to look up
+        pass
+
+    def install_parts(self) -> tuple[object, ...]:
+        """The part of a key that decides what an installation of a package gives."""
+        package = self.package
+        python = self.python or uv.base_python_version()
+        return (package.name, package.module, package.alias, package.drop, python, *self.limits.key_parts())
+
+    def key(self, change: Change) -> str:
+        if self.refuses(change) is not None:  # never built: equal to no other key
+            return environment_key(f"{self.name} refused/1", self.spec, change.id)
+        return environment_key(f"{self.name}/1", *self.key_parts(change))
 
     def cached(self, change: Change) -> bool:
         return self.cache.stamp(self.key(change)) is not None
+
+    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
+        if not self.cached(change):
+            self.require(change)
+        build = BuildRun(log, timeout, self.limits)
+        environment = self.cache.ensure(
+            self.key(change),
+            builder=self.name,
+            spec=self.spec,
+            change=self.label(change),
+            make=partial(self.make, build, change),
+            check=partial(self.check, build, change),
+            timeout=timeout,
+            in_place=self.in_place,
+        )
+        return self.claim(environment, change)
+
+    def require(self, change: Change) -> None:
+        """Raise BuildError if the change is refused."""
+        refusal = self.refuses(change)
+        if refusal is not None:
+            raise BuildError(f"{change.short}: {refusal.reason}")
+
+    def label(self, change: Change) -> str:
+        """What the stamp says was built."""
+        return change.id
+
+    def claim(self, environment: Environment, change: Change) -> Environment:
+        """An environment built for another commit with the same key is this commit's as well."""
+        return replace(environment, engine_commit=change.source) if change.kind == "commit" else environment
 
     def client(self) -> Environment | None:
         if self.client_change is None:
             return None
         log = self.cache.log(self.key(self.client_change))
-        return self.ensure(self.client_change, log=log, timeout=_CLIENT_TIMEOUT_S)
+        return self.ensure(self.client_change, log=log, timeout=CLIENT_TIMEOUT_S)
 
     def minutes(self, change: Change) -> float | None:
         return 0.0 if self.cached(change) else median_minutes(self.stamps())
@@ -112,87 +149,55 @@ class CachedBuilder(ABC):
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         missing = self.missing(changes)
-        if not missing:
-            return 0
-        each = median_bytes(self.stamps())
+        each = median_bytes(self.stamps()) if missing else 0
         return None if each is None else each * len(missing)
 
     def stamps(self) -> tuple[Stamp, ...]:
-        """Earlier builds, from which costs are estimated."""
-        return earlier_stamps(self.cache, self.name, self.spec)
+        """Earlier builds of this specification, else of this builder, from which costs are estimated."""
+        stamps = [stamp for stamp in self.cache.stamps() if stamp.builder == self.name and stamp.seconds > 0]
+        return tuple(stamp for stamp in stamps if stamp.spec == self.spec) or tuple(stamps)
 
-    def missing(self, changes: Iterable[Change]) -> dict[str, Change]:
+    def missing(self, changes: Iterable[Change]) -> list[Change]:
         """One change per key that can be built and is not cached."""
-        buildable = (change for change in changes if self.refuses(change) is None)
-        return {self.key(change): change for change in buildable if not self.cached(change)}
-
-    def folder_of(self, change: Change) -> Path:
-        """The folder of a change's environment, built or not. :raises BuildError: it is refused."""
-        refusal = self.refuses(change)
-        if refusal is not None:
-            raise BuildError(f"{change.short}: {refusal.reason}")
-        return self.cache.folder(self.key(change))
-
-    def ensure_cached(
-        self,
-        change: Change,
-        *,
-        make: Callable[[Path], None],
-        check: Callable[[Path], CheckedEnvironment],
-        timeout: float,
-        in_place: bool = False,
-        python_path: str = "",
-        base_seconds: float = 0.0,
-    ) -> Environment:
-        """Return a change's environment; make and check it if it is missing.
-
-        An environment built for another commit with the same key is this commit's as well. ``base_seconds``:
-        what building the environment below it took.
-
-        :raises BuildError: it is refused, or ``make`` or ``check`` fail.
-        :raises MachineError: no disk, lock or registry.
-        """
-        folder, key = self.folder_of(change), self.key(change)
-        stamp, seconds = self.cache.ensure(
-            key,
-            builder=self.name,
-            spec=self.spec,
-            change=change.id,
-            make=make,
-            check=check,
-            timeout=timeout,
-            in_place=in_place,
-        )
-        if change.kind == "commit":
-            stamp = stamp.model_copy(update={"engine_commit": change.id})
-        return stamped_environment(stamp, folder, seconds=base_seconds + seconds, python_path=python_path)
+        absent = (change for change in changes if not self.cached(change))
+        return list({self.key(change): change for change in absent if self.refuses(change) is None}.values())
 
 
 class CommitBuilder(CachedBuilder):
-    """A cached builder of commits; ``folder`` of the repository must exist at a commit."""
+    """A cached builder of commits; ``folder`` of the repository must exist at a commit.
+
+    ``whole``: whether documentation, tests and CI files decide the environment; None: only ``folder`` does.
+    """
 
     def __init__(
         self,
         spec: Spec,
         context: BuildContext,
         package: EnginePackage | None = None,
+        *,
         folder: str | None = None,
+        whole: bool | None = None,
     ) -> None:
         super().__init__(spec, context, package)
         self.repository = context.required_repository(spec)
         self.folder = self.package.folder if folder is None else folder
+        self.whole = whole
         if revision := spec.option("client"):
             self.client_change = self.repository.resolve(revision)
-        self._trees: dict[str, str | None] = {}
-
-    def read_trees(self, shas: Collection[str]) -> dict[str, str | None]:
-        """Digest of the part of each commit that enters its environment; None if ``folder`` is missing."""
-        return self.repository.tree_ids(shas, self.folder)
+        self.trees: dict[str, str | None] = {}
+        """Digest of the part of a commit that enters its environment; None if ``folder`` is missing."""
 
     def prepare(self, changes: Iterable[Change]) -> None:
-        unknown = unknown_commits(changes, self._trees)
+        unknown = [change.id for change in changes if change.kind == "commit" and change.id not in self.trees]
         if unknown:
-            self._trees |= self.read_trees(unknown)
+            self.look_up(unknown)
+
+    def look_up(self, shas: Collection[str]) -> None:
+        """Read what decides the environments of new commits, by few git processes in all."""
+        if self.whole is None:
+            self.trees |= self.repository.tree_ids(shas, self.folder)
+        else:
+            self.trees |= tree_digests(self.repository, shas, self.folder, whole=self.whole)
 
     def refuses(self, change: Change) -> Refusal | None:
         if change.kind != "commit":
@@ -201,6 +206,142 @@ class CommitBuilder(CachedBuilder):
             self.prepare((change,))
         except RevisionError as error:
             return Refusal(f"{change.short} cannot be read: {error.message}", error=True)
-        if self._trees[change.id] is None:
+        if self.trees[change.id] is None:
             return Refusal(f"{change.short} has no folder {self.folder}/")
         return None
+
+    def check_commit(
+        self,
+        build: BuildRun,
+        change: Change,
+        folder: Path,
+        *,
+        inside: str,
+        venv: str = "venv",
+        what: str = "",
+    ) -> CheckedEnvironment:
+        """Check that the virtual environment in ``folder`` runs a commit.
+
+        ``inside``: the package's folder in the repository; ``what`` names the environment in errors.
+        """
+        python = folder / venv / "bin" / "python"
+        found = import_own_engine(build, python, self.package, folder, what=change.short)
+        tracked = blobs_inside(self.repository, change.id, inside)
+        shown = identify_commit(found, change.id, tracked, what=what or change.short, log=build.log)
+        facts = {"identified_by": shown, "engine_says_commit": found.commit}
+        return checked_venv(folder, python, found, change.id, facts)
+
+
+class Base(Protocol):
+    """What a layer lies over: an interpreter with compiled files and packages."""
+
+    @property
+    def what(self) -> str: ...
+
+    def key(self) -> str: ...
+
+    def ensure(self, *, log: Path, timeout: float) -> Environment: ...
+
+    def client(self, *, log: Path, timeout: float) -> Environment | None:
+        """The base without a layer; None if it has no engine."""
+        ...
+
+    def minutes(self) -> float | None: ...
+
+    def disk(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class BuiltBase:
+    """The environment of a change by another builder, as a base."""
+
+    builder: Builder
+    change: Change
+
+    @property
+    def what(self) -> str:
+        return self.change.short
+
+    def key(self) -> str:
+        return self.builder.key(self.change)
+
+    def ensure(self, *, log: Path, timeout: float) -> Environment:
+        return self.builder.ensure(self.change, log=log, timeout=timeout)
+
+    def client(self, *, log: Path, timeout: float) -> Environment | None:
+        return self.ensure(log=log, timeout=timeout)
+
+    def minutes(self) -> float | None:
+        return self.builder.minutes(self.change)
+
+    def disk(self) -> int | None:
+        return self.builder.disk((self.change,))
+
+
+LAYER = "layer"
+_FIRST_MINUTES = 0.2
+_FIRST_BYTES = 50_000_000
+"""Estimated cost of the first layer; the cost of later ones is measured."""
+
+
+class LayerBuilder(CachedBuilder):
+    """Environments that are a folder, first on the path, over a base."""
+
+    @abstractmethod
+    def base(self, change: Change) -> Base: ...
+
+    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
+        """Build the base first; it is locked as in use as long as the layer."""
+        if not self.cached(change):
+            self.require(change)
+        base = self.base(change).ensure(log=log, timeout=timeout)
+        environment = super().ensure(change, log=log, timeout=timeout)
+        return replace(environment, seconds=base.seconds + environment.seconds)
+
+    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
+        base = self.base(change).ensure(log=build.log, timeout=build.timeout)
+        return self.make_layer(build, change, base, staging / LAYER)
+
+    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
+        base = self.base(change).ensure(log=build.log, timeout=build.timeout)
+        return self.check_layer(build, change, base, folder)
+
+    @abstractmethod
+    def make_layer(
+        self, build: BuildRun, change: Change, base: Environment, layer: Path
+    ) -> Mapping[str, Any]: ...
+
+    @abstractmethod
+    def check_layer(
+        self, build: BuildRun, change: Change, base: Environment, folder: Path
+    ) -> CheckedEnvironment: ...
+
+    def minutes(self, change: Change) -> float | None:
+        if self.cached(change):
+            return 0.0
+        if self.refuses(change) is not None:
+            return None
+        base = self.base(change).minutes()
+        return None if base is None else base + (median_minutes(self.stamps()) or _FIRST_MINUTES)
+
+    def disk(self, changes: Iterable[Change]) -> int | None:
+        missing = self.missing(changes)
+        bases = {base.key(): base for base in map(self.base, missing)}
+        total = len(missing) * (median_bytes(self.stamps()) or _FIRST_BYTES)
+        for base in bases.values():
+            size = base.disk()
+            if size is None:
+                return None
+            total += size
+        return total
+
+
+def compile_files(build: BuildRun, interpreter: Path, folder: Path, files: Iterable[str]) -> None:
+    """Compile Python files of a folder to byte code; the import reports those that do not compile."""
+    paths = [str(folder / path) for path in files if path.endswith(".py")]
+    if paths:
+        listed = folder.parent / "compiled.txt"
+        listed.write_text("".join(f"{path}\n" for path in paths))
+        argv = [str(interpreter), "-I", "-m", "compileall", "-q", "-i", str(listed)]
+        build.run(argv, env=interpreter_environment(interpreter), cwd=folder.parent)
+        listed.unlink()

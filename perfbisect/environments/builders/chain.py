@@ -10,8 +10,8 @@ from pathlib import Path
 
 from perfbisect.common.digests import environment_key
 from perfbisect.environments.base import Builder, Environment, Refusal, group_of
+from perfbisect.environments.build import BuildRun
 from perfbisect.environments.cache import EnvironmentCache
-from perfbisect.environments.uv import append_log
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
@@ -20,12 +20,10 @@ class SelectingBuilder(ABC):
     """Base of builders that delegate each change to one of several builders."""
 
     name: str
-    refused_key: str
-    """First part of the key of a change that no builder builds."""
 
-    def __init__(self, builders: Sequence[Builder]) -> None:
+    def __init__(self, builders: Sequence[Builder], spec: str = "") -> None:
         self.builders = tuple(builders)
-        self.spec = ",".join(builder.spec for builder in builders)
+        self.spec = spec or ",".join(builder.spec for builder in builders)
 
     @abstractmethod
     def select(self, change: Change) -> Builder | None:
@@ -38,7 +36,7 @@ class SelectingBuilder(ABC):
     def key(self, change: Change) -> str:
         builder = self.select(change)
         if builder is None:
-            return environment_key(self.refused_key, self.spec, change.id)
+            return environment_key("no builder/1", self.spec, change.id)
         return builder.key(change)
 
     def cached(self, change: Change) -> bool:
@@ -67,7 +65,6 @@ class ChainBuilder(SelectingBuilder):
     """
 
     name = "chain"
-    refused_key = "chain refused/1"
 
     def __init__(self, builders: Sequence[Builder], cache: EnvironmentCache) -> None:
         super().__init__(builders)
@@ -97,8 +94,7 @@ class ChainBuilder(SelectingBuilder):
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         if self.select(change) is None:
             for builder in self.builders:
-                if builder.refuses(change) is None:
-                    self.cache.forget_failure(builder.key(change))
+                self.cache.forget_failure(builder.key(change))
         reasons: list[str] = []
         outputs: list[str] = []
         for builder, reason in self._rejections(change):
@@ -111,7 +107,7 @@ class ChainBuilder(SelectingBuilder):
                     self.cache.note_failure(builder.key(change), reason)
                     outputs.append(error.output)
             reasons.append(f"{builder.name}: {reason}")
-            append_log(log, f"# {builder.spec}: {reason}\n# the next builder")
+            BuildRun(log, timeout).note(f"# {builder.spec}: {reason}\n# the next builder")
         raise BuildError(
             f"{change.short}: every builder failed: {'; '.join(reasons)}",
             where=log,

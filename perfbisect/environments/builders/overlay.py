@@ -8,31 +8,42 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import itertools
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Any
 
 from perfbisect.changes.git import Repository, TreeEntry
 from perfbisect.common.digests import environment_key, file_blob_id, text_digest
+from perfbisect.environments import uv
 from perfbisect.environments.base import Environment, Refusal
+from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import (
+    CLIENT_TIMEOUT_S,
+    LAYER,
+    Base,
     BuildContext,
+    BuiltBase,
     CommitBuilder,
-    median_bytes,
-    median_minutes,
-    unknown_commits,
+    LayerBuilder,
+    compile_files,
 )
-from perfbisect.environments.builders.existing import InterpreterBase
-from perfbisect.environments.builders.release import ReleaseBase, ReleaseBuilder
-from perfbisect.environments.cache import CheckedEnvironment
-from perfbisect.environments.health import FOREIGN_SHARE, LocatedEngine, import_own_engine
-from perfbisect.environments.packages import package
-from perfbisect.environments.source_tree import blobs_inside, verify_files, write_files
+from perfbisect.environments.builders.chain import SelectingBuilder
+from perfbisect.environments.builders.release import ReleaseBuilder
+from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache, variables
+from perfbisect.environments.health import (
+    FOREIGN_SHARE,
+    LocatedEngine,
+    import_engine,
+    import_own_engine,
+    locate_engine,
+)
+from perfbisect.environments.packages import EnginePackage, package
+from perfbisect.environments.source_tree import blobs_inside, sync_tree
 from perfbisect.environments.spec import Spec
-from perfbisect.environments.uv import interpreter_environment, run
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
@@ -40,180 +51,126 @@ _BYTE_CODE = "__pycache__"
 _BINARY = (".so", ".pyd", ".bin", ".cubin", ".hsaco")
 
 
-@dataclass(frozen=True)
-class InstalledPackage:
-    """Files of a base's package folder: path inside it -> git object name."""
+class InterpreterBase:
+    """A user's interpreter as the base of overlays: read, never written."""
 
-    folder: Path
-    blobs: Mapping[str, str]
-    tag: str
-    """Tag of byte code: ``cpython-311``."""
+    def __init__(self, interpreter: Path, package: EnginePackage, cache: EnvironmentCache) -> None:
+        self.interpreter = interpreter
+        self.package = package
+        self.cache = cache
+        self.what = str(interpreter)
+        self._build = BuildRun(cache.log(f"interpreter-{text_digest(self.what)}"), CLIENT_TIMEOUT_S)
 
+    @functools.cached_property
+    def _packages(self) -> str:
+        return uv.list_packages(self._build, self.interpreter, with_origin=True)
 
-@dataclass(frozen=True)
-class OverlayFiles:
-    """Files of an overlay; ``changed`` differ from the base's."""
+    @functools.cached_property
+    def _located(self) -> LocatedEngine:
+        return locate_engine(self._build, self.interpreter, self.package.module, {"PYTHONPATH": ""})
 
-    linked: int
-    changed: tuple[str, ...]
-    carried: tuple[str, ...]
-    """In the base's package but not in git: compiled and generated files."""
-    dropped: int
-    """Number of files in the base but not in this commit."""
+    @functools.cached_property
+    def _key(self) -> str:
+        located = self._located
+        files = _file_states(located.folder) if located.folder else []
+        parts = (self.what, located.python, self._packages, self.package.module, files)
+        return environment_key("interpreter/1", *parts)
 
+    def key(self) -> str:
+        return self._key
 
-def read_installed(folder: Path, tag: str, like: str) -> InstalledPackage:
-    """Read a base's package folder; ``like``: any object name of the repository, for its hash."""
-    blobs = {}
-    for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name != _BYTE_CODE)
-        for name in files:
-            file = Path(parent) / name
-            if not name.endswith(".pyc"):
-                blobs[file.relative_to(folder).as_posix()] = (
-                    "" if _is_binary(name) else file_blob_id(file, like)
-                )
-    return InstalledPackage(folder, blobs, tag)
+    def ensure(self, *, log: Path, timeout: float) -> Environment:
+        """The interpreter with its packages; its engine is not imported."""
+        del log, timeout
+        return Environment(
+            key=self.key(),
+            interpreter=self.interpreter,
+            folder=self.cache.folder(self.key()),
+            env={"PYTHONPATH": ""},
+            engine_version="",
+            engine_commit="",
+            engine_file=self._located.file,
+            packages_digest=text_digest(self._packages),
+            facts={"packages": self._packages.splitlines()},
+        )
 
+    def client(self, *, log: Path, timeout: float) -> Environment | None:
+        if not self._located.file:
+            return None
+        build = BuildRun(log, timeout)
 
-def write_tree(
-    target: Path,
-    *,
-    repository: Repository,
-    entries: Collection[TreeEntry],
-    package: str,
-    base: InstalledPackage | None,
-    tracked_at_base: Collection[str] | None,
-    generated: Collection[str],
-) -> OverlayFiles:
-    """Write a commit's package folder to ``target``; ``entries``: its files, ``package``: the folder in git.
+        def check(folder: Path) -> CheckedEnvironment:
+            found = import_engine(
+                build, self.interpreter, self.package.module, env=variables(folder), what=self.what
+            )
+            facts = {**found.facts, "packages": self._packages.splitlines(), "base": self.what}
+            digest = text_digest(self._packages)
+            return CheckedEnvironment(
+                self.interpreter, found.version, found.commit, found.file, digest, facts
+            )
 
-    ``tracked_at_base``: paths inside the package at the base's commit; the base's other files are carried
-    over. None if that commit is unknown: then binary files and those with ``generated`` names are.
+        return self.cache.ensure(
+            self.key(),
+            builder="existing",
+            spec=f"existing:{self.interpreter}",
+            change="",
+            make=lambda _: {},
+            check=check,
+            timeout=timeout,
+        )
 
-    :raises BuildError: the tree has a submodule, or a written file differs from git's.
-    """
-    wanted: dict[str, TreeEntry] = {}
-    for entry in entries:
-        if entry.mode == "160000":
-            raise BuildError(f"{entry.path} is a submodule, which an overlay cannot hold")
-        wanted[str(PurePosixPath(entry.path).relative_to(package))] = entry
-    base_blobs = base.blobs if base is not None else {}
-    same = [
-        path
-        for path, entry in wanted.items()
-        if entry.mode != "120000" and base_blobs.get(path) == entry.blob
-    ]
-    linked = set(same)
-    carried = [
-        path for path in base_blobs if path not in wanted and _is_carried(path, tracked_at_base, generated)
-    ]
-    for parent in sorted({PurePosixPath(path).parent for path in (*wanted, *carried)}):
-        (target / parent).mkdir(parents=True, exist_ok=True)
-    if base is not None:
-        for path in (*same, *carried):
-            _link(base.folder / path, target / path)
-            _link_byte_code(base, target, path)
-    changed = [path for path in wanted if path not in linked]
-    write_files(target, repository, {path: wanted[path] for path in changed})
-    verify_files(target, wanted)
-    dropped = sum(1 for path in base_blobs if path not in wanted and path not in set(carried))
-    return OverlayFiles(len(same), tuple(changed), tuple(sorted(carried)), dropped)
+    def minutes(self) -> float | None:
+        return 0.0
+
+    def disk(self) -> int | None:
+        return 0
 
 
-def _is_binary(name: str) -> bool:
-    return name.endswith(_BINARY) or ".so." in name
+def _file_states(folder: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a package's files, which reveal changes in place."""
+    states = []
+    for file in sorted(folder.rglob("*")):
+        if _BYTE_CODE not in file.parts and file.is_file():
+            status = file.stat()
+            states.append((str(file.relative_to(folder)), status.st_size, status.st_mtime_ns))
+    return states
 
 
-def _is_carried(path: str, tracked: Collection[str] | None, generated: Collection[str]) -> bool:
-    if tracked is not None:
-        return path not in tracked
-    name = PurePosixPath(path).name
-    return _is_binary(name) or any(fnmatch.fnmatch(name, pattern) for pattern in generated)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Hard link, or else copy with the same time, so that byte code stays valid."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
-def _link_byte_code(base: InstalledPackage, target: Path, path: str) -> None:
-    if not path.endswith(".py"):
-        return
-    inside = PurePosixPath(path)
-    compiled = inside.parent / _BYTE_CODE / f"{inside.stem}.{base.tag}.pyc"
-    if (base.folder / compiled).exists():
-        (target / compiled.parent).mkdir(exist_ok=True)
-        _link(base.folder / compiled, target / compiled)
-
-
-_TREE = "tree"
-_FIRST_MINUTES = 0.2
-_FIRST_BYTES = 50_000_000
-"""Estimated cost of the first overlay; the cost of later ones is measured."""
-
-
-class Base(Protocol):
-    """What an overlay lies over: an interpreter with compiled files and dependencies."""
-
-    what: str
-
-    def key(self) -> str: ...
-
-    def minutes(self) -> float | None: ...
-
-    def disk(self) -> int | None: ...
-
-    def engine(self, *, log: Path, timeout: float) -> tuple[Path, LocatedEngine, str]:
-        """Interpreter, location of its engine, and packages; built if it is missing."""
-        ...
-
-    def environment(self, *, log: Path, timeout: float) -> Environment | None:
-        """The base without an overlay; None if it has no engine."""
-        ...
-
-
-class OverlayBuilder(CommitBuilder):
+class OverlayBuilder(LayerBuilder, CommitBuilder):
     """Builds commits over a base: a release (``NAME==VERSION``) or a user's interpreter."""
 
     name = "overlay"
 
     def __init__(self, spec: Spec, context: BuildContext) -> None:
-        module = spec.option("package")
-        self.base: Base
         if "==" in spec.argument:
-            requirement = spec.requirement("NAME==VERSION")
-            pins = list(requirement.specifier)
-            if len(pins) != 1 or pins[0].operator != "==" or "*" in pins[0].version or requirement.marker:
-                raise spec.error(f"the base {spec.argument!r} is not one version", "write NAME==VERSION")
-            name = package(requirement.name, module).name
-            options = {key: spec.options[key] for key in ("package", "python") if key in spec.options}
-            release = ReleaseBuilder(Spec(f"release:{name}", "release", name, options), context)
+            release, version = _release_builder(spec, context)
             super().__init__(spec, context, release.package)
-            self.base = ReleaseBase(release, pins[0].version)
+            self._base: Base = BuiltBase(release, release.change(version))
         else:
             super().__init__(spec, context)
-            self.base = InterpreterBase(spec.interpreter(), self.package, self.cache)
+            self._base = InterpreterBase(spec.interpreter(), self.package, self.cache)
         revision = spec.option("base")
         self.any_base = revision == "any"
         self.commit = self.repository.resolve(revision) if revision not in ("", "any") else None
         self._differing: dict[str, tuple[str, ...]] = {}
 
-    def prepare(self, changes: Iterable[Change]) -> None:
-        """Look up many changes with two git processes in all."""
-        changes = list(changes)
-        super().prepare(changes)
-        unknown = unknown_commits(changes, self._differing)
-        if unknown and self.commit is not None:
-            self._differing |= self.repository.differing(self.commit.id, unknown, self.package.pathspecs)
+    @property
+    def base_name(self) -> str:
+        return self._base.what
+
+    def base(self, change: Change) -> Base:
+        del change
+        return self._base
+
+    def look_up(self, shas: Collection[str]) -> None:
+        super().look_up(shas)
+        if self.commit is not None:
+            self._differing |= self.repository.differing(self.commit.id, shas, self.package.pathspecs)
 
     def refuses(self, change: Change) -> Refusal | None:
         if change.kind == "commit" and self.commit is None and not self.any_base:
             return Refusal(
-                f"{self.spec} does not say which commit {self.base.what} was built from: add base=REV "
+                f"{self.spec} does not say which commit {self.base_name} was built from: add base=REV "
                 "(base=any if nothing in the repository is compiled)",
                 error=True,
             )
@@ -225,78 +182,75 @@ class OverlayBuilder(CommitBuilder):
             count = "1 file differs" if len(files) == 1 else f"{len(files)} files differ"
             more = f" and {len(files) - 3} more" if len(files) > 3 else ""
             return Refusal(
-                f"needs compiling or other packages than {self.base.what} (built from {self.commit.short}): "
+                f"needs compiling or other packages than {self.base_name} (built from {self.commit.short}): "
                 f"{count}: {', '.join(files[:3])}{more}"
             )
         return None
 
-    def key(self, change: Change) -> str:
-        if self.refuses(change) is not None:  # never built: equal to no other key
-            return environment_key("overlay refused/1", self.base.key(), change.id)
-        return environment_key(
-            "overlay/1",
-            self.base.key(),
-            self._trees[change.id],
-            self.package.module,
-            self._base_tree(),
+    def key_parts(self, change: Change) -> tuple[object, ...]:
+        base_tree = "any"  # the tree that decides which of the base's files are carried over
+        if self.commit is not None:
+            self.prepare((self.commit,))
+            base_tree = str(self.trees[self.commit.id])
+        return (self._base.key(), self.trees[change.id], self.package.module, base_tree)
+
+    def make_layer(
+        self, build: BuildRun, change: Change, base: Environment, layer: Path
+    ) -> Mapping[str, Any]:
+        """Link what equals the base or is not in git, then write the rest from git."""
+        target = layer / self.package.folder
+        entries = self.repository.entries(change.id, self.package.folder)
+        located = locate_engine(build, base.interpreter, self.package.module, base.env)
+        same: list[str] = []
+        carried: list[str] = []
+        dropped = 0
+        if located.folder is not None:
+            blobs = read_blobs(located.folder, change.id)
+            self._check_base(blobs)
+            wanted = {
+                str(PurePosixPath(entry.path).relative_to(self.package.folder)): entry for entry in entries
+            }
+            same = [path for path, entry in wanted.items() if _is_same(entry, blobs.get(path))]
+            others = [path for path in blobs if path not in wanted]
+            carried = sorted(path for path in others if self._is_carried(path))
+            dropped = len(others) - len(carried)
+            link_files(located.folder, target, (*same, *carried), located.tag)
+        written = sync_tree(
+            target,
+            repository=self.repository,
+            entries=entries,
+            folder=self.package.folder,
+            keep=lambda _: True,
+        ).written
+        compile_files(build, base.interpreter, target, written)
+        return {
+            "files_linked": len(same),
+            "files_changed": len(written),
+            "files_carried": carried,
+            "files_dropped": dropped,
+        }
+
+    def check_layer(
+        self, build: BuildRun, change: Change, base: Environment, folder: Path
+    ) -> CheckedEnvironment:
+        layer = folder / LAYER
+        found = import_own_engine(
+            build, base.interpreter, self.package, folder, what=change.short, layer=layer
+        )
+        facts = {
+            **found.facts,
+            "packages": base.facts["packages"],
+            "base": self.base_name,
+            "base_commit": self.commit.id if self.commit else "any",
+            "tree": self.trees[change.id],
+            "engine_says_commit": found.commit,
+        }
+        return CheckedEnvironment(
+            base.interpreter, found.version, change.id, found.file, base.packages_digest, facts, (layer,)
         )
 
-    def _base_tree(self) -> str:
-        """The tree that decides which of the base's files are carried over."""
-        if self.commit is None:
-            return "any"
-        self.prepare((self.commit,))
-        return str(self._trees[self.commit.id])
-
-    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        folder = self.folder_of(change)
-        interpreter, located, packages = self.base.engine(log=log, timeout=timeout)
-        tree = folder / _TREE
-        facts: dict[str, object] = {}
-
-        def make(staging: Path) -> None:
-            written = self._write(staging / _TREE, change, located)
-            facts.update(
-                files_linked=written.linked,
-                files_changed=len(written.changed),
-                files_carried=list(written.carried),
-                files_dropped=written.dropped,
-            )
-            self._compile(interpreter, staging / _TREE, written.changed, log, timeout)
-
-        def check(folder: Path) -> CheckedEnvironment:
-            found = import_own_engine(
-                folder, self.package, what=change.short, log=log, timeout=timeout, interpreter=interpreter,
-                tree=tree,
-            )  # fmt: skip
-            stamped = {
-                **found.facts,
-                "packages": packages.splitlines(),
-                "base": self.base.what,
-                "base_commit": self.commit.id if self.commit else "any",
-                "tree": self._trees[change.id],
-                "engine_says_commit": found.commit,
-                **facts,
-            }
-            digest = text_digest(packages)
-            return CheckedEnvironment(interpreter, found.version, change.id, found.file, digest, stamped)
-
-        return self.ensure_cached(change, make=make, check=check, timeout=timeout, python_path=str(tree))
-
     def client(self) -> Environment | None:
-        return self.base.environment(log=self.cache.log(self.base.key()), timeout=3600.0)
-
-    def minutes(self, change: Change) -> float | None:
-        if self.cached(change):
-            return 0.0
-        base = self.base.minutes()
-        return None if base is None else base + (median_minutes(self.stamps()) or _FIRST_MINUTES)
-
-    def disk(self, changes: Iterable[Change]) -> int | None:
-        missing = self.missing(changes)
-        base = self.base.disk() if missing else 0
-        each = median_bytes(self.stamps()) or _FIRST_BYTES
-        return None if base is None else base + len(missing) * each
+        return self._base.client(log=self.cache.log(self._base.key()), timeout=CLIENT_TIMEOUT_S)
 
     @functools.cached_property
     def _tracked_at_base(self) -> dict[str, str] | None:
@@ -305,44 +259,177 @@ class OverlayBuilder(CommitBuilder):
             return None
         return blobs_inside(self.repository, self.commit.id, self.package.folder)
 
-    def _write(self, tree: Path, change: Change, located: LocatedEngine) -> OverlayFiles:
-        base = None
-        if located.package_folder is not None:
-            base = read_installed(located.package_folder, located.tag, change.id)
-            self._check_base(base)
-        return write_tree(
-            tree / self.package.folder,
-            repository=self.repository,
-            entries=self.repository.entries(change.id, self.package.folder),
-            package=self.package.folder,
-            base=base,
-            tracked_at_base=self._tracked_at_base,
-            generated=self.package.generated,
-        )
+    def _is_carried(self, path: str) -> bool:
+        """True for the base's compiled and generated files: those that git does not have."""
+        if self._tracked_at_base is not None:
+            return path not in self._tracked_at_base
+        name = PurePosixPath(path).name
+        return _is_binary(name) or any(fnmatch.fnmatch(name, each) for each in self.package.generated)
 
-    def _check_base(self, base: InstalledPackage) -> None:
-        """:raises BuildError: the base is not what its commit says."""
+    def _check_base(self, blobs: Mapping[str, str]) -> None:
+        """Raise BuildError if the base is not what its commit says."""
         tracked = self._tracked_at_base
         if tracked is None or self.commit is None:
             return
-        shared = [path for path, blob in base.blobs.items() if blob and path in tracked]
-        foreign = [path for path in shared if base.blobs[path] != tracked[path]]
+        shared = [path for path, blob in blobs.items() if blob and path in tracked]
+        foreign = sorted(path for path in shared if blobs[path] != tracked[path])
         if len(foreign) > FOREIGN_SHARE * max(len(shared), 1) or (tracked and not shared):
+            named = f", among them {', '.join(foreign[:3])}" if foreign else ""
             raise BuildError(
-                f"{self.base.what} was not built from {self.commit.short}: "
-                f"{len(foreign)} of {len(shared)} files differ"
-                + (f", among them {', '.join(sorted(foreign)[:3])}" if foreign else ""),
+                f"{self.base_name} was not built from {self.commit.short}: "
+                f"{len(foreign)} of {len(shared)} files differ{named}",
                 next_step="name the commit it was built from: base=REV",
             )
 
-    def _compile(
-        self, interpreter: Path, tree: Path, changed: Iterable[str], log: Path, timeout: float
-    ) -> None:
-        """Compile changed files to byte code; the import reports those that do not compile."""
-        files = [str(tree / self.package.folder / path) for path in changed if path.endswith(".py")]
-        if not files:
-            return
-        listed = tree.parent / "changed.txt"
-        listed.write_text("".join(f"{file}\n" for file in files))
-        argv = [str(interpreter), "-I", "-m", "compileall", "-q", "-i", str(listed)]
-        run(argv, env=interpreter_environment(interpreter), cwd=tree.parent, log=log, timeout=timeout)
+
+def _release_builder(spec: Spec, context: BuildContext) -> tuple[ReleaseBuilder, str]:
+    """The builder of a base ``NAME==VERSION``, and the version."""
+    requirement = spec.requirement("NAME==VERSION")
+    pins = list(requirement.specifier)
+    if len(pins) != 1 or pins[0].operator != "==" or "*" in pins[0].version or requirement.marker:
+        raise spec.error(f"the base {spec.argument!r} is not one version", "write NAME==VERSION")
+    name = package(requirement.name, spec.option("package")).name
+    options = {key: spec.options[key] for key in ("package", "python") if key in spec.options}
+    return ReleaseBuilder(Spec(f"release:{name}", "release", name, options), context), pins[0].version
+
+
+def read_blobs(folder: Path, like: str) -> dict[str, str]:
+    """Path inside an installed package -> git object name; empty for binary files, which git does not have.
+
+    ``like``: any object name of the repository, for its hash.
+    """
+    blobs = {}
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != _BYTE_CODE)
+        for name in files:
+            file = Path(parent) / name
+            if not name.endswith(".pyc"):
+                path = file.relative_to(folder).as_posix()
+                blobs[path] = "" if _is_binary(name) else file_blob_id(file, like)
+    return blobs
+
+
+def _is_binary(name: str) -> bool:
+    return name.endswith(_BINARY) or ".so." in name
+
+
+def _is_same(entry: TreeEntry, blob: str | None) -> bool:
+    return entry.mode != "120000" and entry.blob == blob
+
+
+def link_files(source: Path, target: Path, paths: Collection[str], tag: str) -> None:
+    """Link files with their byte code (``tag``: ``cpython-311``) from one folder into another."""
+    for path in paths:
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        _link(source / path, target / path)
+        inside = PurePosixPath(path)
+        compiled = inside.parent / _BYTE_CODE / f"{inside.stem}.{tag}.pyc"
+        if inside.suffix == ".py" and (source / compiled).exists():
+            (target / compiled.parent).mkdir(exist_ok=True)
+            _link(source / compiled, target / compiled)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Hard link, or else copy with the same time, so that byte code stays valid."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+class FirstParentLines:
+    """First-parent lines of a repository, each read once."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.repository = repository
+        self._lines: dict[str, dict[str, int]] = {}
+
+    def distance(self, base: str, sha: str) -> int | None:
+        """First-parent commits from both back to where their lines meet; None if they never do."""
+        commit_line, base_line = self._line(sha), self._line(base)
+        below = itertools.islice(base_line, base_line[base], None)
+        fork = next((commit for commit in below if commit in commit_line), None)
+        if fork is None:
+            return None
+        return base_line[fork] - base_line[base] + abs(commit_line[fork] - commit_line[sha])
+
+    def prepare(self, shas: Iterable[str]) -> None:
+        """Read the lines of commits, given oldest first: usually one line has them all."""
+        for sha in reversed(list(shas)):
+            self._line(sha)
+
+    def _line(self, sha: str) -> dict[str, int]:
+        """Commit -> position on a line that contains ``sha``, newest first."""
+        for line in self._lines.values():
+            if sha in line:
+                return line
+        done = self.repository.run("rev-list", "--first-parent", sha)
+        commits = done.stdout.decode().split() if done.returncode == 0 else []
+        self._lines[sha] = {commit: position for position, commit in enumerate(commits or [sha])}
+        return self._lines[sha]
+
+
+_UNKNOWN_DISTANCE = 1 << 40
+
+
+class NearestBaseOverlay(SelectingBuilder):
+    """Adjacent overlays: selects the base whose commit is nearest, of those that fit.
+
+    Distance is counted in first-parent commits via the fork point (a release is tagged off the main line). Of
+    equally near bases the one named first is taken.
+    """
+
+    name = "overlay"
+
+    def __init__(self, overlays: Sequence[OverlayBuilder]) -> None:
+        super().__init__(overlays)
+        self.overlays = tuple(overlays)
+        self._lines = FirstParentLines(overlays[0].repository)
+        self._selected: dict[str, OverlayBuilder | None] = {}
+
+    def prepare(self, changes: Iterable[Change]) -> None:
+        commits = [change for change in changes if change.kind == "commit"]
+        for overlay in self.overlays:
+            overlay.prepare(commits)
+        self._lines.prepare(change.id for change in commits)
+
+    def refuses(self, change: Change) -> Refusal | None:
+        refusals = [overlay.refuses(change) for overlay in self.overlays]
+        wrong = next((refusal for refusal in refusals if refusal is not None and refusal.error), None)
+        if wrong is not None or None in refusals:
+            return wrong
+        return Refusal("; ".join(refusal.reason for refusal in refusals if refusal is not None))
+
+    def select(self, change: Change) -> OverlayBuilder | None:
+        if change.id not in self._selected:
+            fitting = [overlay for overlay in self.overlays if overlay.refuses(change) is None]
+            nearest = min(fitting, key=lambda overlay: self._distance(overlay, change), default=None)
+            self._selected[change.id] = nearest
+        return self._selected[change.id]
+
+    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
+        overlay = self.select(change)
+        if overlay is None:
+            refusal = self.refuses(change)
+            raise BuildError(f"{change.short}: {refusal.reason if refusal else 'no base fits'}")
+        return overlay.ensure(change, log=log, timeout=timeout)
+
+    def client(self) -> Environment | None:
+        """The client of the base that was named first."""
+        return self.overlays[0].client()
+
+    def notes(self) -> tuple[str, ...]:
+        counts = Counter(overlay.base_name for overlay in self._selected.values() if overlay is not None)
+        if len(counts) < 2:
+            return ()
+        shares = ", ".join(f"{count} over {what}" for what, count in counts.items())
+        return (
+            f"overlays lie over several bases ({shares}): a difference between two neighbours over different "
+            "bases may come from the bases",
+        )
+
+    def _distance(self, overlay: OverlayBuilder, change: Change) -> int:
+        if overlay.commit is None:
+            return _UNKNOWN_DISTANCE
+        distance = self._lines.distance(overlay.commit.id, change.id)
+        return _UNKNOWN_DISTANCE if distance is None else distance

@@ -6,29 +6,28 @@ is written from git's objects; the user's checkout is not touched.
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
-from perfbisect.environments.base import Environment
+from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.build_tree import BuildTree
 from perfbisect.environments.builders.cached import BuildContext, CommitBuilder, median_minutes
 from perfbisect.environments.builders.toolchain import (
     build_variables,
     compiler_versions,
-    redacted_variables,
     relevant_variables,
+    with_ccache,
     with_precompiled_commit,
 )
 from perfbisect.environments.cache import CheckedEnvironment
-from perfbisect.environments.health import check_commit_environment, create_venv
-from perfbisect.environments.source_tree import tree_digests
+from perfbisect.environments.source_tree import version_at
 from perfbisect.environments.spec import Spec
 from perfbisect.model.change import Change
+from perfbisect.system import environ
 
 
 class SourceBuilder(CommitBuilder):
@@ -43,71 +42,54 @@ class SourceBuilder(CommitBuilder):
                 f"{spec.argument!r} is not a folder inside the repository",
                 "name the folder of the project inside the repository, or none; the repository is --repo",
             )
-        super().__init__(spec, context, folder=folder.removeprefix("./").strip("."))
+        whole = spec.flag("whole")
+        super().__init__(spec, context, folder=folder.removeprefix("./").strip("."), whole=whole)
         self.variables = build_variables(os.environ, spec.words("env"))
         self.extra = spec.words("with")
-        self.whole = spec.flag("whole")
+        self._compilers = compiler_versions(self.variables)
+        self._ccache = shutil.which("ccache", path=os.environ.get("PATH"))
         self.build_tree = BuildTree(
             self.cache.path / "builds",
             self.repository,
             self.folder,
             self.package,
-            self.limits,
             self.python,
-            whole=self.whole,
+            whole=whole,
             variant=(relevant_variables(self.variables), self._compilers),
         )
 
-    def read_trees(self, shas: Collection[str]) -> dict[str, str | None]:
-        return tree_digests(self.repository, shas, self.folder, whole=self.whole)
-
-    def key(self, change: Change) -> str:
-        self.prepare((change,))
-        return environment_key(
-            "source/1",
-            self.package.name,
-            self.package.module,
-            self.package.drop,
+    def key_parts(self, change: Change) -> tuple[object, ...]:
+        return (
             self.folder,
             self.whole,
-            self._trees[change.id] or change.id,
-            self.python or uv.base_python_version(),
+            self.trees[change.id],
             relevant_variables(self.variables),
             self._compilers,
             self.extra,
-            *self.limits.key_parts(),
+            *self.install_parts(),
         )
 
-    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
+    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         variables = with_precompiled_commit(self.variables, self.package, change.id)
-        facts: dict[str, object] = {
-            "variables": redacted_variables(variables),
+        version = {"SETUPTOOLS_SCM_PRETEND_VERSION": version_at(self.repository, change.id)}
+        given = version | with_ccache(variables, self._ccache, cmake=self._uses_cmake(change))
+        built = self.build_tree.build_wheel(build, change, given, out=staging / "wheel")
+        requirements = [str(built.wheel), *self.extra]
+        uv.create_venv(build, staging, requirements, self.package, python=self.python)
+        shutil.rmtree(built.wheel.parent)
+        return {
+            "variables": environ.redacted(variables),
             "ccache": self._ccache or "",
             "compilers": list(self._compilers),
+            "incremental": built.incremental,
+            "files_written": built.files_written,
+            "wheel": built.wheel.name,
             **self.limits.facts(),
         }
 
-        def make(staging: Path) -> None:
-            built = self.build_tree.build_wheel(
-                change, variables, ccache=self._ccache, out=staging / "wheel", log=log, timeout=timeout
-            )
-            facts.update(
-                incremental=built.incremental, files_written=built.files_written, wheel=built.wheel.name
-            )
-            create_venv(
-                staging, [str(built.wheel), *self.extra], package=self.package, limits=self.limits,
-                python=self.python, log=log, timeout=timeout,
-            )  # fmt: skip
-            shutil.rmtree(built.wheel.parent)
-
-        def check(folder: Path) -> CheckedEnvironment:
-            return check_commit_environment(
-                folder, self.package, self.repository, change,
-                inside="/".join(filter(None, (self.folder, self.package.folder))),
-                what=change.short, facts=facts, log=log, timeout=timeout,
-            )  # fmt: skip
-
-        return self.ensure_cached(change, make=make, check=check, timeout=timeout)
+    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
+        inside = "/".join(filter(None, (self.folder, self.package.folder)))
+        return self.check_commit(build, change, folder, inside=inside)
 
     def minutes(self, change: Change) -> float | None:
         if self.cached(change):
@@ -117,7 +99,7 @@ class SourceBuilder(CommitBuilder):
 
     def notes(self) -> tuple[str, ...]:
         notes = [f"ccache {self._ccache} keeps compiled files" if self._ccache else "there is no ccache"]
-        variables = redacted_variables(relevant_variables(self.variables))
+        variables = environ.redacted(relevant_variables(self.variables))
         if variables:
             notes.append("built with " + " ".join(f"{name}={value}" for name, value in variables.items()))
         first, incremental = self._median_minutes()
@@ -125,17 +107,13 @@ class SourceBuilder(CommitBuilder):
             notes.append(f"a first build took {first:.1f} min, later ones {incremental:.1f} min")
         return (f"source: {'; '.join(notes)}",)
 
+    def _uses_cmake(self, change: Change) -> bool:
+        path = f"{self.folder}/CMakeLists.txt".lstrip("/")
+        return self.repository.tree_id(change.id, path) is not None
+
     def _median_minutes(self) -> tuple[float | None, float | None]:
         """Minutes of a first and of an incremental build."""
         stamps = self.stamps()
         first = [stamp for stamp in stamps if stamp.facts.get("incremental") is False]
         incremental = [stamp for stamp in stamps if stamp.facts.get("incremental") is True]
         return median_minutes(first), median_minutes(incremental)
-
-    @functools.cached_property
-    def _compilers(self) -> tuple[str, ...]:
-        return compiler_versions(self.variables)
-
-    @functools.cached_property
-    def _ccache(self) -> str | None:
-        return shutil.which("ccache", path=os.environ.get("PATH"))

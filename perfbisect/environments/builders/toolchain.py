@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from perfbisect.environments.packages import EnginePackage
-from perfbisect.system import environ
 
 _NAMES = frozenset({
     "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "C_INCLUDE_PATH",
@@ -50,11 +49,6 @@ def relevant_variables(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(variables.items())
         if name not in _SPEED and not name.startswith(_SPEED_PREFIXES)
     }
-
-
-def redacted_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a build without secrets."""
-    return environ.redacted(variables)
 
 
 def with_precompiled_commit(variables: Mapping[str, str], package: EnginePackage, sha: str) -> dict[str, str]:

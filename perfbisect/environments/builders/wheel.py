@@ -10,25 +10,18 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
-from perfbisect.environments.base import Environment, Refusal
-from perfbisect.environments.builders.cached import BuildContext, CommitBuilder, median_bytes, unknown_commits
-from perfbisect.environments.builders.wheel_index import (
-    WheelIndexClient,
-    WheelLookup,
-    choose_wheel,
-    links,
-    page_of,
-    supported,
-)
+from perfbisect.environments.base import Refusal
+from perfbisect.environments.build import BuildRun
+from perfbisect.environments.builders.cached import BuildContext, CommitBuilder, median_bytes
+from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
 from perfbisect.environments.cache import CheckedEnvironment
-from perfbisect.environments.health import check_commit_environment, create_venv
 from perfbisect.environments.packages import TORCH_BACKEND
-from perfbisect.environments.source_tree import tree_digests
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
@@ -89,12 +82,20 @@ def driver_cuda() -> tuple[int, int] | None:
     return cuda_of(done.stdout) if done.returncode == 0 else None
 
 
-def allowed_variants(template: str, variant: str | None) -> tuple[str, ...]:
-    """Builds that may be taken, best first; an empty name: the wheel at the commit's own address."""
-    if variant is not None:
+def allowed_variants(template: str, variant: str) -> tuple[str, ...]:
+    """Builds that may be taken, best first; an empty name: the wheel at the commit's own address.
+
+    ``variant``: what the user chose; empty: what this machine runs.
+    """
+    if variant:
         return ("",) if variant == DEFAULT else (variant,)
     runs = variants(driver_cuda())
     return runs if "{variant}" in template else (*runs, "")
+
+
+def torch_backend(variant: str) -> str:
+    """The build of torch that goes with a variant; empty: the engine's."""
+    return variant if TORCH_BACKEND.match(variant) else ""
 
 
 _UNPACKED = 3
@@ -107,31 +108,25 @@ class WheelBuilder(CommitBuilder):
     name = "wheel"
 
     def __init__(self, spec: Spec, context: BuildContext) -> None:
-        super().__init__(spec, context, folder="")
-        self.template = spec.index_url(spec.argument)
-        self.variants = allowed_variants(self.template, spec.options.get("variant"))
-        self.index = WheelIndexClient()
+        super().__init__(spec, context, folder="", whole=False)
+        self.index = WheelIndex(spec.index_url(spec.argument), self.package.distribution, self.python)
+        self.variants = allowed_variants(self.index.template, spec.option("variant"))
         self._variant: str | None = None
         self._lookups: dict[str, WheelLookup] = {}
 
-    def read_trees(self, shas: Collection[str]) -> dict[str, str | None]:
-        return tree_digests(self.repository, shas, "", whole=False)
-
-    def prepare(self, changes: Iterable[Change]) -> None:
+    def look_up(self, shas: Collection[str]) -> None:
         """Choose the variant, once, and look up the wheel of every commit.
 
-        :raises MachineError: the index answers for none of them.
+        Raises:
+            MachineError: the index answers for none of them.
         """
-        changes = list(changes)
-        super().prepare(changes)
-        unknown = unknown_commits(changes, self._lookups)
-        if not unknown:
-            return
+        ends = list(dict.fromkeys((next(iter(shas)), list(shas)[-1])))
         if self._variant is None:
-            self._variant = self._choose_variant(unknown[0], unknown[-1])
-        lookups = self._look_up(unknown, self._variant)
+            self._variant = self._choose_variant(ends)
+        lookups = self.index.find(shas, self._variant)
         self._require_answer(lookups.values())
         self._lookups |= lookups
+        super().look_up(shas)
 
     def refuses(self, change: Change) -> Refusal | None:
         refusal = super().refuses(change)
@@ -140,38 +135,24 @@ class WheelBuilder(CommitBuilder):
         lookup = self._lookups[change.id]
         return Refusal(f"no wheel: {lookup.reason}") if lookup.state == "hole" else None
 
-    def key(self, change: Change) -> str:
-        if self.refuses(change) is not None:
-            return environment_key("wheel refused/1", self.template, self._variant, change.id)
-        return environment_key(
-            "wheel/1",
-            self.template,
-            self._variant,
-            self.package.name,
-            self.package.module,
-            self.package.drop,
-            self._trees[change.id],
-            self.python or uv.base_python_version(),
-            *self.limits.key_parts(),
+    def key_parts(self, change: Change) -> tuple[object, ...]:
+        return (self.index.template, self._variant, self.trees[change.id], *self.install_parts())
+
+    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
+        wheel, variant = self._wheel(change), self._variant or ""
+        uv.create_venv(
+            build,
+            staging,
+            [f"{self.package.name} @ {wheel.url}"],
+            self.package,
+            python=self.python,
+            torch_backend=torch_backend(variant),
         )
+        return {"wheel": wheel.url, "variant": variant or DEFAULT, **self.limits.facts()}
 
-    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        def make(staging: Path) -> None:
-            create_venv(
-                staging, [f"{self.package.name} @ {self._wheel(change).url}"], package=self.package,
-                limits=self.limits, python=self.python, log=log, timeout=timeout,
-                torch_backend=self._variant if self._variant and TORCH_BACKEND.match(self._variant) else "",
-            )  # fmt: skip
-
-        def check(folder: Path) -> CheckedEnvironment:
-            lookup = self._wheel(change)
-            facts = {"wheel": lookup.url, "variant": self._variant or DEFAULT, **self.limits.facts()}
-            return check_commit_environment(
-                folder, self.package, self.repository, change, inside=self.package.folder,
-                what=f"{change.short} ({lookup.file})", facts=facts, log=log, timeout=timeout,
-            )  # fmt: skip
-
-        return self.ensure_cached(change, make=make, check=check, timeout=timeout)
+    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
+        what = f"{change.short} ({self._wheel(change).file})"
+        return self.check_commit(build, change, folder, inside=self.package.folder, what=what)
 
     def notes(self) -> tuple[str, ...]:
         notes = []
@@ -201,15 +182,19 @@ class WheelBuilder(CommitBuilder):
             return 0
         each = median_bytes(self.stamps())
         if each is None:
-            url = self._lookups[next(iter(missing.values())).id].url
+            url = self._lookups[missing[0].id].url
             size = self.index.size(url) if url else None
             each = None if size is None else size * _UNPACKED
         return None if each is None else each * len(missing)
 
     def _wheel(self, change: Change) -> WheelLookup:
-        """:raises MachineError: the index still does not answer."""
+        """A commit's wheel; an index that did not answer is asked again.
+
+        Raises:
+            MachineError: it still does not answer.
+        """
         if self._lookups[change.id].state == "silent":
-            lookups = self._look_up([change.id], self._variant or "")
+            lookups = self.index.find([change.id], self._variant or "")
             self._require_answer(lookups.values())
             self._lookups |= lookups
         lookup = self._lookups[change.id]
@@ -217,32 +202,23 @@ class WheelBuilder(CommitBuilder):
             raise BuildError(f"{change.short}: no wheel: {lookup.reason}")
         return lookup
 
-    def _look_up(self, shas: Iterable[str], variant: str) -> dict[str, WheelLookup]:
-        distribution, tags = self.package.distribution, supported(self.python)
-        return self.index.pages(
-            {sha: page_of(self.template, sha, variant, distribution) for sha in shas},
-            lambda sha, url, text: choose_wheel(links(text, url), distribution, sha, tags),
-        )
-
-    def _require_answer(self, lookups: Iterable[WheelLookup], *, each: bool = False) -> None:
-        """:raises MachineError: the index did not answer any (``each``: one) of the lookups."""
-        lookups = list(lookups)
+    def _require_answer(self, lookups: Collection[WheelLookup], *, each: bool = False) -> None:
+        """Raise MachineError if the index did not answer any (``each``: one) of the lookups."""
         silent = [lookup for lookup in lookups if lookup.state == "silent"]
         if silent and (each or len(silent) == len(lookups)):
-            raise index_error(self.template, silent[0])
+            raise index_error(self.index.template, silent[0])
 
-    def _choose_variant(self, first: str, last: str) -> str:
+    def _choose_variant(self, ends: list[str]) -> str:
         """The first variant that both ends have, or one of them; remembered for the same ends."""
         if len(self.variants) == 1:
             return self.variants[0]
-        name = environment_key(self.template, self.package.name, self.variants, first, last)
+        name = environment_key(self.index.template, self.package.name, self.variants, ends)
         remembered = self.cache.path / "indices" / name
-        if remembered.is_file() and remembered.read_text().strip() in self.variants:
-            return remembered.read_text().strip()
-        ends = list(dict.fromkeys((first, last)))
+        if remembered.is_file() and (variant := remembered.read_text().strip()) in self.variants:
+            return variant
         best, most = self.variants[0], 0
         for variant in self.variants:
-            lookups = self._look_up(ends, variant)
+            lookups = self.index.find(ends, variant)
             self._require_answer(lookups.values(), each=True)
             count = sum(lookup.state == "found" for lookup in lookups.values())
             if count > most:

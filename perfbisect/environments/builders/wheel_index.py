@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Literal
 from urllib.parse import unquote, urljoin, urlsplit
@@ -22,8 +22,6 @@ from perfbisect.errors import MachineError
 from perfbisect.system.http import RetryPolicy, failure_reason, open_session, public_url, send_request
 
 _TRIES = 4
-_PAUSE = 0.5
-"""Seconds before the third try, then doubled; the second follows at once."""
 _TIMEOUT = (10.0, 30.0)
 _AT_ONCE = 16
 _LARGEST = 64 * 1024 * 1024
@@ -51,11 +49,6 @@ class WheelLookup:
     def reason(self) -> str:
         """The problem and its page."""
         return f"{self.problem} at {self.page}" if self.page else self.problem
-
-    @property
-    def version(self) -> str:
-        """Version in the wheel's file name; empty without a wheel."""
-        return str(parse_wheel_filename(self.file)[1]) if self.file else ""
 
 
 class _Links(HTMLParser):
@@ -133,25 +126,29 @@ def choose_wheel(urls: Iterable[str], package: str, sha: str, tags: Iterable[tag
     return WheelLookup("found", best[3], best[4])
 
 
-class WheelIndexClient:
-    """Fetches index pages, each up to ``tries`` times with exponential backoff from ``pause`` seconds."""
+@dataclass
+class WheelIndex:
+    """A per-commit index of the wheels of a distribution; ``template``: its address with ``{sha}``.
 
-    def __init__(self, *, pause: float = _PAUSE, tries: int = _TRIES) -> None:
-        self._retries = RetryPolicy("wheel index", tries, backoff_s=pause)
-        self._sessions: dict[str, requests.Session] = {}
+    ``python``: of the environments, as :func:`supported` takes it. ``pause_s``: before the third try.
+    """
 
-    def pages(
-        self, urls: Mapping[str, str], read: Callable[[str, str, str], WheelLookup]
-    ) -> dict[str, WheelLookup]:
-        """Fetch pages in parallel: key -> ``read(key, address, text)`` of the page at its address."""
-        if not urls:
-            return {}
-        with ThreadPoolExecutor(min(_AT_ONCE, len(urls))) as pool:
-            lookups = pool.map(lambda item: self.page(item[0], item[1], read), urls.items())
-            return dict(zip(urls, lookups, strict=True))
+    template: str
+    distribution: str
+    python: str = ""
+    pause_s: float = 0.5
+    _sessions: dict[str, requests.Session] = field(default_factory=dict, init=False)
 
-    def page(self, key: str, url: str, read: Callable[[str, str, str], WheelLookup]) -> WheelLookup:
-        """Fetch one page; a server that fails or does not respond is asked again."""
+    def find(self, shas: Collection[str], variant: str) -> dict[str, WheelLookup]:
+        """Look up the wheels of commits in parallel."""
+        tags = supported(self.python)
+        with ThreadPoolExecutor(min(_AT_ONCE, len(shas) or 1)) as pool:
+            lookups = pool.map(lambda sha: self._find(sha, variant, tags), shas)
+            return dict(zip(shas, lookups, strict=True))
+
+    def _find(self, sha: str, variant: str, tags: tuple[tagging.Tag, ...]) -> WheelLookup:
+        """Read one page; a server that fails or does not respond is asked again."""
+        url = page_of(self.template, sha, variant, self.distribution)
         shown = public_url(url)
         try:
             reply = send_request(
@@ -161,13 +158,12 @@ class WheelIndexClient:
             return WheelLookup("silent", problem=failure_reason(error, _TIMEOUT[1]), page=shown)
         except MachineError as error:
             return WheelLookup("silent", problem=error.message, page=shown)
-        if reply.status in _GONE:
-            return WheelLookup("hole", problem=f"HTTP {reply.status}", page=shown)
         if reply.status != 200:
-            return WheelLookup("silent", problem=f"HTTP {reply.status}", page=shown)
+            state: State = "hole" if reply.status in _GONE else "silent"
+            return WheelLookup(state, problem=f"HTTP {reply.status}", page=shown)
         if reply.is_cut:
             return WheelLookup("silent", problem=f"more than {_LARGEST >> 20} MB", page=shown)
-        return read(key, reply.url, reply.text)
+        return choose_wheel(links(reply.text, reply.url), self.distribution, sha, tags)
 
     def size(self, url: str) -> int | None:
         """Size of a file in bytes; None if the server does not report it."""
@@ -181,5 +177,6 @@ class WheelIndexClient:
         """The session of a host; threads share its connections."""
         host = urlsplit(url).netloc
         if host not in self._sessions:
-            self._sessions.setdefault(host, open_session(url, retries=self._retries))
+            retries = RetryPolicy("wheel index", _TRIES, backoff_s=self.pause_s)
+            self._sessions.setdefault(host, open_session(url, retries=retries))
         return self._sessions[host]

@@ -12,7 +12,7 @@ from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.environments.base import Environment, Refusal
 from perfbisect.environments.builders.chain import ChainBuilder
-from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache, stamped_environment
+from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
@@ -57,11 +57,10 @@ class Scripted:
         if change.id in self.failing:
             raise self.failing[change.id]
         here = Path(__file__)
-        stamp, seconds = self.cache.ensure(
-            self.key(change), builder=self.name, spec=self.spec, change=change.id, make=lambda _: None,
+        return self.cache.ensure(
+            self.key(change), builder=self.name, spec=self.spec, change=change.id, make=lambda _: {},
             check=lambda _: CheckedEnvironment(here, "1", change.id, here, "", {}), timeout=timeout,
         )  # fmt: skip
-        return stamped_environment(stamp, self.cache.folder(self.key(change)), seconds=seconds)
 
     def client(self) -> Environment | None:
         return None

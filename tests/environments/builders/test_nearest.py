@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.changes.git import Repository
 from perfbisect.environments.base import Environment
-from perfbisect.environments.builders.nearest import FirstParentLines, NearestBaseOverlay
+from perfbisect.environments.builders.overlay import FirstParentLines, NearestBaseOverlay
 from perfbisect.environments.source_tree import version_at
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
@@ -105,7 +105,7 @@ def test_the_nearest_base_that_fits(
     changes = [Change(sha) for sha in shas]
     builder.prepare(changes)
     chosen = [builder.select(change) for change in changes]
-    names = [Path(one.base.what).parents[1].name if one else "" for one in chosen]
+    names = [Path(one.base_name).parents[1].name if one else "" for one in chosen]
     assert names == ["old", "old", "old", "old", "release", "release", "new", "new"]
     assert [builder.refuses(change) for change in changes] == [None] * COUNT
     assert [builder.key(change) for change in changes] == [

@@ -137,7 +137,7 @@ def test_two_pins_stand_side_by_side(omni: Omni, shared_cache: Path, log: Path) 
     assert ask(old) == f"0.20.0 2 1.0 {version.format(omni.slow[:12])}"
     assert (old.engine_commit, new.engine_commit) == (omni.slow, omni.rebase)
     assert old.engine_version == f"0.1.dev0+g{omni.slow[:12]}"
-    assert Path(old.engine_file).is_relative_to(old.folder / "tree" / "vllm_omni")
+    assert Path(old.engine_file).is_relative_to(old.folder / "layer" / "vllm_omni")
     assert (Path(old.engine_file).parent / "deploy" / "a.yaml").is_file()
     assert old.facts["below"]["version"] == "0.20.0"
     assert old.facts["replaced"] == ["numbers-pkg==2.0"]

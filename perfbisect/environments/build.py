@@ -1,0 +1,115 @@
+"""Runs the commands of one build: process environments, log, time limit and limits of dependencies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfbisect.errors import BuildError, MachineError, ServerError
+from perfbisect.system import environ, processes
+from perfbisect.system.logs import neutral
+
+_REGISTRY_PREFIXES = ("UV_", "NETRC", "KEYRING", "CC", "CXX")
+
+
+def interpreter_environment(interpreter: Path, *layers: Mapping[str, str]) -> dict[str, str]:
+    """Process environment to inspect an engine's interpreter in: the server's, without our ``PYTHON*``."""
+    own = {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
+    return environ.for_interpreter(os.environ, interpreter, own, *layers)
+
+
+def registry_environment() -> dict[str, str]:
+    """Process environment to fetch packages in: the user's proxies and uv settings."""
+    passed = {name: value for name, value in os.environ.items() if name.startswith(_REGISTRY_PREFIXES)}
+    return environ.with_proxies(environ.allowed(os.environ), os.environ) | passed
+
+
+@dataclass(frozen=True)
+class DependencyLimits:
+    """Allowed dependencies: published before a day (``YYYY-MM-DD``), or pinned in a constraints file."""
+
+    exclude_newer: str | None = None
+    constraints: Path | None = None
+
+    def arguments(self) -> tuple[str, ...]:
+        day = ("--exclude-newer", self.exclude_newer) if self.exclude_newer else ()
+        pins = ("--constraint", str(self.constraints)) if self.constraints else ()
+        return (*day, *pins)
+
+    def key_parts(self) -> tuple[str, str]:
+        return self.exclude_newer or "", self.constraints.read_text() if self.constraints else ""
+
+    def facts(self) -> dict[str, str]:
+        return {"exclude_newer": self.exclude_newer or "", "constraints": str(self.constraints or "")}
+
+
+@dataclass(frozen=True)
+class Output:
+    """Exit code and output of a command."""
+
+    code: int
+    text: str
+    timed_out: bool
+    seconds: float
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines that are not empty."""
+        return [line.strip() for line in self.text.splitlines() if line.strip()]
+
+    @property
+    def last_line(self) -> str:
+        return neutral(self.lines[-1]) if self.lines else "no output"
+
+    @property
+    def ending(self) -> str:
+        return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+
+
+@dataclass(frozen=True)
+class BuildRun:
+    """One build or health check: its log, the time limit of each command, and the allowed dependencies."""
+
+    log: Path
+    timeout: float
+    limits: DependencyLimits = DependencyLimits()
+
+    def run(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float | None = None
+    ) -> Output:
+        """Run a command; its output is appended to the log without secrets.
+
+        Raises:
+            BuildError: it cannot be started.
+            MachineError: the log cannot be written, or a process does not end.
+        """
+        handle, name = tempfile.mkstemp(prefix="perfbisect-", suffix=".log")
+        os.close(handle)
+        raw = Path(name)
+        limit, token = timeout or self.timeout, secrets.token_hex(8)
+        try:
+            done = processes.run(argv, env=env, cwd=cwd, log=raw, token=token, timeout=limit)
+        except ServerError as error:
+            raise BuildError(error.message, where=self.log, code=error.code, output=error.output) from error
+        finally:
+            hidden = environ.secret_values(os.environ)
+            text = environ.without_secrets(raw.read_text(errors="replace"), hidden)
+            command = " ".join("SCRIPT" if "\n" in word else word for word in argv)
+            with contextlib.suppress(OSError):
+                raw.unlink()
+            self.note(f"$ {environ.without_secrets(command, hidden)}\n{text}")
+        return Output(done.code, text, done.timed_out, done.seconds)
+
+    def note(self, text: str) -> None:
+        """Append text to the log."""
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("a", errors="replace") as stream:
+                stream.write(text if text.endswith("\n") else text + "\n")
+        except OSError as error:
+            raise MachineError(f"cannot write the log {self.log}: {error.strerror or error}") from error
