@@ -51,7 +51,7 @@ def nightly(
     from perfbisect.commands.output import print_document
     from perfbisect.errors import UsageError
     from perfbisect.nightly.measure import build_context, run_nightly
-    from perfbisect.nightly.report import night_document, night_report
+    from perfbisect.nightly.report import night_report
     from perfbisect.report.terminal import report_lines
 
     if init:
@@ -68,9 +68,6 @@ def nightly(
     if config is None:
         raise UsageError("CONFIG is missing", next_step="perfbisect nightly --init writes nightly.yaml")
     working = MeasureOptions(state=state, verbose=verbose, quiet=quiet, full=full, as_json=as_json)
-    context, dependencies = build_context(config, working, fetch=not dry_run)
-    night = run_nightly(context, dependencies, dry_run=dry_run)
-    print_document(
-        night_document(night), report_lines(night_report(night, paths=True)), as_json=as_json, full=full
-    )
+    night = run_nightly(build_context(config, working, fetch=not dry_run), dry_run=dry_run)
+    print_document(night, report_lines(night_report(night, paths=True)), as_json=as_json, full=full)
     return night.exit_code

@@ -41,7 +41,7 @@ from perfbisect.compare.documents import (
     VerifyDocument,
 )
 from perfbisect.jobs.documents import ErrorDocument
-from perfbisect.nightly.report import NightlyDocument
+from perfbisect.nightly.model import Night
 from perfbisect.series.alert_store import TrackStateDocument
 from perfbisect.series.detect import TrackDetectDocument
 from perfbisect.series.export import TrackExportDocument
@@ -76,7 +76,7 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "env build": (EnvBuildDocument,),
     "env gc": (EnvGcDocument,),
     "doctor": (DoctorDocument,),
-    "nightly": (NightlyDocument, NightlyInitDocument),
+    "nightly": (Night, NightlyInitDocument),
     "track ingest": (TrackIngestDocument,),
     "track show": (TrackShowDocument,),
     "track rebaseline": (TrackRebaselineDocument,),

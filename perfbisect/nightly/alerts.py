@@ -52,10 +52,9 @@ def judge_series(
         _change_alert(alert, alert.id in set_by_rule, rules) for alert in analysis.alerts_since(rules.since)
     ]
     current = {alert.id for alert in analysis.alerts}
+    why = f"{_VANISHED} {analysis.until}"
     vanished = [
-        NightAlert(
-            replace(record.alert, state="closed", why=f"{_VANISHED} {analysis.until}"), "closed", counts=False
-        )
+        NightAlert.of(replace(record.alert, state="closed", why=why), "closed", counts=False)
         for record in analysis.known
         if record.alert.state == "open" and record.alert.id not in current
     ]
@@ -93,14 +92,14 @@ def store_alerts(
     record_alerts(store, analysis, now, rules.since)
     known = {record.alert.id: record for record in store.alerts.all()}
     with store.transaction():
-        for change in alerts:
-            record = known.get(change.alert.id)
+        for alert in alerts:
+            record = known.get(alert.id)
             if record is None:
                 continue
-            closes = change.change == "closed" and record.alert.state == "open"
-            reopens = change.change == "reopened" and record.alert.state == "closed" and record.by_rule
+            closes = alert.change == "closed" and record.alert.state == "open"
+            reopens = alert.change == "reopened" and record.alert.state == "closed" and record.by_rule
             if closes or reopens:
-                store.alerts.mark(change.alert.id, change.alert.state, change.alert.why, by_rule=True)
+                store.alerts.mark(alert.id, alert.state, alert.why, by_rule=True)
     return f"stored in {store.path.name}"
 
 
@@ -111,20 +110,20 @@ def _change_alert(alert: Alert, by_rule: bool, rules: AlertRules) -> NightAlert 
     """
     counts = _is_finding(alert, rules)
     if alert.new and not alert.recovered:
-        return NightAlert(alert, "opened", counts)
+        return NightAlert.of(alert, "opened", counts=counts)
     if alert.state == "closed" and by_rule and not alert.recovered:
-        return NightAlert(replace(alert, state="open", why=_RELAPSED), "reopened", counts)
+        return NightAlert.of(replace(alert, state="open", why=_RELAPSED), "reopened", counts=counts)
     if alert.state == "closed":
         return None  # Closed by people, or recovered on an earlier night.
     if alert.recovered and alert.state == "open":
-        return NightAlert(replace(alert, state="closed", why=_RECOVERED), "closed", counts)
-    return NightAlert(alert, "updated", counts)
+        return NightAlert.of(replace(alert, state="closed", why=_RECOVERED), "closed", counts=counts)
+    return NightAlert.of(alert, "updated", counts=counts)
 
 
 def _is_finding(alert: Alert, rules: AlertRules) -> bool:
     return (
         alert.cause in rules.causes
-        and abs(alert.effect) >= rules.min_effect
+        and abs(alert.effect) >= rules.smallest
         and (alert.worse or rules.improvements)
         and not alert.recovered
     )

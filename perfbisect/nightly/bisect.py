@@ -7,24 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from perfbisect.errors import (
-    EXIT_INCONCLUSIVE,
-    EXIT_OK,
-    EXIT_OUTSIDE,
-    Interrupted,
-    PerfbisectError,
-    UsageError,
-)
+from perfbisect.bisect.kind import BISECT
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OUTSIDE, Interrupted, PerfbisectError, UsageError
+from perfbisect.jobs.documents import change_document
 from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import BisectRules
-from perfbisect.nightly.context import BisectionWindow, Dependencies, NightlyContext
-from perfbisect.nightly.folders import NightFolder
+from perfbisect.nightly.context import BisectionWindow, NightlyContext
+from perfbisect.nightly.journal import NightFolder, NightProgress, NightState
 from perfbisect.nightly.model import BisectionState, NightAlert, NightBisection
 from perfbisect.nightly.plan import CellPlan, NightPlan
-from perfbisect.nightly.replay import NightState, bisection_to_json, spent_minutes
 from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.findings import SeriesChange
@@ -52,7 +46,7 @@ def rejection_reason(alert: Alert, rules: BisectRules, *, is_over: bool = False)
         (alert.cause == "night", "the night was bad, not the product"),
         (not alert.worse, "it is an improvement"),
         (alert.part != "typical" and not rules.tails, "the median did not move"),
-        (effect < rules.min_effect, f"{effect:.1%} is less than bisect.smallest ({rules.min_effect:.1%})"),
+        (effect < rules.smallest, f"{effect:.1%} is less than bisect.smallest ({rules.smallest:.1%})"),
     )
     return next((reason for holds, reason in reasons if holds), "")
 
@@ -121,7 +115,7 @@ def select_cases(
 
     Alerts worth a bisection come first, then the headline metric of a cell, then the largest effect.
     """
-    opened = {change.alert.id: change for change in changes if change.is_new}
+    opened = {change.id: change for change in changes if change.is_new}
     settled_events = {alert.event for alert in analysis.alerts if alert.id in earlier.settled}
     by_event: dict[str, list[EventCase]] = {}
     for alert in analysis.alerts:
@@ -157,25 +151,19 @@ class EventExaminer:
     """Examines the events of a night and records each result in its journal."""
 
     context: NightlyContext
-    dependencies: Dependencies
-    plan: NightPlan
     journal: Journal
     store: SeriesStore
     analysis: SeriesAnalysis
     folder: Path
 
     def examine(self, cases: Sequence[EventCase]) -> None:
-        """Examine the cases that have no result yet.
-
-        Raises:
-            Interrupted: Ctrl-C or a stop.
-        """
+        """Examine the cases that have no result yet; raises Interrupted after Ctrl-C or a stop."""
         for case in cases:
             if case.alert.event in self._state.bisections:
                 continue
             result = self._examine_case(case)
-            self.journal.append("step", bisection_to_json(result))
-            self.dependencies.sink(JobNote(f"{result.event}: {result.state}: {result.why}"))
+            self.journal.append("step", result.model_dump(mode="json"))
+            self.context.sink(JobNote(f"{result.event}: {result.state}: {result.why}"))
 
     @property
     def _state(self) -> NightState:
@@ -184,18 +172,17 @@ class EventExaminer:
     def _examine_case(self, case: EventCase) -> NightBisection:
         if case.rejection or case.cell is None:
             return _result(case, "not worth it", case.rejection)
+        context = self.context
         try:
-            ranking = rank_alert(
-                self.store, self.analysis, case.alert, self.context.repository, self.context.table
-            )
-            suspects, attributed = ranking.ranking.suspects, ranking.ranking.attributed
+            ranked = rank_alert(self.store, self.analysis, case.alert, context.repository, context.table)
+            suspects, attributed = ranked.ranking.suspects, ranked.ranking.attributed
             known = culprit_known_from(len(suspects), attributed.words if attributed else "")
             if known is None:
-                return self._bisect(case, case.cell, ranking)
+                return self._bisect(case, case.cell, ranked)
             state, why = known
             commit = suspects[0].commit
-            culprit = Change(commit.sha, subject=commit.subject, date=commit.date)
-            return _result(case, state, why, ranking, culprit=culprit, probability=suspects[0].p)
+            culprit = change_document(Change(commit.sha, subject=commit.subject, date=commit.date))
+            return _result(case, state, why, ranked, culprit=culprit, probability=suspects[0].p)
         except Interrupted:
             raise
         except PerfbisectError as error:
@@ -205,60 +192,61 @@ class EventExaminer:
             code = EXIT_INCONCLUSIVE if isinstance(error, UsageError) else error.exit_code
             return _result(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
 
-    def _bisect(self, case: EventCase, cell: CellPlan, ranking: RankedAlert) -> NightBisection:
-        event, rules, state = case.alert.event, self.context.file.nightly.bisect, self._state
-        window = BisectionWindow(
-            cell, case.alert.metric, ranking.good, ranking.bad, self._write_weights(ranking)
-        )
-        identity = state.bisection_jobs.get(event)
-        prepare = self.dependencies.prepare_bisection
+    def _bisect(self, case: EventCase, cell: CellPlan, ranked: RankedAlert) -> NightBisection:
+        event, rules, machine = case.alert.event, self.context.file.nightly.bisect, self.context.machine
+        progress = NightProgress.read(self.journal.events, self.context.jobs)
+        plan, jobs = progress.plan, progress.state.bisection_jobs
+        weights = self._write_weights(ranked)
+        window = BisectionWindow(cell, case.alert.metric, ranked.good, ranked.bad, weights)
+        identity = jobs.get(event)
         if identity is not None:
-            bisection = prepare(self.plan, window, rules.minutes)
+            bisection = machine.prepare_bisection(plan, window, rules.budget)
         else:
-            left = self.plan.budget - spent_minutes(self.plan, state, self.context.jobs)
-            minutes = min(rules.minutes, left)
+            minutes = min(rules.budget, plan.budget - progress.spent)
             reason = shortage(minutes, _MIN_MINUTES)
-            if not reason and len(state.bisection_jobs) >= rules.most:
+            if not reason and len(jobs) >= rules.most:
                 reason = f"at most {rules.most} bisections a night"
             if reason:
-                return _result(case, "postponed", reason, ranking)
-            bisection = prepare(self.plan, window, minutes)
+                return _postponed(case, reason, ranked)
+            bisection = machine.prepare_bisection(plan, window, minutes)
             reason = shortage(minutes, bisection.min_minutes)
             if reason:
-                return _result(case, "postponed", reason, ranking)
-            identity = self.dependencies.new_job().id
+                return _postponed(case, reason, ranked)
+            identity = machine.new_job().id
             self.journal.append("job", {"event": event, "alert": case.alert.id, "job": identity})
         job = Job(self.context.jobs.folder / identity)
-        result = bisection(job)
+        report = bisection.run(job)
         return _result(
             case,
             "measured",
-            f"bisected: {result.outcome}",
-            ranking,
+            f"bisected: {report.outcome}",
+            ranked,
             job=job.id,
-            outcome=result.outcome,
-            culprit=result.culprit,
-            probability=result.probability,
-            summary=result.summary,
-            minutes=result.minutes,
-            budget=result.budget,
+            outcome=report.outcome,
+            culprit=report.culprit,
+            probability=report.probability,
+            summary=report.summary,
+            minutes=report.minutes.total,
+            budget=report.minutes.budget,
             report=str(job.report),
-            exit_code=result.exit_code,
+            exit_code=BISECT.exit_code(report),
         )
 
-    def _write_weights(self, ranking: RankedAlert) -> Path:
-        path = self.folder / "suspects" / f"{ranking.alert.id}.yaml"
-        write_suspects(ranking, top=1, repo=self.plan.setting.repository, cell="", weights=path)
+    def _write_weights(self, ranked: RankedAlert) -> Path:
+        path = self.folder / "suspects" / f"{ranked.alert.id}.yaml"
+        write_suspects(ranked, top=1, repo=self.context.setting.repository, cell="", weights=path)
         return path
 
 
+def _postponed(case: EventCase, why: str, ranked: RankedAlert) -> NightBisection:
+    return _result(case, "postponed", why, ranked, exit_code=EXIT_INCONCLUSIVE)
+
+
 def _result(
-    case: EventCase, state: BisectionState, why: str, ranking: RankedAlert | None = None, **more: Any
+    case: EventCase, state: BisectionState, why: str, ranked: RankedAlert | None = None, **more: Any
 ) -> NightBisection:
-    window: dict[str, Any] = {}
-    if ranking is not None:
-        window = {"good": ranking.good, "bad": ranking.bad, "commits": len(ranking.ranking.suspects)}
-    more.setdefault("exit_code", EXIT_INCONCLUSIVE if state == "postponed" else EXIT_OK)
+    if ranked is not None:
+        more |= {"good": ranked.good, "bad": ranked.bad, "commits": len(ranked.ranking.suspects)}
     return NightBisection(
         event=case.alert.event,
         alert=case.alert.id,
@@ -266,6 +254,5 @@ def _result(
         metric=case.alert.metric,
         state=state,
         why=why,
-        **window,
         **more,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,54 +22,38 @@ Cause = Literal["product", "instrument", "workload", "night", "unknown"]
 Suite = Literal[True, False, "as_nightly"]
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
-_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
-_VARIABLE = re.compile(r"^[A-Z_][A-Z0-9_]*$")
-_DAY = re.compile(r"^\d{4}-\d\d-\d\d$")
 _SECRET = (
     "the address of a webhook is a secret and does not belong in a file: write "
     "webhook: {url: NIGHTLY_WEBHOOK}, and set NIGHTLY_WEBHOOK where the nightly runs"
 )
 
 
-def _check_duration(text: str) -> str:
-    parse_minutes(text)
-    return text
+def _matching(pattern: str, problem: str) -> AfterValidator:
+    """Require a pattern; ``problem`` may repeat the text as ``{text}``."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(problem.replace("{text}", repr(text)))
+        return text
+
+    return AfterValidator(check)
 
 
-def _check_share(text: str) -> str:
-    parse_share(text)
-    return text
+def _parsed(parse: Callable[[str], float]) -> BeforeValidator:
+    """Read a number written as text."""
 
+    def read(value: object) -> float:
+        if not isinstance(value, str):
+            raise ValueError(f"expected text (quote it), not {value!r}")
+        return parse(value)
 
-def _check_day(text: str) -> str:
-    if text and not _DAY.match(text):
-        raise ValueError(f"{text!r} is not a date such as 2026-11-01")
-    return text
-
-
-def _check_name(text: str) -> str:
-    if not _NAME.match(text):
-        raise ValueError(f"{text!r} is not a name of lower-case letters, digits, '.', '_' and '-'")
-    return text
-
-
-def _check_variable(text: str) -> str:
-    """Check a variable's name; the message does not repeat it, since it may be the secret."""
-    if not _VARIABLE.match(text):
-        raise ValueError(f"is not the name of an environment variable; {_SECRET}")
-    return text
+    return BeforeValidator(read)
 
 
 def _refuse_secret(value: object) -> object:
     if isinstance(value, str):
         raise ValueError(_SECRET)
     return value
-
-
-def _check_address(text: str) -> str:
-    if text and ("{sha}" not in text or not text.startswith("https://")):
-        raise ValueError("is not a commit address such as https://host/commit/{sha}")
-    return text
 
 
 def _check_launches(value: dict[str, int]) -> dict[str, int]:
@@ -89,57 +73,59 @@ def _to_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-Duration = Annotated[str, AfterValidator(_check_duration)]
-Share = Annotated[str, AfterValidator(_check_share)]
-Day = Annotated[str, AfterValidator(_check_day)]
+Minutes = Annotated[float, _parsed(parse_minutes)]
+"""Written as ``3h`` or ``90m``."""
+Share = Annotated[float, _parsed(parse_share)]
+"""Written as ``5%``."""
+Day = Annotated[str, _matching(r"|\d{4}-\d\d-\d\d", "{text} is not a date such as 2026-11-01")]
+Name = Annotated[
+    str,
+    _matching(
+        r"[a-z0-9][a-z0-9._-]{0,63}", "{text} is not a name of lower-case letters, digits, '.', '_' and '-'"
+    ),
+]
+Variable = Annotated[
+    str, _matching(r"[A-Z_][A-Z0-9_]*", f"is not the name of an environment variable; {_SECRET}")
+]
+"""The message does not repeat the text, which may be the secret."""
+CommitUrl = Annotated[
+    str,
+    _matching(r"|https://.*\{sha\}.*", "is not a commit address such as https://host/commit/{sha}"),
+]
 
 
 class AlertRules(BaseModel):
     """Which changes are findings; others are only listed.
 
-    ``fdr``: the largest share of false alarms among the series with an alert. ``since``: the first
-    night whose changes are reported.
+    ``fdr``: the largest share of false alarms among the series with an alert. ``smallest``: relative effect.
+    ``since``: the first night whose changes are reported.
     """
 
     model_config = _STRICT
 
     fdr: float = Field(default=0.05, gt=0, lt=1)
-    smallest: Share | None = None
+    smallest: Share = 0.0
     causes: Annotated[tuple[Cause, ...], BeforeValidator(_to_tuple)] = Field(
         default=("product", "unknown"), min_length=1
     )
     improvements: bool = False
     since: Day = ""
 
-    @property
-    def min_effect(self) -> float:
-        """The smallest relative effect that is a finding."""
-        return parse_share(self.smallest) if self.smallest else 0.0
-
 
 class BisectRules(BaseModel):
     """When a bisection starts automatically.
 
-    ``budget``: of one bisection; ``most``: how many a night. ``tails``: also for a mean or a percentile whose
-    median did not move.
+    ``budget``: of one bisection; ``most``: how many a night. ``smallest``: relative effect. ``tails``: also
+    for a mean or a percentile whose median did not move.
     """
 
     model_config = _STRICT
 
     when: Literal["new", "never"] = "new"
-    budget: Duration = "3h"
-    smallest: Share | None = None
+    budget: Minutes = 180.0
+    smallest: Share = 0.0
     most: int = Field(default=2, ge=1)
     tails: bool = False
-
-    @property
-    def minutes(self) -> float:
-        return parse_minutes(self.budget)
-
-    @property
-    def min_effect(self) -> float:
-        """The smallest relative effect that is worth a bisection."""
-        return parse_share(self.smallest) if self.smallest else 0.0
 
 
 class ExportRules(BaseModel):
@@ -158,7 +144,7 @@ class DashboardRules(BaseModel):
 
     folder: str = Field(min_length=1)
     title: str = "Nightly performance"
-    commit_url: Annotated[str, AfterValidator(_check_address)] = ""
+    commit_url: CommitUrl = ""
 
 
 class WebhookRules(BaseModel):
@@ -166,7 +152,7 @@ class WebhookRules(BaseModel):
 
     model_config = _STRICT
 
-    url: Annotated[str, AfterValidator(_check_variable)]
+    url: Variable
     when: Literal["findings", "always"] = "findings"
 
 
@@ -192,7 +178,7 @@ class Nightly(BaseModel):
 
     model_config = _STRICT
 
-    name: Annotated[str, AfterValidator(_check_name)]
+    name: Name
     cells: Annotated[Words, AfterValidator(_check_not_empty)]
     repository: str | None = None
     branch: str = Field(default="HEAD", min_length=1)
@@ -206,7 +192,7 @@ class Nightly(BaseModel):
     launches_of: Annotated[dict[str, int], AfterValidator(_check_launches)] = Field(default_factory=dict)
     runs: int = Field(default=1, ge=1)
     suite: Suite = False
-    budget: Duration
+    budget: Minutes
     state: str | None = None
     publish: str | None = None
     exports: ExportRules = ExportRules()
@@ -215,11 +201,6 @@ class Nightly(BaseModel):
     alerts: AlertRules = AlertRules()
     bisect: BisectRules = BisectRules()
     tell: NotificationRules = NotificationRules()
-
-    @property
-    def minutes(self) -> float:
-        """The budget of a night."""
-        return parse_minutes(self.budget)
 
 
 @dataclass(frozen=True)
@@ -232,6 +213,10 @@ class NightlyFile:
     @property
     def file(self) -> Path:
         return self.document.file
+
+    @property
+    def folder(self) -> Path:
+        return self.file.absolute().parent
 
     def path(self, value: str | None) -> Path | None:
         """Resolve a path relative to the file."""
@@ -258,11 +243,6 @@ def load_nightly(path: Path) -> NightlyFile:
     return NightlyFile(validate(document, Nightly), document)
 
 
-_MAGIC = frozenset("*?[")
-_SUFFIXES = (".yaml", ".yml")
-_FOLDER = "cells"
-
-
 @dataclass(frozen=True)
 class FoundCell:
     """A cell and its unique name: ``FILE``, or ``FILE@c4-n40`` in a ladder."""
@@ -280,16 +260,21 @@ def find_cells(file: NightlyFile, *, read_at: ReadAt | None = None) -> tuple[Fou
     Raises:
         LocatedError: an unknown cell, two cells of one name, launches for an unknown cell, or a wrong file.
     """
-    known, found = _cell_files(file), dict[str, FoundCell]()
+    known, found = _cell_files(file.folder), dict[str, FoundCell]()
     for index, entry in enumerate(file.nightly.cells):
-        paths = list(_matching_files(file, entry, known))
-        if not paths:
-            raise _unknown_cell(file, index, entry, known)
-        for path in paths:
-            cells = load_cells(path, read_at=read_at)
+        sources = list(_matching_sources(file.folder, entry, known))
+        if not sources:
+            raise file.wrong(
+                ("cells", index),
+                f"no cell {entry!r}{hint(entry.strip('*'), known, cutoff=0.4)}",
+                "a name, a pattern of names (text_*), a file",
+            )
+        for source in sources:
+            cells = load_cells(source, read_at=read_at)
             for cell in cells:
                 rung = cell.name.rpartition("@")[2] if len(cells) > 1 else ""
-                previous = found.setdefault(cell.name, FoundCell(cell, f"{path}@{rung}" if rung else path))
+                cell_source = f"{source}@{rung}" if rung else source
+                previous = found.setdefault(cell.name, FoundCell(cell, cell_source))
                 if previous.cell.digest != cell.digest:
                     raise file.wrong(("cells", index), f"two cells have the name {cell.name}")
     for glob in file.nightly.launches_of:
@@ -304,39 +289,30 @@ def launches_of(file: NightlyFile, cell: str) -> int:
     return max(counts, default=file.nightly.launches)
 
 
-def _cell_files(file: NightlyFile) -> dict[str, Path]:
-    beside = file.file.absolute().parent / _FOLDER
-    own = {path.stem: path for suffix in _SUFFIXES for path in sorted(beside.glob(f"*{suffix}"))}
-    return {cell.name: cell.path.absolute() for cell in list_cells()} | own
+def _cell_files(folder: Path) -> dict[str, Path]:
+    beside = sorted((folder / "cells").glob("*.yaml")) + sorted((folder / "cells").glob("*.yml"))
+    return {cell.name: cell.path.absolute() for cell in list_cells()} | {path.stem: path for path in beside}
 
 
-def _matching_files(file: NightlyFile, entry: str, known: dict[str, Path]) -> Iterator[str]:
+def _matching_sources(folder: Path, entry: str, known: Mapping[str, Path]) -> Iterator[str]:
+    """The sources of an entry: a file, a name or a pattern, each optionally with ``@RUNG``."""
     bare, at, rung = entry.rpartition("@")
-    stem, rung = (bare, f"@{rung}") if at else (entry, "")
-    folder = file.file.absolute().parent
-    if "/" in stem or stem.endswith(_SUFFIXES):
-        path = Path(stem).expanduser()
-        if _MAGIC & set(stem):
-            yield from map(str, sorted(path for path in folder.glob(stem) if path.is_file()))
-        elif (folder / path).is_file():
-            yield f"{folder / path}{rung}"
-        return
-    if not _MAGIC & set(entry):
+    stem, suffix = (bare, f"@{rung}") if at else (entry, "")
+    if "/" in stem or stem.endswith((".yaml", ".yml")):
+        paths = sorted(folder.glob(stem)) if _is_pattern(stem) else [folder / Path(stem).expanduser()]
+        yield from (f"{path}{suffix}" for path in paths if path.is_file())
+    elif not _is_pattern(entry):
         if stem in known:
-            yield f"{known[stem]}{rung}"
-        return
-    for name in sorted(known):
-        if fnmatchcase(name, entry):
-            yield str(known[name])
-        elif rung and fnmatchcase(name, stem):
-            for cell in load_cells(known[name]):
-                if fnmatchcase(cell.name, entry):
-                    yield f"{known[name]}@{cell.name.rpartition('@')[2]}"
+            yield f"{known[stem]}{suffix}"
+    else:
+        for name in sorted(known):
+            if fnmatchcase(name, entry):
+                yield str(known[name])
+            elif at and fnmatchcase(name, stem):
+                names = (cell.name for cell in load_cells(known[name]))
+                rungs = (name.rpartition("@")[2] for name in names if fnmatchcase(name, entry))
+                yield from (f"{known[name]}@{rung}" for rung in rungs)
 
 
-def _unknown_cell(file: NightlyFile, index: int, entry: str, known: dict[str, Path]) -> LocatedError:
-    return file.wrong(
-        ("cells", index),
-        f"no cell {entry!r}{hint(entry.strip('*'), known, cutoff=0.4)}",
-        "a name, a pattern of names (text_*), a file",
-    )
+def _is_pattern(text: str) -> bool:
+    return any(mark in text for mark in "*?[")

@@ -1,4 +1,4 @@
-"""What a night works on, and its dependencies: machine, jobs, bisections and delivery."""
+"""What a night works on, and what it needs of the machine."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from typing import Protocol
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
-from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, Interrupted, PerfbisectError
+from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.events import EventListener
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Clock
 from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.jobs.runner import StopLeftovers
-from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile
-from perfbisect.nightly.folders import Nights
-from perfbisect.nightly.model import BisectionOutcome, Night, NightFindings
-from perfbisect.nightly.plan import CellPlan, GroupCells, NightPlan
+from perfbisect.nightly.journal import Nights
+from perfbisect.nightly.model import Night, NightFindings
+from perfbisect.nightly.plan import CellPlan, NightPlan
 from perfbisect.series.suspects.table import SuspectTable
-
-_EXIT_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
 
 
 @dataclass(frozen=True)
@@ -51,37 +48,6 @@ class CellJob:
     job: Job
 
 
-class MeasureCells(Protocol):
-    """Launches cells: continues their jobs until each has ``launch`` launches."""
-
-    def __call__(
-        self, night: NightPlan, cells: Sequence[CellJob], launch: int
-    ) -> Mapping[str, PerfbisectError]:
-        """Return the cells that failed, with the error.
-
-        Raises:
-            Interrupted: Ctrl-C or a stop.
-        """
-        ...
-
-
-def measure_each(cells: Sequence[CellJob], launch: Callable[[CellJob], None]) -> dict[str, PerfbisectError]:
-    """Launch each cell, whatever happened to those before; return the errors by cell.
-
-    Raises:
-        Interrupted: Ctrl-C or a stop.
-    """
-    failed: dict[str, PerfbisectError] = {}
-    for cell in cells:
-        try:
-            launch(cell)
-        except Interrupted:
-            raise
-        except PerfbisectError as error:
-            failed[cell.plan.name] = error
-    return failed
-
-
 @dataclass(frozen=True)
 class BisectionWindow:
     """What to bisect: a cell's metric between two commits, with the prior in ``weights``."""
@@ -94,75 +60,41 @@ class BisectionWindow:
 
 
 @dataclass(frozen=True)
-class BisectionResult:
-    """What a night keeps of a bisection. ``minutes``: measured, of ``budget``."""
+class PreparedBisection:
+    """A bisection that takes at least ``min_minutes``. ``run`` continues its job to the verdict."""
 
-    outcome: BisectionOutcome
-    culprit: Change | None
-    probability: float
-    summary: tuple[str, ...]
-    minutes: float
-    budget: float
-
-    @property
-    def exit_code(self) -> int:
-        return _EXIT_CODES.get(self.outcome, EXIT_INCONCLUSIVE)
+    min_minutes: float
+    run: Callable[[Job], ReportDocument]
 
 
-def bisection_result(report: ReportDocument) -> BisectionResult:
-    """Extract the result from a bisection's report."""
-    named = report.culprit
-    culprit = None
-    if named is not None:
-        culprit = Change(named.id, subject=named.subject, date=named.date, author=named.author)
-    return BisectionResult(
-        outcome=report.outcome,
-        culprit=culprit,
-        probability=report.probability,
-        summary=report.summary,
-        minutes=report.minutes.total,
-        budget=report.minutes.budget,
-    )
+class Machine(Protocol):
+    """Measures cells and bisects windows."""
 
+    def new_job(self) -> Job: ...
 
-class PreparedBisection(Protocol):
-    """A bisection that is ready to begin."""
+    def measure(
+        self, night: NightPlan, cells: Sequence[CellJob], launch: int
+    ) -> Mapping[str, PerfbisectError]:
+        """Continue the jobs of cells of one group until each has ``launch`` launches.
 
-    @property
-    def min_minutes(self) -> float:
-        """Minutes it takes at least."""
+        Returns the cells that failed, with the error; raises Interrupted after Ctrl-C or a stop.
+        """
         ...
 
-    def __call__(self, job: Job) -> BisectionResult:
-        """Run the job, new or interrupted, to its verdict; raises what a bisection raises."""
+    def prepare_bisection(
+        self, night: NightPlan, window: BisectionWindow, minutes: float
+    ) -> PreparedBisection:
+        """Plan a bisection of at most ``minutes``; raises what its plan raises."""
         ...
-
-
-PrepareBisection = Callable[[NightPlan, BisectionWindow, float], PreparedBisection]
-"""(night, window, minutes) -> a bisection. Raises what its plan raises."""
-
-
-@dataclass(frozen=True)
-class Dependencies:
-    """Everything that touches the machine or a service.
-
-    ``estimate_minutes``: a launch of a cell that was never measured.
-    """
-
-    clock: Clock
-    sink: EventListener
-    new_job: Callable[[], Job]
-    measure: MeasureCells
-    prepare_bisection: PrepareBisection
-    stop_leftovers: StopLeftovers
-    tasks: Sequence[NightTask]
-    group_cells: GroupCells
-    estimate_minutes: Callable[[Cell], float]
 
 
 @dataclass(frozen=True)
 class NightlyContext:
-    """The nightly, its repository and its cells. ``fetch``: the step that reports the fetch, if any."""
+    """A nightly with its repository and cells, and everything that touches the machine.
+
+    ``launch_minutes``: estimate for a cell that was never measured. ``fetch``: the step that reports the
+    fetch, if any. ``tasks``: delivery after the report.
+    """
 
     file: NightlyFile
     state: Path
@@ -171,6 +103,12 @@ class NightlyContext:
     cells: tuple[FoundCell, ...]
     setting: MeasurementConfig
     table: SuspectTable
+    machine: Machine
+    clock: Clock
+    sink: EventListener
+    stop_leftovers: StopLeftovers
+    launch_minutes: float
+    tasks: Sequence[NightTask] = ()
     fetch: Callable[[], StepResult] | None = None
 
     @property

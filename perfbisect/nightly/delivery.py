@@ -10,12 +10,11 @@ from perfbisect.common.durations import stamp
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.collect import build_site_document, load_bisections
 from perfbisect.errors import MachineError
-from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import Clock
+from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.nightly import webhook
-from perfbisect.nightly.config import DashboardRules, WebhookRules
+from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
 from perfbisect.nightly.context import NightlyContext, NightTask, StepResult
-from perfbisect.nightly.folders import NightFolder
+from perfbisect.nightly.journal import NightFolder
 from perfbisect.nightly.model import Night
 from perfbisect.nightly.report import night_report
 from perfbisect.report.html import report_html
@@ -27,8 +26,8 @@ from perfbisect.series.publish import publish
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_atomic
 
-MAX_COMMENT_CHARACTERS = 65_000
-"""GitHub accepts 65,536 in an issue or a comment."""
+_MAX_COMMENT_BYTES = 65_000
+"""GitHub accepts 65,536 characters in an issue or a comment."""
 
 MAX_SUMMARY_BYTES = 1024 * 1024
 """GitHub drops the whole summary of a step if it is larger."""
@@ -38,34 +37,31 @@ MIN_SUMMARY_BYTES = 2048
 
 
 def report_tasks(
-    context: NightlyContext,
-    store: SeriesStore,
-    analysis: SeriesAnalysis,
-    folder: NightFolder,
-    clock: Clock,
+    context: NightlyContext, store: SeriesStore, analysis: SeriesAnalysis, folder: NightFolder
 ) -> Iterator[NightTask]:
     """The report, and the dashboard if it is configured."""
     yield NightTask("report", lambda night: _write_reports(context, analysis, folder, night))
     dashboard = context.file.nightly.dashboard
     if dashboard is not None:
-        yield NightTask("dashboard", lambda _: _build_dashboard(context, store, analysis, dashboard, clock))
+        yield NightTask("dashboard", lambda _: _build_dashboard(context, store, analysis, dashboard))
 
 
 def delivery_tasks(
-    context: NightlyContext,
+    file: NightlyFile,
+    state: Path,
     variables: Mapping[str, str],
     *,
     wait: Callable[[float], None] = time.sleep,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[NightTask]:
     """The configured tasks. ``variables``: the process environment with addresses and tokens."""
-    rules, tell = context.file.nightly, context.file.nightly.tell
-    folder = context.file.path(rules.publish)
+    rules, tell = file.nightly, file.nightly.tell
+    folder = file.path(rules.publish)
     if folder is not None:
-        yield NightTask("publish", lambda night: _publish(context, folder, night))
+        yield NightTask("publish", lambda night: _publish(Jobs(state), folder, night))
     if rules.exports.csv or rules.exports.benchmark:
-        yield NightTask("exports", lambda _: _export(context))
-    path = context.file.path(tell.markdown)
+        yield NightTask("exports", lambda _: _export(file, state))
+    path = file.path(tell.markdown)
     if path is not None:
         yield NightTask("markdown", lambda night: _write_markdown(path, night))
     summary = variables.get("GITHUB_STEP_SUMMARY", "") if tell.job_summary else ""
@@ -80,25 +76,15 @@ def night_markdown(night: Night) -> str:
     return report_markdown(night_report(night))
 
 
-def truncate(text: str, limit: int, *, size: type[str] | type[bytes] = str) -> str:
-    """Drop the last lines of a text that exceeds ``limit`` characters (or UTF-8 bytes), with a note.
-
-    Raises:
-        ValueError: the note itself does not fit.
-    """
-    note = "\n\n(Truncated: the report of the night is complete.)\n"
-
-    def length(part: str) -> int:
-        return len(part.encode("utf-8")) if size is bytes else len(part)
-
-    if length(text) <= limit:
+def truncate(text: str, limit: int) -> str:
+    """Drop the last lines of a text that exceeds ``limit`` UTF-8 bytes, with a note."""
+    if len(text.encode()) <= limit:
         return text
-    left = limit - length(note)
-    if left < 0:
-        raise ValueError(f"the note does not fit into {limit}")
+    note = "\n\n(Truncated: the report of the night is complete.)\n"
+    left = limit - len(note)
     kept: list[str] = []
     for row in text.splitlines():
-        left -= length(row) + 1
+        left -= len(row.encode()) + 1
         if left < 0:
             break
         kept.append(row)
@@ -116,7 +102,7 @@ def append_summary(path: Path, text: str) -> StepResult:
         return StepResult("skipped: earlier steps have filled it")
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(truncate(text, room, size=bytes))
+            file.write(truncate(text, room))
     except OSError as error:
         raise MachineError(
             f"the job summary cannot be written: {error.strerror or error}", where=path
@@ -149,11 +135,7 @@ def _write_reports(
 
 
 def _build_dashboard(
-    context: NightlyContext,
-    store: SeriesStore,
-    analysis: SeriesAnalysis,
-    rules: DashboardRules,
-    clock: Clock,
+    context: NightlyContext, store: SeriesStore, analysis: SeriesAnalysis, rules: DashboardRules
 ) -> StepResult:
     folder = context.file.path(rules.folder)
     assert folder is not None
@@ -162,7 +144,7 @@ def _build_dashboard(
         analysis,
         context.table,
         title=rules.title,
-        made=stamp(clock()),
+        made=stamp(context.clock()),
         repository=context.repository,
         reports=load_bisections(context.jobs.all()),
         commit_url=rules.commit_url,
@@ -171,28 +153,28 @@ def _build_dashboard(
     return StepResult(f"{len(document.cells)} cells, {len(document.alerts)} alerts", {"dashboard": index})
 
 
-def _publish(context: NightlyContext, folder: Path, night: Night) -> StepResult:
-    jobs = [Job(context.jobs.folder / cell.job) for cell in night.cells if cell.job]
-    published = publish(folder, [job for job in jobs if job.journal.exists()])
+def _publish(jobs: Jobs, folder: Path, night: Night) -> StepResult:
+    measured = [Job(jobs.folder / cell.job) for cell in night.cells if cell.job]
+    published = publish(folder, [job for job in measured if job.journal.exists()])
     summary = f"{published.launches} launches, {len(published.written)} new files"
     skipped = "".join(f"; skipped: {reason}" for reason in published.left_out)
     return StepResult(summary + skipped, {"published": folder})
 
 
-def _export(context: NightlyContext) -> StepResult:
-    rules, files = context.file.nightly.exports, dict[str, Path]()
-    with SeriesStore.of(context.state) as store:
+def _export(file: NightlyFile, state: Path) -> StepResult:
+    rules, files = file.nightly.exports, dict[str, Path]()
+    with SeriesStore.of(state) as store:
         series = series_for_export(store)
-    if (path := context.file.path(rules.csv)) is not None:
+    if (path := file.path(rules.csv)) is not None:
         files |= export_files(series, "csv", path)
-    if (path := context.file.path(rules.benchmark)) is not None:
+    if (path := file.path(rules.benchmark)) is not None:
         exported = export_files(series, "github-action-benchmark", path)
-        files |= {f"benchmark {name}": file for name, file in exported.items()}
+        files |= {f"benchmark {name}": written for name, written in exported.items()}
     return StepResult(f"{sum(len(points) for _, points in series)} points", files)
 
 
 def _write_markdown(path: Path, night: Night) -> StepResult:
-    write_atomic(path, truncate(night_markdown(night), MAX_COMMENT_CHARACTERS))
+    write_atomic(path, truncate(night_markdown(night), _MAX_COMMENT_BYTES))
     return StepResult("", {"markdown": path})
 
 

@@ -1,4 +1,4 @@
-"""The dependencies of a real night: launches and bisections as ``run`` and ``bisect`` do them."""
+"""A real night on this machine: launches and bisections as ``run`` and ``bisect`` do them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.kind import BISECT
 from perfbisect.bisect.plan import BisectPlan, Extras
 from perfbisect.changes.fetch import fetch, remote_of
@@ -36,26 +37,20 @@ from perfbisect.errors import Interrupted, MachineError, PerfbisectError, Revisi
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.jobs.plans import PlanT, require_plan
-from perfbisect.model.cell import Cell
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.context import (
-    BisectionResult,
     BisectionWindow,
     CellJob,
-    Dependencies,
     NightlyContext,
     PreparedBisection,
     StepResult,
-    bisection_result,
-    measure_each,
 )
 from perfbisect.nightly.delivery import delivery_tasks
 from perfbisect.nightly.model import Night
 from perfbisect.nightly.plan import NightPlan
 from perfbisect.nightly.run import forecast_night, run_night
-from perfbisect.report.console import Console as Lines
+from perfbisect.report.console import Console
 from perfbisect.series.suspects.table import load_suspect_table
-from perfbisect.serving.families import suites
 from perfbisect.system.clock import now
 from perfbisect.system.processes import stop_leftovers
 
@@ -64,59 +59,33 @@ _MAX_WAIT_MIN = 60.0
 
 
 @dataclass(frozen=True)
-class SingleCellServers:
-    """Measures each cell on a server of its own."""
+class LocalMachine:
+    """Measures on this machine; cells of one group share their server launches."""
 
     workspace: Workspace
     measuring: MeasureOptions
 
-    def __call__(
+    def new_job(self) -> Job:
+        return wiring.new_job(self.workspace)
+
+    def measure(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
     ) -> Mapping[str, PerfbisectError]:
-        return measure_each(cells, lambda cell: self._launch(night, cell, launch))
-
-    def _launch(self, night: NightPlan, cell: CellJob, launch: int) -> None:
-        job, setting = cell.job, night.setting
-        slots = slots_for(cell.plan.load(), 1, setting.machine)
-        builder = wiring.build_builder(self.workspace, setting)
-        begin = _begin_job(night, cell, builder, ranges.slot_notes(slots))
-        with open_session(job, slots, self.measuring, begin=begin) as session:
-            limit = session.tools(builder, None, setting).limits.build
-            client = wiring.client_environment(
-                self.workspace, setting, builder, night.commit, job.path / "client-build.log", limit
-            )
-            document = run(job, session.tools(builder, client, setting), until=launch)
-            write_report(job, RUN, document)
-
-
-@dataclass(frozen=True)
-class SharedServers:
-    """Measures the cells of a group on the same server launches."""
-
-    workspace: Workspace
-    measuring: MeasureOptions
-
-    def __call__(
-        self, night: NightPlan, cells: Sequence[CellJob], launch: int
-    ) -> Mapping[str, PerfbisectError]:
-        group = next(names for names in night.groups if cells[0].plan.name in names)
-        if len(group) == 1:
-            return SingleCellServers(self.workspace, self.measuring)(night, cells, launch)
+        """Implement :class:`perfbisect.nightly.context.Machine`."""
         try:
-            return self._launch(night, group, cells, launch)
+            return self._launch(night, cells, launch)
         except Interrupted:
             raise
         except PerfbisectError as error:
             return {cell.plan.name: error for cell in cells}
 
-    def _launch(
-        self, night: NightPlan, group: Sequence[str], cells: Sequence[CellJob], launch: int
-    ) -> dict[str, PerfbisectError]:
+    def _launch(self, night: NightPlan, cells: Sequence[CellJob], launch: int) -> dict[str, PerfbisectError]:
         setting, first = night.setting, cells[0]
+        group = next(names for names in night.groups if first.plan.name in names)
         slots = slots_for(first.plan.load(), 1, setting.machine)
         builder = wiring.build_builder(self.workspace, setting)
         notes = ranges.slot_notes(slots)
-        begins = [_begin_job(night, cell, builder, (*notes, _sharing_note(cell, group))) for cell in cells]
+        begins = [_begin_job(night, cell, builder, group, notes) for cell in cells]
         with ExitStack() as stack:
             for cell, begin in zip(cells[1:], begins[1:], strict=True):
                 stack.enter_context(cell.job.held())
@@ -127,88 +96,19 @@ class SharedServers:
                 self.workspace, setting, builder, night.commit, first.job.path / "client-build.log", limit
             )
             tools = session.tools(builder, client, setting)
+            if len(group) == 1:
+                write_report(first.job, RUN, run(first.job, tools, until=launch))
+                return {}
             outcomes = suite([cell.job for cell in cells], tools, until=launch)
             for outcome in outcomes:
                 write_report(outcome.job, RUN, outcome.document)
-        errors = {outcome.job.id: outcome.error for outcome in outcomes}
-        return {cell.plan.name: error for cell in cells if (error := errors[cell.job.id]) is not None}
+        names = {cell.job.id: cell.plan.name for cell in cells}
+        return {names[item.job.id]: item.error for item in outcomes if item.error is not None}
 
-
-def group_by_server(cells: Sequence[Cell]) -> tuple[tuple[str, ...], ...]:
-    """Partition cells by the servers that can serve them."""
-    return tuple(tuple(cell.name for cell in group) for group in suites(cells))
-
-
-def _begin_job(night: NightPlan, cell: CellJob, builder: Builder, notes: Sequence[str]) -> Callable[[], None]:
-    """Return what writes the plan of a cell's job, if it has none.
-
-    Raises:
-        UsageError: the cell cannot be measured with these settings.
-        BuildError: the commit cannot be built.
-    """
-    if _existing_plan(cell.job, RunPlan) is not None:
-        return _do_nothing
-    workload = cell.plan.load()
-    plan = make_run_plan(
-        cell=workload,
-        change=night.commit,
-        builder=builder,
-        metric=resolve_metric(workload, cell.plan.metric),
-        setting=night.setting,
-        launches=cell.plan.launches,
-        runs=cell.plan.runs,
-        notes=notes,
-    )
-    return plan_writer(cell.job, plan)
-
-
-def _sharing_note(cell: CellJob, group: Sequence[str]) -> str:
-    others = ", ".join(name for name in group if name != cell.plan.name)
-    return f"its server launches are shared with {others}"
-
-
-def _existing_plan(job: Job, plan_type: type[PlanT]) -> PlanT | None:
-    """Read the plan of a job that has begun.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    events = job.events()
-    return require_plan(job, events, plan_type) if events else None
-
-
-def _do_nothing() -> None:
-    """The job has its plan."""
-
-
-@dataclass(frozen=True)
-class NightlyBisection:
-    """A bisection with its request resolved."""
-
-    workspace: Workspace
-    measuring: MeasureOptions
-    request: BisectRequest
-
-    @property
-    def min_minutes(self) -> float:
-        return self.request.shown.expected.minutes_low
-
-    def __call__(self, job: Job) -> BisectionResult:
-        request, existing = self.request, _existing_plan(job, BisectPlan)
-        begin = plan_writer(job, request.plan) if existing is None else _do_nothing
-        with open_session(job, request.slots, self.measuring, begin=begin) as session:
-            plan = existing or request.plan
-            return bisection_result(run_job(self.workspace, session, BISECT, plan, request.builder))
-
-
-@dataclass(frozen=True)
-class BisectionFactory:
-    """Prepares bisections in the night's setting."""
-
-    workspace: Workspace
-    measuring: MeasureOptions
-
-    def __call__(self, night: NightPlan, window: BisectionWindow, minutes: float) -> PreparedBisection:
+    def prepare_bisection(
+        self, night: NightPlan, window: BisectionWindow, minutes: float
+    ) -> PreparedBisection:
+        """Implement :class:`perfbisect.nightly.context.Machine`."""
         setting = night.setting
         measuring = replace(
             self.measuring,
@@ -239,7 +139,51 @@ class BisectionFactory:
                 f"cell {window.cell.name} changed during the night: {window.cell.source} is a different "
                 "workload now"
             )
-        return NightlyBisection(self.workspace, self.measuring, request)
+        return PreparedBisection(request.shown.expected.minutes_low, lambda job: self._bisect(job, request))
+
+    def _bisect(self, job: Job, request: BisectRequest) -> ReportDocument:
+        existing = _existing_plan(job, BisectPlan)
+        begin = plan_writer(job, request.plan) if existing is None else _do_nothing
+        with open_session(job, request.slots, self.measuring, begin=begin) as session:
+            return run_job(self.workspace, session, BISECT, existing or request.plan, request.builder)
+
+
+def _begin_job(
+    night: NightPlan, cell: CellJob, builder: Builder, group: Sequence[str], notes: Sequence[str]
+) -> Callable[[], None]:
+    """Return what writes the plan of a cell's job, if it has none.
+
+    Raises:
+        UsageError: the cell cannot be measured with these settings.
+        BuildError: the commit cannot be built.
+    """
+    if _existing_plan(cell.job, RunPlan) is not None:
+        return _do_nothing
+    others = ", ".join(name for name in group if name != cell.plan.name)
+    if others:
+        notes = (*notes, f"its server launches are shared with {others}")
+    workload = cell.plan.load()
+    plan = make_run_plan(
+        cell=workload,
+        change=night.commit,
+        builder=builder,
+        metric=resolve_metric(workload, cell.plan.metric),
+        setting=night.setting,
+        launches=cell.plan.launches,
+        runs=cell.plan.runs,
+        notes=notes,
+    )
+    return plan_writer(cell.job, plan)
+
+
+def _existing_plan(job: Job, plan_type: type[PlanT]) -> PlanT | None:
+    """Read the plan of a job that has begun; raises UsageError if it cannot be read."""
+    events = job.events()
+    return require_plan(job, events, plan_type) if events else None
+
+
+def _do_nothing() -> None:
+    """The job has its plan."""
 
 
 def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepResult] | None:
@@ -286,9 +230,7 @@ def _resolve_head(repository: Repository, branch: str) -> str:
         return ""
 
 
-def build_context(
-    config: Path, working: MeasureOptions, *, fetch: bool = False
-) -> tuple[NightlyContext, Dependencies]:
+def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False) -> NightlyContext:
     """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``.
 
     Raises:
@@ -299,10 +241,10 @@ def build_context(
     rules = file.nightly
     measuring = replace(
         working,
-        repo=file.path(rules.repository) or file.file.absolute().parent,
+        repo=file.path(rules.repository) or file.folder,
         state=working.state or file.path(rules.state),
         machine=_machine(file),
-        wait=min(rules.minutes, _MAX_WAIT_MIN),
+        wait=min(rules.budget, _MAX_WAIT_MIN),
     )
     workspace = open_workspace(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
     repository = workspace.needed_repository()
@@ -318,7 +260,8 @@ def build_context(
         constraints=file.path(rules.constraints),
         exclude_newer=rules.exclude_newer,
     )
-    context = NightlyContext(
+    say, costs = progress_printer(working), ranges.costs(setting.environment)
+    return NightlyContext(
         file=file,
         state=workspace.state,
         repository=repository,
@@ -326,37 +269,27 @@ def build_context(
         cells=find_cells(file, read_at=read_at),
         setting=setting,
         table=load_suspect_table(),
+        machine=LocalMachine(workspace, measuring),
+        clock=now,
+        sink=Console(say, verbose=working.verbose),
+        stop_leftovers=stop_leftovers,
+        launch_minutes=costs.launch + rules.runs * costs.run,
+        tasks=tuple(delivery_tasks(file, workspace.state, os.environ, say=say)),
         fetch=fetch_step,
     )
-    say = progress_printer(working)
-    costs = ranges.costs(setting.environment)
-    dependencies = Dependencies(
-        clock=now,
-        sink=Lines(say, verbose=working.verbose),
-        new_job=lambda: wiring.new_job(workspace),
-        measure=SharedServers(workspace, measuring)
-        if rules.suite
-        else SingleCellServers(workspace, measuring),
-        prepare_bisection=BisectionFactory(workspace, measuring),
-        stop_leftovers=stop_leftovers,
-        tasks=tuple(delivery_tasks(context, os.environ, say=say)),
-        group_cells=group_by_server,
-        estimate_minutes=lambda _: costs.launch + rules.runs * costs.run,
-    )
-    return context, dependencies
 
 
-def run_nightly(context: NightlyContext, dependencies: Dependencies, *, dry_run: bool) -> Night:
+def run_nightly(context: NightlyContext, *, dry_run: bool) -> Night:
     """Run the night, or forecast it.
 
     Raises:
         Interrupted: everything started is stopped; the next call resumes.
     """
     if dry_run:
-        return forecast_night(context, dependencies)
+        return forecast_night(context)
     message = "interrupted; everything started is stopped, everything measured is kept"
     with interruptible(lambda _: _interrupted(context.file, message, context.nights.folder)):
-        return run_night(context, dependencies)
+        return run_night(context)
 
 
 def _interrupted(file: NightlyFile, message: str, where: Path | None = None) -> Interrupted:
@@ -376,7 +309,7 @@ def _machine(file: NightlyFile) -> str | None:
 
 def _resolve_spec(file: NightlyFile, text: str | None) -> str | None:
     """Make the paths of a specification absolute."""
-    return None if text is None else absolute_spec(text, file.file.absolute().parent)
+    return None if text is None else absolute_spec(text, file.folder)
 
 
 def _environment(workspace: Workspace, file: NightlyFile) -> str:

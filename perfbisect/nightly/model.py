@@ -1,13 +1,13 @@
-"""A night as a value: what was measured, what the series show, and what was done about it."""
+"""A night as a value, which is also its public JSON: measurements, alerts, bisections and steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from pydantic import ConfigDict
+from pydantic import Field
 
+from perfbisect.bisect.documents import BisectOutcome
 from perfbisect.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
@@ -17,8 +17,10 @@ from perfbisect.errors import (
     EXIT_REGRESSION,
     EXIT_USAGE,
 )
-from perfbisect.model.change import Change
-from perfbisect.series.alerts import Alert, ReportRow
+from perfbisect.jobs.documents import ChangeDocument, Document, LongDocument
+from perfbisect.model.commit_details import CauseWord
+from perfbisect.series.alerts import Alert, ReportRow, State
+from perfbisect.series.detection.model import Shape
 
 CellState = Literal["planned", "measured", "skipped", "failed", "not reached"]
 """``planned``: a dry run would measure it. ``skipped``: an earlier night measured it at this commit."""
@@ -29,10 +31,6 @@ AlertChange = Literal["opened", "reopened", "updated", "closed"]
 BisectionState = Literal["measured", "named", "attributed", "postponed", "not worth it", "failed"]
 """How the commit behind an event was determined: by a bisection (``measured``), because the window holds one
 commit (``named``), or by the commit's revert (``attributed``)."""
-
-BisectionOutcome = Literal[
-    "found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"
-]
 
 SEVERITY = (
     EXIT_INTERRUPTED,
@@ -45,28 +43,14 @@ SEVERITY = (
 )
 """Exit codes of a night, the most severe first."""
 
-_JSON = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
 
-
-def most_severe(exit_codes: Iterable[int]) -> int:
-    """Choose the exit code of the worst finding.
-
-    Raises:
-        ValueError: a code is not in :data:`SEVERITY`.
-    """
-    return min(exit_codes, key=SEVERITY.index, default=EXIT_OK)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NightCell:
+class NightCell(Document):
     """A cell of the night.
 
     ``launches`` measured of ``wanted``; ``value``: their median of the headline ``metric``. ``expected``:
     forecast minutes, ``forecast_basis`` says from what. ``reason``: why it failed, was skipped or not
     reached. ``too_few_nights``: the length of its series, where that is too short to judge.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _JSON
 
     name: str
     digest: str
@@ -86,35 +70,45 @@ class NightCell:
     next: str = ""
 
 
-@dataclass(frozen=True)
-class NightAlert:
-    """An alert as the night leaves it. ``counts``: a finding by the rules of the configuration."""
+class NightAlert(Document):
+    """An alert that the night opened, updated or closed.
 
-    alert: Alert
+    ``first``: time of the first result that shows it; ``effect``: relative to the level before; ``counts``:
+    whether it is a finding by the rules of the configuration.
+    """
+
+    id: str
+    event: str
     change: AlertChange
+    state: State
+    cell: str
+    metric: str
+    shape: Shape
+    cause: CauseWord
+    effect: float
+    first: str
+    nights: int
+    worse: bool
+    recovered: bool
     counts: bool
+    why: str = ""
+    evidence: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, alert: Alert, change: AlertChange, *, counts: bool) -> NightAlert:
+        names = cls.model_fields.keys() - {"change", "counts"}
+        return cls(**{name: getattr(alert, name) for name in names}, change=change, counts=counts)
 
     @property
     def is_new(self) -> bool:
         return self.change in ("opened", "reopened")
 
 
-@dataclass(frozen=True)
-class NightFindings:
-    """What the series show. ``unjudged``: cells with too few nights and their number."""
+class NightBisection(Document):
+    """How the night determined the commit behind an event.
 
-    alerts: tuple[NightAlert, ...]
-    rows: tuple[ReportRow, ...]
-    notes: tuple[str, ...] = ()
-    unjudged: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NightBisection:
-    """How the night handled an event, represented by one of its alerts.
-
-    ``why``: the deciding rule. ``outcome``, ``culprit`` and ``probability`` come from ``job``, which measured
-    ``minutes`` of ``budget``.
+    ``alert`` represents the event; ``why``: the deciding rule. ``job``: the bisection with its ``outcome``;
+    ``culprit`` with its ``probability`` if there is one. ``minutes``: measured, of ``budget``.
     """
 
     event: str
@@ -127,8 +121,8 @@ class NightBisection:
     bad: str = ""
     commits: int = 0
     job: str = ""
-    outcome: BisectionOutcome | Literal[""] = ""
-    culprit: Change | None = None
+    outcome: BisectOutcome | Literal[""] = ""
+    culprit: ChangeDocument | None = None
     probability: float = 0.0
     summary: tuple[str, ...] = ()
     minutes: float = 0.0
@@ -137,11 +131,8 @@ class NightBisection:
     exit_code: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class NightStep:
+class NightStep(Document):
     """A step besides measuring. ``reported``: its result, or why it failed."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _JSON
 
     name: str
     state: Literal["done", "failed"]
@@ -150,22 +141,33 @@ class NightStep:
     next: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Night:
-    """One night, complete or in progress; with ``dry_run`` what it would do.
+class NightFindings(Document):
+    """What the series show. ``unjudged``: cells with too few nights and their number."""
 
-    ``id``: its folder; ``name``: the nightly. ``began``, ``ended``: ISO 8601 in UTC, ``ended`` empty until it
-    is over. ``engine_version``, ``hardware``: as the launches report them. ``order``: cells by their first
-    launch, shuffled by ``seed``. ``minutes``: measuring time with bisections. ``files``: path by kind.
-    ``failures``: exit codes of failed cells and steps. ``next``: a command.
+    alerts: tuple[NightAlert, ...] = ()
+    rows: tuple[ReportRow, ...] = ()
+    notes: tuple[str, ...] = ()
+    unjudged: dict[str, int] = Field(default_factory=dict)
+
+
+class Night(LongDocument):
+    """``perfbisect nightly``: the result of a night, or with ``--dry-run`` its plan.
+
+    ``night``: its folder in the state folder; ``name``: the nightly. ``began``, ``ended``: ISO 8601 in UTC,
+    ``ended`` empty until it is over. ``commit``: what was measured; ``branch``: as configured.
+    ``engine_version``, ``hardware``: as the launches report them. ``order``: cells by their first launch,
+    shuffled by ``seed``. ``minutes``: measuring time, bisections included. ``rows``: series at a new level.
+    ``files``: path by kind. ``exit_code``: of the worst finding; ``next``: the next command.
     """
 
+    shown: ClassVar[Mapping[str, int]] = {"alerts": 20, "bisections": 20, "rows": 20}
+    schema_: Literal["perfbisect.nightly/2"] = Field(default="perfbisect.nightly/2", alias="schema")
     name: str
-    id: str
+    night: str
     dry_run: bool
     began: str
     ended: str
-    commit: Change
+    commit: ChangeDocument
     branch: str
     repository: str
     environment: str
@@ -182,31 +184,18 @@ class Night:
     bisections: tuple[NightBisection, ...]
     rows: tuple[ReportRow, ...]
     steps: tuple[NightStep, ...]
-    files: Mapping[str, str]
-    failures: tuple[int, ...]
+    files: dict[str, str]
     notes: tuple[str, ...]
+    exit_code: int
     next: str
     folder: str
-
-    @property
-    def regressions(self) -> tuple[Alert, ...]:
-        """New findings that made something worse."""
-        return tuple(
-            change.alert for change in self.alerts if change.is_new and change.counts and change.alert.worse
-        )
-
-    @property
-    def exit_code(self) -> int:
-        """The code of the worst finding or failure."""
-        codes = [*self.failures, *(bisection.exit_code for bisection in self.bisections)]
-        return most_severe([*codes, EXIT_REGRESSION] if self.regressions else codes)
 
     @property
     def has_news(self) -> bool:
         """Whether something was found, named, resolved or broken tonight."""
         return (
-            any(change.is_new and change.counts for change in self.alerts)
-            or any(change.change == "closed" and change.alert.worse for change in self.alerts)
+            any(alert.is_new and alert.counts for alert in self.alerts)
+            or any(alert.change == "closed" and alert.worse for alert in self.alerts)
             or any(bisection.culprit is not None for bisection in self.bisections)
             or bool(self.failed())
         )
@@ -215,3 +204,18 @@ class Night:
         """Failed cells and steps with the reason."""
         cells = [(cell.name, cell.reason) for cell in self.cells if cell.state == "failed"]
         return cells + [(step.name, step.reported) for step in self.steps if step.state == "failed"]
+
+
+def new_regressions(alerts: Iterable[NightAlert]) -> tuple[NightAlert, ...]:
+    """New findings that made something worse."""
+    return tuple(alert for alert in alerts if alert.is_new and alert.counts and alert.worse)
+
+
+def night_exit_code(
+    alerts: Iterable[NightAlert], bisections: Iterable[NightBisection], failures: Iterable[int]
+) -> int:
+    """The code of the worst finding; ``failures``: codes of failed cells and steps."""
+    codes = [*failures, *(bisection.exit_code for bisection in bisections)]
+    if new_regressions(alerts):
+        codes.append(EXIT_REGRESSION)
+    return min(codes, key=SEVERITY.index, default=EXIT_OK)

@@ -1,30 +1,50 @@
-"""The plan of a night: which cells are measured at which commit, and which are skipped."""
+"""What a night measures, the order of its launches, and its budget; pure functions.
+
+Groups of cells are taken shortest first, since the budget holds more of them. Their launches run in rounds,
+each in a random order of its own, so that a machine that slows down within the night affects all cells alike.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
-from typing import Any, Literal
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
-
-from perfbisect.errors import UsageError
-from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.measurement import MeasurementConfig, PlanPart, runs_per_launch
-from perfbisect.jobs.plans import cell_data
+from perfbisect.jobs.measurement import MeasurementConfig, PlanPart
+from perfbisect.jobs.plans import read_cell
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef, parse_metric
-from perfbisect.nightly import schedule
-from perfbisect.nightly.config import FoundCell, NightlyFile, launches_of
-from perfbisect.nightly.folders import NightFolder
 
-GroupCells = Callable[[Sequence[Cell]], Sequence[tuple[str, ...]]]
-"""Partitions cells by the server that measures them; returns their names."""
+_Item = TypeVar("_Item")
 
-_NIGHTS_BACK = 10
-"""Nights from which launch times are learnt."""
+
+@dataclass(frozen=True)
+class ScheduledGroup:
+    """Cells measured by the same server launch: one, or several that share a server.
+
+    ``launches``: how many are wanted, each expected to take ``launch_minutes``. ``ordered``: the cells keep
+    this order; otherwise each launch shuffles them.
+    """
+
+    cells: tuple[str, ...]
+    launches: int
+    launch_minutes: float
+    ordered: bool = False
+
+    @property
+    def total_minutes(self) -> float:
+        """Expected minutes of all launches."""
+        return self.launches * self.launch_minutes
+
+
+@dataclass(frozen=True)
+class ScheduledLaunch:
+    """The cells of one launch, in order, and its number among theirs, from 1."""
+
+    cells: tuple[str, ...]
+    launch: int
 
 
 class CellPlan(PlanPart):
@@ -49,18 +69,8 @@ class CellPlan(PlanPart):
         return parse_metric(self.metric)
 
     def load(self) -> Cell:
-        """Parse the cell.
-
-        Raises:
-            UsageError: this version of perfbisect reads a different workload from it.
-        """
-        cell = Cell.model_validate_json(json.dumps(self.cell))
-        if cell.digest != self.digest:
-            raise UsageError(
-                f"cell {self.name} has the digest {cell.digest}, but {self.digest} in the plan",
-                next_step="continue with the version of perfbisect that began it, or begin a new night",
-            )
-        return cell
+        """Parse the cell; raises what :func:`read_cell` raises."""
+        return read_cell(self.cell, self.digest)
 
 
 class NightPlan(PlanPart):
@@ -81,128 +91,40 @@ class NightPlan(PlanPart):
     notes: tuple[str, ...] = ()
 
     def cell(self, name: str) -> CellPlan:
-        """Raises:
-        KeyError: no such cell.
-        """
-        return {cell.name: cell for cell in self.cells}[name]
+        return next(cell for cell in self.cells if cell.name == name)
 
     @property
     def wanted(self) -> tuple[CellPlan, ...]:
         """The cells to measure."""
         return tuple(cell for cell in self.cells if not cell.skip)
 
-    def launch_groups(
-        self, launch_minutes: Mapping[str, float] | None = None
-    ) -> tuple[schedule.ScheduledGroup, ...]:
+    @property
+    def setting_key(self) -> str:
+        return setting_key(self.setting)
+
+    def launch_groups(self, launch_minutes: Mapping[str, float] | None = None) -> tuple[ScheduledGroup, ...]:
         """The wanted groups; ``launch_minutes`` by cell replaces the forecast."""
-        wanted, measured = {cell.name: cell for cell in self.wanted}, launch_minutes or {}
-        groups = []
-        for names in self.groups:
-            cells = [wanted[name] for name in names if name in wanted]
-            if cells:
-                groups.append(
-                    schedule.ScheduledGroup(
-                        cells=tuple(cell.name for cell in cells),
-                        launches=max(cell.launches for cell in cells),
-                        launch_minutes=sum(measured.get(cell.name, cell.launch_minutes) for cell in cells),
-                        ordered=self.ordered,
-                    )
-                )
-        return tuple(groups)
+        known, wanted = launch_minutes or {}, {cell.name: cell for cell in self.wanted}
+        groups = [[wanted[name] for name in names if name in wanted] for names in self.groups]
+        return tuple(
+            ScheduledGroup(
+                cells=tuple(cell.name for cell in cells),
+                launches=max(cell.launches for cell in cells),
+                launch_minutes=sum(known.get(cell.name, cell.launch_minutes) for cell in cells),
+                ordered=self.ordered,
+            )
+            for cells in groups
+            if cells
+        )
 
     @property
-    def order(self) -> tuple[schedule.ScheduledLaunch, ...]:
-        return schedule.schedule_launches(self.launch_groups(), self.budget, self.seed)
+    def order(self) -> tuple[ScheduledLaunch, ...]:
+        return schedule_launches(self.launch_groups(), self.budget, self.seed)
 
     def fitting(self) -> frozenset[str]:
         """The cells expected to fit the budget."""
-        groups, _ = schedule.fit_to_budget(self.launch_groups(), self.budget)
+        groups, _ = fit_to_budget(self.launch_groups(), self.budget)
         return frozenset(name for group in groups for name in group.cells)
-
-
-def read_plan(events: Sequence[JournalEvent]) -> NightPlan:
-    """Read the plan from a night's journal.
-
-    Raises:
-        UsageError: it is missing or invalid.
-    """
-    data = next((event.data for event in events if event.kind == "plan"), None)
-    try:
-        return NightPlan.model_validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise UsageError(
-            f"the night's plan cannot be read: {error}", next_step="move its folder away and begin again"
-        ) from error
-
-
-class NightHistory:
-    """Launch times and measured cells of earlier nights."""
-
-    def __init__(self, nights: Sequence[NightFolder], commit: str) -> None:
-        """Raises:
-        UsageError: a journal cannot be read.
-        """
-        self._launch_minutes: dict[str, list[float]] = {}
-        self._measured: dict[tuple[str, str], tuple[int, str]] = {}
-        for night in nights[-_NIGHTS_BACK:]:
-            for data in _verdicts(night):
-                for digest, minutes in data.get("launch_minutes", {}).items():
-                    self._launch_minutes.setdefault(digest, []).append(float(minutes))
-        for night in nights:
-            if not night.measures(commit):
-                continue
-            for data in _verdicts(night):
-                for digest, launches in data.get("measured", {}).items():
-                    key = digest, str(data.get("setting"))
-                    best = self._measured.get(key, (0, ""))
-                    self._measured[key] = max(best, (int(launches), night.id))
-
-    def forecast(self, digest: str) -> tuple[float, str] | None:
-        """Minutes of a launch and their basis; None if the cell was never measured."""
-        minutes = self._launch_minutes.get(digest)
-        return None if not minutes else (median(minutes), f"from {len(minutes)} earlier nights")
-
-    def measured_in(self, digest: str, setting: str, launches: int) -> str:
-        """The night with that many launches of the cell at this commit; empty if there is none."""
-        most, night = self._measured.get((digest, setting), (0, ""))
-        return night if most >= launches else ""
-
-
-def build_plan(
-    file: NightlyFile,
-    cells: Sequence[FoundCell],
-    commit: Change,
-    setting: MeasurementConfig,
-    history: NightHistory,
-    *,
-    date: str,
-    group_cells: GroupCells,
-    estimate_minutes: Callable[[Cell], float],
-) -> NightPlan:
-    """Plan a night that begins on ``date``.
-
-    Raises:
-        LocatedError: several runs a launch for an engine whose caches cannot be emptied between runs.
-    """
-    rules = file.nightly
-    return NightPlan(
-        name=rules.name,
-        file=str(file.file),
-        branch=rules.branch,
-        commit=commit,
-        setting=setting,
-        seed=schedule.derive_seed(rules.name, commit.id, date),
-        budget=rules.minutes,
-        cells=tuple(_plan_cell(file, cell, setting, history, estimate_minutes) for cell in cells),
-        groups=tuple(group_cells([cell.cell for cell in cells])),
-        ordered=rules.suite == "as_nightly",
-        notes=_dependency_notes(file, setting),
-    )
-
-
-def one_cell_per_server(cells: Sequence[Cell]) -> tuple[tuple[str, ...], ...]:
-    """The partition in which no cells share a server."""
-    return tuple((cell.name,) for cell in cells)
 
 
 def setting_key(setting: MeasurementConfig) -> str:
@@ -210,47 +132,82 @@ def setting_key(setting: MeasurementConfig) -> str:
     return " ".join(filter(None, (setting.environment, setting.client, setting.constraints, setting.machine)))
 
 
-def _plan_cell(
-    file: NightlyFile,
-    found: FoundCell,
-    setting: MeasurementConfig,
-    history: NightHistory,
-    estimate_minutes: Callable[[Cell], float],
-) -> CellPlan:
-    cell, runs = found.cell, file.nightly.runs
-    if runs > 1 and runs_per_launch(cell) == 1:
-        raise file.wrong(
-            ("runs",), f"{cell.name}: its caches cannot be emptied between runs, so a launch has one run"
-        )
-    launches = launches_of(file, cell.name)
-    minutes, basis = history.forecast(cell.digest) or (
-        estimate_minutes(cell),
-        "an estimate: never measured",
-    )
-    night = history.measured_in(cell.digest, setting_key(setting), launches)
-    return CellPlan(
-        name=cell.name,
-        source=found.source,
-        cell=cell_data(cell),
-        digest=cell.digest,
-        metric=cell.headline,
-        launches=launches,
-        runs=runs,
-        launch_minutes=minutes,
-        forecast_basis=basis,
-        skip=f"measured at this commit in night {night}" if night else "",
-    )
+def fit_to_budget(
+    groups: Sequence[ScheduledGroup], budget: float
+) -> tuple[tuple[ScheduledGroup, ...], tuple[ScheduledGroup, ...]]:
+    """Split groups into those that fit the budget (minutes), shortest first, and the others."""
+    ordered = sorted(groups, key=lambda group: (group.total_minutes, group.cells))
+    spent, count = 0.0, 0
+    while count < len(ordered) and spent + ordered[count].total_minutes <= budget:
+        spent += ordered[count].total_minutes
+        count += 1
+    return tuple(ordered[:count]), tuple(ordered[count:])
 
 
-def _dependency_notes(file: NightlyFile, setting: MeasurementConfig) -> tuple[str, ...]:
-    rules = file.nightly
-    if rules.exclude_newer or rules.constraints or setting.constraints:
-        return ()
-    return (
-        f"dependencies are resolved as of {setting.exclude_newer}: a change between two nights may be "
-        "theirs; exclude_newer or constraints pins them",
-    )
+def schedule_launches(
+    groups: Sequence[ScheduledGroup], budget: float, seed: int
+) -> tuple[ScheduledLaunch, ...]:
+    """Order all launches: the fitting groups in rounds, then the excess ones, shortest first."""
+    fitting, excess = fit_to_budget(groups, budget)
+    launches: list[ScheduledLaunch] = []
+    for number in range(1, max((group.launches for group in fitting), default=0) + 1):
+        wanted = [group for group in fitting if group.launches >= number]
+        drawn = _shuffled(wanted, seed, number, lambda group: "\0".join(group.cells))
+        launches += [_schedule(group, number, seed) for group in drawn]
+    for group in excess:
+        launches += [_schedule(group, number, seed) for number in range(1, group.launches + 1)]
+    return tuple(launches)
 
 
-def _verdicts(night: NightFolder) -> list[Mapping[str, Any]]:
-    return [event.data for event in night.events() if event.kind == "verdict"]
+def next_launch(
+    order: Sequence[ScheduledLaunch],
+    groups: Sequence[ScheduledGroup],
+    launches: Mapping[str, int],
+    failed: Collection[str],
+    spent: float,
+    budget: float,
+) -> ScheduledLaunch | None:
+    """Choose the next launch; None when measuring is over.
+
+    A group starts only if all its launches are expected to fit beside the outstanding ones of the groups that
+    have started. A started group continues while minutes are left, so at most one launch exceeds the budget.
+    ``launches``: completed ones of each cell.
+    """
+
+    def has_started(group: ScheduledGroup) -> bool:
+        return any(launches.get(cell, 0) for cell in group.cells)
+
+    def missing_launches(group: ScheduledGroup) -> int:
+        left = (group.launches - launches.get(cell, 0) for cell in group.cells if cell not in failed)
+        return max(left, default=0)
+
+    group_of = {cell: group for group in groups for cell in group.cells}
+    started = [group for group in groups if has_started(group)]
+    outstanding = sum(missing_launches(group) * group.launch_minutes for group in started)
+    for scheduled in order:
+        open_cells = [cell for cell in scheduled.cells if cell not in failed]
+        cells = tuple(cell for cell in open_cells if launches.get(cell, 0) < scheduled.launch)
+        if not cells:
+            continue
+        group = group_of[cells[0]]
+        needed = spent + outstanding + group.total_minutes
+        if spent < budget if has_started(group) else needed <= budget:
+            return ScheduledLaunch(cells, scheduled.launch)
+    return None
+
+
+def derive_seed(*words: str) -> int:
+    """Hash the identity of a night, so that repeating it draws the same order."""
+    return int(hashlib.sha256("\0".join(words).encode()).hexdigest()[:8], 16)
+
+
+def _schedule(group: ScheduledGroup, launch: int, seed: int) -> ScheduledLaunch:
+    cells = group.cells if group.ordered else tuple(_shuffled(group.cells, seed, launch, str))
+    return ScheduledLaunch(cells, launch)
+
+
+def _shuffled(items: Iterable[_Item], seed: int, launch: int, name: Callable[[_Item], str]) -> list[_Item]:
+    def draw(item: _Item) -> bytes:
+        return hashlib.sha256(f"{seed} {launch} {name(item)}".encode()).digest()
+
+    return sorted(items, key=draw)

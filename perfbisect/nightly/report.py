@@ -1,28 +1,13 @@
-"""The report of a night, and its public JSON."""
+"""The report of a night."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import ClassVar, Literal
-
-from pydantic import Field
+from collections.abc import Iterator, Sequence
 
 from perfbisect.common.numbers import minutes, probability, with_unit
-from perfbisect.jobs.documents import ChangeDocument, Document, LongDocument, change_document
-from perfbisect.model.commit_details import CauseWord
-from perfbisect.nightly.model import (
-    AlertChange,
-    BisectionOutcome,
-    BisectionState,
-    Night,
-    NightAlert,
-    NightBisection,
-    NightCell,
-    NightStep,
-)
+from perfbisect.nightly.model import AlertChange, Night, NightAlert, NightCell, new_regressions
 from perfbisect.report.document import (
     Block,
     Column,
@@ -38,8 +23,7 @@ from perfbisect.report.document import (
     Verdict,
     code,
 )
-from perfbisect.series.alerts import ReportRow, State
-from perfbisect.series.detection.model import FEWEST, Shape
+from perfbisect.series.alerts import ReportRow
 from perfbisect.series.nightly_report import RULE, issue_table
 from perfbisect.series.report import size_text
 
@@ -59,7 +43,7 @@ _CELL_COLUMNS = (
 def night_report(night: Night, *, paths: bool = False) -> Report:
     """Describe a night, findings first; of a dry run, its plan. ``paths``: list the local files."""
     sections = (
-        Section("Notes", (Items(night_notes(night)),) if night_notes(night) else ()),
+        Section("Notes", (Items(night.notes),) if night.notes else ()),
         Section("Alerts", tuple(_alert_blocks(night))),
         Section("Commits", tuple(_bisection_blocks(night))),
         Section("Series at a new level", _level_blocks(night.rows), detail=True),
@@ -80,10 +64,10 @@ def night_verdict(night: Night) -> Verdict:
     """The outcome in a few words: findings, failures, and findings of earlier nights that remain."""
     if night.dry_run:
         return Verdict("dry run, nothing was started")
-    tone: Tone = "bad" if night.regressions else "open" if night.failed() or night.exit_code else "good"
-    remaining = {
-        change.alert.event for change in night.alerts if change.change == "updated" and change.counts
-    }
+    tone: Tone = "open" if night.failed() or night.exit_code else "good"
+    if new_regressions(night.alerts):
+        tone = "bad"
+    remaining = {alert.event for alert in night.alerts if alert.change == "updated" and alert.counts}
     words = ", ".join(_news(night))
     if not words:
         measured = [cell for cell in night.cells if cell.state == "measured"]
@@ -94,40 +78,18 @@ def night_verdict(night: Night) -> Verdict:
     return Verdict(words, tone)
 
 
-def night_notes(night: Night) -> tuple[str, ...]:
-    """What qualifies the results, such as series that are too short to judge."""
-    nights = {cell.name: cell.too_few_nights for cell in night.cells if cell.too_few_nights is not None}
-    if not nights:
-        return night.notes
-    low, high = min(nights.values()), max(nights.values())
-    return (
-        *night.notes,
-        f"not judged yet: {next(iter(nights)) if len(nights) == 1 else f'{len(nights)} cells'}, with "
-        f"{low if low == high else f'{low} to {high}'} of the {FEWEST} nights that detection needs; "
-        "runs of one day count as one night",
-    )
-
-
 def _news(night: Night) -> Iterator[str]:
-    new = [change.alert for change in night.alerts if change.counts and change.is_new]
-    regressions = len({alert.event for alert in new if alert.worse})
-    improvements = len({alert.event for alert in new if not alert.worse})
-    culprits = sum(bisection.culprit is not None for bisection in night.bisections)
-    resolved = len(
-        {change.alert.event for change in night.alerts if change.change == "closed" and change.alert.worse}
+    new = [alert for alert in night.alerts if alert.counts and alert.is_new]
+    resolved = {alert.event for alert in night.alerts if alert.change == "closed" and alert.worse}
+    counts = (
+        (len({alert.event for alert in new if alert.worse}), "regression", ""),
+        (len({alert.event for alert in new if not alert.worse}), "improvement", ""),
+        (sum(bisection.culprit is not None for bisection in night.bisections), "commit", " named"),
+        (len(resolved), "regression", " resolved"),
+        (sum(cell.state == "failed" for cell in night.cells), "cell", " failed"),
     )
-    failed_cells = sum(cell.state == "failed" for cell in night.cells)
+    yield from (_count(count, noun) + state for count, noun, state in counts if count)
     failed_steps = [step.name for step in night.steps if step.state == "failed"]
-    if regressions:
-        yield _count(regressions, "regression")
-    if improvements:
-        yield _count(improvements, "improvement")
-    if culprits:
-        yield f"{_count(culprits, 'commit')} named"
-    if resolved:
-        yield f"{_count(resolved, 'regression')} resolved"
-    if failed_cells:
-        yield f"{_count(failed_cells, 'cell')} failed"
     if failed_steps:
         yield f"{' and '.join(failed_steps)} failed"
 
@@ -152,33 +114,33 @@ def _facts(night: Night) -> Iterator[tuple[str, Inline]]:
 def _alert_blocks(night: Night) -> Iterator[Block]:
     """Each event once, by its largest finding: new ones first."""
     events: dict[tuple[str, AlertChange], list[NightAlert]] = {}
-    for change in night.alerts:
-        events.setdefault((change.alert.event, change.change), []).append(change)
-    ordered = [sorted(changes, key=_rank) for changes in events.values()]
-    for changes in sorted(ordered, key=lambda c: (_CHANGE_ORDER.index(c[0].change), _rank(c[0]))):
-        yield Paragraph(_alert_text(changes))
-        evidence = changes[0].alert.evidence[:_MAX_EVIDENCE]
-        if evidence and changes[0].change != "updated":
+    for alert in night.alerts:
+        events.setdefault((alert.event, alert.change), []).append(alert)
+    ordered = [sorted(alerts, key=_rank) for alerts in events.values()]
+    for first, *others in sorted(ordered, key=lambda a: (_CHANGE_ORDER.index(a[0].change), _rank(a[0]))):
+        yield Paragraph(_alert_text(first, others))
+        evidence = first.evidence[:_MAX_EVIDENCE]
+        if evidence and first.change != "updated":
             yield Items(evidence)
 
 
-def _rank(change: NightAlert) -> tuple[bool, bool, float, str]:
-    size = abs(math.log1p(max(change.alert.effect, -0.999999)))
-    return not change.counts, not change.alert.worse, -size, change.alert.id
+def _rank(alert: NightAlert) -> tuple[bool, bool, float, str]:
+    size = abs(math.log1p(max(alert.effect, -0.999999)))
+    return not alert.counts, not alert.worse, -size, alert.id
 
 
-def _alert_text(changes: Sequence[NightAlert]) -> Inline:
-    change, alert = changes[0], changes[0].alert
+def _alert_text(alert: NightAlert, others: Sequence[NightAlert]) -> Inline:
+    """Describe an event by its largest alert; ``others``: of the same event."""
     marks = [f"since {alert.first[:10]}", f"{alert.cause}, {alert.shape}"]
-    if len(changes) > 1:
-        cells = len({other.alert.cell for other in changes})
-        others = _count(len(changes) - 1, "more series")
-        marks.append(f"{others}, {cells} cells in all" if cells > 1 else others)
+    if others:
+        cells = len({alert.cell, *(other.cell for other in others)})
+        more = _count(len(others), "more series")
+        marks.append(f"{more}, {cells} cells in all" if cells > 1 else more)
     if alert.recovered:
         marks.append("recovered")
-    if change.is_new and not change.counts:
+    if alert.is_new and not alert.counts:
         marks.append("no finding by the rules")
-    state = "remaining" if change.change == "updated" else change.change
+    state = "remaining" if alert.change == "updated" else alert.change
     return (
         f"{state}: {size_text(alert.effect)} of ",
         code(alert.metric),
@@ -243,123 +205,3 @@ def _file_blocks(night: Night) -> tuple[Block, ...]:
 
 def _count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 or noun.endswith('s') else 's'}"
-
-
-class NightAlertDocument(Document):
-    """An alert that the night opened, updated or closed.
-
-    ``first``: time of the first result that shows it; ``effect``: relative to the level before; ``counts``:
-    whether it is a finding by the rules of the configuration.
-    """
-
-    id: str
-    event: str
-    change: AlertChange
-    state: State
-    cell: str
-    metric: str
-    shape: Shape
-    cause: CauseWord
-    effect: float
-    first: str
-    nights: int
-    worse: bool
-    recovered: bool
-    counts: bool
-    why: str = ""
-    evidence: tuple[str, ...] = ()
-
-
-class NightBisectionDocument(Document):
-    """How the night determined the commit behind an event.
-
-    ``alert`` represents the event; ``why``: the deciding rule. ``job``: the bisection with its ``outcome``;
-    ``culprit`` with its ``probability`` if there is one. ``minutes``: measured, of ``budget``.
-    """
-
-    event: str
-    alert: str
-    cell: str
-    metric: str
-    state: BisectionState
-    why: str
-    good: str = ""
-    bad: str = ""
-    commits: int = 0
-    job: str = ""
-    outcome: BisectionOutcome | Literal[""] = ""
-    culprit: ChangeDocument | None = None
-    probability: float = 0.0
-    summary: tuple[str, ...] = ()
-    minutes: float = 0.0
-    budget: float = 0.0
-    report: str = ""
-    exit_code: int = 0
-
-
-class NightlyDocument(LongDocument):
-    """``perfbisect nightly``: the result of a night, or with ``--dry-run`` its plan.
-
-    ``night``: its folder in the state folder; ``name``: the nightly. ``began``, ``ended``: ISO 8601 in UTC,
-    ``ended`` empty until it is over. ``commit``: what was measured; ``branch``: as configured.
-    ``engine_version``, ``hardware``: as the launches report them. ``order``: cells by their first launch,
-    shuffled by ``seed``. ``minutes``: measuring time, bisections included. ``rows``: series at a new level.
-    ``files``: path by kind. ``exit_code``: of the worst finding; ``next``: the next command.
-    """
-
-    shown: ClassVar[Mapping[str, int]] = {"alerts": 20, "bisections": 20, "rows": 20}
-    schema_: Literal["perfbisect.nightly/2"] = Field(default="perfbisect.nightly/2", alias="schema")
-    name: str
-    night: str
-    dry_run: bool
-    began: str
-    ended: str
-    commit: ChangeDocument
-    branch: str
-    repository: str
-    environment: str
-    client: str
-    machine: str
-    hardware: str
-    engine_version: str
-    seed: int
-    budget_minutes: float
-    minutes: float
-    order: tuple[str, ...]
-    cells: tuple[NightCell, ...]
-    alerts: tuple[NightAlertDocument, ...]
-    bisections: tuple[NightBisectionDocument, ...]
-    rows: tuple[ReportRow, ...]
-    steps: tuple[NightStep, ...]
-    files: dict[str, str]
-    notes: tuple[str, ...]
-    exit_code: int
-    next: str
-    folder: str
-
-
-def night_document(night: Night) -> NightlyDocument:
-    """Convert a night to its public JSON."""
-    converted = {
-        "night": night.id,
-        "commit": change_document(night.commit),
-        "alerts": tuple(_alert_document(change) for change in night.alerts),
-        "bisections": tuple(_bisection_document(bisection) for bisection in night.bisections),
-        "files": dict(night.files),
-        "notes": night_notes(night),
-        "exit_code": night.exit_code,
-    }
-    same = {field.name for field in fields(Night)} & set(NightlyDocument.model_fields) - set(converted)
-    return NightlyDocument(**{name: getattr(night, name) for name in same}, **converted)
-
-
-def _alert_document(change: NightAlert) -> NightAlertDocument:
-    names = set(NightAlertDocument.model_fields) - {"change", "counts"}
-    values = {name: getattr(change.alert, name) for name in names}
-    return NightAlertDocument(**values, change=change.change, counts=change.counts)
-
-
-def _bisection_document(bisection: NightBisection) -> NightBisectionDocument:
-    values = {field.name: getattr(bisection, field.name) for field in fields(bisection)}
-    values["culprit"] = bisection.culprit and change_document(bisection.culprit)
-    return NightBisectionDocument(**values)

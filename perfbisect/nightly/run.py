@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import partial
 
-from perfbisect.errors import EXIT_OURS, BuildError, Interrupted, MachineError, PerfbisectError
+from perfbisect.errors import BuildError, Interrupted, MachineError, PerfbisectError
 from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, stamp
 from perfbisect.jobs.runner import recover_interrupted
-from perfbisect.nightly import schedule
 from perfbisect.nightly.alerts import (
     count_too_few_nights,
     ingest_jobs,
@@ -27,29 +26,20 @@ from perfbisect.nightly.alerts import (
     store_alerts,
 )
 from perfbisect.nightly.bisect import EventExaminer, read_earlier_bisections, select_cases
-from perfbisect.nightly.context import CellJob, Dependencies, NightlyContext, NightTask, StepResult
+from perfbisect.nightly.context import CellJob, NightlyContext, NightTask, StepResult
 from perfbisect.nightly.delivery import report_tasks
-from perfbisect.nightly.folders import NightFolder
-from perfbisect.nightly.model import Night, NightAlert, NightFindings
-from perfbisect.nightly.plan import (
-    NightHistory,
-    NightPlan,
-    build_plan,
-    one_cell_per_server,
-    read_plan,
-    setting_key,
-)
-from perfbisect.nightly.replay import (
+from perfbisect.nightly.journal import (
     CellFailure,
-    CellLaunches,
+    NightFolder,
+    NightProgress,
     NightState,
     StepRecord,
-    planned_night,
-    read_cell_launches,
-    replay_night,
-    spent_minutes,
+    read_plan,
 )
-from perfbisect.nightly.report import night_document
+from perfbisect.nightly.model import Night, NightAlert, NightFindings, NightStep
+from perfbisect.nightly.night import build_night, planned_night
+from perfbisect.nightly.plan import next_launch
+from perfbisect.nightly.prepare import build_plan
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.store import SeriesStore
@@ -62,137 +52,103 @@ _MAX_MACHINE_FAILURES = 2
 """Consecutive machine failures after which no further cell is tried."""
 
 
-def run_night(context: NightlyContext, dependencies: Dependencies) -> Night:
+def run_night(context: NightlyContext) -> Night:
     """Run a new or interrupted night to its end.
 
     Raises:
         MachineError: another process runs this nightly, or the disk failed.
         Interrupted: Ctrl-C or a stop; the next call resumes.
     """
-    nights, now = context.nights, dependencies.clock()
+    nights, now = context.nights, context.clock()
     with nights.held(now):
         earlier = nights.all()
         tonight = _interrupted_night(earlier, now)
         if tonight is not None:
             earlier = earlier[:-1]
-        elif earlier:
-            _abandon(context, dependencies, earlier[-1])
-        tonight = tonight or nights.new(now, context.commit.id)
-        with Journal(tonight.journal, clock=dependencies.clock) as journal:
+        else:
+            if earlier:
+                _abandon(context, earlier[-1])
+            tonight = nights.new(now, context.commit.id)
+        with Journal(tonight.journal, clock=context.clock) as journal:
             if not journal.events:
-                plan = _plan_night(context, dependencies, earlier, now)
-                journal.append("plan", plan.model_dump(mode="json"))
-            return _NightRun(context, dependencies, tonight, earlier, journal).run()
+                journal.append("plan", build_plan(context, earlier, now).model_dump(mode="json"))
+            return _NightRun(context, tonight, earlier, journal).run()
 
 
-def forecast_night(context: NightlyContext, dependencies: Dependencies) -> Night:
+def forecast_night(context: NightlyContext) -> Night:
     """Build the night that would run now; starts and writes nothing."""
-    earlier, now = context.nights.all(), dependencies.clock()
+    earlier, now = context.nights.all(), context.clock()
     interrupted = _interrupted_night(earlier, now)
     if interrupted is None:
-        return planned_night(context, _plan_night(context, dependencies, earlier, now), stamp(now))
+        return planned_night(context, build_plan(context, earlier, now), stamp(now))
     note = f"night {interrupted.id} was interrupted: it resumes with its own commit and remaining budget"
     return planned_night(context, read_plan(interrupted.events()), stamp(now), note)
-
-
-def _plan_night(
-    context: NightlyContext, dependencies: Dependencies, earlier: Sequence[NightFolder], now: datetime
-) -> NightPlan:
-    return build_plan(
-        context.file,
-        context.cells,
-        context.commit,
-        context.setting,
-        NightHistory(earlier, context.commit.id),
-        date=f"{now.astimezone(timezone.utc):%Y-%m-%d}",
-        group_cells=dependencies.group_cells if context.file.nightly.suite else one_cell_per_server,
-        estimate_minutes=dependencies.estimate_minutes,
-    )
 
 
 def _interrupted_night(nights: Sequence[NightFolder], now: datetime) -> NightFolder | None:
     """The last night if it was interrupted recently."""
     events = nights[-1].events() if nights else ()
-    if not events:
+    if not events or NightState.from_events(events).is_over:
         return None
-    is_recent = now - datetime.fromisoformat(events[0].time) < RESUME_WITHIN
-    return nights[-1] if is_recent and not NightState.from_events(events).is_over else None
+    return nights[-1] if now - datetime.fromisoformat(events[0].time) < RESUME_WITHIN else None
 
 
-def _abandon(context: NightlyContext, dependencies: Dependencies, night: NightFolder) -> None:
+def _abandon(context: NightlyContext, night: NightFolder) -> None:
     """End what an interrupted night left running; keep its measurements."""
-    with Journal(night.journal, clock=dependencies.clock) as journal:
+    with Journal(night.journal, clock=context.clock) as journal:
         state = NightState.from_events(journal.events)
         if state.is_over or not journal.events:
             return
         for identity in (*state.jobs.values(), *state.bisection_jobs.values()):
-            _clear_job(Job(context.jobs.folder / identity), dependencies)
-        plan = read_plan(journal.events)
-        measured = read_cell_launches(plan, state, context.jobs)
-        journal.append("verdict", {"verdict": "abandoned", **_history_data(plan, measured)})
-
-
-def _clear_job(job: Job, dependencies: Dependencies) -> None:
-    """End the processes that a killed job left; it stays resumable."""
-    if job.journal.exists() and not job.finished:
-        with job.held(), Journal(job.journal, clock=dependencies.clock) as journal:
-            recover_interrupted(job, journal, dependencies)
-
-
-def _history_data(plan: NightPlan, measured: Mapping[str, CellLaunches]) -> dict[str, object]:
-    """What later nights read from the verdict event."""
-    minutes = {cell.digest: measured[cell.name].launch_minutes for cell in plan.wanted}
-    return {
-        "setting": setting_key(plan.setting),
-        "measured": {cell.digest: len(measured[cell.name].measured) for cell in plan.wanted},
-        "launch_minutes": {digest: value for digest, value in minutes.items() if value is not None},
-    }
+            job = Job(context.jobs.folder / identity)
+            if job.journal.exists() and not job.finished:
+                with job.held(), Journal(job.journal, clock=context.clock) as launches:
+                    recover_interrupted(job, launches, context)
+        progress = NightProgress.read(journal.events, context.jobs)
+        journal.append("verdict", {"verdict": "abandoned", **progress.history_data()})
 
 
 class _NightRun:
     """The loop of a night."""
 
     def __init__(
-        self,
-        context: NightlyContext,
-        dependencies: Dependencies,
-        folder: NightFolder,
-        earlier: Sequence[NightFolder],
-        journal: Journal,
+        self, context: NightlyContext, folder: NightFolder, earlier: Sequence[NightFolder], journal: Journal
     ) -> None:
-        self.context, self.dependencies = context, dependencies
-        self.folder, self.earlier, self.journal = folder, earlier, journal
+        self.context, self.folder, self.earlier, self.journal = context, folder, earlier, journal
         self.plan = read_plan(journal.events)
-        self.rules = context.file.nightly
+        self.rules = context.file.nightly.alerts
+        self.analysis: SeriesAnalysis | None = None
 
     @property
     def state(self) -> NightState:
         return NightState.from_events(self.journal.events)
 
+    @property
+    def progress(self) -> NightProgress:
+        return NightProgress.read(self.journal.events, self.context.jobs)
+
     def run(self) -> Night:
-        if self.context.fetch is not None:
-            self._run_step("fetch", self.context.fetch)
+        context = self.context
+        if context.fetch is not None:
+            self._run_step("fetch", context.fetch)
         self._measure()
-        with SeriesStore.of(self.context.state) as store:
+        with SeriesStore.of(context.state) as store:
             self._run_step("ingest", partial(self._ingest, store))
-            analysis = self._analyse(store)
-            if analysis is not None:
-                tasks = report_tasks(self.context, store, analysis, self.folder, self.dependencies.clock)
-                self._run_tasks(tuple(tasks))
-        self._run_tasks(self.dependencies.tasks)
-        night = self._night(ended=stamp(self.dependencies.clock()))
-        write_atomic(self.folder.document, night_document(night).text() + "\n")
-        measured = read_cell_launches(self.plan, self.state, self.context.jobs)
-        self.journal.append(
-            "verdict",
-            {"verdict": "over", "exit_code": night.exit_code, **_history_data(self.plan, measured)},
-        )
+            if store.cells():
+                self._analyse(store)
+            if self.analysis is not None:
+                self._run_tasks(report_tasks(context, store, self.analysis, self.folder))
+        self._run_tasks(context.tasks)
+        night = self._night(ended=stamp(context.clock()))
+        write_atomic(self.folder.document, night.text() + "\n")
+        verdict = {"verdict": "over", "exit_code": night.exit_code, **self.progress.history_data()}
+        self.journal.append("verdict", verdict)
         return night
 
     def _night(self, ended: str = "") -> Night:
-        return replay_night(self.context, self.plan, self.journal.events, self.folder, ended=ended)
+        return build_night(self.context, self.journal.events, self.folder, ended=ended)
 
-    def _run_tasks(self, tasks: Sequence[NightTask]) -> None:
+    def _run_tasks(self, tasks: Iterable[NightTask]) -> None:
         for task in tasks:
             self._run_step(task.name, partial(self._run_task, task))
 
@@ -200,33 +156,24 @@ class _NightRun:
         return task.run(self._night())
 
     def _measure(self) -> None:
-        plan, order, machine_failures = self.plan, self.plan.order, 0
+        plan, machine_failures = self.plan, 0
+        order = plan.order
         while True:
-            state = self.state
-            before = read_cell_launches(plan, state, self.context.jobs)
-            counts = {name: len(cell.measured) for name, cell in before.items()}
-            minutes = {
-                name: cell.launch_minutes for name, cell in before.items() if cell.launch_minutes is not None
-            }
-            spent = spent_minutes(plan, state, self.context.jobs)
-            scheduled = schedule.next_launch(
-                order, plan.launch_groups(minutes), counts, state.failed, spent, plan.budget
-            )
+            progress = self.progress
+            counts, failed = progress.counts, progress.state.failed
+            groups = plan.launch_groups(progress.launch_minutes)
+            scheduled = next_launch(order, groups, counts, failed, progress.spent, plan.budget)
             if scheduled is None:
                 return
-            left = sum(
-                cell.launches - counts[cell.name] for cell in plan.wanted if cell.name not in state.failed
-            )
+            left = sum(cell.launches - counts[cell.name] for cell in plan.wanted if cell.name not in failed)
             cells = ", ".join(scheduled.cells)
-            self.dependencies.sink(
-                JobNote(f"{cells}: launch {scheduled.launch}; {left} launches left tonight")
-            )
+            self._say(f"{cells}: launch {scheduled.launch}; {left} launches left tonight")
             jobs = [CellJob(plan.cell(name), self._job(name)) for name in scheduled.cells]
-            failures = self.dependencies.measure(plan, jobs, scheduled.launch)
+            failures = self.context.machine.measure(plan, jobs, scheduled.launch)
             for name, error in failures.items():
                 self._record_failure(name, error)
-            after = read_cell_launches(plan, self.state, self.context.jobs)
-            if not failures and all(len(after[name].measured) == counts[name] for name in scheduled.cells):
+            after = self.progress.counts
+            if not failures and all(after[name] == counts[name] for name in scheduled.cells):
                 raise PerfbisectError(f"a launch of {cells} neither measured nor failed")
             on_machine = any(isinstance(error, MachineError) for error in failures.values())
             machine_failures = machine_failures + 1 if on_machine else 0
@@ -236,11 +183,14 @@ class _NightRun:
             ):
                 self._fail_remaining(first, after)
 
+    def _say(self, text: str) -> None:
+        self.context.sink(JobNote(text))
+
     def _job(self, name: str) -> Job:
         """The cell's job; a new one is recorded before it exists."""
         identity = self.state.jobs.get(name)
         if identity is None:
-            identity = self.dependencies.new_job().id
+            identity = self.context.machine.new_job().id
             self.journal.append("job", {"cell": name, "job": identity})
         return Job(self.context.jobs.folder / identity)
 
@@ -248,17 +198,18 @@ class _NightRun:
         failure = CellFailure(
             cell=name,
             reason=reason or error.message,
-            log=str(error.where or ""),
+            log=error.where or "",
             next=error.next_step or "",
             exit_code=error.exit_code,
         )
-        self.journal.append("cell", failure.to_json())
-        self.dependencies.sink(JobNote(f"{name}: failed: {failure.reason}"))
+        self.journal.append("cell", failure.model_dump(mode="json"))
+        self._say(f"{name}: failed: {failure.reason}")
 
-    def _fail_remaining(self, error: PerfbisectError, measured: Mapping[str, CellLaunches]) -> None:
+    def _fail_remaining(self, error: PerfbisectError, measured: Mapping[str, int]) -> None:
         """Fail all incomplete cells: the commit cannot be built, or the machine is broken."""
+        failed = self.state.failed
         for cell in self.plan.wanted:
-            if cell.name not in self.state.failed and len(measured[cell.name].measured) < cell.launches:
+            if cell.name not in failed and measured[cell.name] < cell.launches:
                 reason = f"not tried: another cell failed with: {error.message}"
                 self._record_failure(cell.name, error, reason)
 
@@ -268,54 +219,40 @@ class _NightRun:
         jobs = [Job(self.context.jobs.folder / name) for state in states for name in state.jobs.values()]
         return StepResult(ingest_jobs(store, jobs))
 
-    def _analyse(self, store: SeriesStore) -> SeriesAnalysis | None:
-        """Detect changes, store alerts, examine events; None if the series cannot be judged."""
-        if not store.cells():
-            return None
-        analyses: list[SeriesAnalysis] = []
-        self._run_step("detect", lambda: self._detect(store, analyses))
+    def _analyse(self, store: SeriesStore) -> None:
+        """Detect changes, store alerts, examine events."""
+        self._run_step("detect", partial(self._detect, store))
         findings = self.state.findings
         if findings is None:
-            return None
-        rules = self.rules.alerts
-        analysis = analyses[0] if analyses else analyze_series(store, self.context.table, rules.fdr)
-        now = stamp(self.dependencies.clock())
-        self._run_step(
-            "alerts", lambda: StepResult(store_alerts(store, analysis, findings.alerts, rules, now))
-        )
-        self._run_step("search", lambda: self._examine_events(store, analysis, findings.alerts))
-        return analysis
+            return
+        analysis = self.analysis or analyze_series(store, self.context.table, self.rules.fdr)
+        self.analysis, now = analysis, stamp(self.context.clock())
+        alerts = findings.alerts
+        self._run_step("alerts", lambda: StepResult(store_alerts(store, analysis, alerts, self.rules, now)))
+        self._run_step("search", lambda: self._examine_events(store, analysis, alerts))
 
-    def _detect(self, store: SeriesStore, analyses: list[SeriesAnalysis]) -> StepResult:
-        rules = self.rules.alerts
-        analysis, alerts = judge_series(store, self.context.table, rules)
-        analyses.append(analysis)
+    def _detect(self, store: SeriesStore) -> StepResult:
+        analysis, alerts = judge_series(store, self.context.table, self.rules)
         cells, since = {cell.name for cell in self.plan.wanted}, self.journal.events[0].time[:10]
         findings = NightFindings(
             alerts=alerts,
-            rows=build_nightly_report(analysis, fdr=rules.fdr).rows,
+            rows=build_nightly_report(analysis, fdr=self.rules.fdr).rows,
             notes=tuple(machine_notes(analysis, cells, since)),
             unjudged=count_too_few_nights(analysis, cells),
         )
-        counts = Counter(change.change for change in alerts)
+        self.analysis = analysis
+        counts = Counter(alert.change for alert in alerts)
         summary = ", ".join(f"{count} {change}" for change, count in counts.items())
         return StepResult(summary or "no alerts", findings=findings)
 
     def _examine_events(
         self, store: SeriesStore, analysis: SeriesAnalysis, alerts: Sequence[NightAlert]
     ) -> StepResult:
-        cases = select_cases(
-            analysis,
-            alerts,
-            read_earlier_bisections(self.earlier),
-            {record.alert.id: record.alert.state for record in store.alerts.all()},
-            self.plan,
-            self.rules.bisect,
-        )
-        examiner = EventExaminer(
-            self.context, self.dependencies, self.plan, self.journal, store, analysis, self.folder.path
-        )
-        examiner.examine(tuple(cases))
+        earlier = read_earlier_bisections(self.earlier)
+        states = {record.alert.id: record.alert.state for record in store.alerts.all()}
+        rules = self.context.file.nightly.bisect
+        cases = tuple(select_cases(analysis, alerts, earlier, states, self.plan, rules))
+        EventExaminer(self.context, self.journal, store, analysis, self.folder.path).examine(cases)
         return StepResult(f"{len(self.state.bisections)} events examined")
 
     def _run_step(self, name: str, work: Callable[[], StepResult]) -> None:
@@ -325,38 +262,39 @@ class _NightRun:
             Interrupted: Ctrl-C or a stop.
         """
         previous = self.state.steps.get(name)
-        if previous is not None and previous.state == "done":
+        if previous is not None and previous.step.state == "done":
             return
         try:
             result = work()
         except Interrupted:
             raise
         except PerfbisectError as error:
-            record = StepRecord(
-                name=name,
-                state="failed",
-                reported=error.message,
-                where=str(error.where or ""),
-                next=error.next_step or "",
-                exit_code=error.exit_code,
-            )
+            self._record_failed_step(name, error)
         except Exception as error:
-            record = StepRecord(
-                name=name,
-                state="failed",
-                reported=f"internal error: {error!r}",
+            failure = PerfbisectError(
+                f"internal error: {error!r}",
                 where=self._write_traceback(name),
-                next="report it, with that file",
-                exit_code=EXIT_OURS,
+                next_step="report it, with that file",
             )
+            self._record_failed_step(name, failure)
         else:
             files = {kind: str(path) for kind, path in result.files.items()}
-            record = StepRecord(
-                name=name, state="done", reported=result.reported, files=files, findings=result.findings
-            )
-        self.journal.append("step", record.to_json())
-        if record.state == "failed":
-            self.dependencies.sink(JobNote(f"{name} failed: {record.reported}"))
+            step = NightStep(name=name, state="done", reported=result.reported)
+            self._record_step(StepRecord(step=step, files=files, findings=result.findings))
+
+    def _record_failed_step(self, name: str, error: PerfbisectError) -> None:
+        step = NightStep(
+            name=name,
+            state="failed",
+            reported=error.message,
+            where=error.where or "",
+            next=error.next_step or "",
+        )
+        self._record_step(StepRecord(step=step, exit_code=error.exit_code))
+        self._say(f"{name} failed: {error.message}")
+
+    def _record_step(self, record: StepRecord) -> None:
+        self.journal.append("step", record.model_dump(mode="json"))
 
     def _write_traceback(self, name: str) -> str:
         path = self.folder.path / f"{name}.log"

@@ -80,8 +80,7 @@ def send(
         UsageError: the address or the token is refused.
         MachineError: the message is refused or was not delivered.
     """
-    retries = RetryPolicy("webhook", _TRIES, wait=wait, say=say)
-    status, reason = _post(target, payload, retries, timeouts_s)
+    status, reason = _post(target, payload, RetryPolicy("webhook", _TRIES, wait=wait, say=say), timeouts_s)
     if 200 <= status < 300:
         return
     if status in _REFUSED:
@@ -100,39 +99,36 @@ def send(
     )
 
 
+_ALERT_FIELDS = {"id", "event", "change", "cell", "metric", "effect", "worse", "cause", "shape", "first"}
+
+
 def message(night: Night, *, link: str = "") -> dict[str, Any]:
     """The night for a program; ``night`` identifies repeated messages. ``link``: the CI job."""
     return {
         "schema": SCHEMA,
         "nightly": night.name,
-        "night": night.id,
+        "night": night.night,
         "text": line(f"{night.name}: {night_verdict(night).text}"),
         "exit_code": night.exit_code,
         "commit": night.commit.id,
         "branch": night.branch,
         "engine_version": night.engine_version,
         "hardware": night.hardware,
-        "alerts": [
-            {
-                "id": alert.id, "event": alert.event, "change": change.change, "cell": alert.cell,
-                "metric": alert.metric, "effect": alert.effect, "worse": alert.worse, "cause": alert.cause,
-                "shape": alert.shape, "first": alert.first,
-            }
-            for change in night.alerts
-            for alert in (change.alert,)
-            if change.counts
-        ],
+        "alerts": [alert.model_dump(include=_ALERT_FIELDS) for alert in night.alerts if alert.counts],
         "commits": [
             {
-                "event": bisection.event, "id": bisection.culprit.id, "subject": bisection.culprit.subject,
-                "probability": bisection.probability, "how": bisection.state,
+                "event": bisection.event,
+                "id": bisection.culprit.id,
+                "subject": bisection.culprit.subject,
+                "probability": bisection.probability,
+                "how": bisection.state,
             }
             for bisection in night.bisections
             if bisection.culprit is not None
         ],
         "failed": [{"what": name, "reason": reason} for name, reason in night.failed()],
         "link": link,
-    }  # fmt: skip
+    }
 
 
 def _post(

@@ -18,8 +18,8 @@ from perfbisect.cli.app import run
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.nightly.config import find_cells, load_nightly
-from perfbisect.nightly.folders import Nights
-from perfbisect.nightly.report import NightlyDocument
+from perfbisect.nightly.journal import Nights
+from perfbisect.nightly.model import Night
 from tests.fakes import checkouts
 from tests.fakes.history import ENGINE, make_history
 
@@ -98,7 +98,7 @@ def test_killed_with_9_it_goes_on_and_a_second_one_is_told_who_works(tmp_path: P
     process = scene.start()
     output, told = process.communicate(timeout=120)
     assert process.returncode == 0, told
-    document = NightlyDocument.model_validate_json(output)
+    document = Night.model_validate_json(output)
     assert {one.name: (one.state, one.launches) for one in document.cells} == {
         "quick": ("measured", 2),
         "other": ("measured", 2),
@@ -146,7 +146,7 @@ def test_every_key_that_init_comments_out_is_one(checkout: Path) -> None:
     assert rules.dashboard is not None
     assert rules.tell.webhook is not None
     assert rules.exports.csv
-    assert rules.alerts.smallest == "3%"
+    assert rules.alerts.smallest == 0.03
     assert rules.launches_of == {"slow_*": 4}
 
 

@@ -9,12 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import bisect
 from perfbisect.bisect.prepare import make_plan
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import history
 from perfbisect.compare.run import make_run_plan, run
-from perfbisect.errors import PerfbisectError
+from perfbisect.errors import Interrupted, PerfbisectError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.measurement import MeasurementConfig, resolve_metric
@@ -26,19 +27,15 @@ from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, load_nightly
 from perfbisect.nightly.context import (
-    BisectionResult,
     BisectionWindow,
     CellJob,
-    Dependencies,
     NightlyContext,
     NightTask,
     PreparedBisection,
-    bisection_result,
-    measure_each,
 )
 from perfbisect.nightly.model import Night
-from perfbisect.nightly.plan import NightPlan, one_cell_per_server
-from perfbisect.nightly.report import NightlyDocument, night_document, night_report
+from perfbisect.nightly.plan import NightPlan
+from perfbisect.nightly.report import night_report
 from perfbisect.nightly.run import run_night
 from perfbisect.report.document import Report
 from perfbisect.series.suspects.table import load_suspect_table
@@ -120,43 +117,46 @@ class Place:
     def context(self, day: int, head: int | None = None) -> NightlyContext:
         """``head``: the place of the commit that is measured, where it is not the day's last."""
         place = day * EACH + EACH - 1 if head is None else head
-        commit = self.repository.resolve(self.commits[place])
-        cells = tuple(FoundCell(one, one.name) for one in self.cells)
         return NightlyContext(
-            self.file, self.folder / "state", self.repository, commit, cells, SETTING, load_suspect_table()
-        )
-
-    def night(self, day: int, *, date: int | None = None, head: int | None = None) -> NightlyDocument:
-        """The night of a day: its head is measured, on that date or another; or another commit is."""
-        self.world.moment = datetime(2026, 1, 1, 2, tzinfo=timezone.utc) + timedelta(
-            days=day if date is None else date
-        )
-        self.last = run_night(self.context(day, head), self.dependencies())
-        return night_document(self.last)
-
-    def dependencies(self) -> Dependencies:
-        return Dependencies(
+            file=self.file,
+            state=self.folder / "state",
+            repository=self.repository,
+            commit=self.repository.resolve(self.commits[place]),
+            cells=tuple(FoundCell(cell, cell.name) for cell in self.cells),
+            setting=SETTING,
+            table=load_suspect_table(),
+            machine=self,
             clock=Clock(self.world.moment),
             sink=self.watch.notices.append,
-            new_job=self._new_job,
-            measure=self._measure,
-            prepare_bisection=self._prepare,
             stop_leftovers=self.watch.stop_leftovers,
+            launch_minutes=5.0,
             tasks=self.tasks,
-            group_cells=one_cell_per_server,
-            estimate_minutes=lambda _: 5.0,
         )
 
-    def _new_job(self) -> Job:
+    def night(self, day: int, *, date: int | None = None, head: int | None = None) -> Night:
+        """The night of a day: its head is measured, on that date or another; or another commit is."""
+        days = day if date is None else date
+        self.world.moment = datetime(2026, 1, 1, 2, tzinfo=timezone.utc) + timedelta(days=days)
+        self.last = run_night(self.context(day, head))
+        return self.last
+
+    def new_job(self) -> Job:
         self._jobs += 1
         return self.jobs.new(self.world.moment, f"{self._jobs:04d}")
 
-    def _measure(
+    def measure(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
     ) -> Mapping[str, PerfbisectError]:
-        return measure_each(cells, lambda one: self._launched(night, one, launch))
+        (cell,) = cells
+        try:
+            self._launch(night, cell, launch)
+        except Interrupted:
+            raise
+        except PerfbisectError as error:
+            return {cell.plan.name: error}
+        return {}
 
-    def _launched(self, night: NightPlan, one: CellJob, launch: int) -> None:
+    def _launch(self, night: NightPlan, one: CellJob, launch: int) -> None:
         served, tools = one.plan.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
         if not one.job.journal.exists():
             plan = make_run_plan(
@@ -167,11 +167,25 @@ class Place:
         with one.job.held():
             run(one.job, tools, until=launch)
 
-    def _prepare(self, night: NightPlan, window: BisectionWindow, minutes: float) -> PreparedBisection:
+    def prepare_bisection(
+        self, night: NightPlan, window: BisectionWindow, minutes: float
+    ) -> PreparedBisection:
         self.searched.append(window)
         if self.refusal is not None:
             raise self.refusal
-        return _Searching(self, night, window, minutes)
+        return PreparedBisection(self.least, lambda job: self._bisect(job, night, window, minutes))
+
+    def _bisect(self, job: Job, night: NightPlan, window: BisectionWindow, minutes: float) -> ReportDocument:
+        served, tools = window.cell.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
+        if not job.journal.exists():
+            line, _ = history(self.repository, window.good, window.bad)
+            plan = make_plan(
+                cell=served, history=line, builder=FakeBuilder(), budget=minutes,
+                metric=resolve_metric(served, window.metric), setting=night.setting,
+            )  # fmt: skip
+            write_plan(job, plan, tools.clock)
+        with job.held():
+            return bisect(job, tools)
 
     def launches(self) -> list[tuple[str, str, str]]:
         """What every launch that measured was of: cell, change, purpose."""
@@ -182,33 +196,6 @@ class Place:
             ended = [event.data["attempt"] for event in events if event.kind == "finished"]
             found += [(name, attempt["change_id"], attempt["purpose"]) for attempt in ended]
         return found
-
-
-@dataclass(frozen=True)
-class _Searching:
-    place: Place
-    night: NightPlan
-    window: BisectionWindow
-    minutes: float
-
-    @property
-    def min_minutes(self) -> float:
-        return self.place.least
-
-    def __call__(self, job: Job) -> BisectionResult:
-        served, place = self.window.cell.load(), self.place
-        tools = place.watch.tools(place.world, clock=Clock(place.world.moment))
-        if not job.journal.exists():
-            line, _ = history(place.repository, self.window.good, self.window.bad)
-            plan = make_plan(
-                cell=served, history=line, builder=FakeBuilder(),
-                metric=resolve_metric(served, self.window.metric),
-                setting=self.night.setting,
-                budget=self.minutes,
-            )  # fmt: skip
-            write_plan(job, plan, tools.clock)
-        with job.held():
-            return bisection_result(bisect(job, tools))
 
 
 @cache

@@ -22,6 +22,10 @@ def alert(**changed: Any) -> Alert:
     return Alert(**given | changed)
 
 
+def above(smallest: str) -> BisectRules:
+    return BisectRules.model_validate({"smallest": smallest})
+
+
 @pytest.mark.parametrize("changed", [{}, {"cause": "unknown"}, {"shape": "transient"}, {"shape": "drift"}])
 def test_what_is_worth_it(changed: dict[str, Any]) -> None:
     assert rejection_reason(alert(**changed), BisectRules()) == ""
@@ -40,7 +44,12 @@ def test_what_is_worth_it(changed: dict[str, Any]) -> None:
         ({"cause": "night"}, False, BisectRules(), "the night was bad, not the product"),
         ({"effect": -0.1}, False, BisectRules(), "it is an improvement"),
         ({"metric": "ttft:p99"}, False, BisectRules(), "the median did not move"),
-        ({}, False, BisectRules(smallest="20%"), "10.0% is less than bisect.smallest (20.0%)"),
+        (
+            {},
+            False,
+            above("20%"),
+            "10.0% is less than bisect.smallest (20.0%)",
+        ),
     ],
 )
 def test_what_is_not(changed: dict[str, Any], is_over: bool, rules: BisectRules, why: str) -> None:
@@ -49,9 +58,9 @@ def test_what_is_not(changed: dict[str, Any], is_over: bool, rules: BisectRules,
 
 def test_tails_where_they_are_asked_for_and_throughput_that_falls() -> None:
     assert rejection_reason(alert(metric="ttft:p99"), BisectRules(tails=True)) == ""
-    assert (
-        rejection_reason(alert(metric="output_throughput", effect=-0.1), BisectRules(smallest="5%")) == ""
-    ), "worse is the way of its metric"
+    assert rejection_reason(alert(metric="output_throughput", effect=-0.1), above("5%")) == "", (
+        "worse is the way of its metric"
+    )
 
 
 def test_a_commit_that_is_known_without_a_launch() -> None:

@@ -30,8 +30,8 @@ def written(folder: Path, text: str) -> Path:
 
 def test_what_is_not_said_is_said_here(tmp_path: Path) -> None:
     rules = load_nightly(written(tmp_path, GOOD)).nightly
-    assert (rules.minutes, rules.launches, rules.runs, rules.suite) == (360.0, 2, 1, False)
-    assert (rules.bisect.when, rules.bisect.minutes, rules.bisect.min_effect) == ("new", 180.0, 0.0)
+    assert (rules.budget, rules.launches, rules.runs, rules.suite) == (360.0, 2, 1, False)
+    assert (rules.bisect.when, rules.bisect.budget, rules.bisect.smallest) == ("new", 180.0, 0.0)
     assert rules.alerts.causes == ("product", "unknown")
     assert rules.tell.webhook is None
     assert rules.branch == "HEAD"

@@ -11,8 +11,7 @@ from perfbisect.compare.run import run
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
 from perfbisect.model.metric import parse_metric
-from perfbisect.nightly.plan import CellPlan
-from perfbisect.nightly.replay import CellLaunches
+from perfbisect.nightly.journal import CellLaunches
 from perfbisect.series.points import Point
 from perfbisect.series.sources.journals import points_of, run_in
 from perfbisect.stats.two_sample import Scale
@@ -20,17 +19,6 @@ from tests.compare.test_run import job_of, plan
 from tests.jobs.world import Watch, World, history
 
 TPOT = parse_metric("tpot")
-NIGHT_CELL = CellPlan(
-    name="tiny",
-    source="",
-    cell={},
-    digest="",
-    metric="tpot",
-    launches=3,
-    runs=1,
-    launch_minutes=1.0,
-    forecast_basis="",
-)
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 4, 5, 6])
@@ -51,4 +39,4 @@ def test_every_surface_has_the_same_value(tmp_path: Path, runs: int) -> None:
     assert told is not None
     points = [p for p in points_of(told.build, told.document, "") if isinstance(p, Point)]
     assert tuple(point.values["tpot:median"] for point in points) == values
-    assert CellLaunches(seen).value(NIGHT_CELL) == median(values)
+    assert CellLaunches(seen).value(TPOT) == median(values)

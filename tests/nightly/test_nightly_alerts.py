@@ -11,9 +11,8 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.nightly.alerts import judge_series
 from perfbisect.nightly.bisect import EarlierBisections, read_earlier_bisections, select_cases
 from perfbisect.nightly.config import BisectRules
-from perfbisect.nightly.plan import read_plan
-from perfbisect.nightly.replay import NightState
-from perfbisect.nightly.report import NightlyDocument
+from perfbisect.nightly.journal import NightState, read_plan
+from perfbisect.nightly.model import Night
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.alert_store import set_state
@@ -50,7 +49,7 @@ def slow(place: Place, factor: float = 1.4, until: int = 99) -> None:
     place.world.of = of
 
 
-def nights(place: Place, first: int, last: int) -> list[NightlyDocument]:
+def nights(place: Place, first: int, last: int) -> list[Night]:
     return [place.night(day) for day in range(first, last + 1)]
 
 
@@ -159,7 +158,7 @@ def test_an_event_that_another_series_joins_later_is_looked_into_once(place: Pla
     )
     findings = NightState.from_events(begun[-1].events()).findings
     assert findings is not None
-    told = [one for one in findings.alerts if one.alert.id == joining]
+    told = [one for one in findings.alerts if one.id == joining]
     plan = read_plan(begun[-1].events())
     (case,) = select_cases(seen, told, before, {}, plan, BisectRules())
     assert case.rejection == "an earlier night examined its event"

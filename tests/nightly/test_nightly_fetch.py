@@ -43,24 +43,24 @@ def configured(there: Cloned, branch: str = "origin/main") -> Path:
 
 def test_the_night_is_of_what_was_pushed_since(there: Cloned) -> None:
     config, pushed = configured(there), there.push(2)
-    context, _ = build_context(config, MeasureOptions(), fetch=True)
+    context = build_context(config, MeasureOptions(), fetch=True)
     assert context.commit.id == pushed
     assert context.fetch is not None
     assert context.fetch().reported == f"origin/main is {pushed[:12]}, was {there.commits[0][:12]}"
-    again, _ = build_context(config, MeasureOptions(), fetch=True)
+    again = build_context(config, MeasureOptions(), fetch=True)
     assert again.fetch is not None
     assert again.fetch().reported == f"origin/main is {pushed[:12]}, unchanged"
 
 
 def test_a_dry_run_asks_nobody(there: Cloned) -> None:
     there.push(2)
-    context, _ = build_context(configured(there), MeasureOptions())
+    context = build_context(configured(there), MeasureOptions())
     assert (context.commit.id, context.fetch) == (there.commits[0], None)
 
 
 def test_without_the_net_it_is_of_what_is_there(there: Cloned) -> None:
     shutil.rmtree(there.origin)
-    context, _ = build_context(configured(there), MeasureOptions(), fetch=True)
+    context = build_context(configured(there), MeasureOptions(), fetch=True)
     assert context.commit.id == there.commits[0]
     assert context.fetch is not None
     with pytest.raises(MachineError, match="fetch origin failed"):

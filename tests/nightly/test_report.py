@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfbisect.nightly.model import Night
-from perfbisect.nightly.report import night_document, night_report, night_verdict
+from perfbisect.nightly.report import night_report, night_verdict
 from perfbisect.nightly.webhook import message
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
@@ -136,11 +136,3 @@ def test_the_message_for_programs() -> None:
     assert sent["commits"][0]["id"] == "c0ffee" + "0" * 34
     assert [failure["what"] for failure in sent["failed"]] == ["text_big", "publish"]
     assert sent["link"] == "https://ci.example/1"
-
-
-def test_the_document_has_the_alerts_as_the_night_leaves_them() -> None:
-    document = night_document(make_night())
-    assert (document.alerts[0].id, document.alerts[0].change) == ("20260412-3f1a", "opened")
-    assert document.bisections[0].culprit is not None
-    assert document.bisections[0].culprit.short == "c0ffee000000"
-    assert document.bisections[0].summary == ("It is slower by 21 %.",)

@@ -15,9 +15,8 @@ from perfbisect.errors import Interrupted, MachineError
 from perfbisect.jobs.journal import EventKind, Journal, JournalEvent
 from perfbisect.model.attempt import Failure
 from perfbisect.nightly.context import NightTask, StepResult
-from perfbisect.nightly.folders import Nights
+from perfbisect.nightly.journal import Nights
 from perfbisect.nightly.model import Night
-from perfbisect.nightly.report import NightlyDocument
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import Clock, PowerCut
@@ -39,11 +38,11 @@ def place(tmp_path: Path, repository: tuple[Path, tuple[str, ...]]) -> Place:
     return make_place(tmp_path, commits, path)
 
 
-def states(document: NightlyDocument) -> dict[str, str]:
+def states(document: Night) -> dict[str, str]:
     return {one.name: one.state for one in document.cells}
 
 
-def step(document: NightlyDocument, name: str) -> str:
+def step(document: Night, name: str) -> str:
     return next(one.state for one in document.steps if one.name == name)
 
 
@@ -59,9 +58,9 @@ def test_a_night_measures_each_cell_twice_in_launches_far_apart(place: Place) ->
     assert document.commit.id == place.commits[EACH - 1]
     assert document.hardware == "toy"
     assert document.ended > document.began
-    assert NightlyDocument.model_validate_json(document.text()) == document
+    assert Night.model_validate_json(document.text()) == document
     again = Nights(place.folder / "state", "n").all()[0].document
-    assert NightlyDocument.model_validate_json(again.read_text()) == document
+    assert Night.model_validate_json(again.read_text()) == document
     report = Path(document.files["report"])
     assert "Nightly of 2026-01-01" in report.read_text()
     assert "# Nightly n of 2026-01-01" in Path(document.files["night"]).read_text()
@@ -82,7 +81,7 @@ def test_cells_take_as_long_as_they_took_and_the_shortest_that_fit_are_measured(
     assert {one.forecast_basis for one in first.cells} == {"an estimate: never measured"}
     each = place.world.now / 6 / 60
     place.text = CONFIG.format(budget=f"{4.5 * each:.2f}m")
-    shown = forecast_night(place.context(1), place.dependencies())
+    shown = forecast_night(place.context(1))
     assert Counter(states(shown).values()) == {"planned": 2, "not reached": 1}
     assert {one.forecast_basis for one in shown.cells} == {"from 1 earlier nights"}
     assert len(place.world.requests) == 6, "a dry run starts nothing"
@@ -135,7 +134,7 @@ def test_a_night_that_is_killed_goes_on_and_nothing_is_measured_twice(place: Pla
     place.world.fault = lambda n, _: PowerCut() if n == cut else None
     with pytest.raises(PowerCut):
         place.night(0)
-    shown = forecast_night(place.context(3), place.dependencies())
+    shown = forecast_night(place.context(3))
     assert "was interrupted: it resumes with its own commit" in shown.notes[-1]
     document = place.night(3, date=0)
     assert document.commit.id == shown.commit.id == place.commits[EACH - 1]
@@ -247,13 +246,11 @@ def test_a_fetch_that_fails_is_told_and_the_night_goes_on(place: Place) -> None:
         raise MachineError("git fetch origin failed: no route", next_step="git fetch origin")
 
     context = replace(place.context(0), fetch=failed)
-    document = run_night(context, place.dependencies())
+    document = run_night(context)
     assert set(states(document).values()) == {"measured"}
     assert (step(document, "fetch"), document.exit_code, document.next) == ("failed", 5, "git fetch origin")
     context = replace(place.context(0), fetch=lambda: StepResult("as before"))
-    document = run_night(
-        context, replace(place.dependencies(), clock=Clock(place.world.moment + timedelta(days=1)))
-    )
+    document = run_night(replace(context, clock=Clock(place.world.moment + timedelta(days=1))))
     assert set(states(document).values()) == {"skipped"}
     assert (step(document, "fetch"), document.exit_code) == ("done", 0)
     assert "fetch" not in document.next, "it was just done"

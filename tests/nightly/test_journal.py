@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import MachineError
-from perfbisect.nightly.folders import Nights
+from perfbisect.nightly.journal import Nights
 
 NOW = datetime(2026, 1, 5, 2, 0, tzinfo=timezone.utc)
 
@@ -20,7 +20,7 @@ HOLD = """
 import sys, time
 from datetime import datetime, timezone
 from pathlib import Path
-from perfbisect.nightly.folders import Nights
+from perfbisect.nightly.journal import Nights
 with Nights(Path(sys.argv[1]), "n").held(datetime(2026, 1, 5, 2, tzinfo=timezone.utc)):
     print("held", flush=True)
     time.sleep(60)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.nightly.model import SEVERITY, most_severe
-from perfbisect.nightly.schedule import (
+from perfbisect.nightly.model import SEVERITY, night_exit_code
+from perfbisect.nightly.plan import (
     ScheduledGroup,
     ScheduledLaunch,
     derive_seed,
@@ -128,17 +128,11 @@ def test_what_failed_is_left_and_its_suite_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "told"),
+    ("codes", "worst"),
     [([], 0), ([0, 4], 4), ([4, 1], 1), ([1, 5, 4], 5), ([5, 3], 3), ([3, 2], 2), ([2, 130, 3], 130)],
 )
-def test_the_worst_finding_is_told(codes: list[int], told: int) -> None:
-    assert most_severe(codes) == told
-    assert most_severe(reversed(codes)) == told
-
-
-def test_an_exit_code_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="not in tuple"):
-        most_severe([0, 7])
+def test_the_exit_code_is_that_of_the_worst(codes: list[int], worst: int) -> None:
+    assert night_exit_code((), (), codes) == night_exit_code((), (), reversed(codes)) == worst
     assert len(set(SEVERITY)) == 7
 
 
