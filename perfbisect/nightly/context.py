@@ -67,7 +67,7 @@ class PreparedBisection:
     run: Callable[[Job], ReportDocument]
 
 
-class Machine(Protocol):
+class NightMachine(Protocol):
     """Measures cells and bisects windows."""
 
     def new_job(self) -> Job: ...
@@ -103,7 +103,7 @@ class NightlyContext:
     cells: tuple[FoundCell, ...]
     setting: MeasurementConfig
     table: SuspectTable
-    machine: Machine
+    machine: NightMachine
     clock: Clock
     sink: EventListener
     stop_leftovers: StopLeftovers

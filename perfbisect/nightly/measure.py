@@ -71,7 +71,7 @@ class LocalMachine:
     def measure(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
     ) -> Mapping[str, PerfbisectError]:
-        """Implement :class:`perfbisect.nightly.context.Machine`."""
+        """Implement :class:`perfbisect.nightly.context.NightMachine`."""
         try:
             return self._launch(night, cells, launch)
         except Interrupted:
@@ -108,7 +108,7 @@ class LocalMachine:
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
     ) -> PreparedBisection:
-        """Implement :class:`perfbisect.nightly.context.Machine`."""
+        """Implement :class:`perfbisect.nightly.context.NightMachine`."""
         setting = night.setting
         measuring = replace(
             self.measuring,
