@@ -210,7 +210,7 @@ def noise(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def told(kind: str, n: int, count: int) -> tuple[float, float]:
-    """Share of unchanged series with a change told at 1 %, and with one of a p of at most 5 %."""
+    """Share of unchanged series with a change reported at 1 %, and with one of a p of at most 5 %."""
     steps = five = 0
     for k in range(count):
         rng = np.random.default_rng([SEED, n, k, sum(map(ord, kind))])
@@ -278,7 +278,7 @@ def _worlds(_: ModuleType, __: Path) -> None:
         shares = [told(kind, n, 300) for n in LENGTHS]
         lines.append([kind, *(f"{100 * one:.1f} / {100 * five:.1f} %" for one, five in shares)])
     head = ["noise", *(f"{n} nights" for n in LENGTHS)]
-    _print("Further series without a change: told at 1 % / p of at most 5 %", head, lines)
+    _print("Further series without a change: reported at 1 % / p of at most 5 %", head, lines)
     lines = []
     for kind in ("gauss", "t3", "ar0.5", "outliers"):
         row = [realised(kind, n, changed, 0.05) for n in (30, 90) for changed in (0.1, 0.5)]
@@ -288,7 +288,7 @@ def _worlds(_: ModuleType, __: Path) -> None:
 
 
 def _latency(scorer: ModuleType, _: Path) -> None:
-    told = {"perfbisect": detect_indices, "told the noise": informed(ONLINE)}
+    told = {"perfbisect": detect_indices, "given the noise": informed(ONLINE)}
     lines = []
     for count in (60, 300):
         for name, detect_growing in told.items():
@@ -296,7 +296,7 @@ def _latency(scorer: ModuleType, _: Path) -> None:
                 nights = [f"{row[key]:.0f}" for key in ("median_points_after_change", "p90")]
                 shares = [f"{100 * row[key]:.1f} %" for key in ("missed", "null_ever_alarmed")]
                 lines.append([f"{count}", name, size, *nights, *shares])
-    head = ["series", "detector", "step, noise 2.5 %", "nights until told, median", "90 %", "missed"]
+    head = ["series", "detector", "step, noise 2.5 %", "nights until reported, median", "90 %", "missed"]
     _print("Night after night", [*head, "alarm ever, unchanged"], lines)
 
 
@@ -310,7 +310,7 @@ def _cost(scorer: ModuleType, _: Path) -> None:
         begun = time.process_time()
         told = detect_all([_series(values, str(k)) for k, values in enumerate(many)])
         lines.append([f"{count} x {n}", f"{time.process_time() - begun:.1f}", str(len(told.alerts))])
-    _print("Cost", ["series x nights", "CPU s", "changes told"], lines)
+    _print("Cost", ["series x nights", "CPU s", "changes reported"], lines)
 
 
 PARTS: dict[str, Callable[[ModuleType, Path], None]] = {

@@ -92,7 +92,7 @@ def test_the_tables(planted: Path, scorer: Path, capsys: pytest.CaptureFixture[s
     )
     assert "| contiguous | 0.05 | 1 | 0 = 0.0 % | 1 of 1 |" in lines
     assert "| gauss | 0.0 % | 0.0 % | 0.0 % |" in lines
-    for name in ("perfbisect", "told the noise"):
+    for name in ("perfbisect", "given the noise"):
         assert f"| 60 | {name} | 10% | 2 | 4 | 1.7 % | 2.5 % |" in lines
         assert f"| 300 | {name} | 10% | 2 | 4 | 0.3 % | 2.5 % |" in lines
 
