@@ -69,7 +69,7 @@ def test_the_table_of_tools_has_our_row_as_it_was_measured() -> None:
 
 @pytest.mark.parametrize("series", ["shuffled", "contiguous"])
 def test_the_bars_of_the_method_have_what_was_measured_of_the_detector(series: str) -> None:
-    seen = rows(DETECTION, "bar | wanted")[f"F1 {series}; unchanged series told"]["seen"]
+    seen = rows(DETECTION, "bar | wanted")[f"F1 {series}; unchanged series reported"]["seen"]
     f1, alarmed = re.split("[,;]", seen)[0], seen.rpartition("; ")[2]
     assert (f1, alarmed) == (planted(series)["F1"], planted(series)["unchanged with an alarm"])
 
