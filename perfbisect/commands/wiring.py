@@ -19,7 +19,7 @@ from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.measurement import MeasurementConfig
-from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path, profile_of
+from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.system.clock import now
@@ -116,7 +116,7 @@ def load_profile(name: str) -> Profile:
     Raises:
         UsageError, LocatedError: there is no such profile, or its file is invalid.
     """
-    return profile_of(load_machine(name or ("cuda" if shutil.which("nvidia-smi") else "cpu")))
+    return load_machine(name or ("cuda" if shutil.which("nvidia-smi") else "cpu"))
 
 
 def repository_at(path: Path, cache: Path) -> Repository:

@@ -1,4 +1,4 @@
-"""Devices of this machine, their current state and processes, from ``nvidia-smi``."""
+"""Devices of this machine, their state, processes and free memory, from ``nvidia-smi``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from perfbisect.errors import Interrupted, MachineError
 from perfbisect.system import environ
+from perfbisect.system.processes import StopRequested, never, process
 
 _TIMEOUT_S = 20.0
 """Seconds. Without persistence mode the driver initialises every device at each call."""
@@ -64,19 +67,19 @@ class Smi:
 
     def _query(self, option: str, fields: Sequence[str], only: Sequence[str] = ()) -> SmiRows:
         while True:
-            asked = [name for name in fields if name not in self._unknown]
+            known = [name for name in fields if name not in self._unknown]
             output = self._run(
-                f"{option}={','.join(asked)}",
+                f"{option}={','.join(known)}",
                 "--format=csv,noheader,nounits",
                 *((f"--id={','.join(only)}",) if only else ()),
             )
             unknown = _NOT_VALID.search(output.stdout + output.problem)
-            if unknown is None or unknown[1] not in asked or len(asked) == 1:
+            if unknown is None or unknown[1] not in known or len(known) == 1:
                 break
             self._unknown.add(unknown[1])
         if output.problem:
             return SmiRows(problem=output.problem)
-        return SmiRows(parse_rows(output.stdout, asked))
+        return SmiRows(_parse_rows(output.stdout, known))
 
     def _run(self, *arguments: str) -> CommandOutput:
         if self.command is None:
@@ -116,17 +119,16 @@ def run_command(argv: Sequence[str], timeout_s: float) -> CommandOutput:
     return CommandOutput(done.stdout, "")
 
 
-def parse_rows(text: str, fields: Sequence[str]) -> tuple[Row, ...]:
+def _parse_rows(text: str, fields: Sequence[str]) -> tuple[Row, ...]:
     """Parse ``--format=csv,noheader,nounits``; lines of another length are skipped."""
-    rows = []
-    for values in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(values) == len(fields):
-            row = {name: value.strip() for name, value in zip(fields, values, strict=True)}
-            rows.append({name: value for name, value in row.items() if not _NOTHING.match(value)})
-    return tuple(rows)
+    lines = csv.reader(text.splitlines(), skipinitialspace=True)
+    rows = [
+        dict(zip(fields, map(str.strip, line), strict=True)) for line in lines if len(line) == len(fields)
+    ]
+    return tuple({name: value for name, value in row.items() if not _NOTHING.match(value)} for row in rows)
 
 
-def number(row: Row, name: str) -> float | None:
+def _number(row: Row, name: str) -> float | None:
     """A field's value; None if it is missing or no number."""
     try:
         return float(row[name])
@@ -138,13 +140,18 @@ _FIXED = (
     "index", "name", "memory.total", "driver_version", "uuid", "pci.bus_id", "compute_mode",
     "mig.mode.current",
 )  # fmt: skip
-_EVENT, _THROTTLE = "clocks_event_reasons.active", "clocks_throttle_reasons.active"
+_READING = {
+    "total": "memory.total",
+    "used": "memory.used",
+    "sm_clock": "clocks.sm",
+    "max_sm_clock": "clocks.max.sm",
+    "temperature": "temperature.gpu",
+    "power": "power.draw",
+    "utilization": "utilization.gpu",
+}
+"""Field of a reading -> the driver's."""
+_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """One bit mask: the first name is for drivers from 535 on, the second for older ones."""
-_CHANGING = (
-    "uuid", "memory.total", "memory.used", "memory.free", "clocks.sm", "clocks.max.sm",
-    "temperature.gpu", "power.draw", "power.limit", "utilization.gpu", _EVENT, _THROTTLE,
-)  # fmt: skip
-_PROCESS = ("pid", "gpu_uuid", "used_memory")
 
 REASONS = {
     0x1: "idle",
@@ -203,14 +210,17 @@ class DeviceReading:
     uuid: str
     total: float | None = None
     used: float | None = None
-    free: float | None = None
     sm_clock: float | None = None
     max_sm_clock: float | None = None
     temperature: float | None = None
     power: float | None = None
-    power_limit: float | None = None
     utilization: float | None = None
     reasons: tuple[str, ...] = ()
+
+    @property
+    def share_used(self) -> float:
+        """Share of its memory that is in use; 0 if the driver does not report it."""
+        return self.used / self.total if self.used is not None and self.total else 0.0
 
 
 @dataclass(frozen=True)
@@ -230,49 +240,41 @@ def gpus() -> tuple[Gpu, ...]:
 
 def list_devices(smi: Smi) -> tuple[Gpu, ...]:
     """The devices that a command lists, each followed by its MIG instances."""
-    found = parse_gpus(smi.devices(_FIXED).rows)
-    return with_instances(found, smi.listing()) if any(gpu.mig for gpu in found) else found
-
-
-def parse_gpus(rows: Iterable[Row]) -> tuple[Gpu, ...]:
-    """Parse devices; rows without name or UUID are skipped."""
-    found = []
-    for row in rows:
-        if "name" not in row or "uuid" not in row:
-            continue
-        found.append(
-            Gpu(
-                name=row["name"],
-                memory=int(number(row, "memory.total") or 0),
-                driver=row.get("driver_version", ""),
-                uuid=row["uuid"],
-                index=int(number(row, "index") or 0),
-                bus=row.get("pci.bus_id", ""),
-                compute_mode=row.get("compute_mode", ""),
-                mig=row.get("mig.mode.current") == "Enabled",
-            )
+    found = tuple(
+        Gpu(
+            name=row["name"],
+            memory=int(_number(row, "memory.total") or 0),
+            driver=row.get("driver_version", ""),
+            uuid=row["uuid"],
+            index=int(_number(row, "index") or 0),
+            bus=row.get("pci.bus_id", ""),
+            compute_mode=row.get("compute_mode", ""),
+            mig=row.get("mig.mode.current") == "Enabled",
         )
-    return tuple(found)
+        for row in smi.devices(_FIXED).rows
+        if "name" in row and "uuid" in row
+    )
+    return _with_instances(found, smi.listing()) if any(gpu.mig for gpu in found) else found
 
 
-def with_instances(devices: Sequence[Gpu], listing: str) -> tuple[Gpu, ...]:
+def _with_instances(devices: Sequence[Gpu], listing: str) -> tuple[Gpu, ...]:
     """Add the MIG instances of ``nvidia-smi -L`` after their devices, with nominal memory (``2g.20gb``)."""
     below: dict[str, list[Gpu]] = {gpu.uuid: [] for gpu in devices}
     parent: Gpu | None = None
     for line in listing.splitlines():
         if head := _GPU_LINE.match(line):
             parent = next((gpu for gpu in devices if gpu.uuid == head[3]), None)
-        elif parent is not None and (found := _MIG_LINE.match(line)):
-            size = _PROFILE_MEMORY.search(found[1])
+        elif parent is not None and (instance := _MIG_LINE.match(line)):
+            size = _PROFILE_MEMORY.search(instance[1])
             below[parent.uuid].append(
                 replace(
                     parent,
-                    name=f"{parent.name} MIG {found[1]}",
+                    name=f"{parent.name} MIG {instance[1]}",
                     memory=int(size[1]) * 1024 if size else 0,
-                    uuid=found[3],
+                    uuid=instance[3],
                     mig=False,
                     parent=parent.uuid,
-                    instance=int(found[2]),
+                    instance=int(instance[2]),
                 )
             )
     return tuple(device for gpu in devices for device in (gpu, *below[gpu.uuid]))
@@ -292,48 +294,33 @@ def visible(devices: Sequence[Gpu], mask: str | None) -> tuple[Gpu, ...]:
     if mask is None:
         return usable(devices)
     chosen: list[Gpu] = []
-    for entry in (part.strip() for part in mask.split(",")):
-        named = _named(devices, entry)
-        if named is None:
+    for entry in mask.split(","):
+        gpu = _masked(devices, entry.strip())
+        if gpu is None:
             break
-        chosen.append(named)
+        chosen.append(gpu)
     return tuple(chosen)
 
 
-def _named(devices: Sequence[Gpu], entry: str) -> Gpu | None:
+def _masked(devices: Sequence[Gpu], entry: str) -> Gpu | None:
     if entry.isdigit():
-        on_it = [gpu for gpu in usable(devices) if gpu.index == int(entry)]
-        return on_it[0] if on_it else None
-    if not entry.startswith(("GPU-", "MIG-")):
+        return next((gpu for gpu in usable(devices) if gpu.index == int(entry)), None)
+    matching = [gpu for gpu in devices if gpu.uuid.startswith(entry)]
+    if not entry.startswith(("GPU-", "MIG-")) or len(matching) != 1:
         return None
-    found = [gpu for gpu in devices if gpu.uuid.startswith(entry)]
-    if len(found) != 1:
-        return None
-    if found[0].mig:
-        return next((gpu for gpu in devices if gpu.parent == found[0].uuid), None)
-    return found[0]
+    if matching[0].mig:
+        return next((gpu for gpu in devices if gpu.parent == matching[0].uuid), None)
+    return matching[0]
 
 
 def readings(smi: Smi, only: Sequence[str] = ()) -> tuple[DeviceReading, ...]:
     """Current state of all devices, or of these UUIDs; empty if the driver fails."""
-    return parse_readings(smi.devices(_CHANGING, only).rows)
-
-
-def parse_readings(rows: Iterable[Row]) -> tuple[DeviceReading, ...]:
-    """Parse readings; rows without UUID are skipped."""
+    rows = smi.devices(("uuid", *_READING.values(), *_REASONS), only).rows
     return tuple(
         DeviceReading(
             uuid=row["uuid"],
-            total=number(row, "memory.total"),
-            used=number(row, "memory.used"),
-            free=number(row, "memory.free"),
-            sm_clock=number(row, "clocks.sm"),
-            max_sm_clock=number(row, "clocks.max.sm"),
-            temperature=number(row, "temperature.gpu"),
-            power=number(row, "power.draw"),
-            power_limit=number(row, "power.limit"),
-            utilization=number(row, "utilization.gpu"),
-            reasons=reasons(row.get(_EVENT) or row.get(_THROTTLE) or ""),
+            reasons=reasons(next((row[name] for name in _REASONS if row.get(name)), "")),
+            **{name: _number(row, field) for name, field in _READING.items()},
         )
         for row in rows
         if "uuid" in row
@@ -343,30 +330,88 @@ def parse_readings(rows: Iterable[Row]) -> tuple[DeviceReading, ...]:
 def reasons(mask: str) -> tuple[str, ...]:
     """Names of the bits of a mask (``0x0000000000000044``); unknown bits in hex."""
     try:
-        left = int(mask, 16)
+        bits = int(mask, 16)
     except ValueError:
         return ()
-    return tuple(REASONS.get(1 << bit, hex(1 << bit)) for bit in range(left.bit_length()) if left >> bit & 1)
+    return tuple(REASONS.get(1 << bit, hex(1 << bit)) for bit in range(bits.bit_length()) if bits >> bit & 1)
 
 
 def tenants(smi: Smi) -> tuple[DeviceProcess, ...]:
     """The processes on the devices that the driver lists."""
-    return parse_tenants(smi.processes(_PROCESS).rows)
+    return tuple(
+        DeviceProcess(int(row["pid"]), row["gpu_uuid"], _number(row, "used_memory"))
+        for row in smi.processes(("pid", "gpu_uuid", "used_memory")).rows
+        if row.get("pid", "").isdigit() and "gpu_uuid" in row
+    )
 
 
 def in_use(smi: Smi) -> frozenset[str]:
     """UUIDs of the devices whose memory is in use by more than the driver."""
-    return frozenset(
-        reading.uuid
-        for reading in readings(smi)
-        if reading.used is not None and reading.total and reading.used > IN_USE * reading.total
+    return frozenset(reading.uuid for reading in readings(smi) if reading.share_used > IN_USE)
+
+
+def wait_for_memory(
+    uuids: Sequence[str],
+    *,
+    share: float,
+    timeout: float,
+    smi: Smi,
+    on_wait: Callable[[str], None] = lambda _: None,
+    asked: StopRequested = never,
+    every: float = 1.0,
+) -> dict[str, float]:
+    """Wait until ``share`` of the memory of whole devices is free; returns used MiB by UUID.
+
+    An ended engine releases memory slowly. ``on_wait`` is called once with the holders. MIG instances are
+    skipped: the driver reports memory of whole devices only.
+
+    Raises:
+        MachineError: memory is still in use after ``timeout`` seconds, or a device is no longer listed.
+        Interrupted: ``asked`` returned true.
+    """
+    whole = [uuid for uuid in uuids if not uuid.startswith("MIG-")]
+    if not whole:
+        return {}
+    deadline = time.monotonic() + timeout
+    is_reported = False
+    while True:
+        current = {reading.uuid: reading for reading in readings(smi, whole)}
+        full = [reading for reading in current.values() if 1.0 - reading.share_used < share]
+        lost = [uuid for uuid in whole if uuid not in current]
+        if not full and not lost:
+            return {uuid: reading.used for uuid, reading in current.items() if reading.used is not None}
+        processes = tenants(smi) if full else ()
+        why = "; ".join(
+            [*(_describe_holders(device, share, processes) for device in full), *_describe_lost(lost, smi)]
+        )
+        if not is_reported:
+            on_wait(f"waits for memory of devices: {why}")
+            is_reported = True
+        if asked():
+            raise Interrupted(f"stopped while it waited for memory: {why}")
+        if time.monotonic() >= deadline:
+            raise MachineError(
+                f"{why} (waited {timeout:.0f} s)",
+                next_step="nvidia-smi shows who uses the devices; choose others with CUDA_VISIBLE_DEVICES",
+                code="device_memory_taken" if full else "device_failed",
+            )
+        time.sleep(min(every, max(0.0, deadline - time.monotonic())))
+
+
+def _describe_lost(uuids: Sequence[str], smi: Smi) -> list[str]:
+    problem = smi.devices(("uuid",)).problem if uuids else ""
+    return [f"the driver does not list device {uuid}" + (f": {problem}" if problem else "") for uuid in uuids]
+
+
+def _describe_holders(device: DeviceReading, share: float, processes: Sequence[DeviceProcess]) -> str:
+    names = ", ".join(
+        str(process(holder.pid) or f"pid {holder.pid}, not of this container or gone")
+        + ("" if holder.memory is None else f" with {holder.memory:.0f} MiB")
+        for holder in processes
+        if holder.uuid == device.uuid
     )
-
-
-def parse_tenants(rows: Iterable[Row]) -> tuple[DeviceProcess, ...]:
-    """Parse processes; rows without process id or UUID are skipped."""
-    return tuple(
-        DeviceProcess(int(row["pid"]), row["gpu_uuid"], number(row, "used_memory"))
-        for row in rows
-        if row.get("pid", "").isdigit() and "gpu_uuid" in row
+    holders = names or "a process that the driver does not name (another container, or one that just ended)"
+    return (
+        f"device {device.uuid}: {device.used or 0:.0f} of {device.total or 0:.0f} MiB are in use, "
+        f"{share:.0%} must be free; held by {holders}"
     )

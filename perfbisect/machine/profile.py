@@ -9,12 +9,12 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from perfbisect import resources
 from perfbisect.common.suggest import hint
@@ -22,50 +22,57 @@ from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices
 from perfbisect.machine.device_commands import (
+    STRICT,
     CommandSmi,
-    DeviceQueries,
     DeviceQuery,
     DriverQuery,
     MemoryQuery,
     ProcessQuery,
 )
-from perfbisect.machine.devices import Gpu, Smi, gpus, visible
+from perfbisect.machine.devices import Gpu, Smi, visible
 from perfbisect.model.cell import Words
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 _VARIABLE = re.compile(r"^[A-Za-z_]\w*$")
 _FOLDER = "machines"
 
 
 class DeviceSelection(BaseModel):
-    """The variable that restricts an engine to some devices, and further variables."""
+    """The variable that restricts an engine to some devices by index, and further variables."""
 
-    model_config = _STRICT
+    model_config = STRICT
 
     variable: str
     env: dict[str, str] = {}
 
     @field_validator("variable")
     @classmethod
-    def _name(cls, value: str) -> str:
+    def _check_name(cls, value: str) -> str:
         if not _VARIABLE.match(value):
             raise ValueError("no name of a variable")
         return value
 
 
-class LaunchCommandFile(BaseModel):
-    """A command in front of the server's; ``lost``: its exit codes (signals below 0) for a lost lease."""
+class LaunchCommand(BaseModel):
+    """A command in front of the server's, such as a queue's wrapper.
 
-    model_config = _STRICT
+    ``{gpus}`` is replaced by the number of the slot's devices, ``{devices}`` by their indices. ``lost``: its
+    exit codes for a lease that was not granted or taken away; below 0: signals.
+    """
+
+    model_config = STRICT
 
     command: Words = Field(min_length=1)
     lost: tuple[int, ...] = Field(default=(75,), strict=False)
 
 
-class MachineFile(BaseModel):
-    """The content of a machine file."""
+class Profile(BaseModel):
+    """A kind of machine, as its file describes it.
 
-    model_config = _STRICT
+    ``devices``: what lists them: NVIDIA's driver, nothing, or a command. ``platform``: section of a vLLM-Omni
+    deploy YAML (``platforms: npu: ...``). The cell overrides ``env`` and ``serve_args``.
+    """
+
+    model_config = STRICT
 
     name: str
     devices: DeviceQuery | Literal["nvidia-smi", "none"]
@@ -74,15 +81,13 @@ class MachineFile(BaseModel):
     tenants: ProcessQuery | None = None
     select: DeviceSelection | None = None
     platform: str = ""
-    """Section of a vLLM-Omni deploy YAML that applies to it (``platforms: npu: ...``)."""
     env: dict[str, str] = {}
     serve_args: dict[str, str | int | float | bool] = {}
-    lease: LaunchCommandFile | None = None
+    lease: LaunchCommand | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> MachineFile:
-        own = isinstance(self.devices, DeviceQuery)
-        if not own and (self.driver or self.memory or self.tenants):
+    def _check_devices(self) -> Profile:
+        if self.query is None and (self.driver or self.memory or self.tenants):
             raise ValueError(
                 f"driver, memory and tenants belong to a command's devices, not {self.devices!r}"
             )
@@ -90,90 +95,41 @@ class MachineFile(BaseModel):
             raise ValueError("select is missing: the variable that chooses devices")
         return self
 
+    @property
+    def query(self) -> DeviceQuery | None:
+        """The command that lists devices, if the machine has its own."""
+        return self.devices if isinstance(self.devices, DeviceQuery) else None
 
-def machine_names() -> tuple[str, ...]:
-    """Names of the machine files that are shipped."""
-    return tuple(sorted(path.stem for path in (resources.cells_folder() / _FOLDER).glob("*.yaml")))
-
-
-def machine_path(name: str) -> Path:
-    """The file of a machine: a path, or the name of one that is shipped.
-
-    :raises UsageError: there is none.
-    """
-    if name in machine_names():
-        return resources.cells_folder() / _FOLDER / f"{name}.yaml"
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path.absolute()
-    raise UsageError(
-        f"no machine {name!r}: neither a file nor one of {', '.join(machine_names())}"
-        f"{hint(name, machine_names())}",
-        next_step="--machine NAME, or the path of a machine file (docs/machine.md)",
-    )
-
-
-def load_machine(name: str) -> MachineFile:
-    """Load a machine file.
-
-    :raises UsageError: there is none of that name.
-    :raises LocatedError: its content is wrong.
-    """
-    return validate(load(machine_path(name)), MachineFile)
-
-
-@dataclass(frozen=True)
-class LaunchCommand:
-    """A command in front of the server's, such as a queue's wrapper.
-
-    ``{gpus}`` is replaced by the number of the slot's devices, ``{devices}`` by their indices. ``lost``: its
-    exit codes for a lease that was not granted or taken away; below 0: signals.
-    """
-
-    command: tuple[str, ...] = ()
-    lost: tuple[int, ...] = (75,)
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A kind of machine.
-
-    ``source``: what lists devices: NVIDIA's driver, nothing, or the commands of ``queries``. ``variable`` is
-    set to the indices of the selected devices, together with ``beside``. ``platform``: section of a
-    vLLM-Omni deploy YAML. ``env`` and ``serve_args`` are defaults of every server; the cell overrides them.
-    """
-
-    name: str = "cuda"
-    source: Literal["nvidia-smi", "none", "commands"] = "nvidia-smi"
-    variable: str = "CUDA_VISIBLE_DEVICES"
-    beside: Mapping[str, str] = field(default_factory=lambda: {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-    platform: str = "cuda"
-    env: Mapping[str, str] = field(default_factory=dict)
-    serve_args: Mapping[str, object] = field(default_factory=dict)
-    lease: LaunchCommand = LaunchCommand()
-    queries: DeviceQueries | None = None
+    @property
+    def variable(self) -> str:
+        """The variable that selects devices."""
+        return self.select.variable if self.select else "CUDA_VISIBLE_DEVICES"
 
     @property
     def mark(self) -> str:
         """Its part of the machine class: servers started in other ways are not comparable."""
-        plain = self.source != "commands" and not self.env and not self.serve_args
+        if self.query is None and not self.env and not self.serve_args:
+            return ""
         words = [f"{key}={value}" for key, value in sorted({**self.env, **self.serve_args}.items())]
-        return "" if plain else " ".join((self.name, *words))
+        return " ".join((self.name, *words))
 
-    def smi(self) -> Smi | None:
-        """The device listing; None: NVIDIA's driver."""
-        if self.source == "nvidia-smi":
-            return None
-        if self.queries is None or self.source == "none":
-            return Smi(command=None)
+    def smi(self) -> Smi:
+        """What answers device queries."""
+        query = self.query
+        if query is None:
+            return Smi() if self.devices == "nvidia-smi" else Smi(command=None)
         return CommandSmi(
-            command=shutil.which(self.queries.devices.command[0]), queries=self.queries, name=self.name
+            command=shutil.which(query.command[0]),
+            name=self.name,
+            query=query,
+            driver=self.driver,
+            memory=self.memory,
+            tenants=self.tenants,
         )
 
-    def devices(self) -> tuple[Gpu, ...]:
-        """All devices of the machine; empty if none are listed."""
-        smi = self.smi()
-        return devices.gpus() if smi is None else devices.list_devices(smi)
+    def list_devices(self) -> tuple[Gpu, ...]:
+        """All devices of the machine; NVIDIA's are listed once in a process."""
+        return devices.gpus() if self.devices == "nvidia-smi" else devices.list_devices(self.smi())
 
     def mask(self, group: Sequence[Gpu]) -> dict[str, str]:
         """Variables that restrict an engine to a group of devices, in this order.
@@ -183,7 +139,8 @@ class Profile:
         """
         if any(gpu.parent for gpu in group):
             return {self.variable: ",".join(gpu.uuid for gpu in group)}
-        return {**self.beside, self.variable: ",".join(str(gpu.index) for gpu in group)}
+        env = self.select.env if self.select else {}
+        return {**env, self.variable: ",".join(str(gpu.index) for gpu in group)}
 
     def none_of(self, devices: Sequence[Gpu]) -> dict[str, str]:
         """Variables that hide all devices; none if there are no devices."""
@@ -192,9 +149,10 @@ class Profile:
     def before(self, count: int, env: Mapping[str, str]) -> tuple[str, ...]:
         """The launch command in front of the server's, on a slot of ``count`` devices.
 
-        :raises MachineError: the command is not installed.
+        Raises:
+            MachineError: the command is not installed.
         """
-        if not self.lease.command:
+        if self.lease is None:
             return ()
         command = self.lease.command[0]
         if shutil.which(command) is None:
@@ -208,26 +166,36 @@ class Profile:
         )
 
 
-CUDA = Profile()
+CUDA = Profile(
+    name="cuda",
+    devices="nvidia-smi",
+    select=DeviceSelection(variable="CUDA_VISIBLE_DEVICES", env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+    platform="cuda",
+)
 
 
-def profile_of(file: MachineFile) -> Profile:
-    """The profile that a machine file describes."""
-    select = file.select
-    listed = file.devices
-    return Profile(
-        name=file.name,
-        source="commands" if isinstance(listed, DeviceQuery) else listed,
-        variable=select.variable if select else CUDA.variable,
-        beside=select.env if select else {},
-        platform=file.platform,
-        env=file.env,
-        serve_args=file.serve_args,
-        lease=LaunchCommand(file.lease.command, file.lease.lost) if file.lease else LaunchCommand(),
-        queries=DeviceQueries(listed, file.driver, file.memory, file.tenants)
-        if isinstance(listed, DeviceQuery)
-        else None,
+def machine_names() -> tuple[str, ...]:
+    """Names of the machine files that are shipped."""
+    return tuple(sorted(path.stem for path in (resources.cells_folder() / _FOLDER).glob("*.yaml")))
+
+
+def machine_path(name: str) -> Path:
+    """The file of a machine: a path, or the name of one that is shipped."""
+    if name in machine_names():
+        return resources.cells_folder() / _FOLDER / f"{name}.yaml"
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path.absolute()
+    raise UsageError(
+        f"no machine {name!r}: neither a file nor one of {', '.join(machine_names())}"
+        f"{hint(name, machine_names())}",
+        next_step="--machine NAME, or the path of a machine file (docs/machine.md)",
     )
+
+
+def load_machine(name: str) -> Profile:
+    """Load a machine file; UsageError if there is none of that name, LocatedError if its content is wrong."""
+    return validate(load(machine_path(name)), Profile)
 
 
 _LEAST_DISK = 64 * 1024 * 1024
@@ -278,7 +246,7 @@ def machine(shell: Mapping[str, str], profile: Profile = CUDA, *, part: int = 0)
         cores=len(os.sched_getaffinity(0)),
         memory=psutil.virtual_memory().total,
         kernel=platform.release(),
-        gpus=visible(profile.devices() if profile.smi() else gpus(), shell.get(profile.variable)),
+        gpus=visible(profile.list_devices(), shell.get(profile.variable)),
         mark=profile.mark,
         part=part,
     )
@@ -304,7 +272,7 @@ def oom_kills() -> int:
 
 
 def check_room(folder: Path) -> None:
-    """:raises MachineError: the disk under ``folder`` has no room for an attempt's files."""
+    """Raise MachineError if the disk under ``folder`` has no room for an attempt's files."""
     free = shutil.disk_usage(folder).free
     if free < _LEAST_DISK:
         raise MachineError(

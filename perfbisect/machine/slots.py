@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices as all_devices
-from perfbisect.machine.devices import Gpu, Smi
+from perfbisect.machine.devices import Gpu
 from perfbisect.machine.profile import CUDA, Machine, Profile, machine
 from perfbisect.machine.topology import Topology, parts, read_topology
 
@@ -71,9 +71,9 @@ def plan_slots(
     """
     if workers < 1 or gpus < 0:
         raise UsageError(f"{workers} workers with {gpus} devices each: at least 1 worker, at least 0 devices")
-    smi = profile.smi() or Smi()
+    smi = profile.smi()
     if everything is None:
-        everything = profile.devices()
+        everything = profile.list_devices()
         avoid = {*avoid, *all_devices.in_use(smi)} if gpus else avoid
     topology = read_topology(everything, ask=smi.topology) if topology is None else topology
     if gpus == 0:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from perfbisect.errors import MachineError
 from perfbisect.machine.slots import Slot
@@ -15,10 +16,10 @@ from perfbisect.system import logs, processes
 from perfbisect.system.processes import StopRequested, never
 
 _MARK = "perfbisect-torch: "
-_LIMIT = 180.0
+_LIMIT_S = 180.0
 
 PROGRAM = f"""
-import json, sys
+import json
 
 def attempt(call):
     try:
@@ -28,37 +29,37 @@ def attempt(call):
 
 def device(torch, index):
     properties = torch.cuda.get_device_properties(index)
-    free, total = torch.cuda.mem_get_info(index)
     return {{
         "name": properties.name,
         "capability": f"{{properties.major}}.{{properties.minor}}",
-        "total": total,
-        "free": free,
+        "total": torch.cuda.mem_get_info(index)[1],
         "processors": properties.multi_processor_count,
         "uuid": str(getattr(properties, "uuid", "") or ""),
     }}
 
 def nccl(torch):
     if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
-        return None
+        return ""
     version = torch.cuda.nccl.version()
     return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
 
 def main():
     import torch
     available = torch.cuda.is_available()
-    told = {{
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "hip": getattr(torch.version, "hip", None),
+    count = torch.cuda.device_count() if available else 0
+    devices = [attempt(lambda i=i: device(torch, i)) for i in range(count)]
+    result = {{
+        "version": torch.__version__,
+        "cuda": torch.version.cuda or "",
+        "hip": getattr(torch.version, "hip", None) or "",
         "available": available,
-        "cudnn": attempt(torch.backends.cudnn.version) if available else None,
-        "nccl": attempt(lambda: nccl(torch)) if available else None,
+        "cudnn": str(attempt(torch.backends.cudnn.version) or "") if available else "",
+        "nccl": attempt(lambda: nccl(torch)) if available else "",
         "threads": torch.get_num_threads(),
-        "devices": [attempt(lambda i=i: device(torch, i)) for i in range(torch.cuda.device_count())]
-        if available else [],
+        "devices": [row for row in devices if isinstance(row, dict)],
+        "failed": [row for row in devices if not isinstance(row, dict)],
     }}
-    print({_MARK!r} + json.dumps(told))
+    print({_MARK!r} + json.dumps(result))
 
 try:
     main()
@@ -75,7 +76,6 @@ class TorchDevice:
     name: str
     capability: str
     total: int
-    free: int
     processors: int
     uuid: str
 
@@ -98,12 +98,35 @@ class Torch:
     failed: tuple[str, ...] = ()
     error: str = ""
 
-    def facts(self) -> dict[str, Any]:
-        """Facts for the provenance, without free memory."""
-        facts = asdict(self)
-        for device in facts["devices"]:
-            del device["free"]
-        return facts
+
+_TORCH = TypeAdapter(Torch)
+
+
+def torch_facts(
+    interpreter: Path,
+    env: Mapping[str, str],
+    slot: Slot,
+    folder: Path,
+    *,
+    asked: StopRequested = never,
+    limit: float = _LIMIT_S,
+) -> dict[str, Any]:
+    """Facts of torch in the environment under test and of the slot's devices.
+
+    A torch that fails to import or finds no device is left to the engine: the change may be the cause.
+
+    Raises:
+        MachineError: torch sees other devices than the slot's.
+        Interrupted: ``asked`` returned true.
+    """
+    try:
+        torch = probe(interpreter, env, folder, limit=limit, asked=asked)
+    except MachineError as error:
+        return {"problem": error.message}
+    problem = disagreement(torch, slot)
+    if problem:
+        raise MachineError(problem, next_step="nvidia-smi -L shows the devices; see CUDA_VISIBLE_DEVICES")
+    return asdict(torch)
 
 
 def probe(
@@ -111,14 +134,10 @@ def probe(
     env: Mapping[str, str],
     folder: Path,
     *,
-    limit: float = _LIMIT,
+    limit: float = _LIMIT_S,
     asked: StopRequested = never,
 ) -> Torch:
-    """Probe the torch of an interpreter. ``env``: its process environment, with the slot's.
-
-    :raises MachineError: no valid answer within ``limit`` seconds.
-    :raises Interrupted: ``asked`` returned true.
-    """
+    """Probe the torch of an interpreter; MachineError without a valid answer within ``limit`` seconds."""
     log = folder / "torch-probe.log"
     log.unlink(missing_ok=True)
     ended = processes.run(
@@ -130,79 +149,42 @@ def probe(
         timeout=limit,
         asked=asked,
     )
-    found = parse(logs.text_of(log))
-    if found is None:
+    torch = parse(logs.text_of(log))
+    if torch is None:
         how = f"did not end within {limit:.0f} s" if ended.timed_out else f"ended with exit code {ended.code}"
-        said = logs.cause(log) or logs.tail(log, 3)
+        output = logs.cause(log) or logs.tail(log, 3)
         raise MachineError(
-            f"the probe of torch with {interpreter} {how} without a result: {said}",
+            f"the probe of torch with {interpreter} {how} without a result: {output}",
             where=log,
-            output=said,
+            output=output,
         )
     log.unlink(missing_ok=True)
-    return found
+    return torch
 
 
 def parse(text: str) -> Torch | None:
     """Find the result in the output; None if there is none."""
-    for line in reversed(text.splitlines()):
-        if line.startswith(_MARK):
-            try:
-                told = json.loads(line.removeprefix(_MARK))
-            except ValueError:
-                return None
-            return _torch(told) if isinstance(told, dict) else None
-    return None
+    line = next((line for line in reversed(text.splitlines()) if line.startswith(_MARK)), "")
+    try:
+        return _TORCH.validate_json(line.removeprefix(_MARK))
+    except ValueError:
+        return None
 
 
-def _torch(told: Mapping[str, Any]) -> Torch:
-    def text(name: str) -> str:
-        return "" if told.get(name) is None else str(told[name])
-
-    rows = told.get("devices") or []
-    return Torch(
-        version=text("torch"),
-        cuda=text("cuda"),
-        hip=text("hip"),
-        cudnn=text("cudnn"),
-        nccl=text("nccl"),
-        available=told.get("available") is True,
-        threads=int(told.get("threads") or 0),
-        devices=tuple(_device(row) for row in rows if isinstance(row, dict)),
-        failed=tuple(str(row) for row in rows if not isinstance(row, dict)),
-        error=text("error"),
-    )
-
-
-def _device(row: Mapping[str, Any]) -> TorchDevice:
-    return TorchDevice(
-        name=str(row.get("name", "")),
-        capability=str(row.get("capability", "")),
-        total=int(row.get("total") or 0),
-        free=int(row.get("free") or 0),
-        processors=int(row.get("processors") or 0),
-        uuid=str(row.get("uuid", "")),
-    )
-
-
-def disagreement(found: Torch, slot: Slot) -> str:
-    """How torch's devices differ from the slot's; empty if they are equal, in order.
+def disagreement(torch: Torch, slot: Slot) -> str:
+    """How torch's devices differ from the slot's; empty if they are equal, in order, or torch finds none.
 
     Only the number is compared if torch reports no UUIDs, or for MIG instances.
     """
-    if not slot.devices:
+    if not slot.devices or not torch.available:
         return ""
-    if found.error or not found.available:
+    if len(torch.devices) != len(slot.devices):
+        listed = [*(device.uuid or device.name for device in torch.devices), *torch.failed]
         return (
-            f"slot {slot.name} has {len(slot.devices)} device(s), torch sees none: {found.error or 'no CUDA'}"
+            f"slot {slot.name} has {len(slot.devices)} device(s), torch sees {len(listed)}: "
+            f"{', '.join(listed) or 'none'}"
         )
-    if len(found.devices) != len(slot.devices):
-        seen = [*(device.uuid or device.name for device in found.devices), *found.failed]
-        return (
-            f"slot {slot.name} has {len(slot.devices)} device(s), torch sees {len(seen)}: "
-            f"{', '.join(seen) or 'none'}"
-        )
-    for wanted, device in zip(slot.devices, found.devices, strict=True):
+    for wanted, device in zip(slot.devices, torch.devices, strict=True):
         known = device.uuid and wanted.startswith("GPU-")
         if known and _bare(device.uuid) != _bare(wanted):
             return f"slot {slot.name} has {wanted}, torch sees {device.uuid} in its place"

@@ -86,7 +86,7 @@ class BenchRuns:
             MachineError: another process listens on the port or used the machine.
             Interrupted: a stop was requested.
         """
-        with self.around.run() if index else self.around.unmeasured() as sampled:
+        with self.around.sample(measured=index > 0) as sampled:
             run = self._run(name, index, seed)
         return replace(run, facts={**run.facts, "sampled": sampled})
 

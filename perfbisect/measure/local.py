@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from perfbisect.clients.runner import Runner
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.errors import Interrupted, ServerError
-from perfbisect.machine.interference import UNJUDGED
-from perfbisect.machine.interference import InterferenceLimits as MachineLimits
+from perfbisect.machine.devices import wait_for_memory
+from perfbisect.machine.interference import UNJUDGED, InterferenceLimits
 from perfbisect.machine.profile import CUDA, Profile
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
@@ -20,7 +20,7 @@ from perfbisect.measure import record as provenance
 from perfbisect.measure.attempt import write_attempt
 from perfbisect.measure.bench import BenchRuns, check_image, measure_runs
 from perfbisect.measure.executor import AttemptRequest, Shared, Sink, Started, Turn
-from perfbisect.measure.interference import InterferenceMonitor, wait_until_free
+from perfbisect.measure.interference import InterferenceMonitor
 from perfbisect.measure.preparation import Preparation, Prepared, look_up
 from perfbisect.measure.record import AttemptRecord, SharedTurns
 from perfbisect.measure.serving import add_serve_args, check_stages, find_engine, running_server, write_files
@@ -30,6 +30,9 @@ from perfbisect.serving.log_facts import engine_facts
 from perfbisect.serving.server import Server
 from perfbisect.system import environ, logs, ports
 from perfbisect.system.processes import StopRequested, never
+
+DEVICE_MEMORY_SHARE = 0.9
+"""Share of device memory that an engine takes by default."""
 
 WARM_SEED_OFFSET = 1_000_003
 """Gives the warm run prompts that no measured run has."""
@@ -56,7 +59,7 @@ class LocalExecutor:
     shell: Mapping[str, str] = field(default_factory=_shell)
     asked: StopRequested = never
     overlap: bool = True
-    limits: MachineLimits = UNJUDGED
+    limits: InterferenceLimits = UNJUDGED
     profile: Profile = CUDA
 
     def __post_init__(self) -> None:
@@ -139,6 +142,7 @@ class LocalExecutor:
     def _served(self, at: SharedTurns, ready: Prepared, started: Started, sink: Sink) -> Iterator[None]:
         """Start the server and measure the turns; other failures than the server's fail one turn."""
         record, profile, smi = at.record, self.profile, self.profile.smi()
+        serve_args = add_serve_args(at.record.request.cell, profile.serve_args).serve_args
         request, environment, slot = record.request, ready.environment, self._prepare.slot(record.request)
         record.phase, record.log = "launch", request.folder / "server.log"
         record.log.unlink(missing_ok=True)
@@ -153,13 +157,14 @@ class LocalExecutor:
         )  # fmt: skip
         record.facts |= {"model_name": endpoint.model_name, "server": provenance.command_facts(argv, env)}
         launched: float | None = time.monotonic()
-        wait_until_free(
-            slot,
-            add_serve_args(request.cell, profile.serve_args).serve_args,
+        share = serve_args.get("gpu-memory-utilization")
+        wait_for_memory(
+            slot.devices,
+            share=float(share) if isinstance(share, int | float) else DEVICE_MEMORY_SHARE,
             timeout=request.limits.memory,
-            asked=self.asked,
-            sink=sink,
             smi=smi,
+            on_wait=lambda text: sink("wait", {"text": text}),
+            asked=self.asked,
         )
         self._prepare.ask_torch(record, environment, env, slot)
         common = {name: record.facts[name] for name in _OF_THE_SERVER if name in record.facts}
@@ -170,10 +175,10 @@ class LocalExecutor:
             endpoint,
             started=started,
             sink=sink,
-            lost=profile.lease.lost if before else (),
+            lost=profile.lease.lost if profile.lease else (),
         ) as owned:
             first = server = Server(owned, endpoint, command)
-            around = InterferenceMonitor(slot, self.limits, owned.living, smi)
+            around = InterferenceMonitor(slot, self.limits, owned.living, smi, profile.list_devices())
             turn: Prepared | None = ready
             while True:
                 try:
@@ -219,7 +224,7 @@ class LocalExecutor:
         )  # fmt: skip
         record.facts["client"] = provenance.command_facts(bench.argv(cell, "1", cell.seed + 1), runner.env)
         with self._client(record, runner):
-            with around.unmeasured():
+            with around.sample(measured=False):
                 if launched is not None:
                     server.wait_named(
                         cell.ready_timeout if limits.ready is None else limits.ready, self.asked
@@ -237,7 +242,7 @@ class LocalExecutor:
             sink("warm", {"seconds": record.seconds["warm"]})
             with record.timed("bench"):
                 measure_runs(record, bench, server, sink)
-            with around.unmeasured():
+            with around.sample(measured=False):
                 check_image(record, server, env, self.asked, sink)
 
     @contextmanager

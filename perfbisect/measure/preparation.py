@@ -14,9 +14,9 @@ from perfbisect.errors import Interrupted, MachineError, UsageError
 from perfbisect.machine import profile
 from perfbisect.machine.profile import CUDA, Profile
 from perfbisect.machine.slots import Slot
+from perfbisect.machine.torch_probe import torch_facts
 from perfbisect.measure import record as provenance
 from perfbisect.measure.executor import AttemptRequest, Sink
-from perfbisect.measure.interference import torch_facts
 from perfbisect.measure.record import AttemptRecord, ClientVersion
 from perfbisect.model.cell import LOCAL, Cell
 from perfbisect.serving.families import OFFLINE
@@ -221,12 +221,12 @@ class Preparation:
         self, record: AttemptRecord, environment: Environment, env: Mapping[str, str], slot: Slot
     ) -> None:
         """Add facts of torch, cached by environment packages and slot."""
-        if not slot.devices or self.profile.source != "nvidia-smi":
+        if not slot.devices or self.profile.devices != "nvidia-smi":
             return
         known = (environment.packages_digest or environment.key, slot.name)
         if known not in self._torch:
             self._torch[known] = torch_facts(
-                environment.interpreter, env, slot, record.request.folder, self.asked
+                environment.interpreter, env, slot, record.request.folder, asked=self.asked
             )
         record.facts["torch"] = self._torch[known]
 

@@ -15,7 +15,7 @@ from perfbisect.cells.lint import EngineFacts
 from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE, Pins, pins_of
 from perfbisect.errors import LocatedError, RevisionError
-from perfbisect.machine.profile import Machine, load_machine, machine, machine_names, profile_of
+from perfbisect.machine.profile import Machine, load_machine, machine, machine_names
 from perfbisect.model.change import Change
 
 ENGINES = {"vllm_omni": "vLLM-Omni", "vllm": "vLLM"}
@@ -295,7 +295,7 @@ def _detect_machine(shell: Mapping[str, str]) -> tuple[str, Machine]:
     """The first machine kind with devices here, NVIDIA first; otherwise the CPU."""
     names = sorted(machine_names(), key=lambda name: name != "cuda")
     for name in names:
-        found = machine(shell, profile_of(load_machine(name)))
+        found = machine(shell, load_machine(name))
         if found.gpus:
             return name, found
-    return "cpu", machine(shell, profile_of(load_machine("cpu")))
+    return "cpu", machine(shell, load_machine("cpu"))

@@ -65,35 +65,31 @@ _IN_FILE = "in the machine file"
 def device_checks(shell: Mapping[str, str], profile: Profile) -> list[tuple[str, Callable[[], Check]]]:
     """Checks of a machine kind: device queries, device selection and lease command."""
     checks: list[tuple[str, Callable[[], Check]]] = [("machine", lambda: machine(profile))]
-    if profile.source == "none":
+    if profile.devices == "none":
         return checks + _lease(profile)
-    smi = profile.smi() or Smi()
+    smi = profile.smi()
     checks += [
         ("devices", lambda: look(shell, smi, profile)),
         ("select", lambda: select(shell, smi, profile)),
     ]
-    asked = profile.queries
-    if asked is not None:
-        queries = (
-            ("driver", "driver", asked.driver),
-            ("memory", "device memory", asked.memory),
-            ("tenants", "tenants", asked.tenants),
-        )
-        checks += [
-            (name, _query_check(key, name, query)) for key, name, query in queries if query is not None
-        ]
+    queries = (
+        ("driver", "driver", profile.driver),
+        ("memory", "device memory", profile.memory),
+        ("tenants", "tenants", profile.tenants),
+    )
+    checks += [(name, _query_check(key, name, query)) for key, name, query in queries if query is not None]
     return checks + _lease(profile)
 
 
 def machine(profile: Profile) -> Check:
     """Whether the command that lists devices is on the PATH."""
-    if profile.source == "none":
+    if profile.devices == "none":
         return Check("machine", "good", f"{profile.name}: no devices, cells with `gpus: 0` only")
-    own = profile.queries.devices.command[0] if profile.queries else "nvidia-smi"
+    own = profile.query.command[0] if profile.query else "nvidia-smi"
     path = shutil.which(own)
     if path is not None:
         return Check("machine", "good", f"{profile.name}: {path} lists devices")
-    instead = f"fix devices.command {_IN_FILE}" if profile.queries else "cells with `gpus: 0`: --machine cpu"
+    instead = f"fix devices.command {_IN_FILE}" if profile.query else "cells with `gpus: 0`: --machine cpu"
     return Check("machine", "bad", f"{profile.name}: no {own} on the PATH", f"install it; or {instead}")
 
 
@@ -103,7 +99,7 @@ def look(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Check:
     if not known:
         problem = smi.devices(("uuid",)).problem
         advice = "fix the driver, or pass devices to the container; `gpus: 0` works without"
-        if profile.queries is not None:
+        if profile.query is not None:
             unread = "" if problem else ": its expression finds none in what the command prints"
             advice = f"fix the driver, or devices {_IN_FILE}{unread}"
         return Check("devices", "bad", problem or "no devices were found", advice)
@@ -159,12 +155,12 @@ def _query_check(key: str, name: str, query: CommandQuery) -> Callable[[], Check
 
 
 def _lease(profile: Profile) -> list[tuple[str, Callable[[], Check]]]:
-    if not profile.lease.command:
+    if profile.lease is None:
         return []
+    lost = ", ".join(map(str, profile.lease.lost)) or "none"
 
     def check() -> Check:
         words = profile.before(1, {profile.variable: "0"})
-        lost = ", ".join(map(str, profile.lease.lost)) or "none"
         found = f"{shutil.which(words[0])} precedes every server command ({' '.join(words)}); lost: {lost}"
         return Check("lease command", "good", found)
 

@@ -92,7 +92,7 @@ def test_doctor_says_which_settings_it_read(
 
 
 def test_a_job_goes_on_with_as_many_workers_as_it_has_measured_with() -> None:
-    here = machine({}, Profile(source="none"))
+    here = machine({}, Profile(name="cuda", devices="none"))
     whole, half = Slot(""), Slot("cores0-1", server_cores=(0,), client_cores=(1,))
 
     def measured(on: str) -> list[LaunchRecord]:

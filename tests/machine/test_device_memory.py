@@ -8,14 +8,11 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import Interrupted, MachineError
-from perfbisect.machine.device_memory import wait_for_memory
-from perfbisect.machine.devices import Smi
-from perfbisect.machine.slots import Slot
+from perfbisect.machine.devices import Smi, wait_for_memory
 from tests.machine import fake_smi
 
 UUID = "GPU-00000002-aaaa-bbbb-cccc-0123456789a2"
-BUSY = Slot("gpu2", (UUID,))
-FREE = Slot("gpu1", ("GPU-00000001-aaaa-bbbb-cccc-0123456789a1",))
+FREE = "GPU-00000001-aaaa-bbbb-cccc-0123456789a1"
 
 
 @pytest.fixture
@@ -33,13 +30,13 @@ def smi(tmp_path: Path, machine: Path) -> Smi:
 
 
 def test_free_at_once(smi: Smi) -> None:
-    assert wait_for_memory(FREE, share=0.9, timeout=0, smi=smi, known=()) == {FREE.devices[0]: 4}
-    assert wait_for_memory(BUSY, share=0.05, timeout=0, smi=smi, known=()) == {UUID: 129842}
+    assert wait_for_memory((FREE,), share=0.9, timeout=0, smi=smi) == {FREE: 4}
+    assert wait_for_memory((UUID,), share=0.05, timeout=0, smi=smi) == {UUID: 129842}
 
 
 def test_holder_is_named(smi: Smi) -> None:
     with pytest.raises(MachineError) as raised:
-        wait_for_memory(BUSY, share=0.9, timeout=0, smi=smi, known=())
+        wait_for_memory((UUID,), share=0.9, timeout=0, smi=smi)
     said = str(raised.value)
     assert f"device {UUID}: 129842 of 143771 MiB are in use, 90% must be free" in said
     assert "held by pid 731022, not of this container or gone with 129828 MiB (waited 0 s)" in said
@@ -48,13 +45,13 @@ def test_holder_is_named(smi: Smi) -> None:
 def test_holder_of_this_machine_has_a_name(smi: Smi, machine: Path) -> None:
     (machine / "processes.csv").write_text(f"pid, gpu_uuid, used_memory\n{os.getpid()}, {UUID}, [N/A]\n")
     with pytest.raises(MachineError, match=rf"held by \S+ \(pid {os.getpid()}\) \(waited"):
-        wait_for_memory(BUSY, share=0.9, timeout=0, smi=smi, known=())
+        wait_for_memory((UUID,), share=0.9, timeout=0, smi=smi)
 
 
 def test_nobody_is_named(smi: Smi, machine: Path) -> None:
     (machine / "processes.csv").write_text("pid, gpu_uuid, used_memory\n")
     with pytest.raises(MachineError, match="held by a process that the driver does not name"):
-        wait_for_memory(BUSY, share=0.9, timeout=0, smi=smi, known=())
+        wait_for_memory((UUID,), share=0.9, timeout=0, smi=smi)
 
 
 def test_it_comes_back(smi: Smi, machine: Path) -> None:
@@ -66,24 +63,24 @@ def test_it_comes_back(smi: Smi, machine: Path) -> None:
         table = machine / "gpu.csv"
         table.write_text(table.read_text().replace("129842, 13315", "4, 143153"))
 
-    assert wait_for_memory(BUSY, share=0.9, timeout=30, smi=smi, known=(), told=told, every=0.01) == {UUID: 4}
+    assert wait_for_memory((UUID,), share=0.9, timeout=30, smi=smi, on_wait=told, every=0.01) == {UUID: 4}
     assert len(heard) == 1 and heard[0].startswith("waits for memory of devices: device GPU-00000002")
 
 
 def test_stop_while_waiting(smi: Smi) -> None:
     with pytest.raises(Interrupted, match="waited for memory"):
-        wait_for_memory(BUSY, share=0.9, timeout=60, smi=smi, known=(), asked=lambda: True)
+        wait_for_memory((UUID,), share=0.9, timeout=60, smi=smi, asked=lambda: True)
 
 
 def test_nothing_to_wait_for() -> None:
-    assert wait_for_memory(Slot(""), share=0.9, timeout=0) == {}
+    assert wait_for_memory(("MIG-1",), share=0.9, timeout=0, smi=Smi(None)) == {}
 
 
 def test_device_that_fell_off_the_bus(smi: Smi, machine: Path) -> None:
     table = machine / "gpu.csv"
     table.write_text("".join(line for line in table.read_text().splitlines(True) if UUID not in line))
-    with pytest.raises(MachineError, match=f"the driver does not tell of device {UUID}"):
-        wait_for_memory(BUSY, share=0.9, timeout=0, smi=smi, known=())
+    with pytest.raises(MachineError, match=f"the driver does not list device {UUID}"):
+        wait_for_memory((UUID,), share=0.9, timeout=0, smi=smi)
     (machine / "error.txt").write_text("15\nGPU is lost\n")
     with pytest.raises(MachineError, match=f"{UUID}: GPU is lost"):
-        wait_for_memory(BUSY, share=0.9, timeout=0, smi=smi, known=())
+        wait_for_memory((UUID,), share=0.9, timeout=0, smi=smi)

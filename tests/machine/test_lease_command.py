@@ -19,10 +19,11 @@ def wrapper(folder: Path, text: str) -> str:
 
 def profile(command: str) -> Profile:
     return Profile(
-        source="none",
+        name="cuda",
+        devices="none",
         env={"PRETEND_TOLD": "yes"},
         serve_args={"max-num-seqs": 7, "dtype": "half"},
-        lease=LaunchCommand((command, "{gpus}", "--")),
+        lease=LaunchCommand(command=(command, "{gpus}", "--")),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import MachineError
-from perfbisect.machine import profile
+from perfbisect.machine import devices, profile
 from perfbisect.machine.devices import Gpu
 from perfbisect.machine.profile import Machine
 
@@ -19,7 +19,7 @@ L4 = Gpu("NVIDIA L4", 23034, "570.86.15", "GPU-3333")
 
 
 def test_machine_without_devices_is_named_by_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile, "gpus", lambda: ())
+    monkeypatch.setattr(devices, "gpus", lambda: ())
     here = profile.machine({})
     assert here.kind.endswith(f" x {len(os.sched_getaffinity(0))}")
     assert here.cpu and here.cpu in here.kind

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices
-from perfbisect.machine import profile as machines
 from perfbisect.machine.devices import Gpu, Smi
 from perfbisect.machine.profile import Machine, Profile
 from perfbisect.machine.slots import Slot, machine_of, plan_slots
@@ -203,16 +202,17 @@ def test_without_a_device_reserved_none_is_seen(known: Known) -> None:
 
 def test_parts_of_one_machine_are_of_one_class_and_the_whole_of_another() -> None:
     slots = plan_slots(here(), gpus=0, workers=2, everything=(), topology=Topology(cores(8, 2)))
-    one, two, whole = (machine_of(slot, {}, Profile(source="none")) for slot in (*slots, Slot("")))
+    none = Profile(name="cuda", devices="none")
+    one, two, whole = (machine_of(slot, {}, none) for slot in (*slots, Slot("")))
     assert one.kind == two.kind == f"{whole.cpu} x 8 of {whole.cores}"
     assert whole.kind == f"{whole.cpu} x {whole.cores}"
     smaller = plan_slots(here(), gpus=0, workers=4, everything=(), topology=Topology(cores(8, 2)))
-    assert machine_of(smaller[0], {}, Profile(source="none")).kind == f"{whole.cpu} x 4 of {whole.cores}"
+    assert machine_of(smaller[0], {}, none).kind == f"{whole.cpu} x 4 of {whole.cores}"
 
 
 def test_the_class_of_a_slot_with_devices_is_theirs(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = known("eight")
-    monkeypatch.setattr(machines, "gpus", lambda: gpus)
+    monkeypatch.setattr(devices, "gpus", lambda: gpus)
     one = plan_slots(here(gpus), gpus=2, workers=2, everything=gpus, topology=sockets(gpus))[1]
     assert machine_of(one, {}).kind == "NVIDIA H200 x 2, driver 570.133.20"
     none = Slot("", env={"CUDA_VISIBLE_DEVICES": ""})

@@ -48,7 +48,7 @@ ATTEMPTS = st.builds(
     id=TEXT,
     change_id=TEXT,
     purpose=st.sampled_from(["run", "end", "search", "confirm"]),
-    provenance=st.builds(Provenance, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, FACTS),
+    provenance=st.builds(Provenance, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, facts=FACTS),
     runs=st.lists(RUNS, max_size=3).map(tuple),
     failure=st.none() | FAILURES,
     seconds=st.dictionaries(TEXT, FINITE, max_size=3),
@@ -89,7 +89,6 @@ def test_facts_of_any_kind_become_plain() -> None:
         {"provenance": None},
         {"runs": [{"index": 0, "seed": 0, "values": {"tpot": None}}]},
         {"runs": [{"index": 0, "seed": 0, "values": {"tpot": "many"}}]},
-        {"runs": [{"index": 0, "seed": 0, "values": {"tpot": True}}]},
     ],
 )
 def test_what_is_no_attempt_is_a_value_error(wrong: dict[str, object]) -> None:

@@ -187,9 +187,11 @@ def test_hog_voids_the_attempt_it_touches(tmp_path: Path) -> None:
             if hog is not None:
                 processes.stop(hog, 0.0)
     assert (failure(made[1]).phase, failure(made[1]).fault) == ("bench", "machine")
-    assert "void: other work used" in failure(made[1]).reason and "(limit 70%)" in failure(made[1]).reason
+    assert (
+        "discarded: other work used" in failure(made[1]).reason and "(limit 70%)" in failure(made[1]).reason
+    )
     for other in (made[0], made[2]):  # unless somebody else had this core
-        assert other.failure is None or "void: other work used" in other.failure.reason
+        assert other.failure is None or "discarded: other work used" in other.failure.reason
         assert other.provenance.client_digest == made[1].provenance.client_digest
 
 

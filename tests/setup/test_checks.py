@@ -31,7 +31,7 @@ def test_every_check_of_this_machine(tmp_path: Path) -> None:
         cache=tmp_path / "a/b",
         shell=shell,
         uv=no_uv,
-        profile=Profile("cpu", source="none"),
+        profile=Profile(name="cpu", devices="none"),
     )
     by_name = {check.name: check for check in found}
     assert list(by_name) == [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.machine.devices import Smi
-from perfbisect.machine.profile import CUDA, LaunchCommand, Profile, load_machine, profile_of
+from perfbisect.machine.profile import CUDA, LaunchCommand, Profile, load_machine
 from perfbisect.setup.doctor import Check, device_checks, guarded, look, machine
 from tests.machine import fake_smi
 
@@ -103,7 +103,7 @@ class Toy:
 
     @property
     def profile(self) -> Profile:
-        return profile_of(load_machine(str(self.folder / "toy.yaml")))
+        return load_machine(str(self.folder / "toy.yaml"))
 
     def checks(self, **shell: str) -> dict[str, Check]:
         return {name: guarded(name, check) for name, check in device_checks(shell, self.profile)}
@@ -178,5 +178,5 @@ def test_nvidia_where_its_command_is_not(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_a_machine_without_devices_is_asked_for_none() -> None:
-    cpu = Profile("cpu", source="none", lease=LaunchCommand((shutil.which("env") or "env",)))
+    cpu = Profile(name="cpu", devices="none", lease=LaunchCommand(command=(shutil.which("env") or "env",)))
     assert [name for name, _ in device_checks({}, cpu)] == ["machine", "lease command"]
