@@ -227,6 +227,11 @@ class Repository:
             raise RevisionError(f"commit {sha[:12]} has no file {path} (git says: {error_text(done)})")
         return done.stdout
 
+    def read_text(self, sha: str, path: str) -> str | None:
+        """A file's text at a commit; None if the commit has no such file."""
+        done = self.run("cat-file", "blob", f"{sha}:{path}")
+        return None if done.returncode else done.stdout.decode("utf-8", errors="replace")
+
     def contents(self, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Read many blobs by one git process.
 

@@ -36,59 +36,55 @@ class Environment:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a builder cannot build a change, known before anything is built."""
+    """Why a builder cannot build a change, known before anything is built.
+
+    ``error``: the request is wrong (an unknown base commit), not this one change.
+    """
 
     reason: str
     error: bool = False
-    """True where the request is wrong (an unknown base commit), not this one change."""
 
 
 class Builder(Protocol):
-    """One way to build environments; reads git and the registry, never imports the engine."""
+    """One way to build environments; reads git and the registry, never imports the engine.
+
+    ``spec``: as the user wrote it; enough to build the environment again.
+    """
 
     name: str
     spec: str
-    """As the user wrote it; enough to build the environment again."""
 
     def prepare(self, changes: Iterable[Change]) -> None:
         """Look up changes that will be asked for, in bulk; only an optimization."""
-        ...
 
     def refuses(self, change: Change) -> Refusal | None:
         """Check cheaply, without building, whether the change can be built; None if it can."""
-        ...
 
     def key(self, change: Change) -> str:
         """Digest of all inputs: equal keys mean byte-identical environments. Builds nothing."""
-        ...
 
     def cached(self, change: Change) -> bool:
         """True if ``ensure`` would build nothing."""
-        ...
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         """Return the environment; build it if it is not cached.
 
-        :raises BuildError: it does not build, or its health check fails; see the log.
-        :raises MachineError: no disk, lock or registry: not the change's fault.
+        Raises:
+            BuildError: it does not build, or its health check fails; see the log.
+            MachineError: no disk, lock or registry: not the change's fault.
         """
-        ...
 
     def client(self) -> Environment | None:
         """Environment of the pinned client, the same on all sides; None if nothing pins it."""
-        ...
 
     def minutes(self, change: Change) -> float | None:
         """Estimated build time from earlier builds: 0.0 if cached, None if unknown."""
-        ...
 
     def notes(self) -> tuple[str, ...]:
         """Lines for the user before the first launch; call it after ``prepare``."""
-        ...
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         """Estimated bytes of the builds that are not cached; None if unknown."""
-        ...
 
 
 @runtime_checkable
@@ -97,7 +93,6 @@ class Grouping(Protocol):
 
     def group(self, change: Change) -> str:
         """The engine with its version (``vllm v0.21.0``); empty if unknown."""
-        ...
 
 
 def group_of(builder: Builder, change: Change) -> str:

@@ -6,7 +6,7 @@ import ast
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -28,20 +28,15 @@ def is_built(path: str) -> bool:
     return first not in _NOT_BUILT and not first.startswith(".")
 
 
-def built_entries(entries: Iterable[TreeEntry], folder: str, whole: bool) -> tuple[TreeEntry, ...]:
-    """The files below ``folder`` that enter a build; with ``whole`` all of them."""
-    prefix = len(folder) + 1 if folder else 0
-    return tuple(entry for entry in entries if whole or is_built(entry.path[prefix:]))
-
-
 def tree_digests(
     repository: Repository, shas: Collection[str], folder: str, *, whole: bool
 ) -> dict[str, str | None]:
     """Digest of what enters a build below ``folder``, per commit; None if it has no such folder.
 
-    Runs two git processes in all.
+    Runs two git processes in all. ``whole``: documentation, tests and CI count, too.
 
-    :raises RevisionError: a commit is not in the repository.
+    Raises:
+        RevisionError: a commit is not in the repository.
     """
     trees = repository.tree_ids(shas, folder)
     for sha, tree in trees.items():
@@ -65,11 +60,6 @@ def _tree_rows(data: bytes, width: int) -> Iterator[tuple[str, str]]:
         yield name, f"{mode} {data[zero + 1 : at].hex()}"
 
 
-def blobs_inside(repository: Repository, sha: str, folder: str) -> dict[str, str]:
-    """Path inside a folder -> object name, of a commit's files."""
-    return {path[len(folder) + 1 :]: blob for path, blob in repository.blobs(sha, folder).items()}
-
-
 def version_at(repository: Repository, sha: str) -> str:
     """The version of a build of a commit, guessed from its nearest tag as setuptools-scm does.
 
@@ -88,10 +78,9 @@ def version_at(repository: Repository, sha: str) -> str:
         return f"0.1.dev{match[2]}+{local}"
     if match[2] == "0":
         return str(tag)
+    after = ".".join(map(str, (*tag.release[:-1], tag.release[-1] + 1)))
     if tag.pre is not None:
         after = f"{tag.base_version}{tag.pre[0]}{tag.pre[1] + 1}"
-    else:
-        after = ".".join(map(str, (*tag.release[:-1], tag.release[-1] + 1)))
     return f"{after}.dev{match[2]}+{local}"
 
 
@@ -104,9 +93,7 @@ def toml_strings(text: str, table: str, key: str) -> tuple[str, ...] | None:
         rf"^\[{re.escape(table)}\]\s*$(?P<body>.*?)(?=^\[[^\]\n]+\]\s*$|\Z)", text, re.MULTILINE | re.DOTALL
     )
     start = re.search(rf"^\s*{key}\s*=\s*(?=\[)", section["body"], re.MULTILINE) if section else None
-    if section is None or start is None:
-        return None
-    array = section["body"][start.end() :]
+    array = section["body"][start.end() :] if section and start else ""
     for end in (index + 1 for index, letter in enumerate(array) if letter == "]"):
         try:
             return tuple(str(word) for word in ast.literal_eval(array[:end]))
@@ -155,92 +142,90 @@ def declared_bases(repository: Repository, shas: Collection[str], platform: str)
     for sha in shas:
         state = tuple(ids[sha] for ids in parts)
         if state not in known:
-            text = _text(repository, sha, DOCKERFILE)
+            text = repository.read_text(sha, DOCKERFILE)
             pins = None if text is None else pins_of(text)
-            known[state] = DeclaredBase(pins, requirements(repository, sha, platform))
+            known[state] = DeclaredBase(pins, _requirements(repository, sha, platform))
         declared[sha] = known[state]
     return declared
 
 
-def requirements(repository: Repository, sha: str, platform: str) -> tuple[str, ...]:
+def _requirements(repository: Repository, sha: str, platform: str) -> tuple[str, ...]:
     """Requirements of a commit, from the first that it has: ``requirements/PLATFORM.txt`` with the files it
     includes, ``requirements.txt``, static dependencies in ``pyproject.toml``."""
     for path in (f"{_FOLDER}/{platform}.txt", "requirements.txt"):
-        if (text := _text(repository, sha, path)) is not None:
-            return _requirement_lines(repository, sha, path, text, ())
-    return toml_strings(_text(repository, sha, _PROJECT) or "", "project", "dependencies") or ()
+        if (text := repository.read_text(sha, path)) is not None:
+            return tuple(_requirement_lines(repository, sha, path, text, ()))
+    return toml_strings(repository.read_text(sha, _PROJECT) or "", "project", "dependencies") or ()
 
 
 def _requirement_lines(
     repository: Repository, sha: str, path: str, text: str, including: tuple[str, ...]
-) -> tuple[str, ...]:
-    lines: list[str] = []
+) -> Iterator[str]:
     for line in re.sub(r"\\\n", " ", text).splitlines():
         bare = re.sub(r"(^|\s)#.*$", "", line).strip()
         if nested := _NESTED.match(bare):
             inner = str(PurePosixPath(path).parent / nested["path"])
-            included = _text(repository, sha, inner) if inner not in including else None
+            included = repository.read_text(sha, inner) if inner not in including else None
             if included is not None:
-                lines += _requirement_lines(repository, sha, inner, included, (*including, path))
+                yield from _requirement_lines(repository, sha, inner, included, (*including, path))
         elif bare:
-            lines.append(bare)
-    return tuple(lines)
-
-
-def _text(repository: Repository, sha: str, path: str) -> str | None:
-    try:
-        return repository.read(sha, path).decode("utf-8", errors="replace")
-    except RevisionError:
-        return None
+            yield bare
 
 
 @dataclass(frozen=True)
 class SyncResult:
-    """Paths that were written because they differed, and paths that were removed."""
+    """All paths of a tree, those that were written because they differed, and those that were removed."""
 
+    paths: frozenset[str]
     written: tuple[str, ...]
     removed: tuple[str, ...]
 
 
 def sync_tree(
     target: Path,
-    *,
     repository: Repository,
-    entries: Collection[TreeEntry],
+    sha: str,
     folder: str = "",
+    *,
+    whole: bool = True,
     keep: Callable[[str], bool] = lambda _: False,
 ) -> SyncResult:
-    """Make ``target`` hold exactly a commit's ``entries``, which are below ``folder`` of the repository.
+    """Make ``target`` hold exactly a commit's files below ``folder``, compared with git's objects.
 
-    ``keep``: True for relative paths that git does not have and that stay (a build folder).
+    ``whole``: with documentation, tests and CI. ``keep``: True for paths in ``target`` that git does not have
+    and that stay (a build folder).
 
-    :raises BuildError: a submodule, a link that leads out, or git returned other bytes.
+    Raises:
+        BuildError: a submodule, a link that leads out, or git returned other bytes.
     """
-    prefix = len(folder) + 1 if folder else 0
-    wanted = {entry.path[prefix:]: entry for entry in entries}
+    wanted = files_inside(repository, sha, folder)
+    if not whole:
+        wanted = {path: entry for path, entry in wanted.items() if is_built(path)}
     for path, entry in wanted.items():
         if entry.mode == "160000":
             raise BuildError(f"{path} is a submodule, which cannot be written from this repository")
     target.mkdir(parents=True, exist_ok=True)
-    removed = _remove_others(target, wanted, keep)
+    removed = tuple(_remove_others(target, wanted, keep))
     missing = {path: entry for path, entry in wanted.items() if not _is_current(target / path, entry)}
-    for path in missing:
-        file = target / path
-        if file.is_dir() and not file.is_symlink():
-            shutil.rmtree(file)
-        else:
-            file.unlink(missing_ok=True)
-        file.parent.mkdir(parents=True, exist_ok=True)
     write_files(target, repository, missing)
-    verify_files(target, missing)
-    return SyncResult(tuple(missing), removed)
+    return SyncResult(frozenset(wanted), tuple(missing), removed)
+
+
+def files_inside(repository: Repository, sha: str, folder: str) -> dict[str, TreeEntry]:
+    """A commit's files below a folder, by their path inside it."""
+    prefix = len(folder) + 1 if folder else 0
+    return {entry.path[prefix:]: entry for entry in repository.entries(sha, folder)}
+
+
+def blobs_inside(repository: Repository, sha: str, folder: str) -> dict[str, str]:
+    """Path inside a folder -> object name, of a commit's files."""
+    return {path: entry.blob for path, entry in files_inside(repository, sha, folder).items()}
 
 
 def _remove_others(
     target: Path, wanted: Mapping[str, TreeEntry], keep: Callable[[str], bool]
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     parents = {parent.as_posix() for path in wanted for parent in Path(path).parents}
-    removed = []
     for here, folders, files in os.walk(target):
         inside = Path(here).relative_to(target)
         for name in list(folders):
@@ -250,14 +235,13 @@ def _remove_others(
                 folders.remove(name)
             elif is_link or path not in parents:
                 folders.remove(name)
-                removed.append(path)
+                yield path
                 (target / path).unlink() if is_link else shutil.rmtree(target / path)
         for name in files:
             path = (inside / name).as_posix()
             if path not in wanted and not keep(path):
-                removed.append(path)
+                yield path
                 (target / path).unlink()
-    return tuple(removed)
 
 
 def _is_current(file: Path, entry: TreeEntry) -> bool:
@@ -276,22 +260,28 @@ def _blob_on_disk(file: Path, entry: TreeEntry) -> str:
 
 
 def write_files(target: Path, repository: Repository, entries: Mapping[str, TreeEntry]) -> None:
-    """Write git's files to new paths; path inside ``target`` -> entry.
-
-    :raises BuildError: a symbolic link leads out of ``target``.
-    """
+    """Replace files by git's and compare them; path inside ``target`` -> entry."""
     paths: dict[str, list[str]] = {}
     for path, entry in entries.items():
+        file = target / path
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file)
+        else:
+            file.unlink(missing_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         paths.setdefault(entry.blob, []).append(path)
     for blob, data in repository.contents(paths):
         for path in paths[blob]:
-            file = target / path
-            if entries[path].mode == "120000":
+            file, entry = target / path, entries[path]
+            if entry.mode == "120000":
                 _write_link(target, file, data)
-                continue
-            file.write_bytes(data)
-            if entries[path].mode == "100755":
-                file.chmod(0o755)
+            else:
+                file.write_bytes(data)
+                if entry.mode == "100755":
+                    file.chmod(0o755)
+            written = _blob_on_disk(file, entry)
+            if written != blob:
+                raise BuildError(f"{path} was written as {written[:12]}, git has {blob[:12]}")
 
 
 def _write_link(target: Path, file: Path, data: bytes) -> None:
@@ -302,11 +292,3 @@ def _write_link(target: Path, file: Path, data: bytes) -> None:
             f"{file.relative_to(target)} is a symbolic link out of the package, to {destination}"
         )
     file.symlink_to(destination)
-
-
-def verify_files(target: Path, entries: Mapping[str, TreeEntry]) -> None:
-    """:raises BuildError: a file differs from git's object."""
-    for path, entry in entries.items():
-        actual = _blob_on_disk(target / path, entry)
-        if actual != entry.blob:
-            raise BuildError(f"{path} was written as {actual[:12]}, git has {entry.blob[:12]}")

@@ -21,15 +21,17 @@ _CLIENT = "commit that the pinned client comes from"
 
 @dataclass(frozen=True)
 class SpecForm:
-    """How the specification of one builder is written; ``options``: key -> meaning."""
+    """How the specification of one builder is written; ``options``: key -> meaning.
+
+    ``free_argument``: the argument may contain commas; a word that is none of its keys belongs to it.
+    ``has_own_client``: its client is the same whatever the change is.
+    """
 
     example: str
     options: Mapping[str, str]
     needs_argument: bool = True
     free_argument: bool = False
-    """The argument may contain commas: what is not one of its keys belongs to it."""
     has_own_client: bool = False
-    """Its client is the same whatever the change is."""
 
 
 FORMS: dict[str, SpecForm] = {
@@ -98,9 +100,13 @@ CLIENT_OF_CHANGE = "change"
 """Value of ``--client`` for each change's own client."""
 
 
+def spec_error(text: str, problem: str, next_step: str) -> UsageError:
+    return UsageError(f"environment {text!r}: {problem}", next_step=next_step)
+
+
 @dataclass(frozen=True)
 class Spec:
-    """A parsed specification; ``text`` as the user wrote it."""
+    """A parsed specification; ``text`` as the user wrote it. Its methods raise UsageError."""
 
     text: str
     name: str
@@ -114,21 +120,20 @@ class Spec:
         return spec_error(self.text, problem, next_step)
 
     def words(self, key: str) -> tuple[str, ...]:
-        """An option's words, split as a shell does. :raises UsageError: an open quote."""
+        """An option's words, split as a shell does."""
         try:
             return tuple(shlex.split(self.option(key)))
         except ValueError as error:
             raise self.error(f"{key}= cannot be read: {error}", "close its quotes") from error
 
     def flag(self, key: str) -> bool:
-        """:raises UsageError: the option is neither yes nor no."""
         value = self.option(key, "no")
         if value not in ("yes", "no"):
             raise self.error(f"{key}={value!r} is neither yes nor no", f"write {key}=yes")
         return value == "yes"
 
     def requirement(self, what: str) -> Requirement:
-        """The argument as a requirement. :raises UsageError: it is not ``what``."""
+        """The argument as a requirement; ``what`` it must be."""
         try:
             return Requirement(self.argument)
         except InvalidRequirement as error:
@@ -136,10 +141,7 @@ class Spec:
             raise self.error(f"{self.argument!r} is not {what}", example) from error
 
     def interpreter(self) -> Path:
-        """The argument as an interpreter; links are kept, since a virtual environment's python is one.
-
-        :raises UsageError: there is no such interpreter.
-        """
+        """The argument as an interpreter; links are kept, since a virtual environment's python is one."""
         path = Path(self.argument).expanduser().absolute()
         if path.is_dir():
             inner = path / "bin" / "python"
@@ -153,23 +155,18 @@ class Spec:
         return path
 
     def index_url(self, template: str) -> str:
-        """The address of a wheel index. :raises UsageError: it is none."""
+        """The address of a wheel index."""
         parts = urlsplit(template)
         if parts.scheme not in ("http", "https") or not parts.netloc or "{sha}" not in template:
-            raise self.error(
-                f"{template!r} is not the address of an index with {{sha}} in it",
-                f"for example {FORMS['wheel'].example}",
-            )
+            problem = f"{template!r} is not the address of an index with {{sha}} in it"
+            raise self.error(problem, f"for example {FORMS['wheel'].example}")
         if "@" in parts.netloc:
             raise self.error("an address with a user name or password", "put them into ~/.netrc")
         return template
 
 
 def parse_chain(text: str) -> tuple[Spec, ...]:
-    """Parse one specification or a chain: a word that names a builder starts the next.
-
-    :raises UsageError: as ``parse_spec``.
-    """
+    """Parse one specification or a chain: a word that names a builder starts the next."""
     pieces: list[list[str]] = []
     for word in text.strip().split(","):
         if not pieces or word.strip().partition(":")[0] in FORMS:
@@ -181,7 +178,8 @@ def parse_chain(text: str) -> tuple[Spec, ...]:
 def parse_spec(text: str) -> Spec:
     """Parse one specification.
 
-    :raises UsageError: an unknown builder or key, a missing argument or value, a key given twice.
+    Raises:
+        UsageError: an unknown builder or key, a missing argument or value, a key given twice.
     """
     name, colon, rest = text.strip().partition(":")
     bare = name.partition(",")[0]
@@ -199,34 +197,30 @@ def parse_spec(text: str) -> Spec:
         words = [word for word in words if word not in free]
     if not argument.strip() and form.needs_argument:
         raise spec_error(text, f"{name!r} needs an argument after a colon", f"for example {form.example}")
-    return Spec(text.strip(), name, argument.strip(), _options(text, name, words))
-
-
-def _options(text: str, name: str, words: list[str]) -> dict[str, str]:
-    known = FORMS[name].options
     options: dict[str, str] = {}
     for word in words:
-        key, equals, value = word.strip().partition("=")
-        if key not in known:
-            allowed = ", ".join(f"{key}= ({meaning})" for key, meaning in known.items())
-            raise spec_error(
-                text, f"unknown key {key!r} of {name!r}{hint(key, known)}", f"allowed: {allowed}"
-            )
-        if not equals or not value.strip():
-            raise spec_error(text, f"key {key!r} has no value", f"write {key}=VALUE: {known[key]}")
+        key, value = _option(text, name, word)
         if key in options:
-            raise spec_error(
-                text, f"key {key!r} is given twice ({options[key]!r} and {value.strip()!r})", "give it once"
-            )
-        options[key] = value.strip()
-    return options
+            problem = f"key {key!r} is given twice ({options[key]!r} and {value!r})"
+            raise spec_error(text, problem, "give it once")
+        options[key] = value
+    return Spec(text.strip(), name, argument.strip(), options)
+
+
+def _option(text: str, name: str, word: str) -> tuple[str, str]:
+    known = FORMS[name].options
+    key, _, value = (part.strip() for part in word.partition("="))
+    if key not in known:
+        allowed = ", ".join(f"{key}= ({meaning})" for key, meaning in known.items())
+        problem = f"unknown key {key!r} of {name!r}{hint(key, known)}"
+        raise spec_error(text, problem, f"allowed: {allowed}")
+    if not value:
+        raise spec_error(text, f"key {key!r} has no value", f"write {key}=VALUE: {known[key]}")
+    return key, value
 
 
 def pinned_client(environment: str, client: str) -> str:
-    """The specification of the client on all sides; empty if it is the change's or the newest change's.
-
-    :raises UsageError: ``environment`` is no specification.
-    """
+    """The specification of the client on all sides; empty if it is the change's or the newest change's."""
     if client:
         return "" if client == CLIENT_OF_CHANGE else client
     specs = parse_chain(environment) if environment else ()
@@ -239,25 +233,18 @@ def absolute_spec(text: str, folder: Path = Path()) -> str:
 
     Text that is no specification is returned unchanged: making the builder reports the error.
     """
-    pieces: list[str] = []
-    form: SpecForm | None = None
-    for word in text.split(","):
-        builder, colon, argument = word.strip().partition(":")
-        key, equals, value = word.strip().partition("=")
-        if builder in FORMS:
-            form = FORMS[builder]
-            program, space, rest = argument.partition(" ") if form.free_argument else (argument, "", "")
-            path = _absolute(program, folder) if form.needs_argument else program
-            pieces.append(f"{builder}{colon}{path}{space}{rest}")
-        elif key == "path" and form is FORMS["existing"]:
-            pieces.append(f"{key}{equals}{_absolute(value, folder)}")
-        else:
-            pieces.append(word)
-    return ",".join(pieces)
-
-
-def spec_error(text: str, problem: str, next_step: str) -> UsageError:
-    return UsageError(f"environment {text!r}: {problem}", next_step=next_step)
+    try:
+        specs = parse_chain(text)
+    except UsageError:
+        return text
+    words = []
+    for spec in specs:
+        form, (program, space, rest) = FORMS[spec.name], spec.argument.partition(" ")
+        argument = f"{_absolute(program, folder)}{space}{rest}" if form.needs_argument else spec.argument
+        words.append(f"{spec.name}:{argument}" if argument else spec.name)
+        for key, value in spec.options.items():
+            words.append(f"{key}={_absolute(value, folder) if key == 'path' else value}")
+    return ",".join(words)
 
 
 def _absolute(path: str, folder: Path) -> str:

@@ -182,10 +182,7 @@ def test_a_tree_that_is_used_again_is_always_the_commit(trees: list[dict[str, by
         repository = Repository.open(place / "repo")
         target = place / "tree"
         for sha, tree in zip(shas, trees, strict=True):
-            entries = repository.entries(sha)
-            sync_tree(
-                target, repository=repository, entries=entries, keep=lambda path: path.startswith("build")
-            )
+            sync_tree(target, repository, sha, keep=lambda path: path.startswith("build"))
             found = {
                 path.relative_to(target).as_posix(): path.read_bytes()
                 for path in target.rglob("*")
@@ -193,9 +190,7 @@ def test_a_tree_that_is_used_again_is_always_the_commit(trees: list[dict[str, by
             }
             kept = {path for path in found if path.startswith("build/")}
             assert {path: data for path, data in found.items() if path not in kept or path in tree} == tree
-            again = sync_tree(
-                target, repository=repository, entries=entries, keep=lambda path: path == "build"
-            )
+            again = sync_tree(target, repository, sha, keep=lambda path: path == "build")
             assert again.written == again.removed == ()
             (target / "build").mkdir(exist_ok=True)
             (target / "build" / "object.o").write_bytes(b"")
@@ -225,11 +220,11 @@ def test_links_modes_and_kinds_change(tmp_path: Path) -> None:
     repository = Repository.open(repo)
     target = tmp_path / "tree"
     for sha in (first, second, first, second):
-        sync_tree(target, repository=repository, entries=repository.entries(sha))
+        sync_tree(target, repository, sha)
         links = {path.name for path in target.iterdir() if path.is_symlink()}
         assert links == ({"b"} if sha == first else {"c"})
         assert bool((target / "a").stat().st_mode & 0o100) == (sha == second)
     (repo / "out").symlink_to("../../etc/passwd")
     third = _commit_all(repo)
     with pytest.raises(BuildError, match="symbolic link out of"):
-        sync_tree(target, repository=repository, entries=repository.entries(third))
+        sync_tree(target, repository, third)

@@ -13,7 +13,7 @@ from perfbisect.environments import uv
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.cache import exclusive_lock, os_errors_as_machine_errors
 from perfbisect.environments.packages import EnginePackage
-from perfbisect.environments.source_tree import SyncResult, build_requirements, built_entries, sync_tree
+from perfbisect.environments.source_tree import SyncResult, build_requirements, sync_tree
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 from perfbisect.system.files import replace_file
@@ -98,16 +98,15 @@ class BuildTree:
     def _build(
         self, build: BuildRun, change: Change, variables: Mapping[str, str], warm: bool, out: Path
     ) -> BuiltWheel:
-        entries = built_entries(self.repository.entries(change.id, self.folder), self.folder, self.whole)
         before = self._last.read_text().splitlines() if self._last.exists() else None
         self._last.unlink(missing_ok=True)
         self.path.mkdir(parents=True, exist_ok=True)
         self._unfinished.touch()
         synced = sync_tree(
-            self.tree, repository=self.repository, entries=entries, folder=self.folder, keep=_is_kept
+            self.tree, self.repository, change.id, self.folder, whole=self.whole, keep=_is_kept
         )
-        now = {entry.path.removeprefix(f"{self.folder}/") for entry in entries}
-        self._remove_stale(synced, None if before is None else [path for path in before if path not in now])
+        gone = None if before is None else [path for path in before if path not in synced.paths]
+        self._remove_stale(synced, gone)
         interpreter = self._install_tools(build)
         shutil.rmtree(out, ignore_errors=True)
         try:
@@ -115,7 +114,7 @@ class BuildTree:
         except BuildError:
             self._unfinished.unlink()
             raise
-        replace_file(self._last, "".join(f"{path}\n" for path in sorted(now)))
+        replace_file(self._last, "".join(f"{path}\n" for path in sorted(synced.paths)))
         self._unfinished.unlink()
         return BuiltWheel(wheel, warm, len(synced.written))
 

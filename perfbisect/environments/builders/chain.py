@@ -35,9 +35,7 @@ class SelectingBuilder(ABC):
 
     def key(self, change: Change) -> str:
         builder = self.select(change)
-        if builder is None:
-            return environment_key("no builder/1", self.spec, change.id)
-        return builder.key(change)
+        return builder.key(change) if builder else environment_key("no builder/1", self.spec, change.id)
 
     def cached(self, change: Change) -> bool:
         builder = self.select(change)
@@ -48,13 +46,14 @@ class SelectingBuilder(ABC):
         return builder.minutes(change) if builder else None
 
     def disk(self, changes: Iterable[Change]) -> int | None:
-        shares: dict[int, list[Change]] = {}
-        for change in changes:
-            builder = self.select(change)
-            if builder is not None:
-                shares.setdefault(self.builders.index(builder), []).append(change)
-        sizes = [self.builders[index].disk(share) for index, share in shares.items()]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
+        selected = [(self.select(change), change) for change in changes]
+        total = 0
+        for builder in self.builders:
+            size = builder.disk([change for chosen, change in selected if chosen is builder])
+            if size is None:
+                return None
+            total += size
+        return total
 
 
 class ChainBuilder(SelectingBuilder):

@@ -62,8 +62,7 @@ class CommandBuilder(CommitBuilder):
 
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         if "{tree}" in self.template:
-            entries = self.repository.entries(change.id)
-            sync_tree(staging / "tree", repository=self.repository, entries=entries)
+            sync_tree(staging / "tree", self.repository, change.id)
         self._run(build, change, staging)
         interpreter = staging / "env" / "bin" / "python"
         if not os.access(interpreter, os.X_OK):

@@ -42,7 +42,7 @@ from perfbisect.environments.health import (
     locate_engine,
 )
 from perfbisect.environments.packages import EnginePackage, package
-from perfbisect.environments.source_tree import blobs_inside, sync_tree
+from perfbisect.environments.source_tree import blobs_inside, files_inside, sync_tree
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
@@ -199,7 +199,6 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
     ) -> Mapping[str, Any]:
         """Link what equals the base or is not in git, then write the rest from git."""
         target = layer / self.package.folder
-        entries = self.repository.entries(change.id, self.package.folder)
         located = locate_engine(build, base.interpreter, self.package.module, base.env)
         same: list[str] = []
         carried: list[str] = []
@@ -207,21 +206,14 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
         if located.folder is not None:
             blobs = read_blobs(located.folder, change.id)
             self._check_base(blobs)
-            wanted = {
-                str(PurePosixPath(entry.path).relative_to(self.package.folder)): entry for entry in entries
-            }
+            wanted = files_inside(self.repository, change.id, self.package.folder)
             same = [path for path, entry in wanted.items() if _is_same(entry, blobs.get(path))]
             others = [path for path in blobs if path not in wanted]
             carried = sorted(path for path in others if self._is_carried(path))
             dropped = len(others) - len(carried)
             link_files(located.folder, target, (*same, *carried), located.tag)
-        written = sync_tree(
-            target,
-            repository=self.repository,
-            entries=entries,
-            folder=self.package.folder,
-            keep=lambda _: True,
-        ).written
+        synced = sync_tree(target, self.repository, change.id, self.package.folder, keep=lambda _: True)
+        written = synced.written
         compile_files(build, base.interpreter, target, written)
         return {
             "files_linked": len(same),

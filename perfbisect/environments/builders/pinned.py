@@ -201,10 +201,7 @@ class PinnedBuilder(LayerBuilder, CommitBuilder):
     ) -> Mapping[str, Any]:
         """Write the commit's package, and its version as a build does: in a file and as metadata."""
         target, version = layer / self.package.folder, version_at(self.repository, change.id)
-        entries = self.repository.entries(change.id, self.package.folder)
-        written = sync_tree(
-            target, repository=self.repository, entries=entries, folder=self.package.folder
-        ).written
+        written = sync_tree(target, self.repository, change.id, self.package.folder).written
         if not (target / "_version.py").exists():
             (target / "_version.py").write_text(_version_file(version))
         metadata = layer / f"{self.package.name.replace('-', '_')}-{version}.dist-info"
