@@ -25,9 +25,8 @@ from statistics import median
 from perfbisect.bisect.decision.decide import next_action
 from perfbisect.bisect.decision.model import Event, Measured, NextLaunch, Plan
 from perfbisect.bisect.job import bisect
-from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.prepare import make_plan
-from perfbisect.bisect.projection import project
+from perfbisect.bisect.plan import BisectPlan, make_plan
+from perfbisect.bisect.search_events import to_search_events
 from perfbisect.cells.loading import load_cell
 from perfbisect.compare.run import make_run_plan, run
 from perfbisect.environments.factory import make_builder
@@ -279,7 +278,7 @@ def fold(count: int) -> Cost:
         plan = find_plan(events, BisectPlan)
         seen = launches(events)
         assert plan is not None
-        project(seen, plan)
+        to_search_events(seen, plan)
         took = time.process_time() - began
     return Cost("a journal folded", took, 1.0, "s", f"{len(events)} events, {len(seen)} attempts")
 

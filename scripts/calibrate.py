@@ -231,8 +231,8 @@ def _held(plan: Plan, events: list[Event], culprit: int) -> tuple[bool, ...]:
 
 def _judge(session: Session, bench: Bench, outcome: SearchOutcome) -> Session:
     world, culprit = bench.world, bench.culprit
-    session.word = outcome.word
-    found = outcome.word == "found"
+    session.word = outcome.verdict
+    found = outcome.verdict == "found"
     session.right = culprit in outcome.culprits and found if world.step else not found
     if outcome.whole is not None and world.elsewhere is None:
         session.whole = _covers(outcome.whole, bench.level(world.n, 0) - bench.level(0, 0))

@@ -180,8 +180,8 @@ class Strategy:
         if not isinstance(self._action, SearchEnd):
             return None, 0.0, {"why": "unfinished"}
         end = self._action.outcome
-        extra = {"why": end.word, "set": list(end.culprits)}
-        if end.word != "found":
+        extra = {"why": end.verdict, "set": list(end.culprits)}
+        if end.verdict != "found":
             return None, end.probability, extra
         return end.culprits[-1], end.probability, extra
 

@@ -36,15 +36,14 @@ BISECTION = frozenset(
         "perfbisect.bisect.kind",
         "perfbisect.bisect.plan",
         "perfbisect.bisect.documents",
-        "perfbisect.bisect.estimates",
-        "perfbisect.bisect.prepare",
-        "perfbisect.bisect.projection",
-        "perfbisect.bisect.rebase",
+        "perfbisect.bisect.forecast",
+        "perfbisect.bisect.positions",
+        "perfbisect.bisect.search_events",
         "perfbisect.bisect.report",
         "perfbisect.bisect.revert",
         "perfbisect.bisect.result",
         "perfbisect.bisect.figures",
-        "perfbisect.bisect.sentences",
+        "perfbisect.bisect.summary",
     }
 )
 ENGINE = frozenset(

@@ -1,10 +1,9 @@
-"""After a failure of the machine: is a slot what it was? A change of known level is measured again first.
+"""Control runs: after a failure of the machine a slot measures a known level before anything new counts.
 
-The rule: a launch that the machine failed is waited out. The next launch on that slot that has a level to be
-held against (one that the slot measured before the failure) must agree with it; until one has, no new
-position is measured there, but an anchor: the end of the range with the most launches on that slot. One
-that does not agree is void like the failed launch itself, and the slot is waited for again. While the ends
-are settled, and within an A/B, nothing is inserted: their launches are anchors of each other.
+The next launch with a known level on that slot must agree with it. Until one does, the search launches no new
+position there but the end that the slot knows best. A launch that does not agree is discarded like the failed
+one, and the slot backs off again. While the ends are settled, and within an A/B, nothing is inserted: their
+launches are control runs of each other.
 """
 
 from __future__ import annotations
@@ -17,58 +16,58 @@ from statistics import fmean
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.decision.noise import launch_variance
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.projection import SEARCHING, project
+from perfbisect.bisect.search_events import SEARCHING, to_search_events
 from perfbisect.jobs.replay import LaunchRecord, ended_launches
 
 _FAR = 5.0
-"""Standard errors by which an anchor may differ from its level: launches have heavy tails."""
+"""Standard errors by which a control run may differ from its level: launches have heavy tails."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What a slot's past says of it: ``known``, the launches that later ones can be held against."""
+class SlotRecord:
+    """``known``: launches of the slot that later ones must agree with; ``doubted``: one must agree first."""
 
     doubted: bool
     known: tuple[LaunchRecord, ...]
 
     def of(self, position: int) -> tuple[LaunchRecord, ...]:
-        """The known launches of a position."""
         return tuple(launch for launch in self.known if launch.position == position)
 
-    def anchor(self, plan: BisectPlan) -> LaunchRecord | None:
-        """The last launch of the end that the slot knows best; None if it knows neither."""
+    def control(self, plan: BisectPlan) -> LaunchRecord | None:
+        """The last launch of the end that the slot knows best."""
         best = max((self.of(position) for position in (0, plan.last)), key=len)
         return best[-1] if best else None
 
 
-def standing(seen: Iterable[LaunchRecord], slot: str) -> Standing:
-    """A slot is doubted once the machine failed on it, until a launch of a known position agreed."""
-    doubt = False
+def slot_record(seen: Iterable[LaunchRecord], slot: str) -> SlotRecord:
+    """A slot is doubted from a machine failure on, until a launch of a known position agreed."""
+    doubted = False
     known: list[LaunchRecord] = []
-    aside: list[LaunchRecord] = []
+    unchecked: list[LaunchRecord] = []
     for launch in ended_launches(seen):
         if launch.slot != slot or launch.purpose not in SEARCHING:
             continue
-        if _failed_by_machine(launch):
-            doubt = bool(known)
+        failure = launch.attempt.failure if launch.attempt else None
+        if launch.discarded or (failure is not None and failure.fault == "machine"):
+            doubted = bool(known)
         elif launch.end == "finished":
-            aside.append(launch)
-            doubt = doubt and launch.position not in {x.position for x in known}
-            if not doubt:
-                known += aside
-                aside = []
-    return Standing(doubt, tuple(known))
+            unchecked.append(launch)
+            doubted = doubted and launch.position not in {x.position for x in known}
+            if not doubted:
+                known += unchecked
+                unchecked = []
+    return SlotRecord(doubted, tuple(known))
 
 
 def disagreement(ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: BisectPlan) -> str:
-    """Why a launch that has just finished is void; empty where it is not, or nothing can be said."""
+    """Why a launch that has just finished is discarded; empty if it counts."""
     before = [launch for launch in ended_launches(seen) if launch.ended < ended.ended]
-    slot = standing(before, ended.slot)
-    earlier = [x.attempt.log_value(plan.ref) for x in slot.of(ended.position) if x.attempt]
+    record = slot_record(before, ended.slot)
+    earlier = [x.attempt.log_value(plan.ref) for x in record.of(ended.position) if x.attempt]
     measured = {launch.position for launch in before if launch.end == "finished"}
-    if ended.attempt is None or not slot.doubted or not earlier or not {0, plan.last} <= measured:
+    if ended.attempt is None or not record.doubted or not earlier or not {0, plan.last} <= measured:
         return ""
-    beliefs = decide.beliefs(plan.question, project(before, plan))
+    beliefs = decide.beliefs(plan.search, to_search_events(before, plan))
     level, value = fmean(earlier), ended.attempt.log_value(plan.ref)
     error = math.sqrt(launch_variance(beliefs.sigma, beliefs.tau, len(ended.attempt.runs)))
     allowed = _FAR * error * math.sqrt(1 + 1 / len(earlier))
@@ -79,8 +78,3 @@ def disagreement(ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: Bisect
         f"{change} measured {math.exp(level):.4g} {unit} before the machine failed and {math.exp(value):.4g} "
         f"{unit} since: the machine is not what it was"
     )
-
-
-def _failed_by_machine(launch: LaunchRecord) -> bool:
-    failure = launch.attempt.failure if launch.attempt else None
-    return launch.discarded or (failure is not None and failure.fault == "machine")

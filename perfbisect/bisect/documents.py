@@ -1,17 +1,15 @@
-"""The public JSON of a bisection: its plan and its report."""
+"""The report of a bisection as public JSON, and the values in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.bisect.decision import decide
+from perfbisect.bisect.decision.model import Beliefs
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
-from perfbisect.bisect.plan import BisectPlan, Position
-from perfbisect.bisect.projection import project
-from perfbisect.common.numbers import probability
+from perfbisect.bisect.plan import BisectPlan
 from perfbisect.jobs.documents import (
     CellDocument,
     ChangeDocument,
@@ -23,16 +21,9 @@ from perfbisect.jobs.documents import (
     MetricDocument,
     MinutesDocument,
     change_document,
-    launch_document,
 )
-from perfbisect.jobs.events import EventListener, LaunchEnded
-from perfbisect.jobs.replay import LaunchRecord
-from perfbisect.report.console import CandidatesUpdated
 
 BisectOutcome = Literal["found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"]
-
-_CHANGES = 3
-"""Changes of one position that a brief plan names."""
 
 
 class PositionDocument(Document):
@@ -49,53 +40,6 @@ class SkipDocument(Document):
     reason: str
     known: Literal["before", "measured"]
     log: str = ""
-
-
-class ExpectedDocument(Document):
-    """What a bisection will probably take and what it can see."""
-
-    launches_low: int
-    launches_high: int
-    minutes_low: float
-    minutes_high: float
-    resolves: tuple[tuple[int, float], ...]
-    """Launches a side, and the relative step that so many can tell from nothing."""
-    noise: str
-    """Which noise is assumed, in words."""
-
-
-class PlanDocument(LongDocument):
-    """What will be done: ``perfbisect bisect --dry-run``."""
-
-    shown: ClassVar[Mapping[str, int]] = {"positions": 30, "skips": 10}
-    schema_: Literal["perfbisect.plan/2"] = Field(default="perfbisect.plan/2", alias="schema")
-    cell: CellDocument
-    metric: MetricDocument
-    repository: str
-    environment: str
-    client: str
-    good: ChangeDocument
-    bad: ChangeDocument
-    changes: int
-    positions: tuple[PositionDocument, ...]
-    skips: tuple[SkipDocument, ...]
-    runs_per_launch: int
-    budget_minutes: float
-    expected: ExpectedDocument
-    commands: CommandsDocument
-    notes: tuple[str, ...]
-
-    def brief(self) -> PlanDocument:
-        """With the first changes of a position that has many, and how the rest is seen."""
-        brief = super().brief()
-        changes = sum(max(0, len(one.changes) - _CHANGES) for one in brief.positions)
-        short = tuple(one.model_copy(update={"changes": one.changes[:_CHANGES]}) for one in brief.positions)
-        left = {**brief.left_out, **({"positions.changes": changes} if changes else {})}
-        notes = brief.notes
-        if left:
-            missing = ", ".join(f"{count} of {name}" for name, count in left.items())
-            notes = (*notes, f"left out here: {missing}; --full brings them")
-        return brief.model_copy(update={"positions": short, "left_out": left, "notes": notes})
 
 
 class EffectDocument(Document):
@@ -200,65 +144,36 @@ class ReportDocument(LongDocument):
         return brief.model_copy(update={"beliefs": beliefs, "left_out": left})
 
 
-def position_document(index: int, position: Position) -> PositionDocument:
-    return PositionDocument(index=index, changes=tuple(change_document(c) for c in position.changes))
+def position_documents(plan: BisectPlan) -> tuple[PositionDocument, ...]:
+    return tuple(
+        PositionDocument(index=index, changes=tuple(map(change_document, position.changes)))
+        for index, position in enumerate(plan.positions)
+    )
+
+
+def skip_documents(plan: BisectPlan) -> tuple[SkipDocument, ...]:
+    """The positions that are known not to be testable."""
+    return tuple(
+        SkipDocument(change=change_document(position.change), reason=position.skip, known="before")
+        for position in plan.positions
+        if position.skip
+    )
 
 
 def shown_probability(p: float) -> float:
-    """A probability as documents tell it: to a ten-thousandth, and never above what the model is good for."""
+    """Rounded to a ten-thousandth, and never above what the model is good for."""
     return min(MAX_PROBABILITY, round(p, 4))
 
 
-def belief_document(told: decide.Beliefs | None) -> BeliefDocument | None:
-    """A posterior as it is shown."""
-    if told is None:
-        return None
+def belief_document(beliefs: Beliefs) -> BeliefDocument:
     return BeliefDocument(
-        none=shown_probability(told.none),
-        leading=told.leading,
-        leading_probability=shown_probability(told.leading_p),
-        by_position=tuple(shown_probability(p) for p in told.p),
-        noise_between_runs=told.sigma,
-        noise_between_launches=told.tau,
-        step=told.step,
-        step_low=told.step_low,
-        step_high=told.step_high,
+        none=shown_probability(beliefs.none),
+        leading=beliefs.leading,
+        leading_probability=shown_probability(beliefs.leading_p),
+        by_position=tuple(map(shown_probability, beliefs.p)),
+        noise_between_runs=beliefs.sigma,
+        noise_between_launches=beliefs.tau,
+        step=beliefs.step,
+        step_low=beliefs.step_low,
+        step_high=beliefs.step_high,
     )
-
-
-_LEADING = 3
-
-
-def report_launch(
-    ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: BisectPlan, sink: EventListener
-) -> None:
-    """Sends an ended launch, and what is believed since, once both ends were measured."""
-    positions, unit = plan.positions, plan.ref.metric.unit
-    document = launch_document(ended, positions[ended.position].change, plan.ref)
-    used = sum(x.minutes for x in seen)
-    both_ends = {0, plan.last} <= {x.position for x in seen if x.end == "finished"}
-    beliefs = search_beliefs(plan, seen) if both_ends else None
-    if beliefs is None:
-        sink(LaunchEnded(document, unit, used, plan.budget))
-        return
-    best = sorted(range(1, plan.last + 1), key=lambda i: -beliefs.p[i])[:_LEADING]
-    leading = ", ".join(
-        f"{positions[i].change.short} {probability(shown_probability(beliefs.p[i]))}" for i in best
-    )
-    none = shown_probability(beliefs.none)
-    sink(
-        LaunchEnded(
-            document, unit, used, plan.budget, f"leading {leading}; nothing changed {probability(none)}"
-        )
-    )
-    labels = tuple((position.change.short, position.change.subject) for position in positions)
-    shares = tuple(map(shown_probability, beliefs.p))
-    sink(CandidatesUpdated(labels, shares, none, frozenset(i for i, p in enumerate(positions) if p.skip)))
-
-
-def search_beliefs(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> decide.Beliefs | None:
-    """What the launches say; None if they cannot be judged."""
-    try:
-        return decide.beliefs(plan.question, project(seen, plan))
-    except (ValueError, KeyError):
-        return None

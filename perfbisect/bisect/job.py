@@ -1,24 +1,27 @@
-"""The bisection: ask the core, launch, write it down, ask again. Resuming is starting the same loop."""
+"""The bisection: ask the search, launch, record, ask again. Resuming is starting the same loop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
-from perfbisect.bisect.control_runs import disagreement, standing
+from perfbisect.bisect.control_runs import disagreement, slot_record
 from perfbisect.bisect.decision import decide
-from perfbisect.bisect.documents import ReportDocument, report_launch
-from perfbisect.bisect.other_metric import check_reported
+from perfbisect.bisect.decision.model import SearchEnd, SearchOutcome, Wait
+from perfbisect.bisect.documents import ReportDocument, shown_probability
+from perfbisect.bisect.other_metric import require_reported
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.projection import likely_next, pending, project
-from perfbisect.bisect.rebase import measured_first
+from perfbisect.bisect.positions import next_beside_pin
 from perfbisect.bisect.result import bisect_document, outcome_of
 from perfbisect.bisect.revert import confirm_revert
-from perfbisect.bisect.sentences import end_name, reason_sentence
+from perfbisect.bisect.search_events import beliefs_after, likely_next, pending_launches, to_search_events
+from perfbisect.bisect.summary import reason_sentence
+from perfbisect.common.numbers import probability
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
-from perfbisect.jobs.events import JobEnded
+from perfbisect.jobs.documents import launch_document
+from perfbisect.jobs.events import EventListener, JobEnded, LaunchEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.kind import Amendment
@@ -28,91 +31,81 @@ from perfbisect.jobs.retry import Failures
 from perfbisect.jobs.runner import JobContext, LaunchRequest, SpareCores, launch_started, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
+from perfbisect.model.attempt import Purpose
+from perfbisect.report.console import CandidatesUpdated
+
+_LEADING = 3
+"""Candidates that the line of a launch names."""
 
 
 def next_step(
     plan: BisectPlan, seen: Sequence[LaunchRecord], slot: str, slots: Sequence[str]
-) -> LaunchRequest | decide.Wait | decide.SearchOutcome:
-    """What to launch on a free slot now, that nothing is worth launching there, or how the search ended.
+) -> LaunchRequest | Wait | SearchOutcome:
+    """What to launch on a free slot now, or how the search ended; ``slots``: all that will ask.
 
-    ``slots``: the names of all that will ask, this one among them.
-
-    :raises ValueError: an end of the range cannot be measured.
+    Raises:
+        ValueError: an end of the range cannot be measured.
     """
-    again = retry_due(seen, slot, slots)
-    if again is not None:
-        return _order(
-            plan, again.position, again.purpose, again.runs, f"once more: it failed ({again.reason})"
-        )
-    action = decide.next_action(plan.question, project(seen, plan), pending(seen), slot, slots)
-    if isinstance(action, decide.SearchEnd):
+
+    def request(index: int, purpose: Purpose, runs: int, why: str) -> LaunchRequest:
+        return LaunchRequest(index, plan.positions[index].change, purpose, runs, why)
+
+    failed = retry_due(seen, slot, slots)
+    if failed is not None:
+        why = f"once more: it failed ({failed.reason})"
+        return request(failed.position, failed.purpose, failed.runs, why)
+    events = to_search_events(seen, plan)
+    action = decide.next_action(plan.search, events, pending_launches(seen), slot, slots)
+    if isinstance(action, SearchEnd):
         return action.outcome
-    if isinstance(action, decide.Wait):
+    if isinstance(action, Wait):
         return action
-    first = _first(plan, seen, action.index) if action.purpose == "search" else None
-    if first is not None:
-        return _order(plan, first[0], "search", action.runs, first[1])
-    past = standing(seen, slot)
-    if action.purpose == "search" and past.doubted and not past.of(action.index):
-        anchor = past.anchor(plan)
-        if anchor is not None:
-            why = "an anchor, since the machine failed: is it what it was?"
-            return _order(plan, anchor.position, "search", anchor.runs, why)
-    return _order(plan, action.index, action.purpose, action.runs, reason_sentence(action.why, plan))
-
-
-def _first(plan: BisectPlan, seen: Sequence[LaunchRecord], asked: int) -> tuple[int, str] | None:
-    """A position that is to be measured before the one that the search asks for, and why."""
-    base = _merge_base(plan, seen)
-    if base is not None:
-        return base, f"the merge base: is the step in {end_name(plan, 0)}'s own commits?"
-
-    def likely() -> Sequence[float]:
-        return decide.beliefs(plan.question, project(seen, plan)).p
-
-    index = measured_first(plan, seen, likely, asked)
-    return None if index is None else (index, "beside a moved pin: is the step the rebase?")
-
-
-def _merge_base(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> int | None:
-    """The merge base's position where good is no ancestor of bad and nobody has measured it yet."""
-    position = plan.merge_base
-    if position is None or plan.positions[position].skip:
-        return None
-    return None if any(launch.position == position for launch in seen) else position
-
-
-def _order(plan: BisectPlan, index: int, purpose: str, runs: int, why: str) -> LaunchRequest:
-    kind: decide.Purpose = "end" if purpose == "end" else "confirm" if purpose == "confirm" else "search"
-    return LaunchRequest(index, plan.positions[index].change, kind, runs, why)
+    if action.purpose != "search":
+        return request(action.index, action.purpose, action.runs, reason_sentence(action.why, plan))
+    launched, base = {launch.position for launch in seen}, plan.merge_base
+    if base is not None and base not in launched and not plan.positions[base].skip:
+        why = f"the merge base: is the step in {plan.end_name(0)}'s own commits?"
+        return request(base, "search", action.runs, why)
+    index = next_beside_pin(
+        plan.positions, launched, lambda: decide.beliefs(plan.search, events).p, action.index
+    )
+    if index is not None:
+        return request(index, "search", action.runs, "beside a moved pin: is the step the rebase?")
+    record = slot_record(seen, slot)
+    control = record.control(plan) if record.doubted and not record.of(action.index) else None
+    if control is not None:
+        why = "a control run, since the machine failed: is it what it was?"
+        return request(control.position, "search", control.runs, why)
+    return request(action.index, "search", action.runs, reason_sentence(action.why, plan))
 
 
 def amend(job: Job, tools: JobContext, asked: Amendment) -> None:
-    """Asks a bisection for more: minutes, another metric, or the later end less its culprit.
+    """Extend a bisection: more minutes, another metric, or the later end without its culprit.
 
-    What was measured stays; the search goes on where the new question needs it.
+    What was measured stays; the search continues where the new plan needs it.
 
-    :raises UsageError: no bisection, or nothing that would change anything.
+    Raises:
+        UsageError: the job is no bisection, or nothing would change.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, BisectPlan)
         budget, metric = asked.budget, asked.metric
         changed: dict[str, object] = {}
         if metric is not None and str(metric) != plan.metric:
-            check_reported(launches(journal.events), metric)
+            require_reported(launches(journal.events), metric)
             changed["metric"] = str(metric)
-        if asked.confirm_revert and not plan.extras.confirm_revert:
-            changed["extras"] = plan.extras.model_copy(update={"confirm_revert": True})
+        if asked.confirm_revert and not plan.confirm_revert:
+            changed["confirm_revert"] = True
         outcome = outcome_of(journal.events)
         if budget is not None:
-            if outcome is not None and outcome.word != "out of budget" and not changed:
+            if outcome is not None and outcome.verdict != "out of budget" and not changed:
                 raise UsageError(
-                    f"job {job.id} has its verdict, {outcome.word!r}: more minutes would change nothing",
+                    f"job {job.id} has its verdict, {outcome.verdict!r}: more minutes would change nothing",
                     next_step=f"perfbisect report {job.id}",
                 )
             if budget <= plan.budget:
                 raise UsageError(
-                    f"the budget was {plan.budget:.0f} minutes already, and {budget:.0f} are no more",
+                    f"--budget {budget:.0f}m is not larger than the current budget ({plan.budget:.0f}m)",
                     next_step=f"--budget with more than {plan.budget:.0f}m",
                 )
             changed["budget"] = budget
@@ -121,25 +114,23 @@ def amend(job: Job, tools: JobContext, asked: Amendment) -> None:
 
 
 def bisect(job: Job, tools: JobContext) -> ReportDocument:
-    """Goes on with a job, new or resumed, until its verdict, which is in the journal when this returns.
+    """Run a job, new or resumed, until its verdict is in the journal; the caller holds the job's lock.
 
-    Hold the job (``job.held()``) meanwhile.
-
-    :raises BuildError, ServerError: an end of the range cannot be built or served.
-    :raises ClientError, MachineError: they failed too often; the job can be resumed.
-    :raises UsageError: the client does not report the metric.
-    :raises Interrupted: Ctrl-C or a stop.
+    Raises:
+        BuildError, ServerError: an end of the range cannot be built or served.
+        ClientError, MachineError: they failed too often; the job can be resumed.
+        UsageError: the client does not report the metric.
+        Interrupted: Ctrl-C or a stop request.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, BisectPlan)
         if not finished(journal.events):
             recover_interrupted(job, journal, tools)
-            cell = plan_cell(plan)
-            with WorkerPool(job, journal, tools, cell) as crew:
-                outcome = _Search(job, journal, plan, tools, crew).run()
-                if outcome.word == "found" and plan.extras.confirm_revert:
-                    crew.stop()
-                    confirm_revert(job, journal, plan, tools, crew, outcome)
+            with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
+                outcome = _Search(job, journal, plan, tools, pool).run()
+                if outcome.verdict == "found" and plan.confirm_revert:
+                    pool.stop()
+                    confirm_revert(job, journal, plan, tools, pool, outcome)
             journal.append("verdict", asdict(outcome))
         document = bisect_document(job, journal.events)
     tools.sink(JobEnded(document))
@@ -147,35 +138,37 @@ def bisect(job: Job, tools: JobContext) -> ReportDocument:
 
 
 class _Search:
-    """The loop of a bisection: a launch on every slot that is free, an event for each that ended."""
+    """The loop of a bisection: a launch on every free slot, an event for each that ended."""
 
     def __init__(
-        self, job: Job, journal: Journal, plan: BisectPlan, tools: JobContext, crew: WorkerPool
+        self, job: Job, journal: Journal, plan: BisectPlan, tools: JobContext, pool: WorkerPool
     ) -> None:
-        self.job, self.journal, self.plan, self.tools, self.crew = job, journal, plan, tools, crew
-        self.failures, self.ledger = Failures(job, tools), JournalReplay()
+        self.job, self.journal, self.plan, self.tools, self.pool = job, journal, plan, tools, pool
+        self.failures, self.replay = Failures(job, tools), JournalReplay()
 
-    def run(self) -> decide.SearchOutcome:
+    def run(self) -> SearchOutcome:
         while True:
-            for slot in self.failures.ready(self.crew.busy):
+            for slot in self.failures.ready(self.pool.busy):
                 step = self._next(slot.name)
-                if isinstance(step, decide.SearchOutcome):
+                if isinstance(step, SearchOutcome):
                     return step
                 if isinstance(step, LaunchRequest):
                     self._launch(step, slot)
-            if not self.crew.busy:
+            if not self.pool.busy:
                 if self.failures.rest is None:
                     raise PerfbisectError("the search waits for a launch, and none is under way")
                 self.failures.wait()
                 continue
-            ended = self.crew.ended(self.failures.rest)
+            ended = self.pool.ended(self.failures.rest)
             if ended is not None:
                 self._after(ended)
 
-    def _next(self, slot: str) -> LaunchRequest | decide.Wait | decide.SearchOutcome:
-        seen = self.ledger.read(self.journal.events)
+    def _seen(self) -> tuple[LaunchRecord, ...]:
+        return self.replay.read(self.journal.events)
+
+    def _next(self, slot: str) -> LaunchRequest | Wait | SearchOutcome:
         try:
-            return next_step(self.plan, seen, slot, self.failures.slots)
+            return next_step(self.plan, self._seen(), slot, self.failures.slots)
         except ValueError as error:
             raise ServerError(
                 f"this range cannot be bisected: {error}",
@@ -183,59 +176,72 @@ class _Search:
                 next_step="choose other ends",
             ) from error
 
-    def _launch(self, order: LaunchRequest, slot: Slot) -> None:
-        number = len(self.ledger.read(self.journal.events)) + 1
-        self.tools.sink(launch_started(number, order, self.plan.last, slot.name))
-        self.crew.start(order, slot)
-        self._build_ahead(slot.name)
+    def _launch(self, request: LaunchRequest, slot: Slot) -> None:
+        number = len(self._seen()) + 1
+        self.tools.sink(launch_started(number, request, self.plan.last, slot.name))
+        self.pool.start(request, slot)
+        if self.tools.ahead is not None:
+            self._build_ahead(self.tools.ahead, slot.name)
 
-    def _build_ahead(self, slot: str) -> None:
-        """While the new launch runs: the environment that is likely to be needed after it."""
-        ahead, plan = self.tools.ahead, self.plan
-        if ahead is None:
-            return
-        seen = self.ledger.read(self.journal.events)
+    def _build_ahead(self, ahead: SpareCores, slot: str) -> None:
+        """Build the environment that is likely to be needed after the new launch."""
+        seen = self._seen()
         running = next(x for x in reversed(seen) if x.end is None and x.slot == slot)
-        wanted = [i for i in likely_next(plan, seen, running, self.failures.slots) if i != running.position]
-        for position in wanted:
-            if ahead.wanted(plan.positions[position].change):
-                self.crew.beside(partial(self._built, ahead, position))
+        for position in likely_next(self.plan, seen, running, self.failures.slots):
+            if position != running.position and ahead.wanted(self.plan.positions[position].change):
+                self.pool.beside(partial(self._build, ahead, position))
                 return
 
-    def _built(self, ahead: SpareCores, position: int) -> None:
+    def _build(self, ahead: SpareCores, position: int) -> None:
         log = self.job.path / "ahead" / f"{position}.log"
         seconds = ahead.build(self.plan.positions[position].change, log, self.tools.limits.build)
         if seconds is not None:
-            with suppress(MachineError):  # a full disk is told by the next event of the search
+            with suppress(MachineError):  # the search's next event meets the full disk, too
                 self.journal.append("built", {"position": position, "seconds": round(seconds, 3)})
 
     def _after(self, attempt_id: str) -> None:
-        plan, seen = self.plan, self.ledger.read(self.journal.events)
-        ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
+        ended = self._find(attempt_id)
         if ended.attempt is not None and ended.attempt.failure is None:
-            require_comparable(ended.attempt, seen, plan.ref)
-            void = disagreement(ended, seen, plan)
-            if void:
-                self.journal.append("discarded", {"attempt": attempt_id, "reason": void})
-                seen = self.ledger.read(self.journal.events)
-                ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
-        report_launch(ended, seen, plan, self.tools.sink)
-        _check_end(ended, seen, plan, self.failures)
+            require_comparable(ended.attempt, self._seen(), self.plan.ref)
+            reason = disagreement(ended, self._seen(), self.plan)
+            if reason:
+                self.journal.append("discarded", {"attempt": attempt_id, "reason": reason})
+                ended = self._find(attempt_id)
+        _report_launch(ended, self._seen(), self.plan, self.tools.sink)
+        self._check_end(ended)
         self.failures.after(ended)
 
+    def _find(self, attempt_id: str) -> LaunchRecord:
+        return next(launch for launch in self._seen() if launch.attempt_id == attempt_id)
 
-def _check_end(
-    ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: BisectPlan, failures: Failures
+    def _check_end(self, ended: LaunchRecord) -> None:
+        """Raise if an end that never gave a value failed for the last time: the range is wrong."""
+        if ended.position not in (0, self.plan.last) or not ended.refused:
+            return
+        same = [x for x in self._seen() if x.position == ended.position]
+        if any(x.end == "finished" for x in same) or (ended.built and sum(x.refused for x in same) < 2):
+            return
+        end, change = self.plan.end_name(ended.position), self.plan.positions[ended.position].change
+        advice = f"choose another --{end}; `git log {change.short}` shows its neighbours"
+        raise self.failures.broken(ended, f"the {end} end {change.short}", advice)
+
+
+def _report_launch(
+    ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: BisectPlan, sink: EventListener
 ) -> None:
-    """:raises BuildError, ServerError: an end that never gave a value failed again: the range is wrong."""
-    if ended.position not in (0, plan.last) or not ended.refused:
+    """Send an ended launch, and the candidates once both ends were measured."""
+    positions, used = plan.positions, sum(x.minutes for x in seen)
+    document = launch_document(ended, positions[ended.position].change, plan.ref)
+    launch = LaunchEnded(document, plan.ref.metric.unit, used, plan.budget)
+    both_ends = {0, plan.last} <= {x.position for x in seen if x.end == "finished"}
+    beliefs = beliefs_after(plan, seen) if both_ends else None
+    if beliefs is None:
+        sink(launch)
         return
-    same = [x for x in seen if x.position == ended.position]
-    if any(x.end == "finished" for x in same):
-        return
-    if ended.built and sum(x.refused for x in same) < 2:
-        return
-    end = end_name(plan, ended.position)
-    change = plan.positions[ended.position].change
-    advice = f"choose another --{end}; `git log {change.short}` shows its neighbours"
-    raise failures.broken(ended, f"the {end} end {change.short}", advice)
+    p, none = tuple(map(shown_probability, beliefs.p)), shown_probability(beliefs.none)
+    best = sorted(range(1, plan.last + 1), key=lambda i: -beliefs.p[i])[:_LEADING]
+    leading = ", ".join(f"{positions[i].change.short} {probability(p[i])}" for i in best)
+    sink(replace(launch, detail=f"leading {leading}; nothing changed {probability(none)}"))
+    names = tuple((position.change.short, position.change.subject) for position in positions)
+    untestable = frozenset(i for i, position in enumerate(positions) if position.skip)
+    sink(CandidatesUpdated(names, p, none, untestable))

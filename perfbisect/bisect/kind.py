@@ -6,7 +6,7 @@ from typing import Final
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import amend, bisect
-from perfbisect.bisect.other_metric import with_metric
+from perfbisect.bisect.other_metric import document_for_metric
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.report import build_report
 from perfbisect.bisect.result import bisect_document
@@ -77,8 +77,8 @@ BISECT: Final = JobKind(
     lines=lambda document: report_lines(build_report(document)),
     markdown=lambda document: report_markdown(build_report(document)),
     client_change=lambda plan: plan.positions[-1].change,
-    workers=lambda plan: plan.extras.workers,
+    workers=lambda plan: plan.workers,
     page=lambda document: report_html(build_report(document)),
     amend=amend,
-    document_for_metric=with_metric,
+    document_for_metric=document_for_metric,
 )

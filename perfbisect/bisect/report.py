@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from perfbisect.bisect.documents import EffectDocument, PlanDocument, ReportDocument
+from perfbisect.bisect.documents import EffectDocument, ReportDocument
 from perfbisect.bisect.figures import PHASES, Plot, effect_rows, plots
 from perfbisect.common.numbers import minutes, number, percent, probability, with_unit
-from perfbisect.common.text import line
 from perfbisect.jobs.documents import ChangeDocument, LaunchDocument
-from perfbisect.report.console import cell_lines
 from perfbisect.report.document import (
     Block,
     Code,
@@ -360,50 +358,3 @@ def _table(titles: tuple[str, ...], rows: Iterable[tuple[Inline, ...]]) -> Table
 
 def _code_rows(rows: Iterable[tuple[str, str]]) -> KeyValues:
     return KeyValues(tuple((label, code(value)) for label, value in rows if value))
-
-
-_SHOWN_SKIPS = 6
-
-
-def plan_lines(plan: PlanDocument) -> list[str]:
-    """What will be done, and what it will take."""
-    merged = plan.changes - len(plan.positions)
-    testable = len(plan.positions) - len(plan.skips)
-    out = [
-        "Cell",
-        *cell_lines(plan.cell),
-        "Plan",
-        f"  good      {plan.good.short} {line(plan.good.subject)}",
-        f"  bad       {plan.bad.short} {line(plan.bad.subject)}",
-        f"  range     {plan.changes} changes, {len(plan.positions)} different environments"
-        + (f" ({merged} merged with a neighbour)" if merged else ""),
-        f"  testable  {testable}" + (f", {len(plan.skips)} skipped beforehand" if plan.skips else ""),
-    ]
-    for skip in plan.skips[:_SHOWN_SKIPS]:
-        out.append(f"            {skip.change.short}: {line(skip.reason)}")
-    if len(plan.skips) > _SHOWN_SKIPS:
-        out.append(f"            and {len(plan.skips) - _SHOWN_SKIPS} more")
-    expected = plan.expected
-    out += [
-        f"  env       {line(plan.environment)}",
-        f"  client    {line(plan.client)}",
-        f"  expected  {expected.launches_low} to {expected.launches_high} launches, "
-        f"{minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}",
-        f"  budget    {minutes(plan.budget_minutes)}",
-        "  resolves  "
-        + ", ".join(
-            f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves
-        ),
-        f"            {line(expected.noise)}",
-    ]
-    return out + [f"  note      {line(text)}" for text in plan.notes]
-
-
-def command_lines(plan: PlanDocument) -> list[str]:
-    """The exact commands of an attempt, for a dry run."""
-    return [
-        "Commands",
-        f"  serve  {line(plan.commands.serve, 4000)}",
-        f"  bench  {line(plan.commands.bench, 4000)}",
-        f"  ({line(plan.commands.note)})",
-    ]

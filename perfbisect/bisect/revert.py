@@ -1,23 +1,23 @@
-"""``--confirm-revert``: the later end against itself less the culprit, in blocks of launches of its own.
+"""``--confirm-revert``: the later end against itself without the culprit, in blocks of launches of its own.
 
-Nothing of it enters the search: its launches have a purpose of their own and are judged by themselves.
+These launches have a purpose of their own and are judged by themselves: they do not enter the search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
-from perfbisect.bisect.decision import decide
+from perfbisect.bisect.decision.model import SearchOutcome
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import BuildError, ServerError
 from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.plans import plan_cell
-from perfbisect.jobs.replay import JournalReplay, LaunchRecord, ended_launches, require_comparable
+from perfbisect.jobs.replay import LaunchRecord, ended_launches, launches, require_comparable
 from perfbisect.jobs.runner import JobContext, LaunchRequest
 from perfbisect.jobs.sequential import fits_budget, launch_ended, run_sequentially
 from perfbisect.jobs.workers import WorkerPool
@@ -26,15 +26,14 @@ from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.stats import ab_test
 
-BLOCKS = 4
-"""Blocks of four launches at most."""
+MAX_BLOCKS = 4
 
 _CHANGE = TypeAdapter(Change)
 
 
 @dataclass(frozen=True)
-class Reverted:
-    """How far it is: ``change`` is the later end less the culprit; ``note`` why it was not (all) measured."""
+class RevertCheck:
+    """``change``: the later end without the culprit; ``note``: why it was not (all) measured."""
 
     change: Change | None = None
     verdict: ab_test.AbVerdict | None = None
@@ -42,58 +41,46 @@ class Reverted:
     done: bool = False
 
 
-def reverted(events: Sequence[JournalEvent], plan: BisectPlan, seen: Sequence[LaunchRecord]) -> Reverted:
-    """What the journal says of it: of the last time it was asked for."""
-    found = Reverted()
+def revert_check(
+    events: Sequence[JournalEvent], plan: BisectPlan, seen: Sequence[LaunchRecord]
+) -> RevertCheck:
+    """The last check in a journal."""
+    check = RevertCheck()
     for event in events:
-        if event.kind != "revert":
-            continue
-        change = event.data.get("change")
-        if change is not None:
-            found = Reverted(_CHANGE.validate_python(dict(change)))
-        else:
-            found = Reverted(found.change, None, str(event.data["note"]), done=True)
-    if found.change is None:
-        return found
-    sides = _sides(seen, plan, found.change)
-    return Reverted(found.change, ab_test.judge_blocks(_question(plan), sides), found.note, found.done)
+        if event.kind == "revert" and event.data.get("change") is not None:
+            check = RevertCheck(_CHANGE.validate_python(dict(event.data["change"])))
+        elif event.kind == "revert":
+            check = replace(check, note=str(event.data["note"]), done=True)
+    if check.change is None:
+        return check
+    return replace(check, verdict=ab_test.judge_blocks(_test(plan), _sides(seen, plan, check.change)))
 
 
 def confirm_revert(
-    job: Job,
-    journal: Journal,
-    plan: BisectPlan,
-    tools: JobContext,
-    crew: WorkerPool,
-    outcome: decide.SearchOutcome,
+    job: Job, journal: Journal, plan: BisectPlan, tools: JobContext, pool: WorkerPool, outcome: SearchOutcome
 ) -> None:
-    """Measures the later end with and without the culprit until that is told, or the budget is spent.
+    """Measure the later end with and without the culprit until that is settled or the budget is spent.
 
-    A culprit that does not revert cleanly, or a tree that cannot be built or served, is told and no failure.
-
-    :raises ClientError, MachineError: they failed too often; the job can be resumed.
+    A culprit that does not revert cleanly, or a tree that cannot be built or served, is noted.
     """
-    seen = JournalReplay().read(journal.events)
-    state = reverted(journal.events, plan, seen)
-    if state.done:
+    check = revert_check(journal.events, plan, launches(journal.events))
+    if check.done:
         return
-    if state.change is None:
-        made = _made(plan, tools, outcome)
-        if isinstance(made, str):
-            journal.append("revert", {"note": made})
-            return
-        journal.append("revert", {"change": _CHANGE.dump_python(made, mode="json")})
-        state = Reverted(made)
-    assert state.change is not None
+    change: Change | str = check.change or _reverted_end(plan, tools, outcome)
+    if isinstance(change, str):
+        journal.append("revert", {"note": change})
+        return
+    if check.change is None:
+        journal.append("revert", {"change": _CHANGE.dump_python(change, mode="json")})
     try:
-        note = run_sequentially(job, journal, tools, crew, _Ends(plan, state.change))
+        note = run_sequentially(job, journal, tools, pool, _RevertPolicy(plan, change))
     except (BuildError, ServerError) as error:
         note = error.message
     journal.append("revert", {"note": note})
 
 
-def _made(plan: BisectPlan, tools: JobContext, outcome: decide.SearchOutcome) -> Change | str:
-    """The later end less the culprit, or why there is none."""
+def _reverted_end(plan: BisectPlan, tools: JobContext, outcome: SearchOutcome) -> Change | str:
+    """The later end without the culprit, or why there is none."""
     if len(outcome.culprits) != 1:
         return "several changes cannot be told apart: none of them was taken back"
     if outcome.culprits[0] == plan.merge_base:
@@ -105,31 +92,33 @@ def _made(plan: BisectPlan, tools: JobContext, outcome: decide.SearchOutcome) ->
 
 
 @dataclass(frozen=True)
-class _Ends:
-    """The later end and the one less the culprit, in turn, until that is told."""
-
+class _RevertPolicy:
     plan: BisectPlan
-    less: Change
+    reverted: Change
     advice: str = ""
 
     def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
-        side = ab_test.next_side(_question(self.plan), _sides(seen, self.plan, self.less))
+        sides = _sides(seen, self.plan, self.reverted)
+        side = ab_test.next_side(_test(self.plan), sides)
         if side is None:
             return ""
         if not fits_budget(seen, self.plan.budget):
             return f"the budget of {self.plan.budget:.0f} minutes is spent"
         last = self.plan.last
-        position, change = (last, self.plan.positions[last].change) if side == "a" else (last + 1, self.less)
-        done = sum(x.end == "finished" and x.purpose == "revert" for x in seen)
+        position, change = (
+            (last, self.plan.positions[last].change) if side == "a" else (last + 1, self.reverted)
+        )
+        confirming = [launch.runs for launch in seen if launch.purpose == "confirm"]
+        runs = confirming[-1] if confirming else 1
         return LaunchRequest(
-            position, change, "revert", _runs(seen), f"{self._what(position)}, launch {done + 1}"
+            position, change, "revert", runs, f"{self._side(position)}, launch {len(sides) + 1}"
         )
 
     def cell(self, _: LaunchRequest) -> Cell:
         return plan_cell(self.plan)
 
     def name(self, order: LaunchRequest) -> str:
-        return f"{order.change.short}, {self._what(order.position)},"
+        return f"{order.change.short}, {self._side(order.position)},"
 
     def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
         require_comparable(attempt, seen, self.plan.ref)
@@ -137,25 +126,18 @@ class _Ends:
     def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
         return launch_ended(ended, seen, order, self.plan.ref, self.plan.budget)
 
-    def _what(self, position: int) -> str:
+    def _side(self, position: int) -> str:
         return "the later end" if position == self.plan.last else "the later end less the culprit"
 
 
-def _runs(seen: Sequence[LaunchRecord]) -> int:
-    """As many runs as the A/B's launches had."""
-    confirming = [launch.runs for launch in seen if launch.purpose == "confirm"]
-    return confirming[-1] if confirming else 1
+def _test(plan: BisectPlan) -> ab_test.AbTest:
+    return ab_test.AbTest(plan.search.sign, plan.search.min_effect, MAX_BLOCKS, plan.seed)
 
 
-def _question(plan: BisectPlan) -> ab_test.AbTest:
-    question = plan.question
-    return ab_test.AbTest(question.sign, question.min_effect, BLOCKS, plan.seed)
-
-
-def _sides(seen: Sequence[LaunchRecord], plan: BisectPlan, less: Change) -> list[ab_test.AbLaunch]:
-    """The launches that count: a is the later end, b the one less the culprit."""
+def _sides(seen: Sequence[LaunchRecord], plan: BisectPlan, reverted: Change) -> list[ab_test.AbLaunch]:
+    """The launches that count: a is the later end, b the one without the culprit."""
     return [
-        ab_test.AbLaunch("b" if launch.change_id == less.id else "a", launch.attempt.values(plan.ref))
+        ab_test.AbLaunch("b" if launch.change_id == reverted.id else "a", launch.attempt.values(plan.ref))
         for launch in ended_launches(seen)
         if launch.purpose == "revert" and launch.end == "finished" and launch.attempt is not None
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
@@ -37,22 +37,7 @@ from perfbisect.commands.options import MinutesParam
 @click.option("--dry-run", is_flag=True, help="Show the plan and the exact commands; start nothing.")
 @options.workers
 @options.measuring
-def bisect(
-    cell: str | None,
-    good: str,
-    bad: str,
-    releases: str | None,
-    versions: str | None,
-    direction: Literal["regression", "improvement"],
-    all_steps: bool,
-    weights: Path | None,
-    confirm_revert: bool,
-    budget: float | None,
-    seed: int,
-    dry_run: bool,
-    workers: int,
-    measuring: MeasureOptions,
-) -> int:
+def bisect(measuring: MeasureOptions, **typed: Any) -> int:
     """Name the change between GOOD and BAD that made CELL worse.
 
     Both ends are measured first, then the changes that are most informative per minute, then an A/B of the
@@ -70,37 +55,26 @@ def bisect(
 
     Exit code: 3 a change is named, 0 not reproduced, 4 too small or out of budget.
     """
+    from perfbisect.bisect.forecast import command_lines, plan_lines
     from perfbisect.bisect.kind import BISECT
-    from perfbisect.bisect.plan import Extras
-    from perfbisect.bisect.report import command_lines, plan_lines
     from perfbisect.commands import wiring
-    from perfbisect.commands.bisect_request import BisectOptions, build_bisect_request
+    from perfbisect.commands.bisect_request import BisectRequest, build_plan
     from perfbisect.commands.detach import run_detached
     from perfbisect.commands.measurement import measure
     from perfbisect.commands.output import UNDONE, print_document
     from perfbisect.commands.session import print_result
     from perfbisect.commands.workspace import workspace_of
 
-    if measuring.detach and not dry_run:
+    request = BisectRequest(measuring=measuring, **typed)
+    if measuring.detach and not request.dry_run:
         return run_detached(measuring)
     here = workspace_of(measuring)
-    wiring.require_workload(wiring.resolve_cell(here, cell, measuring.variant), measuring.expect_workload)
-    extras = Extras(
-        direction=direction,
-        all_steps=all_steps,
-        confirm_revert=confirm_revert,
-        workers=workers,
-        weights=str(weights or ""),
-    )
-    asked = build_bisect_request(
-        here,
-        BisectOptions(cell, good, bad, releases, versions, budget, seed, weights, extras, measuring, dry_run),
-    )
-    if dry_run:
-        told = [*plan_lines(asked.shown), *command_lines(asked.shown), UNDONE]
-        print_document(asked.shown, told, as_json=measuring.as_json, full=measuring.full)
+    planned = build_plan(here, request)
+    lines = plan_lines(planned.shown)
+    if request.dry_run:
+        lines += [*command_lines(planned.shown), UNDONE]
+        print_document(planned.shown, lines, as_json=measuring.as_json, full=measuring.full)
         return 0
     job = wiring.new_job(here)
-    lines = plan_lines(asked.shown)
-    document = measure(here, job, BISECT, asked.plan, asked.builder, asked.slots, measuring, lines)
+    document = measure(here, job, BISECT, planned.plan, planned.builder, planned.slots, measuring, lines)
     return print_result(document, BISECT.lines(document), BISECT.exit_code(document), measuring, job)

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from perfbisect.bisect.documents import PlanDocument, ReportDocument
+from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.forecast import PlanDocument
 from perfbisect.commands.cells import (
     CellsDiffDocument,
     CellsDocument,

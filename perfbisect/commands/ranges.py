@@ -1,18 +1,16 @@
-"""Range options: releases, budget, costs and prior weights of positions."""
+"""Budget, costs and notes of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from perfbisect.cells.settings import FILE
-from perfbisect.changes.releases import between, published
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.durations import parse_minutes
 from perfbisect.errors import UsageError
 from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Costs
-from perfbisect.model.change import History
 
 _DEFAULT_BUDGET = 900.0
 
@@ -31,23 +29,6 @@ def budget_minutes(place: Workspace, typed: float | None) -> float:
         return parse_minutes(place.settings.budget)
     except ValueError as error:
         raise UsageError(f"budget: {error}", where=place.root / "perfbisect.yaml") from None
-
-
-def releases(
-    package: str, good: str, bad: str, versions: str | None, names: tuple[str, str] = ("good", "bad")
-) -> History:
-    """The releases of a package between two ends, as listed or as published in the registry.
-
-    Raises:
-        RevisionError: an end is not a release, or the ends are equal or reversed.
-        MachineError: the registry cannot be reached.
-    """
-    known = (
-        tuple(part.strip() for part in versions.split(",") if part.strip())
-        if versions
-        else published(package)
-    )
-    return between(package, known, good, bad, names)
 
 
 def costs(environment: str) -> Costs:

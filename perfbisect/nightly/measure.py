@@ -11,11 +11,11 @@ from pathlib import Path
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.kind import BISECT
-from perfbisect.bisect.plan import BisectPlan, Extras
+from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.fetch import fetch, remote_of
 from perfbisect.changes.git import Repository
 from perfbisect.commands import ranges, wiring
-from perfbisect.commands.bisect_request import BisectOptions, BisectRequest, build_bisect_request
+from perfbisect.commands.bisect_request import BisectRequest, PlannedBisection, build_plan
 from perfbisect.commands.invocation import MeasureOptions
 from perfbisect.commands.output import progress_printer
 from perfbisect.commands.session import (
@@ -119,33 +119,30 @@ class LocalMachine:
             exclude_newer=setting.exclude_newer or None,
             machine=setting.machine or None,
         )
-        request = build_bisect_request(
+        planned = build_plan(
             self.workspace,
-            BisectOptions(
+            BisectRequest(
                 cell=window.cell.source,
                 good=window.good,
                 bad=window.bad,
-                releases=None,
-                versions=None,
+                measuring=measuring,
                 budget=minutes,
                 seed=night.seed,
                 weights=window.weights,
-                extras=Extras(weights=str(window.weights)),
-                measuring=measuring,
             ),
         )
-        if request.cell.digest != window.cell.digest:
+        if planned.cell.digest != window.cell.digest:
             raise UsageError(
                 f"cell {window.cell.name} changed during the night: {window.cell.source} is a different "
                 "workload now"
             )
-        return PreparedBisection(request.shown.expected.minutes_low, lambda job: self._bisect(job, request))
+        return PreparedBisection(planned.shown.expected.minutes_low, lambda job: self._bisect(job, planned))
 
-    def _bisect(self, job: Job, request: BisectRequest) -> ReportDocument:
+    def _bisect(self, job: Job, planned: PlannedBisection) -> ReportDocument:
         existing = _existing_plan(job, BisectPlan)
-        begin = plan_writer(job, request.plan) if existing is None else _do_nothing
-        with open_session(job, request.slots, self.measuring, begin=begin) as session:
-            return run_job(self.workspace, session, BISECT, existing or request.plan, request.builder)
+        begin = plan_writer(job, planned.plan) if existing is None else _do_nothing
+        with open_session(job, planned.slots, self.measuring, begin=begin) as session:
+            return run_job(self.workspace, session, BISECT, existing or planned.plan, planned.builder)
 
 
 def _begin_job(

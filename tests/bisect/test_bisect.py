@@ -87,7 +87,7 @@ def test_out_of_budget_names_who_leads_and_a_larger_budget_goes_on(
     assert report.minutes.total <= 8.0
     assert report.next.startswith(f"perfbisect resume {job.id} --budget")
     before = len(world.requests)
-    with pytest.raises(UsageError, match="no more"):
+    with pytest.raises(UsageError, match="is not larger than"):
         amend(job, watch.tools(world), Amendment(budget=8.0))
     amend(job, watch.tools(world), Amendment(budget=120.0))
     again = verdict(job, watch, world)

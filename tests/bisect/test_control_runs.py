@@ -47,7 +47,7 @@ def test_an_end_is_measured_before_a_new_position(calm: World, plan_for: MakePla
     assert at(world, anchor) in (0, 39)
     assert anchor.purpose == "search"
     assert again.change == failed.change
-    assert "an anchor" in report.launches[n].why
+    assert "a control run" in report.launches[n].why
     assert report.culprit is not None
     assert report.culprit.id == world.changes[23].id
 
@@ -90,7 +90,7 @@ def test_the_doubt_outlives_an_interruption(calm: World, plan_for: MakePlan, new
         verdict(job, watch, world)
     assert kinds(job)[-1] == "started"
     report = verdict(job, watch, world)
-    assert "an anchor" in report.launches[n + 1].why
+    assert "a control run" in report.launches[n + 1].why
     assert report.outcome == "found"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.bisect.estimates import expected
+from perfbisect.bisect.forecast import forecast
 from perfbisect.jobs.estimates import Noise, learnt_costs, learnt_noise
 from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult
 from perfbisect.model.metric import parse_metric
@@ -25,7 +25,7 @@ def attempt(change: str, *values: float) -> Attempt:
 
 def test_more_launches_resolve_smaller_steps_and_cost_more(plan_for: MakePlan) -> None:
     short, long = (plan_for(World(history(n).changes, slow=None)) for n in (4, 200))
-    a, b = expected(short, Noise()), expected(long, Noise())
+    a, b = forecast(short, Noise()), forecast(long, Noise())
     assert a.launches_low < b.launches_low <= b.launches_high
     assert a.minutes_low < b.minutes_low < b.minutes_high
     steps = [step for _, step in a.resolves]
@@ -35,7 +35,7 @@ def test_more_launches_resolve_smaller_steps_and_cost_more(plan_for: MakePlan) -
 def test_the_step_that_is_resolved_is_the_textbook_one(plan_for: MakePlan) -> None:
     """Two groups of four, one value a launch: 80 % power at 5 % is 2.8 standard errors of the difference."""
     made = plan_for(World(history(4).changes, slow=None)).model_copy(update={"max_runs": 1})
-    told = dict(expected(made, Noise(0.03, 0.04)).resolves)
+    told = dict(forecast(made, Noise(0.03, 0.04)).resolves)
     assert told[4] == pytest.approx(math.exp(2.8 * 0.05 * math.sqrt(2 / 4)) - 1, rel=1e-9)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.bisect.estimates import plan_document
-from perfbisect.bisect.report import build_report, plan_lines
+from perfbisect.bisect.forecast import plan_document, plan_lines
+from perfbisect.bisect.report import build_report
 from perfbisect.environments.base import Refusal
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.events import JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.prepare import make_plan
+from perfbisect.bisect.plan import BisectPlan, make_plan
+from perfbisect.bisect.positions import find_positions
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.journal import JournalEvent
@@ -35,14 +35,14 @@ def test_neighbours_with_one_environment_are_one_position(plan_for: MakePlan) ->
         ["Change 2", "Change 3", "Change 4"],
         ["Change 5"],
     ]
-    assert made.question.n == 2
+    assert made.search.n == 2
 
 
 def test_what_cannot_be_built_is_skipped_with_its_reason(plan_for: MakePlan) -> None:
     world = World(history(5).changes, slow=None)
     made = plan(world, plan_for, refused={2: Refusal("csrc differs")})
     assert made.positions[2].skip == "csrc differs"
-    assert made.question.skips == frozenset({2})
+    assert made.search.skips == frozenset({2})
 
 
 def test_a_change_after_a_skip_is_not_merged_over_it(plan_for: MakePlan) -> None:
@@ -73,33 +73,11 @@ def test_a_range_in_which_nothing_changes_is_an_error(plan_for: MakePlan) -> Non
         plan(world, plan_for, merged=(1, 2, 3))
 
 
-def test_a_deploy_yaml_that_differs_is_told_and_not_merged_away() -> None:
+def test_a_deploy_yaml_that_differs_is_not_merged_away() -> None:
     changes = history(5).changes
-    measured = cell().model_copy(
-        update={"deploy_yaml": type_of_deploy("deploy/x.yaml"), "stage_overrides": {}, "family": "text"}
-    )
-    texts = {change.id: "old" if i < 3 else "new" for i, change in enumerate(changes)}
-    with pytest.raises(UsageError, match="deploy_yaml is for families with stages"):
-        runs_per_launch(measured)
-    from perfbisect.bisect import prepare
-    from perfbisect.cells.deploy import deploy_changes
-
-    positions, told = prepare._positions(
-        changes,
-        FakeBuilder(merged=frozenset(c.id for c in changes[1:4])),
-        deploy_changes(measured, changes, lambda sha, path: texts[sha] if path == "deploy/x.yaml" else None),
-    )
+    builder = FakeBuilder(merged=frozenset(c.id for c in changes[1:4]))
+    positions = find_positions(changes, builder, frozenset({changes[3].id}))
     assert [len(p.changes) for p in positions] == [3, 1, 1]
-    assert told == (
-        f"{changes[3].short} changes the deploy YAML that the cell takes from the change: a suspect",
-    )
-    assert positions[1].suspect
-
-
-def type_of_deploy(path: str):  # type: ignore[no-untyped-def]
-    from perfbisect.model.cell import DeployYaml
-
-    return DeployYaml.model_validate(path)
 
 
 def test_the_metric_is_the_headline_or_what_was_asked() -> None:
@@ -146,5 +124,5 @@ def test_costs_and_seed_reach_the_core() -> None:
         cell=cell(), history=changes, builder=FakeBuilder(), metric=parse_metric("output_throughput"),
         setting=SETTING, budget=90.0, seed=7,
     )  # fmt: skip
-    question = made.question
+    question = made.search
     assert (question.budget, question.seed, question.sign, question.min_effect) == (90.0, 7, -1, 0.03)

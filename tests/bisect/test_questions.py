@@ -10,11 +10,12 @@ import pytest
 
 from perfbisect.bisect.decision.model import Note, NoteKind, Reason, ReasonKind
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.bisect.estimates import plan_document
+from perfbisect.bisect.forecast import plan_document
 from perfbisect.bisect.job import amend
-from perfbisect.bisect.other_metric import with_metric
-from perfbisect.bisect.plan import Aside, BisectPlan, Extras
-from perfbisect.bisect.sentences import note_sentence, reason_sentence
+from perfbisect.bisect.other_metric import document_for_metric
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.summary import note_sentence, reason_sentence
+from perfbisect.changes.history import Branch
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.estimates import Noise
@@ -27,13 +28,12 @@ from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import FakeBuilder, PowerCut, Watch, World, history, verdict
 
 NewJob = Callable[[BisectPlan, Watch, World], Job]
-IMPROVEMENT = Extras(direction="improvement")
 
 
 class TestFix:
     def test_the_change_that_made_it_better_is_named(self, plan_for: MakePlan, new_job: NewJob) -> None:
         world, watch = World(history(16).changes, slow=11, factor=1 / 1.3), Watch()
-        report = verdict(new_job(plan_for(world, extras=IMPROVEMENT), watch, world), watch, world)
+        report = verdict(new_job(plan_for(world, direction="improvement"), watch, world), watch, world)
         assert report.outcome == "found"
         assert report.culprit is not None
         assert report.culprit.id == world.changes[11].id
@@ -45,14 +45,14 @@ class TestFix:
 
     def test_a_regression_is_no_fix(self, plan_for: MakePlan, new_job: NewJob) -> None:
         world, watch = World(history(8).changes, slow=4, factor=1.3, tau=0.005), Watch()
-        report = verdict(new_job(plan_for(world, extras=IMPROVEMENT), watch, world), watch, world)
+        report = verdict(new_job(plan_for(world, direction="improvement"), watch, world), watch, world)
         assert report.outcome == "not reproduced"
         assert f"{world.changes[-1].short} is not better than {world.changes[0].short}" in report.summary[0]
         assert any("good end is worse than the bad end" in text for text in report.summary)
 
     def test_of_a_metric_of_which_more_is_better(self, plan_for: MakePlan, new_job: NewJob) -> None:
         world, watch = World(history(10).changes, slow=4, factor=1 / 1.4), Watch()
-        plan = plan_for(world, extras=IMPROVEMENT, metric="output_throughput")
+        plan = plan_for(world, direction="improvement", metric="output_throughput")
         report = verdict(new_job(plan, watch, world), watch, world)
         assert report.culprit is not None
         assert report.culprit.id == world.changes[4].id
@@ -62,7 +62,9 @@ class TestFix:
         world = World(history(5).changes, slow=2)
         with pytest.raises(BuildError, match="the bad end 000000000000") as caught:
             plan_for(
-                world, FakeBuilder(refused={world.changes[0].id: Refusal("no wheel")}), extras=IMPROVEMENT
+                world,
+                FakeBuilder(refused={world.changes[0].id: Refusal("no wheel")}),
+                direction="improvement",
             )
         assert "--bad" in str(caught.value.next_step)
 
@@ -78,7 +80,7 @@ def test_notes_are_made_from_the_direction(
     plan_for: MakePlan, direction: Literal["regression", "improvement"], ends_swapped: str, one_build: str
 ) -> None:
     world = World(history(5).changes, slow=2)
-    plan = plan_for(world, extras=Extras(direction=direction))
+    plan = plan_for(world, direction=direction)
     assert note_sentence(Note("ends swapped", effect=0.1), plan).startswith(ends_swapped)
     assert note_sentence(Note("one build", positions=(plan.last,)), plan).startswith(one_build)
     first, last = world.changes[0].short, world.changes[-1].short
@@ -96,7 +98,7 @@ def test_notes_are_made_from_the_direction(
 def test_every_reason_and_note_has_a_sentence(
     plan_for: MakePlan, direction: Literal["regression", "improvement"]
 ) -> None:
-    plan = plan_for(World(history(5).changes, slow=2), extras=Extras(direction=direction))
+    plan = plan_for(World(history(5).changes, slow=2), direction=direction)
     assert all(reason_sentence(Reason(kind), plan) for kind in get_args(ReasonKind))
     assert all(note_sentence(Note(kind), plan) for kind in get_args(NoteKind))
 
@@ -120,7 +122,7 @@ class Stairs(World):
 def test_every_step_is_named(plan_for: MakePlan, new_job: NewJob) -> None:
     world, watch = Stairs(history(10).changes, slow=3, factor=1.7, tau=0.01), Watch()
     world.second = 7
-    report = verdict(new_job(plan_for(world, extras=Extras(all_steps=True)), watch, world), watch, world)
+    report = verdict(new_job(plan_for(world, all_steps=True), watch, world), watch, world)
     assert report.outcome == "found"
     assert [step.culprits[0].changes[0].id for step in report.steps] == [
         world.changes[3].id,
@@ -141,7 +143,7 @@ class TestAnotherMetric:
         """p99 moves with the median in this world, so the same launches name the same change."""
         job, world, _, first = self.measured(plan_for, new_job)
         launched = len(world.requests)
-        report = with_metric(job, read(job.journal).events, parse_metric("tpot:p99"))
+        report = document_for_metric(job, read(job.journal).events, parse_metric("tpot:p99"))
         assert report.outcome == "found"
         assert report.culprit == first.culprit
         assert report.metric.name == "tpot:p99"
@@ -156,7 +158,7 @@ class TestAnotherMetric:
         job = new_job(plan_for(world), watch, world)
         with pytest.raises(PowerCut):
             verdict(job, watch, world)
-        report = with_metric(job, read(job.journal).events, parse_metric("tpot:p99"))
+        report = document_for_metric(job, read(job.journal).events, parse_metric("tpot:p99"))
         assert report.outcome == "inconclusive"
         assert "launches" in report.summary[0]
         assert "minutes" in report.summary[0]
@@ -166,7 +168,7 @@ class TestAnotherMetric:
     def test_a_metric_that_nobody_reported(self, plan_for: MakePlan, new_job: NewJob) -> None:
         job, *_ = self.measured(plan_for, new_job)
         with pytest.raises(UsageError, match=r"do not report ttft:median; .*all report: failed, output_thr"):
-            with_metric(job, read(job.journal).events, parse_metric("ttft"))
+            document_for_metric(job, read(job.journal).events, parse_metric("ttft"))
 
     def test_measuring_goes_on_with_it(self, plan_for: MakePlan, new_job: NewJob) -> None:
         job, world, watch, first = self.measured(plan_for, new_job)
@@ -183,7 +185,7 @@ class TestAside:
 
     def plan(self, plan_for: MakePlan, world: World, own: int = 2) -> BisectPlan:
         picks = tuple(Change(f"{i:x}" * 40, "commit", f"Pick {i}") for i in range(10, 10 + own))
-        return plan_for(world, aside=Aside(fork=world.changes[1], own=picks, shared=(picks[0].id,)))
+        return plan_for(world, branch=Branch(fork=world.changes[1], own=picks, shared=(picks[0].id,)))
 
     def test_a_step_on_main_is_found_there(self, plan_for: MakePlan, new_job: NewJob) -> None:
         world, watch = World(history(12).changes, slow=7, factor=1.3), Watch()
@@ -211,7 +213,7 @@ class TestAside:
     def test_the_plan_tells_what_it_costs(self, plan_for: MakePlan) -> None:
         world = World(history(12).changes, slow=1)
         plan = self.plan(plan_for, world).model_copy(
-            update={"extras": Extras(all_steps=True, confirm_revert=True, workers=2, weights="w.yaml")}
+            update={"all_steps": True, "confirm_revert": True, "workers": 2, "weights": "w.yaml"}
         )
         told = "\n".join(plan_document(plan, Noise()).notes)
         assert "000000000000 is no ancestor" in told
@@ -225,4 +227,4 @@ def test_weights_reach_the_core(plan_for: MakePlan) -> None:
     world = World(history(6).changes, slow=3)
     builder = FakeBuilder(merged=frozenset({world.changes[2].id}))
     plan = plan_for(world, builder, weigh=lambda positions: tuple(float(len(p.changes)) for p in positions))
-    assert plan.question.prior == (1.0, 2.0, 1.0, 1.0, 1.0)
+    assert plan.search.prior == (1.0, 2.0, 1.0, 1.0, 1.0)

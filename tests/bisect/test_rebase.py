@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perfbisect.bisect.plan import BisectPlan, Position
-from perfbisect.bisect.rebase import crossings, differing, pin_notes
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.positions import Position, crossings, differing, pin_notes
 from perfbisect.environments.base import Refusal
 from perfbisect.jobs.folders import Job
 from perfbisect.measure.executor import AttemptRequest, Sink, Started

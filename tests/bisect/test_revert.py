@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import amend
-from perfbisect.bisect.plan import BisectPlan, Extras
+from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.report import build_report
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
@@ -22,7 +22,6 @@ from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
 
 NewJob = Callable[[BisectPlan, Watch, World], Job]
-ASKED = Extras(confirm_revert=True)
 LESS = Change("ee" * 20, "commit", 'Revert "Change 6"')
 
 
@@ -62,7 +61,7 @@ def revert_launches(report: ReportDocument) -> list[str]:
 
 def test_the_step_is_gone_with_its_culprit(plan_for: MakePlan, new_job: NewJob) -> None:
     world, watch = world_of(), Watch()
-    job = new_job(plan_for(world, extras=ASKED), watch, world)
+    job = new_job(plan_for(world, confirm_revert=True), watch, world)
     report = verdict(job, watch, world, revert=taken)
     assert report.outcome == "found"
     assert report.revert is not None
@@ -86,14 +85,14 @@ def test_the_step_is_gone_with_its_culprit(plan_for: MakePlan, new_job: NewJob) 
 
 def test_something_else_may_keep_the_later_end_slow(plan_for: MakePlan, new_job: NewJob) -> None:
     world, watch = world_of(left=1.3, tau=0.005, sigma=0.005), Watch()
-    report = verdict(new_job(plan_for(world, extras=ASKED), watch, world), watch, world, revert=taken)
+    report = verdict(new_job(plan_for(world, confirm_revert=True), watch, world), watch, world, revert=taken)
     assert report.outcome == "found"
     assert any("taking it back changes nothing there" in text for text in report.summary)
 
 
 def test_a_conflict_is_said_and_no_failure(plan_for: MakePlan, new_job: NewJob) -> None:
     world, watch = world_of(), Watch()
-    job = new_job(plan_for(world, extras=ASKED), watch, world)
+    job = new_job(plan_for(world, confirm_revert=True), watch, world)
     report = verdict(job, watch, world, revert=lambda *_: "it does not revert cleanly: vllm/core.py")
     assert report.outcome == "found"
     assert report.revert is None
@@ -107,7 +106,7 @@ def test_a_reverted_tree_that_does_not_work_is_said(plan_for: MakePlan, new_job:
     world, watch = world_of(), Watch()
     failure = Failure(phase, "change", "ImportError", "/log")  # type: ignore[arg-type]
     world.fault = lambda _, request: failure if request.change.id == LESS.id else None
-    report = verdict(new_job(plan_for(world, extras=ASKED), watch, world), watch, world, revert=taken)
+    report = verdict(new_job(plan_for(world, confirm_revert=True), watch, world), watch, world, revert=taken)
     assert report.outcome == "found"
     assert report.revert is None
     assert "ImportError" in report.revert_note
@@ -124,7 +123,7 @@ def test_a_cut_in_the_middle_of_it_goes_on(plan_for: MakePlan, new_job: NewJob) 
         return PowerCut() if done.count(LESS.id) == 2 and request.change.id == LESS.id else None
 
     world.fault = cut
-    job = new_job(plan_for(world, extras=ASKED), watch, world)
+    job = new_job(plan_for(world, confirm_revert=True), watch, world)
     with pytest.raises(PowerCut):
         verdict(job, watch, world, revert=taken)
     world.fault = lambda *_: None
@@ -149,7 +148,7 @@ def test_the_budget_ends_it(plan_for: MakePlan, new_job: NewJob) -> None:
     world, watch = world_of(), Watch()
     free = verdict(new_job(plan_for(world), watch, world), watch, world)
     world, watch = world_of(), Watch()
-    job = new_job(plan_for(world, extras=ASKED, budget=free.minutes.total + 2.5), watch, world)
+    job = new_job(plan_for(world, confirm_revert=True, budget=free.minutes.total + 2.5), watch, world)
     report = verdict(job, watch, world, revert=taken)
     assert report.outcome == "found"
     assert "is spent" in report.revert_note
@@ -161,6 +160,6 @@ def test_of_a_set_nothing_is_taken_back(plan_for: MakePlan, new_job: NewJob) -> 
     world, watch = world_of(), Watch()
     failure = Failure("build", "change", "no", "/log")
     world.fault = lambda _, request: failure if request.change.id == world.changes[6].id else None
-    report = verdict(new_job(plan_for(world, extras=ASKED), watch, world), watch, world, revert=taken)
+    report = verdict(new_job(plan_for(world, confirm_revert=True), watch, world), watch, world, revert=taken)
     assert [p.index for p in report.culprits] == [6, 7]
     assert "cannot be told apart" in report.revert_note

@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from perfbisect.bisect.documents import PlanDocument, PositionDocument, ReportDocument
-from perfbisect.bisect.estimates import plan_document
+from perfbisect.bisect.documents import PositionDocument, ReportDocument
+from perfbisect.bisect.forecast import PlanDocument, plan_document
 from perfbisect.commands.status import status_document
 from perfbisect.jobs.estimates import learnt_noise
 from perfbisect.jobs.folders import Job

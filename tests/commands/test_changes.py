@@ -7,11 +7,10 @@ from typing import Literal
 
 import pytest
 
-from perfbisect.bisect.plan import Extras
 from perfbisect.changes.syntax import parse_change_text
-from perfbisect.commands.bisect_request import BisectOptions
-from perfbisect.commands.bisect_request import _range as between
+from perfbisect.commands.bisect_request import BisectRequest, resolve_range
 from perfbisect.commands.changes import resolve_change
+from perfbisect.commands.invocation import MeasureOptions
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import RevisionError, UsageError
 from tests.changes.repositories import git
@@ -65,9 +64,8 @@ def test_an_end_may_be_a_pull_request_or_a_name_with_a_plus_sign(
     def ends(
         good: str, bad: str, direction: Literal["regression", "improvement"] = "regression"
     ) -> tuple[str, str]:
-        fields = dict.fromkeys(BisectOptions.__dataclass_fields__)
-        typed = BisectOptions(**{**fields, "good": good, "bad": bad, "extras": Extras(direction=direction)})
-        found = between(here, typed)[0]
+        request = BisectRequest(None, good, bad, MeasureOptions(), direction=direction)
+        found = resolve_range(here, request)[0]
         return found.good.id, found.bad.id
 
     assert ends("v1+cpu", "pr/7") == (history.base, history.slow)

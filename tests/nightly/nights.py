@@ -11,7 +11,7 @@ from typing import Any
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import bisect
-from perfbisect.bisect.prepare import make_plan
+from perfbisect.bisect.plan import make_plan
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import history
 from perfbisect.compare.run import make_run_plan, run

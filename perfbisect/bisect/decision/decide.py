@@ -12,48 +12,19 @@ from perfbisect.bisect.decision import multi_step, outcome
 from perfbisect.bisect.decision.endpoints import EndsResult, is_futile, launches_to_settle, next_end
 from perfbisect.bisect.decision.model import (
     Beliefs,
-    Comparison,
     Event,
-    Lost,
-    Measured,
-    NamedStep,
     NextLaunch,
     Note,
     Pending,
     Plan,
-    Purpose,
     Reason,
     SearchEnd,
     SearchOutcome,
-    Skipped,
     Wait,
-    Word,
 )
 from perfbisect.bisect.decision.multi_step import confirmed_steps, open_ranges
 from perfbisect.bisect.decision.search import RangeResult, range_posterior, search
 from perfbisect.bisect.decision.state import SearchState, SlotContext, slot_context
-
-__all__ = [
-    "Beliefs",
-    "Comparison",
-    "Event",
-    "Lost",
-    "Measured",
-    "NamedStep",
-    "NextLaunch",
-    "Note",
-    "Pending",
-    "Plan",
-    "Purpose",
-    "Reason",
-    "SearchEnd",
-    "SearchOutcome",
-    "Skipped",
-    "Wait",
-    "Word",
-    "beliefs",
-    "next_action",
-]
 
 
 def next_action(
@@ -114,8 +85,8 @@ def _decide(plan: Plan, state: SearchState, context: SlotContext) -> NextLaunch 
         step = next_end(plan, state.data, state.prices, context)
         if not isinstance(step, EndsResult):
             return step
-        if step.word is not None:
-            return SearchEnd(outcome.without_culprit(plan, state, step.posterior, step.word, step.needed))
+        if step.verdict is not None:
+            return SearchEnd(outcome.without_culprit(plan, state, step.posterior, step.verdict, step.needed))
     posterior = range_posterior(plan, state.data)
     if posterior is None:
         raise ValueError("a launch of the search or the A/B before both ends were measured")
@@ -145,8 +116,8 @@ def _finish(
 ) -> NextLaunch | Wait | SearchEnd:
     if not isinstance(action, RangeResult):
         return action
-    if action.word == "found":
+    if action.verdict == "found":
         return SearchEnd(outcome.found(plan, state, action.posterior, action.trial))
-    if action.word == "not reproduced":
-        return SearchEnd(outcome.without_culprit(plan, state, action.posterior, action.word))
+    if action.verdict == "not reproduced":
+        return SearchEnd(outcome.without_culprit(plan, state, action.posterior, action.verdict))
     return SearchEnd(outcome.unconfirmed(plan, state, action.posterior))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfbisect.bisect.decision.beliefs import Posterior, odds_of_sizes, prior_weights
-from perfbisect.bisect.decision.model import NextLaunch, Plan, Reason, Wait, Word
+from perfbisect.bisect.decision.model import NextLaunch, Plan, Reason, SearchVerdict, Wait
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_variance
 from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.prices import Prices
@@ -45,9 +45,9 @@ two."""
 
 @dataclass(frozen=True)
 class EndsResult:
-    """The ends are settled; without a ``word`` the search may begin."""
+    """The ends are settled; without a ``verdict`` the search may begin."""
 
-    word: Word | None
+    verdict: SearchVerdict | None
     posterior: Posterior
     needed: int = 0
 

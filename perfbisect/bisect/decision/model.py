@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from perfbisect.model.attempt import Costs
+from perfbisect.model.attempt import Costs, Purpose
 
-Word = Literal["found", "not reproduced", "too small", "out of budget"]
-Purpose = Literal["end", "search", "confirm"]
+SearchVerdict = Literal["found", "not reproduced", "too small", "out of budget"]
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,7 @@ class SearchOutcome:
     "too small", the launches a side that would settle it; 0 unknown.
     """
 
-    word: Word
+    verdict: SearchVerdict
     culprits: tuple[int, ...]
     probability: float
     beliefs: Beliefs | None

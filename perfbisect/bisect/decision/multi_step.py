@@ -164,7 +164,7 @@ def _searched(
     answer = search(plan, state, posterior, span, context, MAX_FAILED_TRIALS)
     if not isinstance(answer, RangeResult):
         return answer
-    if answer.word == "not reproduced":
+    if answer.verdict == "not reproduced":
         return ExhaustedRange(posterior=posterior)
     return ExhaustedRange(Note("part not confirmed", positions=span))
 

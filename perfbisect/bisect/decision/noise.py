@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.bisect.decision.model import Event, Measured, Purpose
+from perfbisect.bisect.decision.model import Event, Measured
+from perfbisect.model.attempt import Purpose
 from perfbisect.stats.robust import (
     DEGREES_OF_FREEDOM,
     Array,

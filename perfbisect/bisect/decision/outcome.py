@@ -12,7 +12,15 @@ from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, prior_weights
 from perfbisect.bisect.decision.candidates import leading
 from perfbisect.bisect.decision.endpoints import launches_needed
-from perfbisect.bisect.decision.model import Beliefs, Comparison, NamedStep, Note, Plan, SearchOutcome, Word
+from perfbisect.bisect.decision.model import (
+    Beliefs,
+    Comparison,
+    NamedStep,
+    Note,
+    Plan,
+    SearchOutcome,
+    SearchVerdict,
+)
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_variance
 from perfbisect.bisect.decision.state import SearchState
 from perfbisect.stats.robust import quantiles, robust_location
@@ -100,7 +108,7 @@ def found(
     ends = whole(plan, state, posterior)
     share = math.log1p(step.effect) / math.log1p(ends.effect) if ends.effect else None
     return SearchOutcome(
-        word="found",
+        verdict="found",
         culprits=tuple(range(first, last + 1)),
         probability=min(MAX_PROBABILITY, mass),
         beliefs=beliefs(plan, state, posterior),
@@ -124,7 +132,7 @@ def all_steps(
     ends = whole(plan, state, posterior)
     change = math.log1p(ends.effect)
     return SearchOutcome(
-        word="found",
+        verdict="found",
         culprits=largest.culprits,
         probability=largest.probability,
         beliefs=beliefs(plan, state, posterior),
@@ -141,7 +149,7 @@ def all_steps(
 
 
 def without_culprit(
-    plan: Plan, state: SearchState, posterior: Posterior, word: Word, needed: int = 0
+    plan: Plan, state: SearchState, posterior: Posterior, verdict: SearchVerdict, needed: int = 0
 ) -> SearchOutcome:
     """Not reproduced, or too small: what the ends showed, and no culprit."""
     ends = whole(plan, state, posterior)
@@ -149,9 +157,9 @@ def without_culprit(
     if plan.sign * ends.effect < 0 and ends.low * ends.high > 0:
         better = (Note("ends swapped", effect=ends.effect),)
     return SearchOutcome(
-        word=word,
+        verdict=verdict,
         culprits=(),
-        probability=min(MAX_PROBABILITY, posterior.none) if word == "not reproduced" else 0.0,
+        probability=min(MAX_PROBABILITY, posterior.none) if verdict == "not reproduced" else 0.0,
         beliefs=beliefs(plan, state, posterior),
         whole=ends,
         notes=(*better, *_flaps(state)),
@@ -167,7 +175,7 @@ def unconfirmed(plan: Plan, state: SearchState, posterior: Posterior) -> SearchO
     note = Note("not confirmed", positions=(last,), probability=min(mass, MAX_PROBABILITY))
     ends = without_culprit(plan, state, posterior, "too small", needed)
     return SearchOutcome(
-        word="too small",
+        verdict="too small",
         culprits=(),
         probability=0.0,
         beliefs=ends.beliefs,
@@ -181,7 +189,7 @@ def out_of_budget(plan: Plan, state: SearchState, posterior: Posterior | None) -
     """The minutes are spent: the leading set, which is no verdict."""
     told = beliefs(plan, state, posterior)
     return SearchOutcome(
-        word="out of budget",
+        verdict="out of budget",
         culprits=told.leading,
         probability=told.leading_p,
         beliefs=told,

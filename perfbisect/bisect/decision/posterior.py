@@ -19,25 +19,12 @@ import numpy as np
 
 from perfbisect.bisect.decision.beliefs import (
     NO_CHANGE,
-    STEPS,
     Posterior,
-    odds_of_sizes,
-    prior_weights,
     step_prior,
 )
 from perfbisect.bisect.decision.drift import drifting
 from perfbisect.bisect.decision.noise import LaunchEstimate, Scales, launch_scale, scales
 from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp
-
-__all__ = [
-    "NO_CHANGE",
-    "STEPS",
-    "Posterior",
-    "compute_posterior",
-    "odds_of_sizes",
-    "prior_weights",
-    "step_prior",
-]
 
 
 def _step_mass(nodes: Array, min_effect: float) -> Array:

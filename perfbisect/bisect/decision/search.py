@@ -9,7 +9,7 @@ from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
 from perfbisect.bisect.decision.candidates import leading, parent_of
 from perfbisect.bisect.decision.endpoints import rules_out_relevant_step
-from perfbisect.bisect.decision.model import NextLaunch, Plan, Reason, Wait, Word
+from perfbisect.bisect.decision.model import NextLaunch, Plan, Reason, SearchVerdict, Wait
 from perfbisect.bisect.decision.noise import LaunchEstimate
 from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.probe import probe
@@ -38,7 +38,7 @@ MIN_SHARE = 0.2
 class RangeResult:
     """How the search of a range ended; ``trial``: the launches of the A/B that a name rests on."""
 
-    word: Word
+    verdict: SearchVerdict
     posterior: Posterior
     trial: tuple[LaunchEstimate, ...] = ()
 

@@ -18,8 +18,8 @@ def play(count, n, steps, sigma, tau, contaminated=0.0, skip=frozenset(), right=
     for seed in range(count):
         world = Bench(Plan(n=n), steps, sigma, tau, 1000 + seed, skip, contaminated)
         end = world.play()
-        words["right" if right & set(end.culprits) and end.word == "found" else end.word] += 1
-        if end.word == "found" and len(steps) == 1:
+        words["right" if right & set(end.culprits) and end.verdict == "found" else end.verdict] += 1
+        if end.verdict == "found" and len(steps) == 1:
             found += 1
             true = 2.718281828459045 ** next(iter(steps.values())) - 1
             covered += end.confirmed.low <= true <= end.confirmed.high
@@ -81,6 +81,6 @@ def test_a_drift_of_the_machine_is_seen_through():
     for seed in range(5):
         world = Drifting(Plan(n=64), {33: 0.03}, 0.01, 0.008, 2000 + seed)
         end = world.play()
-        words["right" if end.word == "found" and 33 in end.culprits else end.word] += 1
+        words["right" if end.verdict == "found" and 33 in end.culprits else end.verdict] += 1
     assert words["found"] == 0
     assert words["right"] >= 4

@@ -32,7 +32,7 @@ def bench(step=0.3, at=7, n=16, sigma=0.005, tau=0.005, seed=1, **plan):
 def test_a_clear_step_is_found_and_confirmed_on_fresh_launches():
     world = bench()
     end = world.play()
-    assert (end.word, end.culprits) == ("found", (7,))
+    assert (end.verdict, end.culprits) == ("found", (7,))
     assert end.probability == 0.99
     trial = [e for e in world.events if e.purpose == "confirm"]
     assert {e.index for e in trial} == {6, 7}
@@ -57,14 +57,14 @@ def test_the_ends_come_first_interleaved_with_the_same_runs():
 
 def test_no_change_is_not_reproduced():
     end = bench(step=0.0, sigma=0.01, tau=0.01).play()
-    assert (end.word, end.culprits, end.confirmed) == ("not reproduced", (), None)
+    assert (end.verdict, end.culprits, end.confirmed) == ("not reproduced", (), None)
     assert end.probability > 0.9
     assert end.beliefs.none == pytest.approx(end.probability, abs=0.1)
 
 
 def test_swapped_ends_are_told():
     end = bench(step=-0.3).play()
-    assert end.word == "not reproduced"
+    assert end.verdict == "not reproduced"
     assert [note.kind for note in end.notes] == ["ends swapped"]
     assert end.whole.effect == pytest.approx(math.expm1(-0.3), abs=0.02)
 
@@ -72,7 +72,7 @@ def test_swapped_ends_are_told():
 def test_a_step_within_the_noise_is_too_small_and_says_what_it_takes():
     world = bench(step=0.06, sigma=0.05, tau=0.12, seed=4)
     end = world.play()
-    assert (end.word, end.culprits) == ("too small", ())
+    assert (end.verdict, end.culprits) == ("too small", ())
     assert end.launches_needed > MAX_LAUNCHES_NEEDED
     assert [a.purpose for a in world.actions] == ["end"] * 20
     assert beliefs(world.plan, world.events).none > 0.15
@@ -84,7 +84,7 @@ def test_a_search_that_began_by_luck_is_given_up_where_the_rest_is_not_worth_it(
     world.events = list(lucky)
     assert next_action(world.plan, lucky).purpose == "search"
     end = world.play()
-    assert (end.word, end.culprits) == ("too small", ())
+    assert (end.verdict, end.culprits) == ("too small", ())
     assert len(world.events) >= MAX_LAUNCHES_NEEDED
     assert end.launches_needed > MAX_LAUNCHES_NEEDED
 
@@ -105,7 +105,7 @@ def test_nothing_is_called_absent_that_the_data_do_not_speak_against():
         shape = [1 + noise * k for k in (-1.0, -1.0, 1.0, 1.0, 0.6, 0.6, -0.6, -0.6)]
         return [Measured((0, 9, 9, 0)[k % 4], "end", (v, v * (1 + noise))) for k, v in enumerate(shape)]
 
-    assert next_action(Plan(n=9), ends(0.005)).outcome.word == "not reproduced"
+    assert next_action(Plan(n=9), ends(0.005)).outcome.verdict == "not reproduced"
     blunt = next_action(Plan(n=9), ends(0.06))
     assert (blunt.purpose, blunt.index) == ("end", 0)
 
@@ -113,7 +113,7 @@ def test_nothing_is_called_absent_that_the_data_do_not_speak_against():
 def test_the_budget_ends_it_with_the_leading_set():
     world = bench(n=200, at=150, budget=60.0)
     end = world.play()
-    assert end.word == "out of budget"
+    assert end.verdict == "out of budget"
     assert end.culprits == end.beliefs.leading
     assert end.confirmed is None
     assert sum(e.build + e.launch + e.run for e in world.events) <= 60
@@ -121,7 +121,7 @@ def test_the_budget_ends_it_with_the_leading_set():
 
 def test_a_budget_too_small_for_both_ends():
     end = bench(budget=8.0).play()
-    assert end.word == "out of budget"
+    assert end.verdict == "out of budget"
     assert end.whole is None
     assert end.beliefs.none == 0.25
 
@@ -133,14 +133,14 @@ def test_lost_minutes_are_spent_but_change_no_belief():
     lost = [*events[:3], Lost(30.0), *events[3:], Lost(5.0)]
     assert next_action(world.plan, lost) == next_action(world.plan, events)
     assert beliefs(world.plan, lost) == beliefs(world.plan, events)
-    assert next_action(world.plan, [*events, Lost(99.0)]).outcome.word == "out of budget"
+    assert next_action(world.plan, [*events, Lost(99.0)]).outcome.verdict == "out of budget"
 
 
 def test_skips_leave_a_set():
     world = bench()
     world.untestable = frozenset({6, 7, 8})
     end = world.play()
-    assert (end.word, end.culprits) == ("found", (6, 7, 8, 9))
+    assert (end.verdict, end.culprits) == ("found", (6, 7, 8, 9))
     assert (end.confirmed.parent, end.confirmed.culprit) == (5, 9)
     assert end.probability == 0.99
 
@@ -156,12 +156,12 @@ def test_known_skips_are_never_asked_for():
 def test_a_whole_range_of_skips_is_one_set():
     world = bench(skips=frozenset(range(1, 16)))
     end = world.play()
-    assert (end.word, end.culprits) == ("found", tuple(range(1, 17)))
+    assert (end.verdict, end.culprits) == ("found", tuple(range(1, 17)))
 
 
 def test_two_positions():
     end = bench(n=1, at=1).play()
-    assert (end.word, end.culprits) == ("found", (1,))
+    assert (end.verdict, end.culprits) == ("found", (1,))
 
 
 def test_a_skip_in_the_middle_of_an_a_b_starts_over():
@@ -173,7 +173,7 @@ def test_a_skip_in_the_middle_of_an_a_b_starts_over():
         events = [*world.events[:stop], Skipped(skipped, "confirm", 3.0)]
         again = Bench(world.plan, world.steps, 0.01, 0.01, 9, frozenset({skipped}), events=events)
         end = again.play()
-        assert end.word == "found"
+        assert end.verdict == "found"
         assert set(end.culprits) == ({6, 7} if skipped == 6 else {7, 8})
 
 
@@ -194,7 +194,7 @@ def test_an_end_that_flaps_is_told():
     world.play()
     world.events.insert(3, Skipped(16, "end", 1.0))
     outcome = world.play()
-    assert outcome.word == "found"
+    assert outcome.verdict == "found"
     assert outcome.notes == (Note("unstable ends", positions=(16,)),)
 
 
@@ -235,7 +235,7 @@ def test_steps_of_every_size_and_both_directions():
         for sign in (1, -1):
             world = Bench(Plan(n=24, sign=sign), {17: step}, 0.005, 0.003, 4)
             end = world.play()
-            assert (end.word, end.culprits) == ("found", (17,))
+            assert (end.verdict, end.culprits) == ("found", (17,))
             ratio = math.expm1(sign * step)
             assert end.confirmed.low < ratio < end.confirmed.high
             worse = math.expm1(step) if sign > 0 else -math.expm1(-step)
@@ -246,7 +246,7 @@ def test_steps_of_every_size_and_both_directions():
 def test_two_steps_are_noted():
     world = Bench(Plan(n=16), {4: 0.3, 12: 0.3}, 0.005, 0.005, 2)
     end = world.play()
-    assert end.word == "found"
+    assert end.verdict == "found"
     assert end.culprits in {(4,), (12,)}
     (note,) = end.notes
     assert (note.kind, note.positions) == ("more steps", ())
@@ -262,7 +262,7 @@ def test_a_position_at_neither_level_is_noted():
     first = next(k for k, a in enumerate(world.actions) if a.purpose == "search")
     world.events[first:first] = between
     end = world.play()
-    assert (end.word, end.culprits) == ("found", (7,))
+    assert (end.verdict, end.culprits) == ("found", (7,))
     assert end.notes == (Note("more steps", positions=(11,)),)
 
 
@@ -282,7 +282,7 @@ def test_an_a_b_that_fails_is_no_verdict():
         else:
             events.append(world.answer(action))
     assert failures >= 2
-    assert action.outcome.word != "found"
+    assert action.outcome.verdict != "found"
     assert action.outcome.confirmed is None
 
 
@@ -334,8 +334,8 @@ def test_the_same_events_give_the_same_answer(seed, step, n, cut, factor):
         if isinstance(action, NextLaunch):
             assert (other.index, other.runs, other.purpose) == (action.index, action.runs, action.purpose)
         else:
-            assert (other.outcome.word, other.outcome.culprits) == (
-                action.outcome.word,
+            assert (other.outcome.verdict, other.outcome.culprits) == (
+                action.outcome.verdict,
                 action.outcome.culprits,
             )
             assert other.outcome.probability == pytest.approx(action.outcome.probability, abs=1e-6)

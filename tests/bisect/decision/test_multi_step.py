@@ -41,7 +41,7 @@ def bench(steps, n=48, sigma=0.01, tau=0.008, seed=1, skip=frozenset(), **plan):
 def test_every_step_is_found_with_an_a_b_of_its_own(steps):
     world = bench(steps)
     end = world.play()
-    assert end.word == "found"
+    assert end.verdict == "found"
     assert [step.culprits for step in end.steps] == [(at,) for at in sorted(steps)]
     trials = [event for event in world.events if event.purpose == "confirm"]
     for step in end.steps:
@@ -70,7 +70,7 @@ def test_one_step_is_told_as_one_and_costs_little_more():
 
 def test_without_a_first_step_there_is_nothing_to_go_on_from():
     end = bench({}).play()
-    assert (end.word, end.steps) == ("not reproduced", ())
+    assert (end.verdict, end.steps) == ("not reproduced", ())
 
 
 def test_a_half_fix_is_told():
@@ -99,10 +99,10 @@ def test_the_budget_ends_it_with_what_was_named():
     spent = sum(e.build + e.launch + e.run for e in world.events[:first])
     short = replace(world.plan, budget=spent + 1)
     outcome = next_action(short, world.events[:first]).outcome
-    assert outcome.word == "found"
+    assert outcome.verdict == "found"
     assert len(outcome.steps) == 1
     assert outcome.notes[0].kind == "parts unsettled" and outcome.notes[0].spans
-    assert next_action(replace(short, budget=20.0), world.events[:2]).outcome.word == "out of budget"
+    assert next_action(replace(short, budget=20.0), world.events[:2]).outcome.verdict == "out of budget"
 
 
 def test_the_same_events_give_the_same_answer():
@@ -149,7 +149,7 @@ def test_an_end_of_a_part_that_can_no_longer_be_served_closes_it():
     world.untestable = frozenset({gone.index})
     world.events = [*events, gone]
     outcome = world.play()
-    assert outcome.word == "found"
+    assert outcome.verdict == "found"
     (note,) = [note for note in outcome.notes if note.kind == "part not measurable"]
     assert gone.index in note.positions
 

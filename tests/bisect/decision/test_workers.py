@@ -126,7 +126,7 @@ def test_the_minutes_under_way_count():
     ample = replace(world.plan, budget=spent + 2.5 * cost + 9)
     assert isinstance(next_action(ample, events, pending, "a"), NextLaunch)
     spare = replace(world.plan, budget=spent + 0.5)
-    assert next_action(spare, events, (), "a").outcome.word == "out of budget"
+    assert next_action(spare, events, (), "a").outcome.verdict == "out of budget"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -228,9 +228,9 @@ def test_a_slot_that_is_not_free_or_not_there():
 def test_slots_of_unlike_speed_name_nobody_wrongly(speed):
     for seed in range(5):
         world = context(2, speed=speed, step=0.1, sigma=0.02, tau=0.015, seed=seed)
-        assert (world.play().word, world.play().culprits) == ("found", (21,))
+        assert (world.play().verdict, world.play().culprits) == ("found", (21,))
         none = context(2, speed=speed, step=0.0, sigma=0.02, tau=0.015, seed=seed)
-        assert none.play().word in ("not reproduced", "too small")
+        assert none.play().verdict in ("not reproduced", "too small")
 
 
 def test_four_slots_are_sooner_and_dearer():

@@ -1,0 +1,242 @@
+"""What a bisection will do and cost: ``perfbisect bisect --dry-run``."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from perfbisect.bisect.documents import PositionDocument, SkipDocument, position_documents, skip_documents
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.revert import MAX_BLOCKS
+from perfbisect.common.numbers import minutes, percent
+from perfbisect.common.text import line
+from perfbisect.environments.base import Builder
+from perfbisect.errors import MachineError
+from perfbisect.jobs.commands import commands_document
+from perfbisect.jobs.documents import (
+    CellDocument,
+    ChangeDocument,
+    CommandsDocument,
+    Document,
+    LongDocument,
+    MetricDocument,
+    cell_document,
+    change_document,
+    metric_document,
+)
+from perfbisect.jobs.estimates import Noise
+from perfbisect.jobs.plans import plan_cell
+from perfbisect.report.console import cell_lines
+from perfbisect.stats.ab_test import BLOCK_SIZE
+
+_SIDES = (2, 4, 10)
+"""Launches a side for which the step that they resolve is told."""
+
+_POWER = 1.96 + 0.84
+"""Standard errors of a difference that is seen at 5 % in four cases of five."""
+
+_CHANGES = 3
+"""Changes of one position that a brief plan names."""
+
+_SHOWN_SKIPS = 6
+
+
+class ExpectedDocument(Document):
+    """What a bisection will probably take and what it can see."""
+
+    launches_low: int
+    launches_high: int
+    minutes_low: float
+    minutes_high: float
+    resolves: tuple[tuple[int, float], ...]
+    """Launches a side, and the relative step that so many can tell from nothing."""
+    noise: str
+    """Which noise is assumed, in words."""
+
+
+class PlanDocument(LongDocument):
+    """What will be done: ``perfbisect bisect --dry-run``."""
+
+    shown: ClassVar[Mapping[str, int]] = {"positions": 30, "skips": 10}
+    schema_: Literal["perfbisect.plan/2"] = Field(default="perfbisect.plan/2", alias="schema")
+    cell: CellDocument
+    metric: MetricDocument
+    repository: str
+    environment: str
+    client: str
+    good: ChangeDocument
+    bad: ChangeDocument
+    changes: int
+    positions: tuple[PositionDocument, ...]
+    skips: tuple[SkipDocument, ...]
+    runs_per_launch: int
+    budget_minutes: float
+    expected: ExpectedDocument
+    commands: CommandsDocument
+    notes: tuple[str, ...]
+
+    def brief(self) -> PlanDocument:
+        """With the first changes of a position that has many, and how the rest is seen."""
+        brief = super().brief()
+        changes = sum(max(0, len(position.changes) - _CHANGES) for position in brief.positions)
+        positions = tuple(
+            position.model_copy(update={"changes": position.changes[:_CHANGES]})
+            for position in brief.positions
+        )
+        left = {**brief.left_out, **({"positions.changes": changes} if changes else {})}
+        notes = brief.notes
+        if left:
+            missing = ", ".join(f"{count} of {name}" for name, count in left.items())
+            notes = (*notes, f"left out here: {missing}; --full brings them")
+        return brief.model_copy(update={"positions": positions, "left_out": left, "notes": notes})
+
+
+def plan_document(plan: BisectPlan, noise: Noise, builder: Builder | None = None) -> PlanDocument:
+    """What will be done, what it will take, and with which commands; ``builder`` tells what of the disk.
+
+    Raises:
+        MachineError: there is no room for the environments of the shortest search.
+    """
+    cell, expected = plan_cell(plan), forecast(plan, noise)
+    ends = plan.positions[0].changes[0], plan.positions[-1].changes[-1]
+    good, bad = ends if plan.direction == "regression" else ends[::-1]
+    disk = _disk_notes(plan, expected, builder) if builder is not None else ()
+    return PlanDocument(
+        cell=cell_document(cell, plan.ref),
+        metric=metric_document(plan.ref),
+        repository=plan.setting.repository,
+        environment=plan.setting.environment,
+        client=plan.setting.instrument,
+        good=change_document(good),
+        bad=change_document(bad),
+        changes=sum(len(position.changes) for position in plan.positions),
+        positions=position_documents(plan),
+        skips=skip_documents(plan),
+        runs_per_launch=plan.max_runs,
+        budget_minutes=plan.budget,
+        expected=expected,
+        commands=commands_document(cell, plan.setting, good, None),
+        notes=(*plan.notes, *_cost_notes(plan), *disk),
+    )
+
+
+def forecast(plan: BisectPlan, noise: Noise) -> ExpectedDocument:
+    """Launches and minutes, from a large step to one near the noise; the step that launches resolve."""
+    testable = sum(not position.skip for position in plan.positions)
+    unbuilt = sum(not (position.skip or position.cached) for position in plan.positions)
+    low = 4 + math.ceil(math.log2(max(2, testable - 1)))
+    high = 3 * low
+    runs, each = min(2, plan.max_runs), _launch_minutes(plan)
+    error = math.sqrt(noise.launches**2 + noise.runs**2 / runs)
+    return ExpectedDocument(
+        launches_low=low,
+        launches_high=high,
+        minutes_low=low * each + min(unbuilt, low) * plan.costs.build,
+        minutes_high=high * each + min(unbuilt, high) * plan.costs.build,
+        resolves=tuple((k, math.expm1(_POWER * error * math.sqrt(2 / k))) for k in _SIDES),
+        noise=noise.source,
+    )
+
+
+def _launch_minutes(plan: BisectPlan) -> float:
+    return plan.costs.launch + min(2, plan.max_runs) * plan.costs.run
+
+
+def _disk_notes(plan: BisectPlan, expected: ExpectedDocument, builder: Builder) -> tuple[str, ...]:
+    missing = [p.change for p in plan.positions if not (p.skip or p.cached)]
+    whole = builder.disk(missing)
+    if not missing or not whole:
+        return ()
+    cache = Path(plan.setting.cache or ".")
+    free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
+    low, high = (
+        whole / len(missing) * min(len(missing), count)
+        for count in (expected.launches_low, expected.launches_high)
+    )
+    if low > free:
+        raise MachineError(
+            f"the environments need at least {_size(low)} of disk and {_size(free)} are free",
+            where=cache,
+            next_step="perfbisect env gc, or set PERFBISECT_CACHE to a larger disk",
+        )
+    return (f"disk: about {_size(low)} to {_size(high)} for environments, {_size(free)} free",)
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def _cost_notes(plan: BisectPlan) -> Iterator[str]:
+    """What is asked beyond the one step, and what that costs."""
+    each = _launch_minutes(plan)
+    if plan.direction == "improvement":
+        yield "the later end is taken to be the better one: the change that made it better is named"
+    if plan.all_steps:
+        yield (
+            "every step is named: each further one takes about as long as the first but for the ends, and "
+            f"the search of what is left some {2 * each:.0f} minutes"
+        )
+    if plan.confirm_revert:
+        most = BLOCK_SIZE * MAX_BLOCKS
+        yield (
+            f"the later end is measured without the culprit: {BLOCK_SIZE} to {most} launches more, "
+            f"{BLOCK_SIZE * each:.0f} to {most * each:.0f} minutes"
+        )
+    if plan.branch is not None:
+        yield (
+            f"{plan.positions[0].change.short} is no ancestor of the later end: it is measured as it is, "
+            f"then {plan.branch.fork.short}, where the lines part (one launch); {len(plan.branch.own)} "
+            "commits are on its own line"
+        )
+    if plan.weights:
+        yield f"weighed by {plan.weights}: where the change is looked for first, at most 10 : 1"
+    if plan.workers > 1:
+        yield f"{plan.workers} launches at once: the minutes are those of all slots together"
+
+
+def plan_lines(plan: PlanDocument) -> list[str]:
+    """The plan for a terminal."""
+    merged = plan.changes - len(plan.positions)
+    testable = len(plan.positions) - len(plan.skips)
+    expected = plan.expected
+    lines = [
+        "Cell",
+        *cell_lines(plan.cell),
+        "Plan",
+        f"  good      {plan.good.short} {line(plan.good.subject)}",
+        f"  bad       {plan.bad.short} {line(plan.bad.subject)}",
+        f"  range     {plan.changes} changes, {len(plan.positions)} different environments"
+        + (f" ({merged} merged with a neighbour)" if merged else ""),
+        f"  testable  {testable}" + (f", {len(plan.skips)} skipped beforehand" if plan.skips else ""),
+    ]
+    lines += [f"            {skip.change.short}: {line(skip.reason)}" for skip in plan.skips[:_SHOWN_SKIPS]]
+    if len(plan.skips) > _SHOWN_SKIPS:
+        lines.append(f"            and {len(plan.skips) - _SHOWN_SKIPS} more")
+    steps = ", ".join(
+        f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves
+    )
+    lines += [
+        f"  env       {line(plan.environment)}",
+        f"  client    {line(plan.client)}",
+        f"  expected  {expected.launches_low} to {expected.launches_high} launches, "
+        f"{minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}",
+        f"  budget    {minutes(plan.budget_minutes)}",
+        f"  resolves  {steps}",
+        f"            {line(expected.noise)}",
+    ]
+    return lines + [f"  note      {line(text)}" for text in plan.notes]
+
+
+def command_lines(plan: PlanDocument) -> list[str]:
+    """The exact commands of an attempt, for a dry run."""
+    return [
+        "Commands",
+        f"  serve  {line(plan.commands.serve, 4000)}",
+        f"  bench  {line(plan.commands.bench, 4000)}",
+        f"  ({line(plan.commands.note)})",
+    ]

@@ -1,0 +1,115 @@
+"""The launches of a bisection as events of its search, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from perfbisect.bisect.decision import decide
+from perfbisect.bisect.decision.model import Beliefs, Event, Lost, Measured, NextLaunch, Pending, Skipped
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.jobs.replay import LaunchRecord, ended_launches
+from perfbisect.model.attempt import Attempt, Purpose
+from perfbisect.model.metric import MetricRef
+
+_BEFORE_BENCH = ("build", "fetch", "launch", "first_request", "warm")
+_LAUNCH_PHASES = (*_BEFORE_BENCH[1:], "stop")
+SEARCHING = ("end", "search", "confirm")
+"""Purposes of launches that the search rests on."""
+
+
+def to_search_events(seen: Iterable[LaunchRecord], plan: BisectPlan) -> tuple[Event, ...]:
+    """Values, skips after the one retry, and lost minutes, in the order in which launches ended.
+
+    A failure of an end that never gave a value is no skip: it is an error about the range.
+    """
+    events: list[Event] = []
+    failed: set[int] = set()
+    never = {0, plan.last}
+    for launch in ended_launches(seen):
+        if launch.purpose not in SEARCHING:
+            continue
+        if launch.end == "finished" and launch.attempt is not None:
+            failed.discard(launch.position)
+            never.discard(launch.position)
+            events.append(_measured(launch, launch.attempt, plan.ref))
+        elif launch.end != "failed" or not launch.refused or launch.position in never:
+            events.append(Lost(launch.minutes))
+        elif launch.built and launch.position not in failed:
+            failed.add(launch.position)
+            events.append(Lost(launch.minutes))
+        else:
+            failed.discard(launch.position)
+            events.append(Skipped(launch.position, launch.purpose, launch.minutes))
+    return tuple(events)
+
+
+def pending_launches(seen: Iterable[LaunchRecord]) -> tuple[Pending, ...]:
+    return tuple(
+        Pending(launch.position, launch.runs, launch.purpose, launch.slot)
+        for launch in seen
+        if launch.end is None and launch.purpose in SEARCHING
+    )
+
+
+def search_launches(seen: Iterable[LaunchRecord], position: int) -> list[tuple[LaunchRecord, Attempt]]:
+    """The launches of a position that the search rests on."""
+    return [
+        (launch, launch.attempt)
+        for launch in seen
+        if launch.position == position
+        and launch.end == "finished"
+        and launch.attempt is not None
+        and launch.purpose in SEARCHING
+    ]
+
+
+def beliefs_after(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> Beliefs | None:
+    """What the launches say; None if they cannot be judged."""
+    try:
+        return decide.beliefs(plan.search, to_search_events(seen, plan))
+    except (ValueError, KeyError):
+        return None
+
+
+def likely_next(
+    plan: BisectPlan, seen: Sequence[LaunchRecord], running: LaunchRecord, slots: Sequence[str]
+) -> tuple[int, ...]:
+    """The positions that follow a running launch, if it is slow and if it is fast."""
+    levels = {end: [x.log_value(plan.ref) for _, x in search_launches(seen, end)] for end in (plan.last, 0)}
+    if not all(levels.values()):
+        return ()
+    events, others = to_search_events(seen, plan), [x for x in seen if x.attempt_id != running.attempt_id]
+    purpose: Purpose = "confirm" if running.purpose == "confirm" else "search"
+    found: dict[int, None] = {}
+    for logs in levels.values():
+        values = (math.exp(fmean(logs)),) * running.runs
+        answer = Measured(running.position, purpose, values, slot=running.slot, at=running.at)
+        try:
+            action = decide.next_action(
+                plan.search, (*events, answer), pending_launches(others), running.slot, slots
+            )
+        except ValueError:
+            continue
+        if isinstance(action, NextLaunch):
+            found[action.index] = None
+    return tuple(found)
+
+
+def _measured(launch: LaunchRecord, attempt: Attempt, metric: MetricRef) -> Measured:
+    """``KeyError`` if the client does not report the metric."""
+
+    def minutes(*phases: str) -> float:
+        return sum(attempt.seconds.get(phase, 0.0) for phase in phases) / 60
+
+    return Measured(
+        launch.position,
+        launch.purpose,
+        attempt.values(metric),
+        build=minutes("build"),
+        launch=minutes(*_LAUNCH_PHASES),
+        run=minutes("bench"),
+        slot=launch.slot,
+        at=None if launch.at is None else launch.at + minutes(*_BEFORE_BENCH),
+    )
