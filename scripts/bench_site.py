@@ -21,7 +21,7 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, sync_playwright
 
 from perfbisect.dashboard.build import WrittenSite, write_site
-from perfbisect.dashboard.site import SiteDocument
+from perfbisect.dashboard.site import Site
 from tests.dashboard.site_world import large
 
 LIMIT = 1_000_000
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(made.first_page > LIMIT)
 
 
-def opening(made: WrittenSite, document: SiteDocument, repeat: int) -> tuple[float, ...]:
+def opening(made: WrittenSite, document: Site, repeat: int) -> tuple[float, ...]:
     """Milliseconds until there stand: the overview, all series, a first cell's figure, another cell's."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
@@ -80,7 +80,7 @@ def opening(made: WrittenSite, document: SiteDocument, repeat: int) -> tuple[flo
     return tuple(median(column) for column in zip(*taken, strict=True))
 
 
-def _once(browser: Browser, made: WrittenSite, document: SiteDocument) -> list[float]:
+def _once(browser: Browser, made: WrittenSite, document: Site) -> list[float]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.goto(made.index.as_uri())

@@ -25,9 +25,9 @@ def dashboard() -> None:
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the site."
 )
-@click.option("--title", default="Nightly performance", show_default=True, help="What stands above it.")
+@click.option("--title", default="Nightly performance", show_default=True, help="Title of the site.")
 @click.option(
-    "--commit-url", default="", metavar="URL", help="Address of a commit, with {sha} in it; none: no links."
+    "--commit-url", default="", metavar="URL", help="Address of a commit with {sha}.  [default: no links]"
 )
 @options.repo
 @FDR
@@ -42,9 +42,9 @@ def build(
     state: Path | None,
     as_json: bool,
 ) -> int:
-    """Write the site of the store's series, of the alerts in them and of the bisections in the state folder.
+    """Write the site of the stored series, their alerts, and the bisections in the state folder.
 
-    It opens from disk and from any web host, and asks nobody. With --repo it has the ranked suspects.
+    It opens from disk and from any web host and loads nothing else. With --repo it ranks the suspects.
 
     \b
     Examples:
@@ -55,8 +55,8 @@ def build(
     from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.durations import stamp
-    from perfbisect.dashboard.build import write_site as write
-    from perfbisect.dashboard.collect import build_site_document, load_bisections
+    from perfbisect.dashboard.build import write_site
+    from perfbisect.dashboard.collect import collect_site, load_bisections
     from perfbisect.errors import UsageError
     from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore
@@ -64,33 +64,33 @@ def build(
     from perfbisect.system.clock import now
 
     if commit_url and ("{sha}" not in commit_url or not commit_url.startswith("https://")):
-        raise UsageError(f"--commit-url {commit_url!r} is no address of a commit: https://...{{sha}}")
-    here, table = open_workspace(repo=repo, state=state), load_suspect_table()
-    with SeriesStore.of(here.state) as store:
-        document = build_site_document(
+        raise UsageError(f"--commit-url {commit_url!r} is not a commit address: https://...{{sha}}")
+    workspace, table = open_workspace(repo=repo, state=state), load_suspect_table()
+    with SeriesStore.of(workspace.state) as store:
+        site = collect_site(
             store,
             analyze_series(store, table, fdr),
             table,
             title=title,
             made=stamp(now()),
-            repository=here.needed_repository() if repo else None,
-            reports=load_bisections(here.jobs.all()),
+            repository=workspace.needed_repository() if repo else None,
+            reports=load_bisections(workspace.jobs.all()),
             commit_url=commit_url,
         )
-    made = write(document, out)
-    shown = DashboardDocument(
-        index=str(made.index),
-        cells=len(document.cells),
-        alerts=len(document.alerts),
-        bisections=len(document.bisections),
-        first_page_bytes=made.first_page,
-        bytes=made.all,
+    written = write_site(site, out)
+    document = DashboardDocument(
+        index=str(written.index),
+        cells=len(site.cells),
+        alerts=len(site.alerts),
+        bisections=len(site.bisections),
+        first_page_bytes=written.first_page,
+        bytes=written.all,
     )
-    lines = [
-        f"{made.index}: {shown.cells} cells, {shown.alerts} alerts, {shown.bisections} bisections, "
-        f"{made.all / 1e6:.1f} MB, {made.first_page / 1e3:.0f} kB of it before anything is opened"
-    ]
-    print_document(shown, lines, as_json=as_json)
+    summary = (
+        f"{written.index}: {document.cells} cells, {document.alerts} alerts, "
+        f"{document.bisections} bisections, {written.all / 1e6:.1f} MB, {written.first_page / 1e3:.0f} kB before anything is opened"
+    )
+    print_document(document, [summary], as_json=as_json)
     return 0
 
 
@@ -98,7 +98,7 @@ def build(
 @click.argument("folder", type=click.Path(path_type=Path), default="site")
 @options.as_json
 def open_site(folder: Path, as_json: bool) -> int:
-    """Open the site in FOLDER (site, where none is named) in the browser.
+    """Open the site in FOLDER in the browser.  [default: site]
 
     \b
     Example:
@@ -112,10 +112,9 @@ def open_site(folder: Path, as_json: bool) -> int:
 
     index = folder / "index.html"
     if not index.is_file():
-        raise UsageError(f"{folder} holds no site", next_step=f"perfbisect dashboard build -o {folder}")
+        raise UsageError(f"{folder} contains no site", next_step=f"perfbisect dashboard build -o {folder}")
     address = index.resolve().as_uri()
-    shown = DashboardOpenDocument(address=address, opened=webbrowser.open(address))
-    print_document(
-        shown, [address if shown.opened else f"no browser was found: open {address}"], as_json=as_json
-    )
+    document = DashboardOpenDocument(address=address, opened=webbrowser.open(address))
+    summary = address if document.opened else f"no browser was found: open {address}"
+    print_document(document, [summary], as_json=as_json)
     return 0

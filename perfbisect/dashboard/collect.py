@@ -1,23 +1,38 @@
-"""``perfbisect dashboard build``: series, their alerts and suspects, and bisections, as one site."""
+"""Collects a site from a store's series, their alerts and suspects, and the bisections of a state folder."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
-from perfbisect.dashboard import cells
-from perfbisect.dashboard.cells import cell_document
-from perfbisect.dashboard.site import BisectionDocument, SiteCellDocument, SiteDocument, SmallDocument
+from perfbisect.common.durations import moment, stamp
+from perfbisect.dashboard.site import (
+    Scalar,
+    Site,
+    SiteBisection,
+    SiteCell,
+    SiteMark,
+    SiteMetric,
+    SitePoint,
+    SiteSeries,
+    SmallChange,
+)
 from perfbisect.errors import RevisionError
+from perfbisect.jobs.documents import metric_document
 from perfbisect.jobs.folders import Job
+from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import Alert, leading_alert
 from perfbisect.series.cause_text import suppression_sentence
 from perfbisect.series.detect import SeriesAnalysis
+from perfbisect.series.detection.levels import levels
 from perfbisect.series.findings import JudgedFamily, SeriesChange, Suppression
-from perfbisect.series.series import CellSeries
+from perfbisect.series.points import Point, Workload, machine_of
+from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import RankedAlert, cell_of_ours, command_of, note_of, rank_alert
 from perfbisect.series.suspects.report import SuspectsDocument, suspects_document
@@ -26,13 +41,32 @@ from perfbisect.series.suspects.table import SuspectTable
 TOP = 20
 """Suspects of an alert that are shown."""
 
-_SETTLED_BY_COMMITS = ("product", "unknown")
-"""Causes of which a commit may be the reason."""
+_CAUSED_BY_COMMITS = ("product", "unknown")
+"""Causes behind which a commit may be."""
+
+_Key = tuple[str, str, int]
 
 
-def build_site_document(
+@dataclass(frozen=True)
+class SeriesFindings:
+    """What detection says of one series; every index counts the points of that series.
+
+    ``cuts``: the first points of new levels; the series' own boundaries need not be among them. ``small``:
+    changes that are not reported. ``note``: why it was not judged, or the smallest step it can show.
+    """
+
+    cuts: tuple[int, ...] = ()
+    small: tuple[SmallChange, ...] = ()
+    judged: bool = True
+    note: str = ""
+
+
+_NOT_JUDGED = SeriesFindings(judged=False)
+
+
+def collect_site(
     store: SeriesStore,
-    seen: SeriesAnalysis,
+    analysis: SeriesAnalysis,
     table: SuspectTable,
     *,
     title: str,
@@ -40,85 +74,172 @@ def build_site_document(
     repository: Repository | None = None,
     reports: Iterable[ReportDocument] = (),
     commit_url: str = "",
-) -> SiteDocument:
-    """The document of a site. ``repository``: without it there are no suspects. ``made``: ISO 8601 in UTC.
+) -> Site:
+    """Collect the content of a site. ``repository``: without it there are no suspects.
 
-    Suspects are those of the alert by which an event is shown; a bisection stands beside the alerts of its
-    cells whose window it searched.
+    Suspects are those of the alert that represents an event; a bisection belongs to the alerts of an event
+    whose window it searched.
     """
-    rankings, failed = _rankings(store, seen, repository, table)
+    rankings, failed = _rankings(store, analysis, repository, table)
     notes = [] if repository else ["No repository was given: there are no suspects."]
-    return SiteDocument(
+    return Site(
         title=title,
         made=made,
-        cells=tuple(_cells(seen)),
-        alerts=seen.alerts,
-        suspects=tuple(_suspects(ranking) for ranking in rankings) + tuple(failed),
-        bisections=tuple(_bisection(report, rankings, seen.alerts) for report in reports),
+        cells=tuple(_cells(analysis)),
+        alerts=analysis.alerts,
+        suspects=(*(_suspects(ranking) for ranking in rankings), *failed),
+        bisections=tuple(_bisection(report, rankings, analysis.alerts) for report in reports),
         commit_url=commit_url,
-        census=_census(seen),
-        notes=(*notes, *_unknown(seen)),
+        census=_census(analysis),
+        notes=(*notes, *_branch_notes(analysis)),
     )
 
 
 def load_bisections(jobs: Iterable[Job]) -> tuple[ReportDocument, ...]:
-    """The reports of bisections that stand in their folders; a job whose report is none is left out."""
-    found = []
+    """Read the reports of bisections; jobs without one are left out."""
+    reports = []
     for job in jobs:
         try:
-            found.append(ReportDocument.model_validate_json(job.document.read_text(encoding="utf-8")))
+            reports.append(ReportDocument.model_validate_json(job.document.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue
-    return tuple(found)
+    return tuple(reports)
 
 
-def _cells(seen: SeriesAnalysis) -> Iterable[SiteCellDocument]:
-    found: dict[tuple[str, str], list[SeriesChange]] = {}
-    small: dict[tuple[str, str], list[SmallDocument]] = {}
-    for alert in seen.alerts:
-        found.setdefault((alert.cell, alert.metric), []).append(seen.findings[alert.id])
-    for family in seen.families:
-        for finding, rejection in family.listed:
-            small.setdefault(finding.series.key, []).append(_small(finding, rejection))
-    notes = _notes(seen.families)
-    for _, group in groupby(seen.series, key=lambda one: one.cell):
+def collect_cell(series: Sequence[CellSeries], findings: Mapping[str, SeriesFindings]) -> SiteCell:
+    """Collect one cell with all its series. ``findings``: by metric; others were not judged."""
+    points = sorted({_key(point): point for item in series for point in item.points}.items())
+    places = {key: place for place, (key, _) in enumerate(points)}
+    last = points[-1][1]
+    return SiteCell(
+        name=series[0].cell,
+        family=family_of(last),
+        model=last.workload.model,
+        load=load_of(last.workload),
+        machine=next((kind for _, point in reversed(points) if (kind := machine_of(point))), ""),
+        headline=_headline(series),
+        digest=last.workload.digest,
+        rows=_rows(last.workload),
+        points=tuple(_point(point) for _, point in points),
+        series=tuple(_series(item, places, findings.get(item.metric, _NOT_JUDGED)) for item in series),
+    )
+
+
+def family_of(point: Point) -> str:
+    """The model family, from what the result says of it."""
+    if point.workload.backend.endswith("-speech"):
+        return "tts"
+    if point.workload.backend.endswith("-omni"):
+        return "omni"
+    return "diffusion" if any(name.startswith("latency") for name in point.values) else "text"
+
+
+def load_of(workload: Workload) -> str:
+    """``c64``, ``r2.0``, or ``rinf`` where all requests are sent at once."""
+    return f"r{workload.rate}" if workload.concurrency is None else f"c{workload.concurrency}"
+
+
+def _key(point: Point) -> _Key:
+    return stamp(moment(point.began)), point.raw, point.record
+
+
+def _headline(series: Sequence[CellSeries]) -> str:
+    typical = {item.metric for item in series if item.part == "typical"}
+    return next((name for name in HEADLINES if name in typical), series[0].metric)
+
+
+def _rows(workload: Workload) -> tuple[tuple[str, str], ...]:
+    rate = "" if workload.rate == math.inf else f"{workload.rate} requests a second"
+    rows = {
+        "test": workload.test,
+        "model": workload.model,
+        "dataset": " ".join(filter(None, (workload.dataset, workload.lengths))),
+        "prompts": str(workload.prompts or ""),
+        "load": rate or (f"{workload.concurrency} at once" if workload.concurrency else ""),
+        "backend": workload.backend,
+        "answers": "text alone" if workload.only_text else "",
+        "digest": workload.digest,
+    }
+    return tuple((label, text) for label, text in rows.items() if text)
+
+
+def _point(point: Point) -> SitePoint:
+    covariates = {
+        name: _scalar(value)
+        for name, value in point.covariates.items()
+        if not isinstance(value, Mapping) and value is not None
+    }
+    return SitePoint(
+        build=point.build.name,
+        time=stamp(moment(point.began)),
+        commit=point.build.commit,
+        url=point.build.url,
+        of_main=point.build.of_main,
+        covariates=covariates,
+    )
+
+
+def _scalar(value: object) -> Scalar:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _series(series: CellSeries, places: Mapping[_Key, int], findings: SeriesFindings) -> SiteSeries:
+    at = [places[_key(point)] for point in series.points]
+    values: list[float | None] = [None] * len(places)
+    for place, value in zip(at, series.values, strict=True):
+        values[place] = value
+    cuts = {*findings.cuts, *(boundary.index for boundary in series.boundaries)}
+    marks = [(boundary, True) for boundary in series.boundaries] + [(hint, False) for hint in series.hints]
+    metric = metric_document(parse_metric(series.metric))
+    return SiteSeries(
+        metric=SiteMetric(**metric.model_dump(), absolute=series.row.absolute),
+        values=tuple(values),
+        levels=tuple(
+            replace(level, first=at[level.first], last=at[level.last])
+            for level in levels(series.values, cuts)
+        ),
+        small=tuple(replace(change, at=at[change.at]) for change in findings.small),
+        discontinuities=tuple(SiteMark(at[mark.index], mark.what, cut) for mark, cut in marks),
+        judged=findings.judged,
+        note=findings.note,
+    )
+
+
+def _cells(analysis: SeriesAnalysis) -> Iterator[SiteCell]:
+    changes = defaultdict[tuple[str, str], list[SeriesChange]](list)
+    small = defaultdict[tuple[str, str], list[SmallChange]](list)
+    for alert in analysis.alerts:
+        changes[alert.cell, alert.metric].append(analysis.findings[alert.id])
+    for family in analysis.families:
+        for change, rejection in family.listed:
+            small[change.series.key].append(_small(change, rejection))
+    notes = _notes(analysis.families)
+
+    def findings(series: CellSeries) -> SeriesFindings:
+        cuts = {cut for change in changes[series.key] for cut in _cuts(change)}
+        judged, note = notes.get(f"{series.cell} {series.metric}", (False, "not judged"))
+        return SeriesFindings(tuple(sorted(cuts)), tuple(small[series.key]), judged, note)
+
+    for _, group in groupby(analysis.series, key=lambda series: series.cell):
         series = tuple(group)
-        yield cell_document(
-            series,
-            {item.metric: _seen(item, found, small, notes) for item in series},
-        )
+        yield collect_cell(series, {item.metric: findings(item) for item in series})
 
 
-def _seen(
-    series: CellSeries,
-    found: Mapping[tuple[str, str], list[SeriesChange]],
-    small: Mapping[tuple[str, str], list[SmallDocument]],
-    notes: Mapping[str, tuple[bool, str]],
-) -> cells.SeriesFindings:
-    cuts = {cut for finding in found.get(series.key, ()) for cut in _cuts(finding)}
-    judged, note = notes.get(f"{series.cell} {series.metric}", (False, "not judged"))
-    return cells.SeriesFindings(
-        cuts=tuple(sorted(cuts)), small=tuple(small.get(series.key, ())), judged=judged, note=note
-    )
+def _cuts(change: SeriesChange) -> Iterator[int]:
+    yield change.index
+    if change.until is not None and change.until < len(change.series.values):
+        yield change.until
 
 
-def _cuts(finding: SeriesChange) -> Iterable[int]:
-    yield finding.index
-    if finding.until is not None and finding.until < len(finding.series.values):
-        yield finding.until
-
-
-def _small(finding: SeriesChange, rejection: Suppression) -> SmallDocument:
-    return SmallDocument(
-        at=finding.index,
-        effect=finding.found.effect,
-        interval=(finding.found.low, finding.found.high),
-        why=suppression_sentence(rejection),
-    )
+def _small(change: SeriesChange, rejection: Suppression) -> SmallChange:
+    found = change.found
+    return SmallChange(change.index, found.effect, (found.low, found.high), suppression_sentence(rejection))
 
 
 def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:
-    """By series whether it was judged, and what to say of that; of several stretches the last one's."""
+    """By series: whether it was judged, and a note; of several stretches the last one's."""
     notes: dict[str, tuple[bool, str]] = {}
     for family in families:
         for entry in family.census.judged:
@@ -132,58 +253,52 @@ def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:
 
 
 def _rankings(
-    store: SeriesStore,
-    seen: SeriesAnalysis,
-    repository: Repository | None,
-    table: SuspectTable,
+    store: SeriesStore, analysis: SeriesAnalysis, repository: Repository | None, table: SuspectTable
 ) -> tuple[list[RankedAlert], list[SuspectsDocument]]:
-    found: list[RankedAlert] = []
+    """One ranking an event, and documents with the reason for those that cannot be ranked."""
+    rankings: list[RankedAlert] = []
     failed: list[SuspectsDocument] = []
     if repository is None:
-        return found, failed
-    for event in dict.fromkeys(item.event for item in seen.alerts if item.cause in _SETTLED_BY_COMMITS):
-        alert = leading_alert(seen.alerts, event)
+        return rankings, failed
+    for event in dict.fromkeys(alert.event for alert in analysis.alerts if alert.cause in _CAUSED_BY_COMMITS):
+        alert = leading_alert(analysis.alerts, event)
         try:
-            found.append(rank_alert(store, seen, alert, repository, table))
+            rankings.append(rank_alert(store, analysis, alert, repository, table))
         except RevisionError as error:
-            failed.append(SuspectsDocument(alert=alert.id, suspects=(), note=str(error.message)))
-    return found, failed
+            failed.append(SuspectsDocument(alert=alert.id, suspects=(), note=error.message))
+    return rankings, failed
 
 
-def _suspects(one: RankedAlert) -> SuspectsDocument:
-    cell = cell_of_ours(one.finding)
-    command = command_of(one, repo="PATH", cell=cell)
-    document = suspects_document(one.alert.id, one.ranking, top=TOP, bisect=command, note=note_of(one, cell))
-    return SuspectsDocument.model_validate(document.model_dump(exclude={"schema_", "of", "what"}))
+def _suspects(ranked: RankedAlert) -> SuspectsDocument:
+    cell = cell_of_ours(ranked.finding)
+    command = command_of(ranked, repo="PATH", cell=cell)
+    note = note_of(ranked, cell)
+    return suspects_document(ranked.alert.id, ranked.ranking, top=TOP, bisect=command, note=note)
 
 
 def _bisection(
     report: ReportDocument, rankings: Sequence[RankedAlert], alerts: Sequence[Alert]
-) -> BisectionDocument:
-    """Of the alerts whose window it searched: all of the event whose ends are its ends."""
+) -> SiteBisection:
     ends = {report.good.id, report.bad.id}
     events = {ranking.alert.event for ranking in rankings if {ranking.good, ranking.bad} == ends}
-    return BisectionDocument(
-        report=report, alerts=tuple(alert.id for alert in alerts if alert.event in events)
-    )
+    return SiteBisection(report, tuple(alert.id for alert in alerts if alert.event in events))
 
 
-def _census(seen: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
-    medians, tails = (family.census for family in seen.families)
+def _census(analysis: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
+    medians, tails = (family.census for family in analysis.families)
     refused = Counter(refusal.reason for census in (medians, tails) for refusal in census.refused)
-    left = Counter(why for family in seen.families for _, why in family.left)
-    rows = [
+    left = Counter(why for family in analysis.families for _, why in family.left)
+    return (
         ("medians and single numbers that were judged", len(medians.judged)),
         ("means and percentiles that were judged, by themselves", len(tails.judged)),
         *((f"not judged: {why}", count) for why, count in (left + refused).most_common()),
-    ]
-    return tuple(rows)
+    )
 
 
-def _unknown(seen: SeriesAnalysis) -> Iterable[str]:
-    builds = {point.build.key: point.build for item in seen.series for point in item.points}
+def _branch_notes(analysis: SeriesAnalysis) -> Iterator[str]:
+    builds = {point.build.key: point.build for item in analysis.series for point in item.points}
     unknown = sum(build.of_main is None for build in builds.values())
     if unknown:
         yield f"{unknown} of {len(builds)} builds do not say their branch: not known to be of main."
-    if seen.away:
-        yield f"{seen.away} builds are not of main and were left out."
+    if analysis.away:
+        yield f"{analysis.away} builds are not of main and were left out."

@@ -1,61 +1,47 @@
 """Content of a dashboard: cells with their series, alerts, suspects and bisections.
 
-Moments are UTC to the second, ``2026-04-12T19:01:15Z``. Effects are relative to the level before, or a
+Times are UTC to the second, ``2026-04-12T19:01:15Z``. Effects are relative to the level before, or a
 difference of shares where the metric is ``absolute``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
-
-from pydantic import Field, model_validator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.jobs.documents import Document, MetricDocument
-from perfbisect.series.alerts import Alert, Moment, Real
+from perfbisect.jobs.documents import MetricDocument
+from perfbisect.series.alerts import Alert
+from perfbisect.series.detection.levels import SeriesLevel
 from perfbisect.series.suspects.report import SuspectsDocument
 
 Scalar = str | int | float | bool | None
 
 
-class PointDocument(Document):
-    """A cell's result in one build; its values stand in the series.
+@dataclass(frozen=True)
+class SitePoint:
+    """A cell's result in one build; its values are in the series.
 
-    ``commits``: first-parent commits since the cell's point before. ``of_main``: None where it is not known
-    whether the build was one of the main branch. ``covariates``: see ``core.point.COVARIATES``.
+    ``commits``: first-parent commits since the cell's point before. ``of_main``: None if it is not known
+    whether the build was one of the main branch.
     """
 
     build: str
-    time: Moment
+    time: str
     commit: str = ""
     subject: str = ""
     commits: int | None = None
     url: str = ""
     of_main: bool | None = None
-    covariates: dict[str, Scalar] = Field(default_factory=dict)
+    covariates: Mapping[str, Scalar] = field(default_factory=dict)
 
 
-class LevelDocument(Document):
-    """A stretch between two changes, from point ``first`` to point ``last`` (indices, both included).
-
-    ``low`` and ``high`` are the 95 % interval of the level; ``spread`` is the relative robust standard
-    deviation of its nights.
-    """
-
-    first: int
-    last: int
-    value: Real
-    low: Real
-    high: Real
-    spread: Real | None = None
-
-
-class MarkDocument(Document):
+@dataclass(frozen=True)
+class SiteMark:
     """Something else changed at point ``at`` (index).
 
-    ``cut``: the workload or the instrument is another one from there on, and nothing is compared across it;
-    if not, it is a hint at a cause.
+    ``cut``: the workload or the instrument is different from there on, and nothing is compared across it;
+    otherwise it is a hint at a cause.
     """
 
     at: int
@@ -63,43 +49,45 @@ class MarkDocument(Document):
     cut: bool = True
 
 
-class SmallDocument(Document):
-    """A change that was seen and is not alarmed, at point ``at`` (index): too small, or not sure enough."""
+@dataclass(frozen=True)
+class SmallChange:
+    """A change that is not reported, at point ``at`` (index): too small or too uncertain."""
 
     at: int
-    effect: Real
-    interval: tuple[Real, Real]
+    effect: float
+    interval: tuple[float, float]
     why: str
 
 
-class SeriesMetricDocument(MetricDocument):
+class SiteMetric(MetricDocument):
     """A metric of a series, its name with the statistic (``ttft:p99``). ``absolute``: effects are differences
     of shares, not ratios."""
 
     absolute: bool = False
 
 
-class SeriesDocument(Document):
-    """One metric of a cell: a value (or none) for each of the cell's points, and what was found in it.
+@dataclass(frozen=True)
+class SiteSeries:
+    """One metric of a cell: a value or None for each of the cell's points, and what was detected in it.
 
-    ``note``: why it was not judged, or how small a step so few nights can show.
+    ``note``: why it was not judged, or the smallest step that it can show.
     """
 
-    metric: SeriesMetricDocument
-    values: tuple[Real | None, ...]
-    levels: tuple[LevelDocument, ...] = ()
-    small: tuple[SmallDocument, ...] = ()
-    discontinuities: tuple[MarkDocument, ...] = ()
+    metric: SiteMetric
+    values: tuple[float | None, ...]
+    levels: tuple[SeriesLevel, ...] = ()
+    small: tuple[SmallChange, ...] = ()
+    discontinuities: tuple[SiteMark, ...] = ()
     judged: bool = True
     note: str = ""
 
 
-class SiteCellDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class SiteCell:
     """A cell on one kind of machine.
 
-    ``name`` is the cell's, with the machine in it where the cell was measured on several kinds. ``load``: its
-    concurrency or request rate, ``c64`` or ``r2.0``. ``headline`` names the series that is shown first;
-    ``rows`` say what is measured.
+    ``name`` contains the machine if the cell was measured on several kinds. ``load``: its concurrency or
+    request rate, ``c64`` or ``r2.0``. ``headline``: the series that is shown first; ``rows``: the workload.
     """
 
     name: str
@@ -110,80 +98,32 @@ class SiteCellDocument(Document):
     headline: str
     digest: str = ""
     rows: tuple[tuple[str, str], ...] = ()
-    points: tuple[PointDocument, ...]
-    series: tuple[SeriesDocument, ...]
-
-    @model_validator(mode="after")
-    def _agrees(self) -> SiteCellDocument:
-        count, times = len(self.points), [point.time for point in self.points]
-        if not count:
-            raise ValueError(f"{self.name!r} has no points")
-        if times != sorted(times):
-            raise ValueError(f"the points of {self.name!r} are in order of time")
-        for item in self.series:
-            where = f"{self.name!r}, {item.metric.name!r}"
-            if len(item.values) != count:
-                raise ValueError(f"{where}: {len(item.values)} values for {count} points")
-            if any(not 0 <= x.first <= x.last < count for x in item.levels):
-                raise ValueError(f"{where}: a level lies between two of its points")
-            marks = [x.at for x in item.small] + [x.at for x in item.discontinuities]
-            if any(not 0 <= at < count for at in marks):
-                raise ValueError(f"{where}: a change is at one of its points")
-        names = [item.metric.name for item in self.series]
-        if self.headline not in names or len(set(names)) < len(names):
-            raise ValueError(
-                f"{self.name!r}: {self.headline!r} is one of its metrics, each stands once: {names}"
-            )
-        return self
+    points: tuple[SitePoint, ...]
+    series: tuple[SiteSeries, ...]
 
 
-class BisectionDocument(Document):
-    """A bisection that was made, and the alerts that it was made for."""
+@dataclass(frozen=True)
+class SiteBisection:
+    """A bisection and the alerts it was made for."""
 
     report: ReportDocument
     alerts: tuple[str, ...] = ()
 
 
-class SiteDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class Site:
     """All that a site shows.
 
-    ``made``: when it was made. ``commit_url``: the address of a commit with ``{sha}`` in it; empty: no links.
-    ``census``: what was judged and what was not, in words, with how many. ``notes``: remarks on all of it.
+    ``made``: when it was built. ``commit_url``: the address of a commit with ``{sha}``; empty: no links.
+    ``census``: how many series were judged, and how many not, by reason.
     """
 
-    schema_: Literal["perfbisect.site/2"] = Field(default="perfbisect.site/2", alias="schema")
     title: str
-    made: Moment
-    cells: tuple[SiteCellDocument, ...]
+    made: str
+    cells: tuple[SiteCell, ...]
     alerts: tuple[Alert, ...] = ()
     suspects: tuple[SuspectsDocument, ...] = ()
-    bisections: tuple[BisectionDocument, ...] = ()
+    bisections: tuple[SiteBisection, ...] = ()
     commit_url: str = ""
     census: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
-
-    @model_validator(mode="after")
-    def _agrees(self) -> SiteDocument:
-        series = {(cell.name, item.metric.name) for cell in self.cells for item in cell.series}
-        _once("cell", (cell.name for cell in self.cells))
-        _once("alert", (alert.id for alert in self.alerts))
-        _once("ranking", (ranking.alert for ranking in self.suspects))
-        _once("job", (bisection.report.job for bisection in self.bisections))
-        known = {alert.id for alert in self.alerts}
-        for alert in self.alerts:
-            if (alert.cell, alert.metric) not in series:
-                raise ValueError(f"alert {alert.id!r} is of no series: {alert.cell!r}, {alert.metric!r}")
-        named = {ranking.alert for ranking in self.suspects}
-        named |= {alert for bisection in self.bisections for alert in bisection.alerts}
-        if named - known:
-            raise ValueError(f"no such alerts: {sorted(named - known)}")
-        return self
-
-
-def _once(what: str, names: Iterable[str]) -> None:
-    """:raises ValueError: a name stands twice."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(f"there are two of one {what}: {name!r}")
-        seen.add(name)

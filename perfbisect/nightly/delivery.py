@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfbisect.common.durations import stamp
 from perfbisect.dashboard.build import write_site
-from perfbisect.dashboard.collect import build_site_document, load_bisections
+from perfbisect.dashboard.collect import collect_site, load_bisections
 from perfbisect.errors import MachineError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.nightly import webhook
@@ -139,7 +139,7 @@ def _build_dashboard(
 ) -> StepResult:
     folder = context.file.path(rules.folder)
     assert folder is not None
-    document = build_site_document(
+    site = collect_site(
         store,
         analysis,
         context.table,
@@ -149,8 +149,8 @@ def _build_dashboard(
         reports=load_bisections(context.jobs.all()),
         commit_url=rules.commit_url,
     )
-    index = write_site(document, folder).index
-    return StepResult(f"{len(document.cells)} cells, {len(document.alerts)} alerts", {"dashboard": index})
+    index = write_site(site, folder).index
+    return StepResult(f"{len(site.cells)} cells, {len(site.alerts)} alerts", {"dashboard": index})
 
 
 def _publish(jobs: Jobs, folder: Path, night: Night) -> StepResult:

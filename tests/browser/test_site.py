@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -12,7 +13,7 @@ import pytest
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
-from perfbisect.dashboard.data import page_of
+from perfbisect.dashboard.pages import page_of
 from tests.browser.conftest import Reader
 from tests.dashboard.site_world import HARM, alert, cell, large, site
 
@@ -86,9 +87,7 @@ def test_an_alert_with_which_a_series_ends_says_so(reader: Reader, tmp_path: Pat
     """Nobody knows whether it is still so; of one that goes on nothing is said."""
     ended, going = cell(0, 60, moved=1.5, at=58), cell(1, 90, moved=1.5, at=58)
     alerts = (alert(ended, "ttft", 58, 0.5), alert(going, "ttft", 58, 0.3))
-    write_site(
-        DOCUMENT.model_copy(update={"cells": (ended, going), "alerts": alerts, "suspects": ()}), tmp_path
-    )
+    write_site(replace(DOCUMENT, cells=(ended, going), alerts=alerts, suspects=()), tmp_path)
     reader.base = tmp_path.as_uri()
     rows = shown(reader.open(), "table.events tbody tr")
     assert ["no result since 2026-03-01" in row for row in rows] == [True, False]

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.dashboard.site import (
-    BisectionDocument,
-    LevelDocument,
-    MarkDocument,
-    PointDocument,
-    SeriesDocument,
-    SeriesMetricDocument,
-    SiteCellDocument,
-    SiteDocument,
-    SmallDocument,
+    Site,
+    SiteBisection,
+    SiteCell,
+    SiteMark,
+    SiteMetric,
+    SitePoint,
+    SiteSeries,
+    SmallChange,
 )
 from perfbisect.series.alerts import Alert, AlertPlace
+from perfbisect.series.detection.levels import SeriesLevel
 from perfbisect.series.suspects.report import FactorDocument, SuspectDocument, SuspectsDocument
 
 HARM = (
@@ -28,17 +29,17 @@ HARM = (
 
 START = datetime(2026, 1, 1, 19, 0, 0, tzinfo=timezone.utc)
 
-TTFT = SeriesMetricDocument(
+TTFT = SiteMetric(
     name="ttft", display="time to first token", unit="ms", direction="lower", smallest_effect=0.05
 )
-THROUGHPUT = SeriesMetricDocument(
+THROUGHPUT = SiteMetric(
     name="output_throughput",
     display="output token throughput",
     unit="tok/s",
     direction="higher",
     smallest_effect=0.03,
 )
-ACCEPTED = SeriesMetricDocument(
+ACCEPTED = SiteMetric(
     name="spec_decode_acceptance_rate",
     display="share of draft tokens accepted",
     unit="share",
@@ -61,9 +62,9 @@ def sha(at: int) -> str:
     return f"{at * 0x9E3779B97F4A7C15 % 2**64:016x}".ljust(40, "a")
 
 
-def points(nights: int, harm: bool = False) -> tuple[PointDocument, ...]:
+def points(nights: int, harm: bool = False) -> tuple[SitePoint, ...]:
     return tuple(
-        PointDocument(
+        SitePoint(
             build=f"nightly#{6000 + at}",
             time=night(at),
             commit=sha(at),
@@ -77,7 +78,7 @@ def points(nights: int, harm: bool = False) -> tuple[PointDocument, ...]:
     )
 
 
-def series(metric: SeriesMetricDocument, nights: int, seed: int, factor: float, at: int) -> SeriesDocument:
+def series(metric: SiteMetric, nights: int, seed: int, factor: float, at: int) -> SiteSeries:
     """Noise of 2 % around a level, multiplied by ``factor`` from night ``at`` on; every 23rd is missing."""
     noise = np.random.default_rng(seed).normal(0.0, 0.02, nights)
     base = BASES[metric.name]
@@ -87,17 +88,16 @@ def series(metric: SeriesMetricDocument, nights: int, seed: int, factor: float, 
         [(0, at - 1, base), (at, nights - 1, base * factor)] if 0 < at < nights else [(0, nights - 1, base)]
     )
     levels = tuple(
-        LevelDocument(first=a, last=b, value=v, low=v * 0.993, high=v * 1.007, spread=0.02)
-        for a, b, v in ends
+        SeriesLevel(first=a, last=b, value=v, low=v * 0.993, high=v * 1.007, spread=0.02) for a, b, v in ends
     )
-    return SeriesDocument(metric=metric, values=values, levels=levels)
+    return SiteSeries(metric=metric, values=values, levels=levels)
 
 
-def cell(number: int, nights: int, name: str = "", *, moved: float = 1.0, at: int = 0) -> SiteCellDocument:
+def cell(number: int, nights: int, name: str = "", *, moved: float = 1.0, at: int = 0) -> SiteCell:
     family, model = FAMILIES[number % 3]
     load = LOADS[number // 3 % 3]
     factors = {"ttft": moved, "output_throughput": 1 / moved, "spec_decode_acceptance_rate": 1.0}
-    return SiteCellDocument(
+    return SiteCell(
         name=name or f"{family}_{number:03}/random@{load}-n512",
         family=family,
         model=model,
@@ -111,7 +111,7 @@ def cell(number: int, nights: int, name: str = "", *, moved: float = 1.0, at: in
     )
 
 
-def alert(where: SiteCellDocument, metric: str, at: int, effect: float, **more: object) -> Alert:
+def alert(where: SiteCell, metric: str, at: int, effect: float, **more: object) -> Alert:
     """A step at point ``at``, with three places."""
     times = [point.time for point in where.points]
     around = range(max(0, at - 1), min(len(times), at + 2))
@@ -163,7 +163,7 @@ def suspects(
     )
 
 
-def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument:
+def site(report: ReportDocument | None = None, nights: int = 90) -> Site:
     """Nine cells: a slower deploy (two cells, one event), a faster one, a drift, a night, an instrument, one
     over, one acknowledged, one short, one whose every text means harm."""
     step = nights * 2 // 3
@@ -171,30 +171,18 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
     fast, drifting = cell(1, nights, moved=0.85, at=step), cell(2, nights, moved=1.12, at=nights // 2)
     odd, older, quiet = cell(4, nights), cell(5, nights), cell(6, nights)
     marks = (
-        MarkDocument(at=nights // 3, what="warm-ups 0 -> 2"),
-        MarkDocument(at=nights // 2, what="longer prompts", cut=False),
+        SiteMark(at=nights // 3, what="warm-ups 0 -> 2"),
+        SiteMark(at=nights // 2, what="longer prompts", cut=False),
     )
-    little = SmallDocument(at=step, effect=0.02, interval=(0.01, 0.03), why="under 5 %")
-    quiet = quiet.model_copy(
-        update={
-            "series": (
-                quiet.series[0].model_copy(update={"small": (little,), "discontinuities": marks}),
-                *quiet.series[1:],
-            ),
-        }
-    )
+    little = SmallChange(at=step, effect=0.02, interval=(0.01, 0.03), why="under 5 %")
+    marked = replace(quiet.series[0], small=(little,), discontinuities=marks)
+    quiet = replace(quiet, series=(marked, *quiet.series[1:]))
     short = cell(7, 6)
-    short = short.model_copy(
-        update={
-            "series": tuple(
-                x.model_copy(update={"judged": False, "note": "6 nights: steps under 20 % cannot be seen"})
-                for x in short.series
-            )
-        }
-    )
+    note = "6 nights: steps under 20 % cannot be seen"
+    short = replace(short, series=tuple(replace(x, judged=False, note=note) for x in short.series))
     harmful = cell(8, nights, HARM, moved=1.5, at=step)
-    harmful = harmful.model_copy(
-        update={"model": HARM, "machine": HARM, "points": points(nights, harm=True), "rows": ((HARM, HARM),)}
+    harmful = replace(
+        harmful, model=HARM, machine=HARM, points=points(nights, harm=True), rows=((HARM, HARM),)
     )
     alerts = (
         alert(slow, "ttft", step, 0.22, event="deploy"),
@@ -218,8 +206,8 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
             p=None,
         ),
     )
-    bisected = () if report is None else (BisectionDocument(report=report, alerts=(alerts[0].id,)),)
-    return SiteDocument(
+    bisected = () if report is None else (SiteBisection(report=report, alerts=(alerts[0].id,)),)
+    return Site(
         title="Nightly performance",
         made=night(nights),
         cells=(slow, slow_too, fast, drifting, odd, older, quiet, short, harmful),
@@ -235,7 +223,7 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> SiteDocument
     )
 
 
-def large(cells: int, nights: int) -> SiteDocument:
+def large(cells: int, nights: int) -> Site:
     """``cells`` cells of three metrics; every fourth moved in all of them, each by a cause of its own."""
     made = [cell(i, nights, moved=1.1 if i % 4 == 0 else 1.0, at=nights - 30) for i in range(cells)]
     alerts = tuple(
@@ -244,7 +232,7 @@ def large(cells: int, nights: int) -> SiteDocument:
         if i % 4 == 0
         for x in one.series
     )
-    return SiteDocument(
+    return Site(
         title="Nightly performance",
         made=night(nights),
         cells=tuple(made),

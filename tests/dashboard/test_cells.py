@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfbisect.dashboard.cells import SeriesFindings, cell_document, family_of, load_of
-from perfbisect.dashboard.site import SmallDocument
+from perfbisect.dashboard.collect import SeriesFindings, collect_cell, family_of, load_of
+from perfbisect.dashboard.site import SmallChange
 from perfbisect.series.points import Build, Point, Workload
 from perfbisect.series.series import CellSeries, build_series, nightly
 from perfbisect.serving.eras import Era
@@ -37,7 +37,7 @@ POINTS = tuple(
 
 
 def test_every_point_stands_once_and_values_at_their_point() -> None:
-    made = cell_document(series(POINTS), {})
+    made = collect_cell(series(POINTS), {})
     assert made.name == "chat/random@c4-n40"
     assert (made.family, made.model, made.load, made.machine) == ("omni", "m/1", "c4", "")
     assert made.headline == "ttft"
@@ -52,13 +52,8 @@ def test_every_point_stands_once_and_values_at_their_point() -> None:
     }
 
 
-def test_subjects_come_by_commit() -> None:
-    made = cell_document(series(POINTS), {}, {f"{2:040x}": "[Log] Say more"})
-    assert [x.subject for x in made.points] == ["", "[Log] Say more", "", "", "", ""]
-
-
 def test_levels_end_at_cuts_and_at_boundaries() -> None:
-    made = cell_document(series(POINTS), {"ttft": SeriesFindings(cuts=(4,))})
+    made = collect_cell(series(POINTS), {"ttft": SeriesFindings(cuts=(4,))})
     ttft = next(one for one in made.series if one.metric.name == "ttft")
     # The era begins with the third night; the cut is at the fifth.
     assert [(x.first, x.last, x.value) for x in ttft.levels] == [(0, 1, 101.5), (2, 3, 103.5), (4, 5, 105.5)]
@@ -70,8 +65,8 @@ def test_levels_end_at_cuts_and_at_boundaries() -> None:
 
 
 def test_marks_of_a_metric_that_half_the_points_lack_stand_at_their_points() -> None:
-    small = SmallDocument(at=1, effect=0.01, interval=(0.0, 0.02), why="too small")
-    made = cell_document(series(POINTS), {"e2el": SeriesFindings(cuts=(2,), small=(small,), note="3 nights")})
+    small = SmallChange(at=1, effect=0.01, interval=(0.0, 0.02), why="too small")
+    made = collect_cell(series(POINTS), {"e2el": SeriesFindings(cuts=(2,), small=(small,), note="3 nights")})
     e2el = next(one for one in made.series if one.metric.name == "e2el")
     assert [(x.first, x.last) for x in e2el.levels] == [(0, 2), (4, 4)]
     assert e2el.small[0].at == 2
@@ -79,19 +74,19 @@ def test_marks_of_a_metric_that_half_the_points_lack_stand_at_their_points() -> 
 
 
 def test_what_was_not_judged_says_so() -> None:
-    assert {one.judged for one in cell_document(series(POINTS), {}).series} == {False}
+    assert {one.judged for one in collect_cell(series(POINTS), {}).series} == {False}
 
 
 def test_nights_with_two_results_come_as_one() -> None:
     twice = (*POINTS, point(6, {"ttft:median": 200.0}, hour=21))
-    made = cell_document([nightly(one) for one in series(twice)], {})
+    made = collect_cell([nightly(one) for one in series(twice)], {})
     ttft = next(one for one in made.series if one.metric.name == "ttft")
     assert ttft.values[-1] == 153
 
 
 def test_shares_are_absolute_and_tails_say_so() -> None:
     values = {"spec_decode_acceptance_rate": 0.5, "ttft:p99": 9.0}
-    made = cell_document(series([point(1, values)]), {})
+    made = collect_cell(series([point(1, values)]), {})
     assert {one.metric.name: one.metric.absolute for one in made.series} == {
         "spec_decode_acceptance_rate": True,
         "ttft:p99": False,
@@ -107,7 +102,7 @@ def test_covariates_are_plain() -> None:
         "duration": math.nan,
         "warmups": None,
     }
-    made = cell_document(series([point(1, {"ttft:median": 1.0}, hardware="H100", **facts)]), {})
+    made = collect_cell(series([point(1, {"ttft:median": 1.0}, hardware="H100", **facts)]), {})
     assert made.machine == "H100"
     assert made.points[0].covariates == {
         "host": "a",
@@ -137,9 +132,3 @@ def test_the_family_is_read_from_the_result(backend: str, values: dict[str, floa
 )
 def test_the_load_is_said_as_in_names(load: Workload, expected: str) -> None:
     assert load_of(load) == expected
-
-
-def test_series_of_two_cells_are_refused() -> None:
-    both = [*series(POINTS), *series([point(1, {"ttft:median": 1.0}, test="other")])]
-    with pytest.raises(ValueError, match="the series of one cell"):
-        cell_document(both, {})

@@ -9,8 +9,8 @@ import pytest
 
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.git import Repository
-from perfbisect.dashboard.collect import build_site_document, load_bisections
-from perfbisect.dashboard.site import SiteDocument
+from perfbisect.dashboard.collect import collect_site, load_bisections
+from perfbisect.dashboard.site import Site
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.ingest import ingest, zone_of
@@ -42,8 +42,8 @@ def seen(store: SeriesStore) -> SeriesAnalysis:
     return analyze_series(store, TABLE)
 
 
-def made(store: SeriesStore, seen: SeriesAnalysis, **more: object) -> SiteDocument:
-    return build_site_document(store, seen, TABLE, title="Nights", made=MADE, **more)  # type: ignore[arg-type]
+def made(store: SeriesStore, seen: SeriesAnalysis, **more: object) -> Site:
+    return collect_site(store, seen, TABLE, title="Nights", made=MADE, **more)  # type: ignore[arg-type]
 
 
 def test_every_cell_and_alert_with_its_levels(store: SeriesStore, seen: SeriesAnalysis) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.dashboard.data import EventKind, events, kind, weight
+from perfbisect.dashboard.pages import EventKind, events, kind, weight
 from tests.dashboard.site_world import ACCEPTED, HARM, TTFT, alert, cell, site
 
 CELL = cell(0, 30)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.dashboard.collect import build_site_document
+from perfbisect.dashboard.collect import collect_site
 from perfbisect.errors import UsageError
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.detect import analyze_series, detect
@@ -50,7 +50,7 @@ def test_nights_in_turn_on_two_machines_are_no_change(store: SeriesStore) -> Non
     keep(store, *on("H100", points()[:9] + points()[10::2]), *on("A100", slow))
     assert {one.cell for one in series_of(store)} == {CELL, OTHER}
     assert detect(store, TABLE, now="t").alerts == ()
-    document = build_site_document(
+    document = collect_site(
         store, analyze_series(store, TABLE), TABLE, title="t", made="2026-01-01T00:00:00Z"
     )
     assert {(one.name, one.machine) for one in document.cells} == {(CELL, "H100"), (OTHER, "A100")}

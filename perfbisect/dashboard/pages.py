@@ -1,0 +1,294 @@
+"""What the pages of a site read: one payload for the first page, one for each cell, one for each event.
+
+A payload is JSON. Text from outside is neutralised (no control or bidirectional character acts) and the pages
+show it as text; addresses that are not of the web are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Literal, get_args
+
+from perfbisect.bisect.documents import ReportDocument
+from perfbisect.common.durations import moment
+from perfbisect.common.text import line
+from perfbisect.dashboard.site import Site, SiteBisection, SiteCell, SiteMetric, SitePoint, SiteSeries
+from perfbisect.series.alerts import Alert
+from perfbisect.series.suspects.report import SuspectsDocument
+
+EventKind = Literal["wrong", "better", "other", "over", "acknowledged", "closed"]
+"""The list of an alert.
+
+``wrong``: worse now, by the product or for an unknown reason. ``better``: the same for the better. ``other``:
+an instrument, a workload or a night changed. ``over``: the series is back at its former level.
+"""
+
+_KINDS: tuple[EventKind, ...] = get_args(EventKind)
+
+Payload = dict[str, Any]
+
+_MAX_TEXT = 8000
+_BUCKETS = 60
+_HEIGHTS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+_RUN_FIELDS = frozenset({"new", "nights", "was", "came_back", "now"})
+"""Fields of an alert that compare it with the previous detection; a site does not show them."""
+_RANKING_FIELDS = frozenset(SuspectsDocument.model_fields) - {"alert"}
+
+_MIN_SPAN = 0.10
+"""A small curve spans at least this share, so that noise of one per cent looks flat."""
+
+
+@dataclass(frozen=True)
+class SiteEvent:
+    """Alerts of one cause: those of their cells' headlines first, then by weight."""
+
+    id: str
+    kind: EventKind
+    weight: float
+    alerts: tuple[Alert, ...]
+
+
+def kind(alert: Alert) -> EventKind:
+    """Choose the list of an alert."""
+    if alert.state != "open":
+        return alert.state
+    if alert.recovered:
+        return "over"
+    if alert.cause not in ("product", "unknown"):
+        return "other"
+    return "wrong" if alert.worse else "better"
+
+
+def weight(alert: Alert, metric: SiteMetric) -> float:
+    """Combine size and certainty of an alert.
+
+    The end of the interval that is nearest to zero, in smallest relevant effects, times 1 - ``p``. Relative
+    effects count as logarithms, so that twice as slow weighs as much as twice as fast.
+    """
+    low, high = alert.interval
+    if low <= 0 <= high:
+        return 0.0
+    near = min(low, high, key=abs)
+    size = abs(near) if metric.absolute else abs(math.log1p(max(near, -0.999)))
+    unit = metric.smallest_effect if metric.absolute else math.log1p(metric.smallest_effect)
+    return size / unit * (1.0 - (alert.p or 0.0))
+
+
+def events(site: Site) -> tuple[SiteEvent, ...]:
+    """All events in reading order."""
+    metrics = {(cell.name, item.metric.name): item.metric for cell in site.cells for item in cell.series}
+    headlines = {(cell.name, cell.headline) for cell in site.cells}
+    groups: dict[str, list[Alert]] = {}
+    for alert in site.alerts:
+        groups.setdefault(alert.event or alert.id, []).append(alert)
+
+    def own_weight(alert: Alert) -> float:
+        return weight(alert, metrics[alert.cell, alert.metric])
+
+    def order(alert: Alert) -> tuple[int, bool, float, str]:
+        is_headline = (alert.cell, alert.metric) in headlines
+        return _KINDS.index(kind(alert)), not is_headline, -own_weight(alert), alert.id
+
+    found = []
+    for name, alerts in groups.items():
+        ordered = tuple(sorted(alerts, key=order))
+        found.append(SiteEvent(name, kind(ordered[0]), own_weight(ordered[0]), ordered))
+    return tuple(sorted(found, key=lambda event: (_KINDS.index(event.kind), -event.weight, event.id)))
+
+
+def harmless(value: Any) -> Any:
+    """Neutralise texts, round numbers to six digits, and drop numbers that JSON does not have."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {text(str(key)): harmless(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [harmless(item) for item in value]
+    return value
+
+
+def text(value: str, limit: int = _MAX_TEXT) -> str:
+    """Neutralise a text; nearly all need nothing, which is checked first for speed."""
+    plain = value.isascii() and value.isprintable() and len(value) <= limit
+    return value if plain else line(value, limit)
+
+
+def address(value: str) -> str:
+    """The address if it is one of the web, otherwise empty."""
+    return value if value.startswith(("https://", "http://")) else ""
+
+
+def overview(site: Site, cell_files: Mapping[str, str], event_files: Mapping[str, str]) -> Payload:
+    """The first page: every series as a small curve, every alert in short. ``*_files``: files by name."""
+    times = [_seconds(point.time) for cell in site.cells for point in cell.points]
+    span = (min(times), max(times)) if times else (0, 0)
+    places = {cell.name: place for place, cell in enumerate(site.cells)}
+    rankings = {ranking.alert: ranking for ranking in site.suspects}
+    measures = list(dict.fromkeys(item.metric for cell in site.cells for item in cell.series))
+    numbers = {measure: number for number, measure in enumerate(measures)}
+
+    def event_summary(event: SiteEvent) -> Payload:
+        alerts = [_alert_summary(alert, places[alert.cell], rankings) for alert in event.alerts]
+        head = {"id": event.id, "kind": event.kind, "weight": event.weight}
+        return head | {"file": event_files[event.id], "alerts": alerts}
+
+    payload: Payload = harmless(
+        {
+            "title": site.title,
+            "made": site.made,
+            "commits": address(site.commit_url),
+            "span": span,
+            "census": site.census,
+            "notes": site.notes,
+            "measures": [measure.model_dump() for measure in measures],
+            "cells": [_cell_summary(cell, numbers, span, cell_files[cell.name]) for cell in site.cells],
+            "events": [event_summary(event) for event in events(site)],
+            "bisections": [_bisection_summary(bisection) for bisection in site.bisections],
+        }
+    )
+    return payload
+
+
+def cell_payload(cell: SiteCell) -> Payload:
+    """All points and series of a cell, by columns."""
+    names = sorted({name for point in cell.points for name in point.covariates})
+    payload: Payload = harmless(
+        {
+            "name": cell.name,
+            "rows": cell.rows,
+            "points": {
+                "build": [point.build for point in cell.points],
+                "time": [point.time for point in cell.points],
+                "commit": [point.commit for point in cell.points],
+                "subject": [text(point.subject, 200) for point in cell.points],
+                "commits": [point.commits for point in cell.points],
+                "url": [address(point.url) for point in cell.points],
+                "main": [point.of_main for point in cell.points],
+            },
+            "covariates": {name: [point.covariates.get(name) for point in cell.points] for name in names},
+            "series": [asdict(item) | {"metric": item.metric.name} for item in cell.series],
+        }
+    )
+    return payload
+
+
+def event_payload(event: SiteEvent, site: Site) -> Payload:
+    """All alerts of an event with their suspects; equal rankings are written once.
+
+    An alert without a ranking shows that of another alert of the event, which ``ranked`` names.
+    """
+    rankings = {ranking.alert: ranking for ranking in site.suspects}
+    shared = next((alert.id for alert in event.alerts if alert.id in rankings), "")
+    kept: list[Payload] = []
+    alerts = []
+    for alert in event.alerts:
+        place, name = None, alert.id if alert.id in rankings else shared
+        if name:
+            own = rankings[name].model_dump(include=set(_RANKING_FIELDS))
+            if own not in kept:
+                kept.append(own)
+            place = kept.index(own)
+        fields = {key: value for key, value in asdict(alert).items() if key not in _RUN_FIELDS}
+        alerts.append(fields | {"ranking": place, "ranked": name})
+    return {"id": text(event.id), "alerts": harmless(alerts), "rankings": harmless(kept)}
+
+
+def curve(series: SiteSeries, times: Sequence[int], span: tuple[int, int]) -> str:
+    """Draw a series as a small curve: a character for each sixtieth of the span.
+
+    Its median's height goes from ``0`` (lowest) over digits, capitals, small letters and ``-`` to ``_``
+    (highest); a dot means no value. ``times`` of the points and ``span`` of the site are in seconds. Positive
+    values are drawn as logarithms, so that equal changes look alike. Empty without any value.
+    """
+    began, ended = span
+    width = (ended - began) / _BUCKETS or 1.0
+    known = [(time, value) for time, value in zip(times, series.values, strict=True) if value is not None]
+    if not known:
+        return ""
+    logs = all(value > 0 for _, value in known)
+    filled: list[list[float]] = [[] for _ in range(_BUCKETS)]
+    for time, value in known:
+        bucket = min(_BUCKETS - 1, int((time - began) / width))
+        filled[bucket].append(math.log(value) if logs else value)
+    heights = [median(values) if values else None for values in filled]
+    drawn = [height for height in heights if height is not None]
+    low, high = min(drawn), max(drawn)
+    room = max(high - low, _MIN_SPAN if logs else _MIN_SPAN * max(abs(high), abs(low)) or 1.0)
+    bottom, top = (high + low - room) / 2, len(_HEIGHTS) - 1
+    return "".join(
+        "." if height is None else _HEIGHTS[round((height - bottom) / room * top)] for height in heights
+    )
+
+
+def page_of(report: ReportDocument) -> str:
+    """Path of a bisection's page in the site's folder."""
+    kept = "".join(c if (c.isalnum() and c.isascii()) or c in "-_." else "_" for c in report.job)
+    return f"bisections/{kept.lstrip('.') or '_'}.html"
+
+
+def _cell_summary(
+    cell: SiteCell, numbers: Mapping[SiteMetric, int], span: tuple[int, int], file: str
+) -> Payload:
+    times = [_seconds(point.time) for point in cell.points]
+    names = ("name", "family", "model", "load", "machine", "headline")
+    metrics = [
+        {"measure": numbers[item.metric]} | _series_summary(item, curve(item, times, span), cell.points)
+        for item in cell.series
+    ]
+    return {name: getattr(cell, name) for name in names} | {"file": file, "metrics": metrics}
+
+
+def _series_summary(series: SiteSeries, small: str, points: Sequence[SitePoint]) -> Payload:
+    """``now``: the newest value; ``level``: the newest level with its interval, if there is one."""
+    known = [(point.time, v) for point, v in zip(points, series.values, strict=True) if v is not None]
+    time, now = known[-1] if known else ("", None)
+    last = series.levels[-1] if series.levels else None
+    return {
+        "count": len(known),
+        "now": now,
+        "time": time,
+        "level": [last.value, last.low, last.high] if last else None,
+        "curve": small,
+        "judged": series.judged,
+    }
+
+
+def _alert_summary(alert: Alert, cell: int, rankings: Mapping[str, SuspectsDocument]) -> Payload:
+    ranking = rankings.get(alert.id)
+    first = ranking.suspects[0] if ranking and ranking.suspects else None
+    names = ("id", "metric", "worse", "first", "last", "shape", "cause", "effect", "interval", "p", "state")
+    return {name: getattr(alert, name) for name in names} | {
+        "cell": cell,
+        "kind": kind(alert),
+        "places": [alert.places[0].time, alert.places[-1].time] if alert.places else [alert.first] * 2,
+        "suspect": [first.sha, text(first.subject, 100), first.p] if first else None,
+    }
+
+
+def _bisection_summary(bisection: SiteBisection) -> Payload:
+    report = bisection.report
+    effect = report.confirmed or report.whole
+    return {
+        "job": report.job,
+        "page": page_of(report),
+        "outcome": report.outcome,
+        "cell": report.cell.name,
+        "metric": report.metric.name,
+        "culprit": [report.culprit.id, text(report.culprit.subject, 100)] if report.culprit else None,
+        "probability": report.probability,
+        "effect": [effect.effect, effect.low, effect.high] if effect else None,
+        "launches": len(report.launches),
+        "minutes": report.minutes.total,
+        "range": [report.good.short, report.bad.short],
+        "began": min((launch.started_at for launch in report.launches if launch.started_at), default=""),
+        "alerts": bisection.alerts,
+    }
+
+
+def _seconds(time: str) -> int:
+    return int(moment(time).timestamp())
