@@ -88,7 +88,8 @@ def build(
     )
     summary = (
         f"{written.index}: {document.cells} cells, {document.alerts} alerts, "
-        f"{document.bisections} bisections, {written.all / 1e6:.1f} MB, {written.first_page / 1e3:.0f} kB before anything is opened"
+        f"{document.bisections} bisections, {written.all / 1e6:.1f} MB, "
+        f"{written.first_page / 1e3:.0f} kB before anything is opened"
     )
     print_document(document, [summary], as_json=as_json)
     return 0

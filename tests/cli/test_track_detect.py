@@ -135,8 +135,8 @@ def test_the_ends_are_compared_here(made: Nightlies, capsys: pytest.CaptureFixtu
         (("track", "ack", "x", "--reason", " "), "--reason is empty"),
         (("track", "report"), "the store has no points"),
         (("dashboard", "build"), "Missing option '-o'"),
-        (("dashboard", "build", "-o", "site", "--commit-url", "http://x"), "no address of a commit"),
-        (("dashboard", "open", "."), "holds no site"),
+        (("dashboard", "build", "-o", "site", "--commit-url", "http://x"), "not a commit address"),
+        (("dashboard", "open", "."), "contains no site"),
     ],
 )
 def test_bad_input(
