@@ -7,29 +7,24 @@ gets both and passes on the one that the script knows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from perfbisect.clients.bench_serve import BenchClient, check_reserved_options
-from perfbisect.clients.omni_bench import stages
-from perfbisect.clients.result_fields import count, incomplete_warnings, number
+from perfbisect.clients.base import (
+    Client,
+    check_identity,
+    check_reserved_options,
+    is_finite,
+    read_stages,
+    read_totals,
+)
 from perfbisect.common.arguments import option_tokens
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families import Endpoint
 from perfbisect.serving.families.staged import BACKENDS, diffusion_endpoint
-
-_SAME = 1e-9
-"""``latency_median`` and ``latency_p50`` must be equal."""
-
-
-def _name(key: str) -> str:
-    """The script's name of a metric key: ``latency:p99`` -> ``latency_p99``."""
-    return key.replace(":", "_")
-
 
 SCRIPT = "benchmarks/diffusion/diffusion_benchmark_serving.py"
 
@@ -53,22 +48,25 @@ runpy.run_path(str(script), run_name="__main__")
 """
 """Runs the script beside the installed package."""
 
-_OURS = (
+_RESERVED = (
     *("backend", "endpoint", "base-url", "host", "port", "model", "dataset", "dataset-path", "task", "seed"),
     *("num-prompts", "max-concurrency", "request-rate", "warmup-requests", "output-file", "disable-tqdm"),
 )
+_SAME = 1e-9
+"""``latency_median`` and ``latency_p50`` must be equal."""
+
 _STATISTICS = ("median", "mean", "p50", "p99")
 _TASKS = ("t2i", "i2i", "ti2i", "t2v", "i2v", "ti2v")
 _ALIASES = {path: name for name, path in BACKENDS.items()}
 
 
-class DiffusionBench(BenchClient):
+class DiffusionBench(Client):
     """vLLM-Omni's diffusion benchmark script."""
 
     name = "diffusion_bench"
     package = "vllm_omni"
     sources: tuple[str, ...] = ("../benchmarks/diffusion",)
-    usage: Mapping[str, str] = {}
+    no_usage: Mapping[str, str] = {}
     reports_stages = True
 
     def command(
@@ -85,7 +83,7 @@ class DiffusionBench(BenchClient):
         Raises:
             UsageError: a reserved option, an unknown task or an extra body.
         """
-        check_reserved_options(cell, _OURS)
+        check_reserved_options(cell, _RESERVED)
         if cell.task not in _TASKS:
             raise UsageError(
                 f"cell {cell.name}: unknown task {cell.task!r}; known: {', '.join(_TASKS)}", field="task"
@@ -116,72 +114,40 @@ class DiffusionBench(BenchClient):
         return ("-c", STARTER, *option_tokens(options, negatable=False))
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`BenchClient`."""
         return (*(f"latency:{part}" for part in _STATISTICS), "throughput_qps", "failed")
 
     def may_report(self, cell: Cell) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`BenchClient`."""
-        return (
-            *("latency:p95", "peak_memory_mb:median", "peak_memory_mb:mean"),
-            *("image_distance:median", "image_distance:mean"),
-        )
+        names = ("peak_memory_mb", "image_distance")
+        return ("latency:p95", *(f"{name}:{part}" for name in names for part in ("median", "mean")))
 
-    def parse(
-        self,
-        cell: Cell,
-        document: Mapping[str, Any],
-        *,
-        index: int,
-        seed: int,
-        expected: Mapping[str, object] | None = None,
+    def field(self, key: str) -> str:
+        return key.replace(":", "_")
+
+    def reported(self, document: Mapping[str, Any], key: str) -> float | None:
+        is_optional = key.startswith(("latency:p95", "peak_memory_mb", "image_distance"))
+        if is_optional and not is_finite(document.get(self.field(key))):
+            return None
+        return super().reported(document, key)
+
+    def read_run(
+        self, cell: Cell, document: Mapping[str, Any], seed: int, expected: Mapping[str, object]
     ) -> RunResult:
-        """See :meth:`perfbisect.clients.Client.parse`."""
-        model = (expected or {}).get("model_id")
         result = document["result"] if isinstance(document.get("result"), Mapping) else document
-        if model is not None and result.get("model") != model:
-            raise ClientError(
-                f"the result is of another run: model is {result.get('model')!r}, expected {model!r}"
-            )
-        keys, optional = self.metrics(cell), self.may_report(cell)
-        completed, failed = count(result, "completed_requests"), count(result, "failed_requests")
-        if completed == 0:
-            raise ClientError(
-                f"0 of {cell.num_prompts} requests completed ({failed} failed); the client records no errors"
-            )
-        duration = number(result, "duration")
-        if duration <= 0:
-            raise ClientError(f"duration is {result['duration']} s")
-        values = {"failed": failed / (completed + failed)}
-        missing = [name for name in map(_name, keys) if name not in result and name != "failed"]
-        if missing:
-            raise ClientError(f"the result has no {', '.join(missing)}")
-        for name in keys:
-            if name in values:
-                continue
-            value = number(result, _name(name))
-            if value <= 0:
-                raise ClientError(f"{_name(name)} is {value:g}: no measurement")
-            values[name] = value
+        check_identity(result, {"model": expected["model_id"]} if "model_id" in expected else {}, {})
+        totals = read_totals(cell, result, "_requests")
+        values = self.read_values(cell, result, {"failed": totals.failed_share})
         if abs(values["latency:median"] - values["latency:p50"]) > _SAME * values["latency:p50"]:
             raise ClientError(
                 f"the result contradicts itself: latency_median is {values['latency:median']:g}, latency_p50 "
                 f"{values['latency:p50']:g}"
             )
-        for name in optional:
-            more = result.get(_name(name))
-            if not isinstance(more, (int, float)) or not math.isfinite(more):
-                continue
-            # A distance of 0 is an identical image; other zeros mean "not reported".
-            if more > 0 or (more == 0 and name.startswith("image_distance")):
-                values[name] = float(more)
-        warnings = incomplete_warnings(cell.num_prompts, completed, failed, ["the client records no errors"])
         return RunResult(
-            index=index,
+            index=0,
             seed=seed,
-            values={**values, **stages(result)},
-            warnings=tuple(warnings),
-            seconds=duration,
-            facts={"completed": completed, "failed": failed, "task": result.get("task")},
+            values={**values, **read_stages(result)},
+            warnings=tuple(totals.warnings(cell.num_prompts)),
+            seconds=totals.duration,
+            facts={"completed": totals.completed, "failed": totals.failed, "task": result.get("task")},
         )
 
 

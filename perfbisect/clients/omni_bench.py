@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfbisect.clients.bench_serve import (
-    STAGE_STATISTICS,
-    BenchClient,
-    Totals,
+from perfbisect.clients.base import (
+    Client,
+    bench_facts,
+    check_bench_identity,
+    count,
+    number,
+    read_stages,
     read_totals,
     reporting_options,
+    token_values,
 )
-from perfbisect.clients.result_fields import count, incomplete_warnings, number
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
-from perfbisect.model.metric import STAGE, per_unit
 from perfbisect.serving.families.probes import CHAT, EDITS, IMAGES, SPEECH, VIDEOS, audible
 
 _SUFFIX = {
@@ -36,11 +37,10 @@ _AGREE = 0.02
 _NO_SOUND = 0.02
 """Share of the median duration below which a request counts as silent."""
 
-
-SILENT = 0.01
+_SILENT = 0.01
 """Percentile that is effectively the minimum: shows requests without sound."""
 
-RAW_SOUND = {"stream_format": "audio", "response_format": "pcm"}
+_RAW_SOUND = {"stream_format": "audio", "response_format": "pcm"}
 """Response format of speech: the client counts bytes as 16-bit samples.
 
 Servers stream events by default since #4679, and older clients do not request raw sound.
@@ -73,106 +73,7 @@ BACKENDS = {
 """Chat responses have sound if the cell asks for it. WebSocket backends are not supported."""
 
 
-def _values(
-    document: Mapping[str, Any], keys: Sequence[str], optional: Sequence[str], totals: Totals
-) -> dict[str, float]:
-    completed, failed = totals.completed, totals.failed
-    known = {"failed": failed / (completed + failed)}
-    known["input_tokens"] = count(document, "total_input_tokens") / completed
-    known["output_tokens"] = count(document, "total_output_tokens") / completed
-    if "images" in keys:
-        known["images"] = count(document, "total_images") / completed
-        known["image_pixels"] = number(document, "average_pixels_per_image")
-    derived = {key for key in keys if "_per_" in key}
-    values: dict[str, float] = {}
-    missing = []
-    for key in keys:
-        if key in derived:
-            continue
-        if key in known:
-            value: float | None = known[key]
-        elif key.startswith(("tpot", "itl")) and known["output_tokens"] <= 1:
-            continue  # One token has no time between tokens.
-        else:
-            value = _reported(document, key)
-        if value is None:
-            missing.append(_names(key)[0])
-            continue
-        may_be_zero = key in known or key.startswith("audio_underrun") or key == "request_goodput"
-        if value < 0 or (value == 0 and not may_be_zero):
-            raise ClientError(f"{_names(key)[0]} is {value:g}: no measurement")
-        values[key] = value
-    if missing:
-        raise ClientError(f"the result has no {', '.join(missing)}")
-    for key in optional:
-        value = _reported(document, key)
-        if value is not None and math.isfinite(value) and value > 0:
-            values[key] = value
-    return {**values, **{key: value for key, value in per_unit(values).items() if key in derived}}
-
-
-def _names(key: str) -> tuple[str, ...]:
-    """Names that client versions use for ``audio_ttfp:median``: ``median_audio_ttfp_ms``."""
-    name, _, statistic = key.partition(":")
-    if not statistic:
-        return (name,)
-    full = f"{statistic}_{name}{_SUFFIX.get(name, '_ms')}"
-    return (full, full.removesuffix("_s") + "_ms") if full.endswith("_s") else (full,)
-
-
-def _reported(document: Mapping[str, Any], key: str) -> float | None:
-    """The value under the first known name, in the unit of the metric table."""
-    for place, name in enumerate(_names(key)):
-        if name in document:
-            return number(document, name) / (1000.0 if place else 1.0)
-    return None
-
-
-def _sound(document: Mapping[str, Any], duration: float) -> float:
-    """Total seconds of sound. :raises ClientError: total and throughput contradict each other."""
-    if "total_audio_duration_s" in document:
-        total = number(document, "total_audio_duration_s")
-    elif "total_audio_duration_ms" in document:
-        total = number(document, "total_audio_duration_ms") / 1000.0
-    else:
-        raise ClientError("the result has no total_audio_duration_s")
-    implied = number(document, "audio_throughput") * duration
-    if abs(implied - total) > _AGREE * max(implied, total):
-        raise ClientError(
-            f"the result contradicts itself: {total:g} s of sound, but audio_throughput implies {implied:g} s"
-        )
-    return total
-
-
-def _silent(document: Mapping[str, Any], values: Mapping[str, float]) -> list[str]:
-    median = values.get("audio_duration:median")
-    shortest = _reported(document, f"audio_duration:p{SILENT:g}")
-    if median is None or shortest is None or shortest > _NO_SOUND * median:
-        return []
-    return [f"at least one request has no sound: the shortest is {shortest:.2f} s, the median {median:.2f} s"]
-
-
-def _short(cell: Cell, completed: int, tokens: int) -> list[str]:
-    asked = cell.dataset_args.get("random-output-len")
-    ranged = cell.dataset_args.get("random-range-ratio")
-    if not cell.ignore_eos or not isinstance(asked, int) or ranged or tokens >= asked * completed:
-        return []
-    return [f"outputs are shorter than requested: {tokens / completed:.1f} of {asked} tokens per request"]
-
-
-def stages(document: Mapping[str, Any]) -> dict[str, float]:
-    """Stage durations from the engine's profiler."""
-    found: dict[str, float] = {}
-    for statistic, suffix in STAGE_STATISTICS.items():
-        reported = document.get(f"stage_durations_{suffix}")
-        for stage, value in reported.items() if isinstance(reported, Mapping) else ():
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if is_number and math.isfinite(value) and value > 0:
-                found[f"{STAGE}{stage}:{statistic}"] = float(value)
-    return found
-
-
-class OmniBench(BenchClient):
+class OmniBench(Client):
     """``vllm bench serve --omni``.
 
     Sampling is the deploy YAML's unless the cell sets it: greedy speech does not end. Nothing is preloaded:
@@ -185,21 +86,22 @@ class OmniBench(BenchClient):
     reports_stages = True
 
     def options(self, cell: Cell) -> dict[str, object]:
-        """See :class:`BenchClient`. :raises UsageError: the backend or the response format does not fit."""
+        """See :class:`Client`. :raises UsageError: the backend or the response format does not fit."""
+        asked = _percentile_metrics(cell)
+        lowest = (_SILENT,) if "audio_duration" in asked else ()
         return {
             "omni": True,
             "extra-body": _extra_body(cell) or None,
             "ready-check-timeout-sec": 60,
-            **reporting_options(_percentile_metrics(cell), _percentiles(cell)),
+            **reporting_options(asked, (*lowest, *cell.metric_percentiles)),
         }
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
-        """See :class:`BenchClient`; never standard deviations. :raises UsageError: an unknown backend."""
+        """See :class:`Client`; never standard deviations. :raises UsageError: an unknown backend."""
         backend = look_up_backend(cell)
-        statistics = ["median", "mean", *(f"p{percentile:g}" for percentile in cell.metric_percentiles)]
+        parts = ("median", "mean", *(f"p{percentile:g}" for percentile in cell.metric_percentiles))
         asked = _percentile_metrics(cell)
-        names = [name for name in asked if name not in _TEXT or backend.text]
-        keys = [f"{name}:{part}" for name in names for part in statistics]
+        keys = [f"{name}:{part}" for name in asked for part in parts]
         keys += ["request_throughput", "failed"]
         keys += ["request_goodput"] if "goodput" in cell.client.args else []
         if backend.text:
@@ -219,62 +121,96 @@ class OmniBench(BenchClient):
     def may_report(self, cell: Cell) -> tuple[str, ...]:
         """Metrics of servers that report their stages, and peak memory."""
         backend = look_up_backend(cell)
-        keys = ["peak_memory_mb:median", "peak_memory_mb:mean"] if backend.image or backend.video else []
-        keys += ["denoise_step_latency:mean"] if backend.image else []
-        if backend.video:
-            keys += [
-                f"{name}:{part}" for name in ("video_generation", "video_rtf") for part in ("median", "mean")
-            ]
-        return tuple(keys)
+        names = ["peak_memory_mb"] if backend.image or backend.video else []
+        names += ["video_generation", "video_rtf"] if backend.video else []
+        keys = [f"{name}:{part}" for name in names for part in ("median", "mean")]
+        return (*keys, *(["denoise_step_latency:mean"] if backend.image else []))
 
-    def parse(
-        self,
-        cell: Cell,
-        document: Mapping[str, Any],
-        *,
-        index: int,
-        seed: int,
-        expected: Mapping[str, object] | None = None,
+    def field(self, key: str) -> str:
+        name, _, statistic = key.partition(":")
+        return f"{statistic}_{name}{_SUFFIX.get(name, '_ms')}" if statistic else name
+
+    def reported(self, document: Mapping[str, Any], key: str) -> float | None:
+        field = self.field(key)
+        older = f"{field.removesuffix('_s')}_ms"
+        if ":" in key and field.endswith("_s") and field not in document and older in document:
+            return number(document, older) / 1000.0
+        return super().reported(document, key)
+
+    def read_run(
+        self, cell: Cell, document: Mapping[str, Any], seed: int, expected: Mapping[str, object]
     ) -> RunResult:
-        """See :meth:`perfbisect.clients.Client.parse`."""
         if not document.get("date") and not document.get("num_prompts"):
             raise ClientError("the result is the zero-filled form that the harness writes after a failed run")
-        totals = read_totals(cell, document, seed, expected or {})
+        check_bench_identity(cell, document, seed, expected)
+        totals = read_totals(cell, document)
         has_sound = "audio_duration" in _percentile_metrics(cell)
         is_speech = look_up_backend(cell).endpoint == SPEECH
-        sound = _sound(document, totals.duration) if has_sound or is_speech else 0.0
+        sound = _seconds_of_sound(document, totals.duration) if has_sound or is_speech else 0.0
         if has_sound and sound <= 0:
             raise ClientError(f"{totals.completed} requests completed without one second of sound")
-        values = _values(document, self.metrics(cell), self.may_report(cell), totals)
+        known = token_values(document, totals)
+        if look_up_backend(cell).image:
+            known["images"] = count(document, "total_images") / totals.completed
+            known["image_pixels"] = number(document, "average_pixels_per_image")
+        values = self.read_values(cell, document, known)
         warnings = [
-            *incomplete_warnings(cell.num_prompts, totals.completed, totals.failed, totals.errors),
-            *_silent(document, values),
-            *_short(cell, totals.completed, count(document, "total_output_tokens")),
+            *totals.warnings(cell.num_prompts),
+            *self._silent(document, values),
+            *_short_outputs(cell, known["output_tokens"]),
         ]
         return RunResult(
-            index=index,
+            index=0,
             seed=seed,
-            values={**values, **stages(document)},
+            values={**values, **read_stages(document)},
             warnings=tuple(warnings),
             seconds=totals.duration,
-            facts={**totals.facts(document), "audio_seconds": sound},
+            facts={**bench_facts(document, totals), "audio_seconds": sound},
         )
+
+    def _silent(self, document: Mapping[str, Any], values: Mapping[str, float]) -> list[str]:
+        median = values.get("audio_duration:median")
+        shortest = self.reported(document, f"audio_duration:p{_SILENT:g}")
+        if median is None or shortest is None or shortest > _NO_SOUND * median:
+            return []
+        lengths = f"the shortest is {shortest:.2f} s, the median {median:.2f} s"
+        return [f"at least one request has no sound: {lengths}"]
+
+
+def _seconds_of_sound(document: Mapping[str, Any], duration: float) -> float:
+    """Total seconds of sound. :raises ClientError: total and throughput contradict each other."""
+    if "total_audio_duration_s" in document:
+        total = number(document, "total_audio_duration_s")
+    elif "total_audio_duration_ms" in document:
+        total = number(document, "total_audio_duration_ms") / 1000.0
+    else:
+        raise ClientError("the result has no total_audio_duration_s")
+    implied = number(document, "audio_throughput") * duration
+    if abs(implied - total) > _AGREE * max(implied, total):
+        raise ClientError(
+            f"the result contradicts itself: {total:g} s of sound, but audio_throughput implies {implied:g} s"
+        )
+    return total
+
+
+def _short_outputs(cell: Cell, tokens: float) -> list[str]:
+    asked = cell.dataset_args.get("random-output-len")
+    ranged = cell.dataset_args.get("random-range-ratio")
+    if not cell.ignore_eos or not isinstance(asked, int) or ranged or tokens >= asked:
+        return []
+    return [f"outputs are shorter than requested: {tokens:.1f} of {asked} tokens per request"]
 
 
 def look_up_backend(cell: Cell) -> Backend:
     """:raises UsageError: the backend is unknown or does not fit the endpoint."""
     found = BACKENDS.get(cell.backend)
+    problem = ""
     if found is None:
-        raise UsageError(
-            f"cell {cell.name}: client omni_bench has no backend {cell.backend}: {', '.join(BACKENDS)}",
-            field="backend",
-        )
-    if found.endpoint != cell.endpoint:
-        raise UsageError(
-            f"cell {cell.name}: backend {cell.backend} uses {found.endpoint}, but the cell's endpoint is "
-            f"{cell.endpoint}",
-            field="backend",
-        )
+        problem = f"client omni_bench has no backend {cell.backend}: {', '.join(BACKENDS)}"
+    elif found.endpoint != cell.endpoint:
+        problem = f"backend {cell.backend} uses {found.endpoint}, but the cell's endpoint is {cell.endpoint}"
+    if found is None or problem:
+        raise UsageError(f"cell {cell.name}: {problem}", field="backend")
     return found
 
 
@@ -292,22 +228,18 @@ def _percentile_metrics(cell: Cell) -> tuple[str, ...]:
     return (*names, "e2el")
 
 
-def _percentiles(cell: Cell) -> tuple[float, ...]:
-    return (*((SILENT,) if "audio_duration" in _percentile_metrics(cell) else ()), *cell.metric_percentiles)
-
-
 def _extra_body(cell: Cell) -> dict[str, object]:
     """The cell's extra body, with raw sound for speech. :raises UsageError: another response format."""
     if look_up_backend(cell).endpoint != SPEECH:
         return dict(cell.extra_body)
-    for name, value in {**RAW_SOUND, "stream": True}.items():
+    for name, value in {**_RAW_SOUND, "stream": True}.items():
         if cell.extra_body.get(name, value) != value:
             raise UsageError(
                 f"cell {cell.name}: extra_body sets {name} to {cell.extra_body[name]!r}, but the client "
                 f"counts raw sound: {name} must be {value!r} or left out",
                 field="extra_body",
             )
-    return {**cell.extra_body, "stream_format": RAW_SOUND["stream_format"]}
+    return {**cell.extra_body, "stream_format": _RAW_SOUND["stream_format"]}
 
 
 CLIENT = OmniBench()

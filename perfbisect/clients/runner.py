@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfbisect.clients import fork_server
 from perfbisect.errors import ClientError, Interrupted, MachineError
@@ -28,8 +28,7 @@ class HostUnavailableError(ClientError):
     """The client cannot be forked in this environment and runs as a plain command."""
 
 
-@dataclass(frozen=True)
-class ImportCosts:
+class ImportCosts(NamedTuple):
     """Wall and CPU seconds of the host's imports."""
 
     seconds: float
@@ -48,9 +47,8 @@ class ClientHost:
     def ready(self, limit: float, asked: StopRequested) -> ImportCosts:
         """Return once everything is imported.
 
-        :raises NoHostError: the client cannot be imported beforehand, or not in ``limit`` seconds.
-        :raises MachineError: somebody ended the host.
-        :raises Interrupted: ``asked`` said so.
+        Raises:
+            HostUnavailableError: the client cannot be imported beforehand, or not in ``limit`` seconds.
         """
         message = self._receive(time.monotonic() + limit, asked, "while it imported the client")
         if message is None:
@@ -76,17 +74,20 @@ class ClientHost:
             ClientError: the host failed.
             Interrupted: ``asked`` returned True.
         """
-        began = time.monotonic()
+        began, when = time.monotonic(), f"in {log.stem}"
         env = {processes.TOKEN_VARIABLE: token}
-        when = f"in {log.stem}"
-        self._send({"argv": list(argv), "env": env, "log": str(log), "cwd": str(self.cwd)}, when)
-        message = self._receive(began + timeout, asked, when)
-        if message is None or "pid" not in message:
-            why = "no answer" if message is None else message.get("refused")
+        request = {"argv": list(argv), "env": env, "log": str(log), "cwd": str(self.cwd)}
+        try:
+            self.channel.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            raise self._gone(when) from None
+        message = self._receive(began + timeout, asked, when) or {}
+        if "pid" not in message:
+            reason = message.get("refused", "")
             raise MachineError(
-                f"the client's host did not start a run: {why}",
+                f"the client's host did not start a run: {reason or 'no answer'}",
                 where=self.owned.log,
-                output="" if message is None else str(why),
+                output=reason,
             )
         pid = int(message["pid"])
         row = processes.process(pid)
@@ -110,12 +111,6 @@ class ClientHost:
         processes.stop(self.owned, 0.0)
         if self.owned.log.exists() and not logs.text_of(self.owned.log, 1):
             self.owned.log.unlink()
-
-    def _send(self, request: Mapping[str, Any], when: str) -> None:
-        try:
-            self.channel.sendall(json.dumps(request).encode() + b"\n")
-        except OSError:
-            raise self._gone(when) from None
 
     def _receive(self, deadline: float, asked: StopRequested, when: str) -> Mapping[str, Any] | None:
         """The host's next message; None at the deadline."""
@@ -142,13 +137,11 @@ class ClientHost:
         while (code := self.owned.exited()) is None and time.monotonic() < end:
             time.sleep(_TICK)
         log = self.owned.log
-        if code is None or code < 0:
-            said = "closed its channel" if code is None else f"was ended by signal {-code}"
-            return MachineError(
-                f"the client's host {said} {when}, not sent by perfbisect",
-                where=log,
-                code=None if code is None else processes.signal_code(-code),
-            )
+        if code is None:
+            return MachineError(f"the client's host closed its channel {when}", where=log)
+        if code < 0:
+            ended = f"the client's host was ended by signal {-code} {when}, not sent by perfbisect"
+            return MachineError(ended, where=log, code=processes.signal_code(-code))
         output = logs.cause(log) or logs.tail(log, 5)
         return ClientError(
             f"the client's host ended with exit code {code} {when}: {output}", where=log, output=output
@@ -164,12 +157,7 @@ def start_host(
     token: str,
     cores: Sequence[int] = (),
 ) -> ClientHost:
-    """Start a host that imports ``modules``, without waiting.
-
-    Raises:
-        ServerError: the interpreter is missing.
-        MachineError: no process or memory is available.
-    """
+    """Start a host that imports ``modules``, without waiting."""
     here, there = socket.socketpair()
     log = cwd / LOG
     log.unlink(missing_ok=True)
@@ -209,7 +197,7 @@ class Runner:
     _runs: int = 0
 
     def begin(self) -> None:
-        """Start the host if one is used; raises what :func:`start_host` raises."""
+        """Start the host if one is used."""
         if self.modules and not self.plain:
             self._host = start_host(
                 self.modules,
@@ -221,12 +209,7 @@ class Runner:
             )
 
     def ready(self, limit: float, asked: StopRequested) -> None:
-        """Wait for the imports; if they fail, the client runs as a plain command.
-
-        Raises:
-            MachineError: a signal ended the host.
-            Interrupted: ``asked`` returned True.
-        """
+        """Wait for the imports; if they fail, the client runs as a plain command."""
         if self._host is None:
             return
         began = time.monotonic()
@@ -247,12 +230,7 @@ class Runner:
         asked: StopRequested,
         at_limit: Callable[[], None] | None = None,
     ) -> ProcessResult:
-        """Run the whole command ``argv``; none of its processes survive.
-
-        Raises:
-            Interrupted: ``asked`` returned True.
-            PerfbisectError: the run cannot be started or ended.
-        """
+        """Run the whole command ``argv``; none of its processes survive."""
         self._runs += 1
         if self._host is not None:
             return self._host.run(
@@ -281,13 +259,11 @@ class Runner:
         if self._imported is None:
             why = self.plain or "the client needs another interpreter"
             return {"client_host": {"mode": "plain", "why": why}, "saved_seconds": 0.0}
-        saved = self._imported.cpu_seconds * self._runs - self._waited
-        return {
-            "client_host": {
-                "mode": "host",
-                "import_seconds": self._imported.seconds,
-                "import_cpu_seconds": self._imported.cpu_seconds,
-                "waited_seconds": self._waited,
-            },
-            "saved_seconds": max(0.0, saved),
+        seconds, cpu_seconds = self._imported
+        host = {
+            "mode": "host",
+            "import_seconds": seconds,
+            "import_cpu_seconds": cpu_seconds,
+            "waited_seconds": self._waited,
         }
+        return {"client_host": host, "saved_seconds": max(0.0, cpu_seconds * self._runs - self._waited)}

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perfbisect.clients.bench_serve import STAGE_STATISTICS
-from perfbisect.clients.result_fields import number
+from perfbisect.clients.base import STAGE_STATISTICS, number
 from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import ClientError
 from perfbisect.model.attempt import Attempt, Provenance, RunResult

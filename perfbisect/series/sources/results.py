@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfbisect.clients.omni_bench import stages
-from perfbisect.clients.result_fields import CELL, count, number
+from perfbisect.clients.base import CELL, count, number, read_stages
 from perfbisect.errors import ClientError
 from perfbisect.model.metric import METRICS, per_unit
 from perfbisect.series.points import RejectionReason
@@ -150,7 +149,7 @@ def _served(document: Mapping[str, Any]) -> ParsedResult | UnusableResult:
         if silent is not None:
             return silent
     found.values |= _per_request(document, completed)
-    found.values |= {**per_unit(found.values), **stages(document)}
+    found.values |= {**per_unit(found.values), **read_stages(document)}
     audio = found.values.get("audio_duration:median")
     return ParsedResult(
         values=found.values,
@@ -192,7 +191,7 @@ def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedRe
     found = _Sorted()
     for name in result:
         _keep(found, result, name)
-    found.values |= {"failed": 0.0, **stages(result)}
+    found.values |= {"failed": 0.0, **read_stages(result)}
     served = {key: value for key, value in server.items() if key != "model"}
     return ParsedResult(
         values=found.values,

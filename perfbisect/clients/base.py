@@ -1,0 +1,355 @@
+"""What load generators share: the command of ``bench serve`` and checked access to results."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from perfbisect.common.arguments import option_tokens
+from perfbisect.common.suggest import nearest
+from perfbisect.errors import ClientError, UsageError
+from perfbisect.model.attempt import RunResult
+from perfbisect.model.attempt import key as metric_key
+from perfbisect.model.cell import Cell
+from perfbisect.model.metric import STAGE, MetricRef, per_unit
+from perfbisect.serving.families import OFFLINE, Endpoint
+
+SEED = "perfbisect_seed"
+CELL = "perfbisect_cell"
+"""Metadata keys that stamp a result."""
+
+RESERVED = (
+    *("backend", "base-url", "host", "port", "endpoint", "model", "served-model-name", "tokenizer"),
+    *("dataset-name", "dataset-path", "num-prompts", "num-warmups", "max-concurrency", "request-rate"),
+    *("burstiness", "seed", "ignore-eos", "extra-body", "temperature", "top-p", "top-k", "min-p"),
+    *("frequency-penalty", "presence-penalty", "repetition-penalty", "percentile-metrics"),
+    *("metric-percentiles", "save-result", "save-detailed", "append-result", "result-dir"),
+    *("result-filename", "metadata", "disable-tqdm"),
+)
+"""Options set by the attempt or by a key of the cell."""
+
+STAGE_STATISTICS = {"mean": "mean", "median": "p50", "p99": "p99"}
+"""Statistic of a stage -> the client's name for it."""
+
+ACCEPTANCE = ("spec_decode_acceptance_rate", "spec_decode_acceptance_length")
+_MAY_BE_ZERO = frozenset({"request_goodput", "audio_underrun", "image_distance", *ACCEPTANCE})
+"""Metrics of which 0 is a measurement; other zeros mean "not reported"."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Requests and duration of a run that passed the common gates."""
+
+    completed: int
+    failed: int
+    duration: float
+    errors: Sequence[str]
+
+    @property
+    def failed_share(self) -> float:
+        return self.failed / (self.completed + self.failed)
+
+    def warnings(self, wanted: int) -> list[str]:
+        """Warnings about failed or missing requests."""
+        sent, warnings = self.completed + self.failed, []
+        if self.failed:
+            warnings.append(f"{self.failed} of {sent} requests failed: {_first_error(self.errors)}")
+        if sent != wanted:
+            warnings.append(f"{sent} of {wanted} requests were sent")
+        return warnings
+
+
+class Client(ABC):
+    """A load generator; a new one is a module with a subclass and a line in ``CLIENTS``.
+
+    ``package``: import name of the package whose benchmark sources are digested; ``sources``: the folders or
+    files in it: ``("benchmarks", "entrypoints/cli/benchmark")``.
+    """
+
+    name: str
+    package: str
+    sources: tuple[str, ...]
+    no_usage: Mapping[str, str] = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    """Turns off usage reporting."""
+    reports_stages = False
+
+    def command(
+        self, cell: Cell, endpoint: Endpoint, *, seed: int, result: PurePath, metadata: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """Arguments after the interpreter; the result is written to ``result`` with seed and digest.
+
+        Raises:
+            UsageError: a reserved option, or a combination that the client does not support.
+        """
+        check_reserved_options(cell, RESERVED)
+        own: dict[str, object] = {
+            "backend": cell.backend,
+            "base-url": endpoint.base_url,
+            "endpoint": cell.endpoint,
+            "model": endpoint.model_name,
+            "tokenizer": cell.tokenizer or cell.model,
+            "dataset-name": cell.dataset_name,
+            "dataset-path": cell.dataset_path,
+            "num-prompts": cell.num_prompts,
+            "num-warmups": cell.num_warmups,
+            "max-concurrency": cell.max_concurrency,
+            "request-rate": f"{cell.request_rate:.12g}",
+            "burstiness": None if cell.burstiness == 1 else cell.burstiness,
+            "ignore-eos": cell.ignore_eos,
+            "seed": seed,
+            "disable-tqdm": True,
+            "save-result": True,
+            "save-detailed": True,
+            "result-dir": str(result.parent),
+            "result-filename": result.name,
+        }
+        sampling = {name.replace("_", "-"): value for name, value in cell.sampling.model_dump().items()}
+        options = {**own, **self.options(cell), **sampling, **cell.dataset_args, **cell.client.args}
+        stamped = {**metadata, SEED: str(seed), CELL: cell.digest}
+        return (
+            *("-m", f"{self.package}.entrypoints.cli.main", "bench", "serve"),
+            *option_tokens(options, negatable=False),
+            *("--metadata", *(f"{name}={value}" for name, value in stamped.items())),
+        )
+
+    def options(self, cell: Cell) -> dict[str, object]:  # noqa: ARG002
+        """Options of ``bench serve`` that only this client has."""
+        return {}
+
+    def env(self, cell: Cell) -> dict[str, str]:
+        """Environment of the client: no proxy for the loopback, offline if possible, then the cell's own."""
+        env = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost", **self.no_usage}
+        return {**env, **(OFFLINE if cell.needs_no_hub else {}), **cell.client.env}
+
+    def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002
+        """Modules to import while the server starts; empty if a run needs another interpreter.
+
+        ``env`` is the client's whole process environment.
+        """
+        return ()
+
+    @abstractmethod
+    def metrics(self, cell: Cell) -> tuple[str, ...]:
+        """Metric keys that results of this cell report: ``tpot:median``, ``output_throughput``."""
+
+    def may_report(self, cell: Cell) -> tuple[str, ...]:  # noqa: ARG002
+        """Metric keys that a result has only with a server or client that is new enough."""
+        return ()
+
+    def check_metric(self, cell: Cell, metric: MetricRef) -> None:
+        """:raises UsageError: results of this cell do not report the metric."""
+        key, reported = metric_key(metric), (*self.metrics(cell), *self.may_report(cell))
+        is_stage = metric.name.startswith(STAGE) and metric.statistic in STAGE_STATISTICS
+        if key in reported or (self.reports_stages and is_stage):
+            return
+        step = "choose one of these, or extend percentile_metrics or metric_percentiles in the cell"
+        if not metric.metric.per_request:
+            # No setting of the cell adds a metric of a whole run.
+            near = nearest(metric.name, dict.fromkeys(name.partition(":")[0] for name in reported))
+            step = f"--metric, nearest of these: {', '.join(near)}" if near else "choose one of these"
+        raise UsageError(
+            f"client {self.name} does not report {key} for cell {cell.name}; "
+            f"it reports: {', '.join(reported)}",
+            next_step=step,
+        )
+
+    def parse(
+        self,
+        cell: Cell,
+        document: Mapping[str, Any],
+        *,
+        index: int,
+        seed: int,
+        expected: Mapping[str, object] | None = None,
+    ) -> RunResult:
+        """Convert a result; ``expected``: top-level values that it must hold (``model_id``, metadata).
+
+        Raises:
+            ClientError: no measurement: nothing completed, NaN, zeros, missing keys, errors in the stream or
+                the result of another run.
+        """
+        return replace(self.read_run(cell, document, seed, expected or {}), index=index)
+
+    @abstractmethod
+    def read_run(
+        self, cell: Cell, document: Mapping[str, Any], seed: int, expected: Mapping[str, object]
+    ) -> RunResult:
+        """The content of a result, with any index; raises as :meth:`parse`."""
+
+    @abstractmethod
+    def field(self, key: str) -> str:
+        """The client's name of a metric key: ``tpot:median`` -> ``median_tpot_ms``."""
+
+    def reported(self, document: Mapping[str, Any], key: str) -> float | None:
+        """A metric in the unit of the metric table, None if missing. :raises ClientError: not a number."""
+        return number(document, self.field(key)) if self.field(key) in document else None
+
+    def read_values(
+        self, cell: Cell, document: Mapping[str, Any], known: Mapping[str, float]
+    ) -> dict[str, float]:
+        """All metrics of a run, of which ``known`` are computed. :raises ClientError: missing, or zero."""
+        keys = self.metrics(cell)
+        if known.get("output_tokens", 2.0) <= 1:  # One token has no time between tokens.
+            keys = tuple(key for key in keys if not key.startswith(("tpot:", "itl:")))
+        derived = {key for key in keys if "_per_" in key}
+        optional = (*(key for key in keys if key in ACCEPTANCE), *self.may_report(cell))
+        values: dict[str, float] = {}
+        missing = []
+        for key in keys:
+            if key in derived or key in optional:
+                continue
+            value = known[key] if key in known else self.reported(document, key)
+            if value is None:
+                missing.append(self.field(key))
+            elif value < 0 or (value == 0 and key not in known and not _may_be_zero(key)):
+                raise ClientError(f"{self.field(key)} is {value:g}: no measurement")
+            else:
+                values[key] = value
+        if missing:
+            raise ClientError(f"the result has no {', '.join(missing)}")
+        for key in optional:
+            value = self.reported(document, key)
+            if value is not None and (value > 0 or (value == 0 and _may_be_zero(key))):
+                values[key] = value
+        return {**values, **{key: value for key, value in per_unit(values).items() if key in derived}}
+
+
+def _may_be_zero(key: str) -> bool:
+    name, _, statistic = key.partition(":")
+    return name in _MAY_BE_ZERO or statistic == "std"
+
+
+def reporting_options(percentile_metrics: Sequence[str], percentiles: Sequence[float]) -> dict[str, object]:
+    """Options that choose the reported metrics and percentiles."""
+    return {
+        "percentile-metrics": ",".join(percentile_metrics),
+        "metric-percentiles": ",".join(f"{percentile:g}" for percentile in percentiles),
+    }
+
+
+def check_reserved_options(cell: Cell, reserved: Iterable[str]) -> None:
+    """:raises UsageError: the cell sets a client or dataset option that belongs to the attempt."""
+    found = [name for name in reserved if name in cell.dataset_args or name in cell.client.args]
+    if found:
+        raise UsageError(
+            f"cell {cell.name}: client.args and dataset_args cannot set {', '.join(found)}; "
+            "use the cell's own key, or leave it to the attempt",
+            field="client" if found[0] in cell.client.args else "dataset_args",
+        )
+
+
+def check_identity(
+    document: Mapping[str, Any], expected: Mapping[str, object], where_present: Mapping[str, object]
+) -> None:
+    """Check values that the result must have, and others ``where_present``.
+
+    Raises:
+        ClientError: the result is of another run.
+    """
+    present = {name: value for name, value in where_present.items() if name in document}
+    for name, value in {**expected, **present}.items():
+        if document.get(name) != value:
+            raise ClientError(
+                f"the result is of another run: {name} is {document.get(name)!r}, expected {value!r}"
+            )
+
+
+def check_bench_identity(
+    cell: Cell, document: Mapping[str, Any], seed: int, expected: Mapping[str, object]
+) -> None:
+    """:func:`check_identity` of ``bench serve``, which records load, seed and cell."""
+    load = {"num_prompts": cell.num_prompts, "max_concurrency": cell.max_concurrency}
+    check_identity(document, expected, {**load, SEED: str(seed), CELL: cell.digest})
+
+
+def read_totals(cell: Cell, document: Mapping[str, Any], suffix: str = "") -> Totals:
+    """Check that requests completed; ``suffix``: of the counts' names.
+
+    Raises:
+        ClientError: no completed request, errors in the stream or no duration.
+    """
+    completed, failed = (count(document, name + suffix) for name in ("completed", "failed"))
+    errors = [str(error) for error in document.get("errors") or () if error]
+    error = _first_error(errors)
+    if completed == 0:
+        raise ClientError(
+            f"0 of {cell.num_prompts} requests completed ({failed} failed): {error}", output=error
+        )
+    if len(errors) > failed:
+        raise ClientError(
+            f"{len(errors)} requests have an error in the stream, but {failed} count as failed: {error}",
+            output=error,
+        )
+    duration = number(document, "duration")
+    if duration <= 0:
+        raise ClientError(f"duration is {document['duration']} s")
+    return Totals(completed, failed, duration, errors)
+
+
+def token_values(document: Mapping[str, Any], totals: Totals) -> dict[str, float]:
+    """Metrics of a run that are computed from its counts."""
+    return {
+        "failed": totals.failed_share,
+        "output_tokens": count(document, "total_output_tokens") / totals.completed,
+        "input_tokens": count(document, "total_input_tokens") / totals.completed,
+    }
+
+
+def bench_facts(document: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
+    """Covariates that ``bench serve`` reports."""
+    return {
+        "completed": totals.completed,
+        "failed": totals.failed,
+        "input_tokens": count(document, "total_input_tokens"),
+        "output_tokens": count(document, "total_output_tokens"),
+        "max_concurrent_requests": document.get("max_concurrent_requests"),
+        "date": document.get("date"),
+        "errors": totals.errors[:3],
+    }
+
+
+def read_stages(document: Mapping[str, Any]) -> dict[str, float]:
+    """Stage durations from the engine's profiler, by metric key."""
+    found: dict[str, float] = {}
+    for statistic, suffix in STAGE_STATISTICS.items():
+        reported = document.get(f"stage_durations_{suffix}")
+        for stage, value in reported.items() if isinstance(reported, Mapping) else ():
+            if is_finite(value) and value > 0:
+                found[f"{STAGE}{stage}:{statistic}"] = float(value)
+    return found
+
+
+def is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def number(document: Mapping[str, Any], name: str) -> float:
+    """A finite number. :raises ClientError: missing or not finite."""
+    value = document.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ClientError(f"{name} is {value!r}, not a number")
+    if not math.isfinite(value):
+        raise ClientError(f"{name} is {value}: no measurement")
+    return float(value)
+
+
+def count(document: Mapping[str, Any], name: str) -> int:
+    """A count. :raises ClientError: missing or not a count."""
+    if name not in document:
+        raise ClientError(f"the result has no {name}")
+    value = number(document, name)
+    if value < 0 or value != int(value):
+        raise ClientError(f"{name} is {value:g}, not a count")
+    return int(value)
+
+
+def _first_error(errors: Sequence[str]) -> str:
+    """The last line of the first error."""
+    if not errors:
+        return "no error was recorded"
+    lines = [line for line in errors[0].strip().splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else "an empty error"
