@@ -1,7 +1,7 @@
-"""Facts that an engine logs while it starts: its choices, sizes, and configuration.
+"""Facts that an engine logs while it starts: choices, sizes and configuration.
 
-The wordings are those of vLLM from 0.4 to 0.32, on CPU, CUDA and ROCm. Only messages of the start are read,
-and only from their beginning, so that a prompt in the log cannot look like a fact.
+The patterns cover vLLM 0.4 to 0.32 on CPU, CUDA and ROCm. Only whole messages before the end of the start are
+read, so that a prompt in the log cannot look like a fact.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Final
 
-_OPENING, _CLOSING = "([{<", ")]}>"
 _PAIR = re.compile(r"""\s*['"]?([A-Za-z_][\w.-]*)['"]?\s*[=:]\s*(.*)""", re.DOTALL)
 _NESTED = re.compile(r"(?:[A-Za-z_]\w*\(|\{)(.*)[)}]", re.DOTALL)
 _ENUM = re.compile(r"<\w+\.(\w+): .*>", re.DOTALL)
@@ -19,32 +18,24 @@ _DEEPEST = 6
 
 
 def leaves(text: str, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """``a=1, b=C(d={'e': <F.G: 2>})`` -> ``("a", "1"), ("b.d.e", "G")``; what is no pair is left out.
+    """``a=1, b=C(d={'e': <F.G: 2>})`` -> ``("a", "1"), ("b.d.e", "G")``; text that is no pair is skipped.
 
-    Lists stay whole; a name of an enumeration stands for its member.
+    Lists stay whole; an enumeration is its member's name.
     """
-    for part in _parts(text):
+    for part in _split_at_commas(text):
         pair = _PAIR.fullmatch(part)
         if pair is None:
             continue
         name, value = prefix + pair[1], pair[2].strip()
-        inner = _NESTED.fullmatch(value)
+        inner, enum = _NESTED.fullmatch(value), _ENUM.fullmatch(value)
         if inner and depth < _DEEPEST and _PAIR.match(inner[1]):
             yield from leaves(inner[1], name + ".", depth + 1)
         else:
-            yield name, plain(value)
+            yield name, enum[1] if enum else value.strip("'\"").removeprefix("torch.")
 
 
-def plain(value: str) -> str:
-    """A printed value without quotes, enumeration or the name of its module: ``torch.bfloat16``."""
-    enum = _ENUM.fullmatch(value)
-    if enum:
-        return enum[1]
-    return value.strip("'\"").removeprefix("torch.")
-
-
-def _parts(text: str) -> Iterator[str]:
-    """The text between commas that stand in no bracket and no quotes."""
+def _split_at_commas(text: str) -> Iterator[str]:
+    """Split at commas outside of brackets and quotes."""
     depth, quote, start = 0, "", 0
     for at, character in enumerate(text):
         if quote:
@@ -52,18 +43,16 @@ def _parts(text: str) -> Iterator[str]:
                 quote = ""
         elif character in "'\"":
             quote = character
-        elif character in _OPENING:
-            depth += 1
-        elif character in _CLOSING:
-            depth -= 1
         elif character == "," and depth == 0:
             yield text[start:at]
             start = at + 1
+        else:
+            depth += (character in "([{<") - (character in ")]}>")
     yield text[start:]
 
 
 NOT_LOGGED: Final = "not logged"
-"""Stands in a difference for a fact that one side's log does not have."""
+"""Value of a fact that one side's log does not have."""
 
 _STARTED = "Application startup complete"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -138,19 +127,21 @@ _TOLERANCE: Final = 0.01
 def engine_facts(log_text: str) -> dict[str, str]:
     """Read facts from a server's log: ``attention``: ``FLASH_ATTN``; ``cache``: ``125680 tokens``.
 
-    Sizes carry their unit after a space; of several workers the largest counts. Settings without a name of
-    their own are ``config NAME``; ports, paths, names and secrets are left out.
+    Of several workers the largest size counts. Settings without a name of their own are ``config NAME``;
+    ports, paths, names and secrets are left out.
     """
     choices: dict[str, set[str]] = {}
     sizes: dict[tuple[str, str], float] = {}
-    settings: dict[str, str] = {}
+    facts: dict[str, str] = {}
     for line in log_text.splitlines():
         if _STARTED in line:
             break
         message = _PREFIX.sub("", _COLOUR.sub("", line), count=1).rstrip()
-        config = _CONFIG.match(message)
-        if config:
-            settings |= {_VERSION: config[1].removeprefix("v"), **_settings(config[2])}
+        if config := _CONFIG.match(message):
+            facts[_VERSION] = config[1].removeprefix("v")
+            for name, value in leaves(config[2]):
+                if not _OF_THE_ATTEMPT.search(name):
+                    facts[_NAMED.get(name, f"config {name}")] = value
             continue
         for fact, unit, pattern in _PATTERNS:
             found = pattern.match(message)
@@ -159,13 +150,13 @@ def engine_facts(log_text: str) -> dict[str, str]:
                 sizes[fact, unit] = max(size, sizes.get((fact, unit), size))
             elif found:
                 choices.setdefault(fact, set()).add(found[1])
-    facts = settings | {fact: ", ".join(sorted(values)) for fact, values in choices.items()}
+    facts |= {fact: ", ".join(sorted(values)) for fact, values in choices.items()}
     facts |= {fact: f"{size:.12g} {unit}" for (fact, unit), size in sizes.items()}
     return {name: value[:_LONGEST] for name, value in facts.items()}
 
 
 def combine_launches(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Combine the facts of several launches of one change: sizes at their median, others as ``A or B``."""
+    """Combine the facts of launches of one change: the median of sizes, others as ``A or B``."""
     normalized = [{name: _normalize(value) for name, value in facts.items()} for facts in launches]
     combined: dict[str, str] = {}
     for fact in dict.fromkeys(name for facts in normalized for name in facts):
@@ -189,14 +180,6 @@ def fact_differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[tuple[
         if fact != _VERSION and not _is_same(a.get(fact, NOT_LOGGED), b.get(fact, NOT_LOGGED))
     ]
     return tuple(sorted(different, key=lambda row: (row[0].startswith("config "), row[0])))
-
-
-def _settings(config: str) -> dict[str, str]:
-    return {
-        _NAMED.get(name, f"config {name}"): value
-        for name, value in leaves(config)
-        if not _OF_THE_ATTEMPT.search(name)
-    }
 
 
 def _normalize(value: str) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from perfbisect.common.arguments import option_tokens
 from perfbisect.common.digests import digest
-from perfbisect.model.cell import Cell
+from perfbisect.errors import UsageError
+from perfbisect.model.cell import LOCAL, Cell
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 """Keeps engines and clients from contacting a hub."""
@@ -90,10 +92,48 @@ class Family(Protocol):
         ...
 
 
+def serve_arguments(
+    module: str, cell: Cell, endpoint: Endpoint, own: Mapping[str, object], options: Mapping[str, object]
+) -> tuple[str, ...]:
+    """``-m MODULE serve MODEL`` with the attempt's options, ``own`` and ``options``."""
+    common = {
+        "host": endpoint.host,
+        "port": endpoint.port,
+        "served-model-name": endpoint.model_name,
+        "revision": hub_revision(cell.revision.model),
+    }
+    return (
+        *("-m", module, "serve", cell.model),
+        *option_tokens({**common, **own}, negatable=True),
+        *option_tokens(options, negatable=True),
+    )
+
+
+def server_environment(cell: Cell, own: Mapping[str, str]) -> dict[str, str]:
+    """The server's environment: quiet, on the loopback, offline if possible, then the cell's own."""
+    quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_HOST_IP": "127.0.0.1"}
+    return {**quiet, **own, **(OFFLINE if cell.needs_no_hub else {}), **cell.env}
+
+
+def check_serve_args(cell: Cell, reserved: Sequence[str]) -> None:
+    """:raises UsageError: serve_args sets an option of the attempt or of a key of the cell."""
+    if taken := [name for name in reserved if name in cell.serve_args]:
+        raise UsageError(
+            f"cell {cell.name}: serve_args cannot set {', '.join(taken)}: these have keys of their own "
+            "in the cell, or belong to the attempt",
+            field="serve_args",
+        )
+
+
+def hub_revision(revision: str | None) -> str | None:
+    """A revision that a hub knows; None for local files."""
+    return None if revision is None or revision.startswith(LOCAL) else revision
+
+
 def _families() -> dict[str, Family]:
     from perfbisect.serving.families import staged, text
 
-    return {"text": text.FAMILY, "tts": staged.TTS, "omni": staged.OMNI, "diffusion": staged.DIFFUSION}
+    return {family.name: family for family in (text.FAMILY, staged.TTS, staged.OMNI, staged.DIFFUSION)}
 
 
 FAMILIES: dict[str, Family] = _families()
@@ -102,11 +142,7 @@ _ANY = Endpoint(port=1, model_name="any")
 
 
 def server_digest(cell: Cell) -> str:
-    """Digest of a cell's server: command, environment, files, devices and revisions; 16 hex digits.
-
-    Raises:
-        UsageError: the family does not support the cell.
-    """
+    """Digest of a cell's server: command, environment, files, devices and revisions; 16 hex digits."""
     command = FAMILIES[cell.family].server(cell, _ANY)
     started = {
         "family": cell.family,
@@ -121,13 +157,9 @@ def server_digest(cell: Cell) -> str:
 
 
 def suites(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
-    """Group the cells by server, in order; a server whose caches cannot be emptied serves one cell.
-
-    Raises:
-        UsageError: a family does not support its cell.
-    """
+    """Group the cells by server, in order; a server whose caches cannot be emptied serves one cell."""
     found: dict[str, list[Cell]] = {}
     for number, cell in enumerate(cells):
-        forgets = FAMILIES[cell.family].server(cell, _ANY).reset_requests
-        found.setdefault(server_digest(cell) if forgets else f"alone {number}", []).append(cell)
+        can_reset = FAMILIES[cell.family].server(cell, _ANY).reset_requests
+        found.setdefault(server_digest(cell) if can_reset else f"alone {number}", []).append(cell)
     return tuple(tuple(group) for group in found.values())

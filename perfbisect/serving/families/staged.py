@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from perfbisect.common.arguments import merge_options, option_tokens
 from perfbisect.errors import ServerError, UsageError
-from perfbisect.model.cell import LOCAL, Cell, DeployYaml
+from perfbisect.model.cell import Cell, DeployYaml
 from perfbisect.serving.eras import Era
-from perfbisect.serving.families import OFFLINE, UNKNOWN, Endpoint, Engine, ProbeRequest, ServerCommand
+from perfbisect.serving.families import (
+    UNKNOWN,
+    Endpoint,
+    Engine,
+    ProbeRequest,
+    ServerCommand,
+    check_serve_args,
+    serve_arguments,
+    server_environment,
+)
 from perfbisect.serving.families.probes import (
     CHAT,
     EDITS,
@@ -28,12 +37,10 @@ from perfbisect.serving.families.probes import (
 DEPLOY_FILE = "deploy.yaml"
 """Name of a pinned deploy YAML in the server's folder."""
 
-_MODULE = ("-m", "vllm_omni.entrypoints.cli.main", "serve")
-"""By module: until bede8e02 (#3082) vLLM-Omni replaced vLLM's script."""
+_MODULE = "vllm_omni.entrypoints.cli.main"
+"""Until bede8e02 (#3082) vLLM-Omni replaced vLLM's script, so it is started by module."""
 
-_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_HOST_IP": "127.0.0.1"}
-
-_OURS = (
+_RESERVED = (
     *("omni", "host", "port", "uds", "served-model-name", "model", "revision", "tokenizer"),
     *("deploy-config", "stage-configs-path", "stage-overrides", "stage-init-timeout", "init-timeout"),
 )
@@ -49,6 +56,7 @@ NO_STAGE_CONFIGS = Era("2026-08-01T00:00:00", (0, 27), "#5647", "no --stage-conf
 """Eras of options; before ``DEPLOY_CONFIG`` only ``--stage-configs-path`` existed."""
 
 
+@dataclass
 class StagedFamily:
     """A family of vLLM-Omni.
 
@@ -56,16 +64,11 @@ class StagedFamily:
     for an unsupported endpoint.
     """
 
-    def __init__(
-        self,
-        name: str,
-        headline: str,
-        guards: tuple[str, ...],
-        first_request: Callable[[Cell, str], ProbeRequest],
-        image_check: Callable[[Cell, str], ProbeRequest | None] | None = None,
-    ) -> None:
-        self.name, self.headline, self.guards = name, headline, guards
-        self.first_request, self.image_check = first_request, image_check
+    name: str
+    headline: str
+    guards: tuple[str, ...]
+    first_request: Callable[[Cell, str], ProbeRequest]
+    image_check: Callable[[Cell, str], ProbeRequest | None] = lambda cell, model: None  # noqa: ARG005
 
     def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
         """``serve MODEL --omni`` with the cell's options, deploy YAML and stage overrides.
@@ -76,39 +79,21 @@ class StagedFamily:
             UsageError: a reserved option, a pinned deploy YAML that inherits, or another family's endpoint.
             ServerError: the engine's era cannot read the deploy YAML or overrides.
         """
-        taken = [name for name in _OURS if name in cell.serve_args]
-        if taken:
-            raise UsageError(
-                f"cell {cell.name}: serve_args cannot set {', '.join(taken)}: these have keys of their own "
-                "in the cell, or belong to the attempt",
-                field="serve_args",
-            )
-        own: dict[str, object] = {
-            "omni": True,
-            "host": endpoint.host,
-            "port": endpoint.port,
-            "served-model-name": endpoint.model_name,
-            "revision": _hub(cell.revision.model),
-            "init-timeout": int(cell.ready_timeout),
-            **_overrides(cell, engine),
-        }
+        check_serve_args(cell, _RESERVED)
+        own = {"omni": True, "init-timeout": int(cell.ready_timeout), **_overrides(cell, engine)}
         if _has(STAGE_INIT_TIMEOUT, engine):
             own["stage-init-timeout"] = int(cell.ready_timeout)
         files: dict[str, str] = {}
         if cell.deploy_yaml is not None:
             if cell.deploy_yaml.text is not None:
                 files[DEPLOY_FILE] = _standalone(cell, cell.deploy_yaml.text)
-            own |= _deployed(cell, cell.deploy_yaml, engine)
+            own |= _deploy_option(cell, cell.deploy_yaml, engine)
         return ServerCommand(
-            args=(
-                *(*_MODULE, cell.model),
-                *option_tokens(merge_options(own, {}), negatable=True),
-                *option_tokens(cell.serve_args, negatable=True),
-            ),
-            env={**_ENVIRONMENT, **(OFFLINE if cell.needs_no_hub else {}), **cell.env},
+            args=serve_arguments(_MODULE, cell, endpoint, own, cell.serve_args),
+            env=server_environment(cell, {}),
             first_request=self.first_request(cell, endpoint.model_name),
             files=files,
-            image_check=self.image_check(cell, endpoint.model_name) if self.image_check else None,
+            image_check=self.image_check(cell, endpoint.model_name),
         )
 
 
@@ -128,43 +113,36 @@ def _overrides(cell: Cell, engine: Engine) -> dict[str, object]:
     return {"stage-overrides": json.dumps(cell.stage_overrides, sort_keys=True, separators=(",", ":"))}
 
 
-def _deployed(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, object]:
+def _deploy_option(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, object]:
     """The engine's option for the deploy YAML."""
-    path = f"{engine.root}/{deploy.path}" if engine.root and deploy.origin else deploy.path or DEPLOY_FILE
     if deploy.text is not None:
-        path = f"./{DEPLOY_FILE}"
-    legacy = (
-        bool(_LEGACY.search(deploy.text))
-        if deploy.text is not None
-        else "stage_configs" in (deploy.path or "")
-    )
-    if legacy and NO_STAGE_CONFIGS.reached(engine.date, engine.version):
+        path, is_legacy = f"./{DEPLOY_FILE}", bool(_LEGACY.search(deploy.text))
+    else:
+        path = deploy.path or DEPLOY_FILE
+        is_legacy = "stage_configs" in path
+        path = f"{engine.root}/{path}" if engine.root and deploy.origin else path
+    if is_legacy and NO_STAGE_CONFIGS.reached(engine.date, engine.version):
         raise ServerError(
             f"cell {cell.name}: its deploy YAML is of the old form (stage_args), which is gone since "
             f"{NO_STAGE_CONFIGS.change}: this engine ({engine.date or engine.version}) cannot read it"
         )
-    if not legacy and not _has(DEPLOY_CONFIG, engine):
+    if not is_legacy and not _has(DEPLOY_CONFIG, engine):
         raise ServerError(
             f"cell {cell.name}: its deploy YAML is of the form that is read since {DEPLOY_CONFIG.change}: "
             f"this engine ({engine.date or engine.version}) is older and reads stage configs"
         )
-    return {"stage-configs-path" if legacy else "deploy-config": path}
+    return {"stage-configs-path" if is_legacy else "deploy-config": path}
 
 
 def _standalone(cell: Cell, text: str) -> str:
     """Check a pinned deploy YAML. :raises UsageError: it inherits from another file."""
-    found = _INHERITS.search(text)
-    if found:
+    if found := _INHERITS.search(text):
         raise UsageError(
             f"cell {cell.name}: the pinned deploy_yaml inherits from {found['base']}, which is not with it",
             next_step="write it out whole, or take it from the change: {from: change, path: ...}",
             field="deploy_yaml",
         )
     return text
-
-
-def _hub(revision: str | None) -> str | None:
-    return None if revision is None or revision.startswith(LOCAL) else revision
 
 
 def tts_first_request(cell: Cell, model: str) -> ProbeRequest:
