@@ -1,4 +1,4 @@
-"""A nightly specification of any form -> cell documents. The form is told by the content, not by the name."""
+"""Nightly specifications of any form -> cell documents; the content decides the form."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ _FORMS = (
 
 
 def read_specification(source: SpecificationFile) -> Specification:
-    """The cells of a specification.
-
-    :raises LocatedError: not JSON, of no form that is known, or something in it is wrong: where, and what is
-        allowed there.
-    """
+    """The cells of a specification. :raises LocatedError: not JSON, of no known form, or invalid."""
     try:
         document = json.loads(source.text)
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""What the readers of nightly specifications share: the file, what becomes of it, and how its errors read."""
+"""Nightly specifications: the file, its content as cells, and located errors."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from perfbisect.common.yaml_source import unknown_key
 from perfbisect.errors import LocatedError
 from perfbisect.model.change import Change
 
 HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
-"""``owner/name``: what a hub calls a data set or model."""
+"""``owner/name`` of a data set or model on a hub."""
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
 class SpecificationFile:
-    """A specification: where it stands, its text, and ``beside``, which reads another file by its path
-    relative to the specification's folder (None: there is none). ``commit``: the one that it was read at."""
+    """A specification. ``beside`` reads another file by its path relative to the folder; ``commit``: of the
+    text."""
 
     path: Path
     text: str
@@ -35,18 +36,22 @@ class SpecificationFile:
 
     @property
     def file(self) -> str:
-        """The whole path, as messages have it."""
         return str(self.path.with_name(self.name))
 
     def wrong(self, place: str, message: str, allowed: str) -> LocatedError:
         """An error at a place in the specification: ``[0].server_params.model``."""
         return LocatedError(message, file=self.file, field=place or None, allowed=allowed)
 
-    def unknown(self, place: str, found: Iterable[str], known: Sequence[str]) -> None:
-        """:raises LocatedError: a key that is none of ``known``: it may change what is measured."""
+    def check_type(self, place: str, value: object, wanted: Any, allowed: str) -> None:
+        """:raises LocatedError: the value is of another type."""
+        if not isinstance(value, wanted):
+            raise self.wrong(place, f"is {describe_value(value)}", allowed)
+
+    def check_keys(self, place: str, found: Iterable[str], known: Sequence[str]) -> None:
+        """:raises LocatedError: an unknown key, which may change what is measured."""
         for name in found:
             if name not in known:
-                message, allowed = unknown_key(name, list(known))
+                message, allowed = unknown_key(name, known)
                 raise self.wrong(f"{place}.{name}".lstrip("."), message, allowed)
 
 
@@ -65,7 +70,7 @@ def read_file(path: Path) -> SpecificationFile:
 
 @dataclass(frozen=True)
 class RequiredFile:
-    """A file or folder that must lie beside the cell before it can run, and where it comes from."""
+    """A file or folder that must be placed beside the cell, and where it comes from."""
 
     path: str
     origin: str
@@ -73,7 +78,7 @@ class RequiredFile:
 
 @dataclass(frozen=True)
 class ImportedCell:
-    """One cell file: its stem, its document, the files that lie beside it by name, what must be brought."""
+    """A cell file: its stem, its document, texts of files beside it by name, and files still required."""
 
     stem: str
     document: Mapping[str, object]
@@ -83,7 +88,7 @@ class ImportedCell:
 
 @dataclass(frozen=True)
 class SkippedWorkload:
-    """A workload that is not imported: where it stands, and why."""
+    """The place of a workload that is not imported, and why."""
 
     place: str
     why: str
@@ -91,8 +96,7 @@ class SkippedWorkload:
 
 @dataclass(frozen=True)
 class Specification:
-    """What a file of specifications holds; ``off``: workloads that are switched off, by where they stand;
-    ``left_out``: those that cannot be measured here."""
+    """Imported cells; ``off``: places of disabled workloads; ``left_out``: those that cannot be measured."""
 
     cells: tuple[ImportedCell, ...]
     off: tuple[str, ...] = ()
@@ -100,7 +104,7 @@ class Specification:
 
 
 def number_duplicates(cells: Sequence[ImportedCell]) -> tuple[ImportedCell, ...]:
-    """Cells whose stems are told apart by a number, where several workloads have one name."""
+    """Number the stems of cells with the same name."""
     stems = [cell.stem for cell in cells]
     return tuple(
         replace(cell, stem=f"{cell.stem}-{stems[: i + 1].count(cell.stem)}")
@@ -111,15 +115,15 @@ def number_duplicates(cells: Sequence[ImportedCell]) -> tuple[ImportedCell, ...]
 
 
 def file_stem(name: str) -> str:
-    """A name that can be one of a cell and of a file: what is no letter, digit, ``.`` or ``_`` is ``-``."""
+    """A name for a cell and its file: other characters than letters, digits, ``.`` and ``_`` become ``-``."""
     return _NO_NAME.sub("-", name).strip(".-")
 
 
 def kebab(name: object) -> str:
-    """``num_prompts`` as an option has it: ``num-prompts``."""
+    """``num_prompts`` -> ``num-prompts``."""
     return str(name).replace("_", "-")
 
 
 def describe_value(value: object) -> str:
-    """A value for a message: its JSON, cut off, and its type."""
+    """A value's JSON, shortened, and its type, for a message."""
     return "missing" if value is None else f"{json.dumps(value, default=str)[:40]} ({type(value).__name__})"

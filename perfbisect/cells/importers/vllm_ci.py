@@ -1,8 +1,8 @@
-"""vLLM's own serving tests (``serving-tests*.json`` of its nightly) -> cell documents.
+"""vLLM's serving tests (``serving-tests*.json`` of its nightly) -> cell documents.
 
-A test is a server and a client, each by its options, which a shell read: text may be quoted, ``""`` is a
-switch. ``qps_list`` and ``max_concurrency_list`` are crossed: every rate at every concurrency. The newer form
-has ``defaults`` for all ``tests``; a test's own options replace those of the same name.
+A test is a server and a client, each by its options as a shell reads them: text may be quoted, ``""`` is a
+switch. ``qps_list`` and ``max_concurrency_list`` are crossed. The newer form has ``defaults`` for all
+``tests``; a test's own options take precedence.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _MAPPINGS = ("server_environment_variables", "server_parameters", "client_parame
 _KEYS = ("test_name", "tier", *_LISTS, *_MAPPINGS)
 
 _ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
-_PLACES = ("host", "port", "base-url")
-"""Where the server listens: an attempt has a port of its own."""
+_ADDRESS = ("host", "port", "base-url")
+"""Options that an attempt sets itself."""
 
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 _OWN = (
@@ -49,64 +49,54 @@ _SHAREGPT = (
 
 
 def read_tests(source: SpecificationFile, document: Mapping[str, Any], *, at: str = "tests") -> Specification:
-    """The cells of a file; ``at`` is where its tests stand in it, for messages.
-
-    :raises LocatedError: not tests with a server and a client, a key that is not known, or a list, number or
-        text that is none.
-    """
-    source.unknown("", document, ("defaults", "tests"))
+    """The cells of a file; ``at``: the place of its tests, for messages. :raises LocatedError: invalid."""
+    source.check_keys("", document, ("defaults", "tests"))
     tests, defaults = document["tests"], document.get("defaults") or {}
-    if not isinstance(tests, list):
-        raise source.wrong(at, f"is {describe_value(tests)}", "a list of tests")
-    if not isinstance(defaults, Mapping):
-        raise source.wrong("defaults", f"is {describe_value(defaults)}", "a mapping")
-    source.unknown("defaults", defaults, (*_LISTS, *_MAPPINGS))
+    source.check_type(at, tests, list, "a list of tests")
+    source.check_type("defaults", defaults, Mapping, "a mapping")
+    source.check_keys("defaults", defaults, (*_LISTS, *_MAPPINGS))
     cells: list[ImportedCell] = []
     left_out: list[SkippedWorkload] = []
     for i, test in enumerate(tests):
         place = f"{at}[{i}]"
-        if not isinstance(test, Mapping):
-            raise source.wrong(place, f"is {describe_value(test)}", "a mapping with server_parameters")
-        source.unknown(place, test, _KEYS)
-        if not isinstance(test.get("test_name"), str) or not file_stem(test["test_name"]):
-            raise source.wrong(f"{place}.test_name", f"is {describe_value(test.get('test_name'))}", "a name")
+        source.check_type(place, test, Mapping, "a mapping with server_parameters")
+        source.check_keys(place, test, _KEYS)
+        name = test.get("test_name")
+        if not isinstance(name, str) or not file_stem(name):
+            raise source.wrong(f"{place}.test_name", f"is {describe_value(name)}", "a name")
         variables, server, client = (
-            {**_mapping(source, "defaults", defaults, name), **_mapping(source, place, test, name)}
-            for name in _MAPPINGS
+            {**_mapping(source, "defaults", defaults, key), **_mapping(source, place, test, key)}
+            for key in _MAPPINGS
         )
         endpoint = client.get("endpoint", _ENDPOINTS[0])
         if endpoint not in _ENDPOINTS:
-            left_out.append(
-                SkippedWorkload(place, f"no family here asks at {endpoint} ({test['test_name']})")
-            )
+            left_out.append(SkippedWorkload(place, f"no family here asks at {endpoint} ({name})"))
             continue
-        lists = {name: defaults.get(name) if test.get(name) is None else test[name] for name in _LISTS}
-        cells.append(_cell(source, place, test["test_name"], variables, server, client, lists))
+        lists = {key: defaults.get(key) if test.get(key) is None else test[key] for key in _LISTS}
+        cells.append(_cell(source, place, name, variables, server, client, lists))
     return Specification(number_duplicates(cells), left_out=tuple(left_out))
 
 
 def _mapping(source: SpecificationFile, place: str, above: Mapping[str, Any], name: str) -> dict[str, object]:
-    """The options of a mapping by their long names (variables of the environment as they are)."""
+    """Options by their long names; environment variables as they are."""
     found = above.get(name) or {}
-    if not isinstance(found, Mapping):
-        raise source.wrong(f"{place}.{name}", f"is {describe_value(found)}", "a mapping of names to values")
+    source.check_type(f"{place}.{name}", found, Mapping, "a mapping of names to values")
     if name == _MAPPINGS[0]:
         return {key: str(value) for key, value in found.items()}
-    return {kebab(key): _value(source, f"{place}.{name}.{key}", value) for key, value in found.items()}
+    return {kebab(key): _shell_value(source, f"{place}.{name}.{key}", item) for key, item in found.items()}
 
 
-def _value(source: SpecificationFile, place: str, value: object) -> object:
-    """What the program is given after a shell has read it; ``""`` is a switch."""
-    if value == "":
-        return True
+def _shell_value(source: SpecificationFile, place: str, value: object) -> object:
+    """What the program gets from the shell; ``""`` is a switch."""
     if not isinstance(value, str):
         return value
     try:
         words = shlex.split(value)
     except ValueError as error:
-        raise source.wrong(
-            place, f"is {describe_value(value)}, which a shell cannot read: {error}", "text"
-        ) from None
+        message = f"is {describe_value(value)}, which a shell cannot read: {error}"
+        raise source.wrong(place, message, "text") from None
+    if value == "":
+        return True
     return words[0] if len(words) == 1 else words
 
 
@@ -119,90 +109,77 @@ def _cell(
     client: dict[str, object],
     lists: Mapping[str, object],
 ) -> ImportedCell:
-    model, asked = server.pop("model", None), client.pop("model", None)
-    if not isinstance(model, str):
-        raise source.wrong(
-            f"{place}.server_parameters.model", f"is {describe_value(model)}", "the model's name"
-        )
-    if asked not in (None, model):
-        raise source.wrong(
-            f"{place}.client_parameters.model", f"is {describe_value(asked)}", f"the server's, {model}"
-        )
-    given = {key: value for key, value in client.items() if key not in _PLACES}
+    model, client_model = server.pop("model", None), client.pop("model", None)
+    source.check_type(f"{place}.server_parameters.model", model, str, "the model's name")
+    if client_model not in (None, model):
+        asked = f"is {describe_value(client_model)}"
+        raise source.wrong(f"{place}.client_parameters.model", asked, f"the server's, {model}")
+    given = {key: value for key, value in client.items() if key not in _ADDRESS}
+    speculation = ["spec_decode_acceptance_rate"] if "speculative-config" in server else []
     document: dict[str, object] = {
         "family": "text",
         "description": f"{name} of {source.name}",
         "model": model,
         "task": "generate",
-        **_serving(variables, server),
-        **_loading(given),
-        **_load(source, place, given, lists),
+        **_server_fields(variables, server),
+        **_client_fields(given),
+        **_load_fields(source, place, given, lists),
         "headline": FAMILIES["text"].headline,
-        "guards": [
-            *FAMILIES["text"].guards,
-            *(["spec_decode_acceptance_rate"] if "speculative-config" in server else []),
-        ],
+        "guards": [*FAMILIES["text"].guards, *speculation],
     }
     path = str(document.get("dataset_path", ""))
-    local = path and given.get("dataset-name") != "hf" and not HUB_NAME.match(path)
+    is_local = path and given.get("dataset-name") != "hf" and not HUB_NAME.match(path)
     origin = _SHAREGPT if path.startswith("ShareGPT") else "a file that vLLM's script expects"
-    return ImportedCell(file_stem(name), document, needs=(RequiredFile(path, origin),) if local else ())
+    return ImportedCell(file_stem(name), document, needs=(RequiredFile(path, origin),) if is_local else ())
 
 
-def _serving(variables: Mapping[str, object], server: Mapping[str, object]) -> dict[str, object]:
-    """Serve arguments, environment and devices; tokenizer and revisions have keys of their own in a cell."""
-    options = {key: value for key, value in server.items() if key not in _PLACES}
-    revision = {
-        key: options.pop(name)
-        for key, name in (("model", "revision"), ("tokenizer", "tokenizer-revision"))
-        if name in options
+def _server_fields(variables: Mapping[str, object], server: Mapping[str, object]) -> dict[str, object]:
+    """Tokenizer, revisions, serve arguments, environment and devices."""
+    options = {key: value for key, value in server.items() if key not in _ADDRESS}
+    tokenizer = options.pop("tokenizer", None)
+    pins = {"model": options.pop("revision", None), "tokenizer": options.pop("tokenizer-revision", None)}
+    fields = {
+        "tokenizer": tokenizer,
+        "revision": {name: pin for name, pin in pins.items() if pin is not None},
+        "serve_args": options,
+        "env": dict(variables),
     }
-    out = {name: options.pop(name) for name in ("tokenizer",) if name in options}
-    out |= {"revision": revision} if revision else {}
-    out |= {"serve_args": options} if options else {}
-    out |= {"env": dict(variables)} if variables else {}
-    return {**out, "gpus": _gpus(variables, options)}
+    is_cpu = options.get("device") == "cpu" or any(name.startswith("VLLM_CPU_") for name in variables)
+    sizes = [size for name in _PARALLEL if isinstance(size := options.get(name), int)]
+    return {
+        **{name: value for name, value in fields.items() if value not in (None, {})},
+        "gpus": 0 if is_cpu else math.prod(sizes),
+    }
 
 
-def _gpus(variables: Mapping[str, object], options: Mapping[str, object]) -> int:
-    """As many as the parallel sizes multiply to; none where the server is one of the CPU's."""
-    if options.get("device") == "cpu" or any(name.startswith("VLLM_CPU_") for name in variables):
-        return 0
-    return math.prod(size for name in _PARALLEL if isinstance(size := options.get(name), int))
-
-
-def _loading(given: Mapping[str, object]) -> dict[str, object]:
-    """Data set, requests and sampling; what has no key of its own in a cell is an option of the client."""
-    out = {name.replace("-", "_"): given[name] for name in _OWN if name in given}
+def _client_fields(given: Mapping[str, object]) -> dict[str, object]:
+    """Data set, requests and sampling; other options of the client are dataset arguments."""
+    fields = {name.replace("-", "_"): given[name] for name in _OWN if name in given}
     if "dataset-path" in given:
-        out["dataset_path"] = str(given["dataset-path"]).removeprefix("./")
+        fields["dataset_path"] = str(given["dataset-path"]).removeprefix("./")
     sampling = {kebab(name): name for name in Sampling.model_fields}
-    if told := {name: given[option] for option, name in sampling.items() if option in given}:
-        out["sampling"] = told
+    if chosen := {name: given[option] for option, name in sampling.items() if option in given}:
+        fields["sampling"] = chosen
     arguments = {name: value for name, value in given.items() if name not in (*_OWN, *sampling)}
-    return {**out, "dataset_args": arguments} if arguments else out
+    return {**fields, "dataset_args": arguments} if arguments else fields
 
 
-def _load(
+def _load_fields(
     source: SpecificationFile, place: str, given: Mapping[str, object], lists: Mapping[str, object]
 ) -> dict[str, object]:
-    """Rates and concurrencies crossed, as paired lists; what is the same everywhere as one value."""
+    """Rates and concurrencies crossed, as paired lists; a constant as one value."""
+    client = f"{place}.client_parameters"
     for name in ("request-rate", "max-concurrency"):
         if name in given:
-            raise source.wrong(
-                f"{place}.client_parameters.{name}", "is set by the lists of a test", " and ".join(_LISTS)
-            )
-    if not isinstance(given.get("num-prompts"), int):
-        found = describe_value(given.get("num-prompts"))
-        raise source.wrong(f"{place}.client_parameters.num_prompts", f"is {found}", "a whole number")
+            raise source.wrong(f"{client}.{name}", "is set by the lists of a test", " and ".join(_LISTS))
+    source.check_type(f"{client}.num_prompts", given.get("num-prompts"), int, "a whole number")
     rates, users = (_numbers(source, f"{place}.{name}", lists[name]) for name in _LISTS)
-    pairs = list(product(rates or ["inf"], users or ["all"]))
-    out: dict[str, object] = {}
-    for key, column in (("request_rate", 0), ("max_concurrency", 1)):
-        values = [pair[column] for pair in pairs]
+    pairs = tuple(product(rates or ["inf"], users or ["all"]))
+    fields: dict[str, object] = {}
+    for key, values in zip(("request_rate", "max_concurrency"), zip(*pairs, strict=True), strict=True):
         if set(values) not in ({"inf"}, {"all"}):
-            out[key] = values if len(set(values)) > 1 else values[0]
-    return out
+            fields[key] = list(values) if len(set(values)) > 1 else values[0]
+    return fields
 
 
 def _numbers(source: SpecificationFile, place: str, values: object) -> Sequence[int | float | str]:
@@ -211,9 +188,9 @@ def _numbers(source: SpecificationFile, place: str, values: object) -> Sequence[
     allowed = 'a list of different numbers over 0 (of rates also "inf")'
     if not isinstance(values, list) or not values:
         raise source.wrong(place, f"is {describe_value(values)}", allowed)
-    rates = place.endswith(_LISTS[0])
+    is_rates = place.endswith(_LISTS[0])
     for i, value in enumerate(values):
-        number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-        if not (number or (rates and value == "inf")) or value in values[:i]:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        if not (is_number or (is_rates and value == "inf")) or value in values[:i]:
             raise source.wrong(f"{place}[{i}]", f"is {describe_value(value)}", allowed)
     return values
