@@ -58,7 +58,7 @@ def _steps(values: Sequence[float]) -> list[ChangePoint]:
     series = _series(values)
     if series.refusal:
         return []
-    return [b for b in detect(series, ALPHA) if b.shape == "step" and b.telling]
+    return [b for b in detect(series, ALPHA) if b.shape == "step" and b.is_relevant]
 
 
 def detect_indices(values: Sequence[float]) -> list[int]:

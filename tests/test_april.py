@@ -180,7 +180,7 @@ def test_the_window_and_the_commit(
     assert len(asked) >= 8
     for alert in asked:
         found = rank_alert(store, seen, alert, repository, TABLE)
-        shas = [commit.sha for commit in found.asked.question.commits]
+        shas = [suspect.sha for suspect in found.ranking.suspects]
         assert history.sha(CULPRIT) in shas and len(shas) <= 12
         assert first_of(found) == history.sha(CULPRIT), alert.id
         assert found.ranking.attributed is not None, alert.id
@@ -219,7 +219,7 @@ def test_the_report_s_words_follow_the_cause(seen: SeriesAnalysis) -> None:
 
 
 def first_of(found: RankedAlert) -> str:
-    return found.ranking.suspects[0].commit.sha
+    return found.ranking.suspects[0].sha
 
 
 def test_a_reader_sees_it_first(told: TrackDetectDocument) -> None:

@@ -28,8 +28,8 @@ from perfbisect.model.commit_details import (
     Ranking,
     SuspectQuestion,
 )
-from perfbisect.series.causes import ChangeContext, Neighbour, covariates_of, infer_cause
-from perfbisect.series.suspects.ranking import answers, rank_suspects, read
+from perfbisect.series.causes import ChangeContext, infer_cause
+from perfbisect.series.suspects.ranking import find_answer, parse_commit, rank_suspects
 from perfbisect.series.suspects.table import SHIPPED, SuspectTable, load_suspect_table
 from tests.history_repo import HistoryRepository, history_repository
 from tests.shared import data
@@ -84,7 +84,7 @@ def muted(commit: Commit) -> Commit:
 
 
 def order(ranking: Ranking) -> list[str]:
-    return [suspect.commit.sha for suspect in ranking.suspects]
+    return [suspect.sha for suspect in ranking.suspects]
 
 
 def test_the_window_holds_it_and_few_others(history: HistoryRepository) -> None:
@@ -105,7 +105,7 @@ def test_it_is_named_by_its_revert(history: HistoryRepository) -> None:
 
 def test_not_by_its_words(history: HistoryRepository) -> None:
     found = rank_suspects(question(history, blank=True), TABLE)
-    assert {s.commit.subject for s in found.suspects} == {""}
+    assert {s.subject for s in found.suspects} == {""}
     assert order(found)[0] == history.sha(CULPRIT)
     assert found.suspects[0].p >= 0.95
     assert found.attributed is not None and "#2551" in found.attributed.words
@@ -128,7 +128,7 @@ def test_the_other_cells_name_other_commits(history: HistoryRepository) -> None:
     asked = question(history, blank=True, reverted=False)
     cells = tuple(replace(cell, hit="image" in cell.cell) for cell in asked.cells)
     found = rank_suspects(replace(asked, cells=cells), TABLE)
-    first = found.suspects[0].commit
+    first = next(commit for commit in asked.commits if commit.sha == found.suspects[0].sha)
     assert any(file.path.startswith("vllm_omni/diffusion/") for file in first.files)
     assert order(found).index(history.sha(CULPRIT)) > 1
 
@@ -193,13 +193,15 @@ read them. By number, by title, by a title that was cut off."""
 def test_every_revert_of_the_history_finds_what_it_reverts() -> None:
     rows = [json.loads(line) for line in data("vllm_omni", "history.jsonl").read_text().splitlines()]
     commits = [
-        read(Commit(row["sha"], row["subject"], files=tuple(map(ChangedFile, row["files"]))), TABLE.is_code)
+        parse_commit(
+            Commit(row["sha"], row["subject"], files=tuple(map(ChangedFile, row["files"]))), TABLE.is_code
+        )
         for row in reversed(rows)
     ]
     found = {}
     for index, late in enumerate(commits):
         if late.commit.sha[:8] in REVERTS:
-            named = [c for c in commits[:index] if (answers(late, c) or [""])[0] == "revert"]
+            named = [c for c in commits[:index] if (find_answer(late, c) or [""])[0] == "revert"]
             found[late.commit.sha[:8]] = [one.commit.sha[:8] for one in named]
     assert found == {late: [early] for late, early in REVERTS.items()}
 
@@ -224,39 +226,42 @@ def nights() -> dict[tuple[str, str], dict[str, dict[str, float]]]:
 def breaks() -> dict[tuple[str, str], ChangeContext]:
     """Of every cell the move of its real-time factor from 04-11 to 04-12, as one of a single night."""
     series = nights()
-    around = tuple(neighbour(*key, days) for key, days in series.items())
     found = {}
     for key, days in series.items():
-        own = neighbour(*key, days)
+        shift, noise = moved(days)
         covariates = [
-            covariates_of(
-                {
-                    "input_tokens": numbers["total_input_tokens"],
-                    "output_tokens": numbers["total_output_tokens"],
-                    "audio_duration": numbers["median_audio_duration_s"],
-                    "completed": numbers["completed"],
-                    "duration": numbers["duration"],
-                }
-            )
+            {
+                "input_tokens": numbers["total_input_tokens"],
+                "output_tokens": numbers["total_output_tokens"],
+                "audio_duration": numbers["median_audio_duration_s"],
+                "completed": numbers["completed"],
+                "duration": numbers["duration"],
+            }
             for _, numbers in sorted(days.items())
         ]
         found[key] = ChangeContext(
             metric="audio_rtf",
-            shift=own.shift,
-            noise=own.noise,
+            shift=shift,
+            noise=noise,
             shape="transient",
             before=tuple(covariates[:-1]),
             after=tuple(covariates[-1:]),
-            neighbours=around,
+            cells=tuple(measured(*other, around, shift) for other, around in series.items()),
         )
     return found
 
 
-def neighbour(test: str, load: str, days: dict[str, dict[str, float]]) -> Neighbour:
+def moved(days: dict[str, dict[str, float]]) -> tuple[float, float]:
+    """The move of the last night, of logs, and the noise of those before."""
     logs = [math.log(numbers[RTF]) for _, numbers in sorted(days.items())]
-    shift = logs[-1] - median(logs[:-1])
-    control = load.split("_")[1] in ("1", "0.1")
-    return Neighbour(f"{test}/{load}", test, shift, pstdev(logs[:-1]), control, TABLE.traits_of(test))
+    return logs[-1] - median(logs[:-1]), pstdev(logs[:-1])
+
+
+def measured(test: str, load: str, days: dict[str, dict[str, float]], like: float) -> MeasuredCell:
+    shift, noise = moved(days)
+    hit, control = abs(shift) > 3 * noise and shift * like > 0, load.split("_")[1] in ("1", "0.1")
+    traits = TABLE.traits_of(test)
+    return MeasuredCell(f"{test}/{load}", hit, test, traits, shift=shift, control=control)
 
 
 def test_one_night_of_it_is_a_products_and_no_bad_night() -> None:
@@ -267,7 +272,7 @@ def test_one_night_of_it_is_a_products_and_no_bad_night() -> None:
     for key in broken:
         cause = infer_cause(found[key])
         assert cause.word == "product", (key, cause)
-        assert "async_chunk" in cause.evidence[0].names
+        assert "async_chunk" in cause.evidence[0].values["traits"]
 
 
 def test_of_the_other_cells_nothing_is_a_products() -> None:

@@ -15,9 +15,8 @@ GIBBERISH = "xyzzy"
 
 
 def make_unreadable(patch: pytest.MonkeyPatch) -> None:
-    """Replaces every sentence about evidence, rejected changes and closed alerts by the same gibberish."""
-    sentences = dict.fromkeys(get_args(EvidenceKind), lambda _: GIBBERISH)
-    patch.setattr(cause_text, "_SENTENCES", sentences)
+    """Replaces every sentence about evidence, suppressed changes and closed alerts by the same gibberish."""
+    patch.setattr(cause_text, "_SENTENCES", dict.fromkeys(get_args(EvidenceKind), GIBBERISH))
     for module in (detect, collect):
         patch.setattr(module, "suppression_sentence", lambda _: GIBBERISH)
     for name in ("_RECOVERED", "_RELAPSED", "_VANISHED"):

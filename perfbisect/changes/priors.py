@@ -80,7 +80,7 @@ def commit_weights(ranking: Ranking) -> dict[str, float]:
     costs it minutes and no answer, and one that is right saves it most of them at 10 : 1 already.
     """
     most = max(suspect.p for suspect in ranking.suspects)
-    return {s.commit.sha: max(1.0, round(MAX_RATIO * s.p / most, 3)) for s in ranking.suspects}
+    return {s.sha: max(1.0, round(MAX_RATIO * s.p / most, 3)) for s in ranking.suspects}
 
 
 def position_weights(positions: Sequence[Iterable[str]], weights: Mapping[str, float]) -> tuple[float, ...]:

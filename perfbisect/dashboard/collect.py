@@ -30,7 +30,7 @@ from perfbisect.series.alerts import Alert, leading_alert
 from perfbisect.series.cause_text import suppression_sentence
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.detection.levels import levels
-from perfbisect.series.findings import JudgedFamily, SeriesChange, Suppression
+from perfbisect.series.findings import JudgedFamily, SeriesChange
 from perfbisect.series.points import Point, Workload, machine_of
 from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.series.store import SeriesStore
@@ -213,8 +213,8 @@ def _cells(analysis: SeriesAnalysis) -> Iterator[SiteCell]:
     for alert in analysis.alerts:
         changes[alert.cell, alert.metric].append(analysis.findings[alert.id])
     for family in analysis.families:
-        for change, rejection in family.listed:
-            small[change.series.key].append(_small(change, rejection))
+        for change in family.suppressed:
+            small[change.series.key].append(_small(change))
     notes = _notes(analysis.families)
 
     def findings(series: CellSeries) -> SeriesFindings:
@@ -228,27 +228,28 @@ def _cells(analysis: SeriesAnalysis) -> Iterator[SiteCell]:
 
 
 def _cuts(change: SeriesChange) -> Iterator[int]:
-    yield change.index
-    if change.until is not None and change.until < len(change.series.values):
-        yield change.until
+    yield change.point.index
+    if change.point.until is not None and change.point.until < len(change.series.values):
+        yield change.point.until
 
 
-def _small(change: SeriesChange, rejection: Suppression) -> SmallChange:
-    found = change.found
-    return SmallChange(change.index, found.effect, (found.low, found.high), suppression_sentence(rejection))
+def _small(change: SeriesChange) -> SmallChange:
+    point = change.point
+    return SmallChange(point.index, point.effect, (point.low, point.high), suppression_sentence(change))
 
 
 def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:
     """By series: whether it was judged, and a note; of several stretches the last one's."""
     notes: dict[str, tuple[bool, str]] = {}
     for family in families:
-        for entry in family.census.judged:
-            step = f"a step of {entry.smallest * 100:.3g} % would be seen in four of five cases"
-            notes[entry.key.partition(" #")[0]] = True, f"{entry.nights} nights: {step}"
-        for refusal in family.census.refused:
-            notes.setdefault(refusal.key.partition(" #")[0], (False, refusal.reason))
-        for name, why in family.left:
-            notes[name] = False, why
+        for entry in family.coverage.series:
+            name = entry.series.partition(" #")[0]
+            if entry.smallest is None:
+                notes.setdefault(name, (False, entry.why))
+            else:
+                step = f"a step of {entry.smallest * 100:.3g} % would be seen in four of five cases"
+                notes[name] = True, f"{entry.nights} nights: {step}"
+        notes |= {name: (False, why) for name, why in family.not_judged.items()}
     return notes
 
 
@@ -285,12 +286,12 @@ def _bisection(
 
 
 def _census(analysis: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
-    medians, tails = (family.census for family in analysis.families)
-    refused = Counter(refusal.reason for census in (medians, tails) for refusal in census.refused)
-    left = Counter(why for family in analysis.families for _, why in family.left)
+    medians, tails = (family.coverage for family in analysis.families)
+    refused = Counter(entry.why for entry in (*medians.series, *tails.series) if entry.why)
+    left = Counter(why for family in analysis.families for why in family.not_judged.values())
     return (
-        ("medians and single numbers that were judged", len(medians.judged)),
-        ("means and percentiles that were judged, by themselves", len(tails.judged)),
+        ("medians and single numbers that were judged", medians.judged),
+        ("means and percentiles that were judged, by themselves", tails.judged),
         *((f"not judged: {why}", count) for why, count in (left + refused).most_common()),
     )
 

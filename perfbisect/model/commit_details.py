@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
 
 CauseWord = Literal["product", "instrument", "workload", "night", "unknown"]
 
@@ -72,8 +74,10 @@ class OnsetNight:
 class MeasuredCell:
     """A cell that was measured on both sides of the change.
 
-    ``traits``: its family and the knobs that select code paths (``async_chunk``). ``start``: its server
-    start; cells of one start are not independent and share a vote.
+    ``hit``: it moved as the change did. ``start``: the server start that served it: cells of one start are
+    one vote. ``traits``: its family, and the knobs that choose what code runs (``async_chunk``); ``model``:
+    as it is served. ``shift``: log of after / before, above 0 worse. ``control``: little but the machine
+    moves it.
     """
 
     cell: str
@@ -81,6 +85,8 @@ class MeasuredCell:
     start: str
     traits: frozenset[str] = frozenset()
     model: str = ""
+    shift: float = 0.0
+    control: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,21 +121,30 @@ class SuspectQuestion:
             raise ValueError("no place of the change holds a commit of the window")
 
 
+_JSON = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True)
 class Factor:
-    """One piece of evidence: a factor on a commit's odds."""
+    """One piece of evidence for or against a commit: by how much it multiplies its odds."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _JSON
 
     name: str
-    weight: float
+    weight: Annotated[float, Field(allow_inf_nan=False)]
     words: str
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A commit with the probability that it caused the alert, and the evidence."""
+    """A commit of an alert's window. ``evidence``: what its probability is a product of."""
 
-    commit: Commit
-    p: float
+    __pydantic_config__: ClassVar[ConfigDict] = _JSON
+
+    sha: str
+    subject: str
+    date: str
+    p: Annotated[float, Field(ge=0, le=1)]
     evidence: tuple[Factor, ...]
 
 

@@ -65,7 +65,7 @@ def machine_notes(analysis: SeriesAnalysis, cells: Container[str], since: str) -
     """Notes on cells whose series restarted on a new machine on or after the night ``since``."""
     restarted = Counter(
         (begun.before.night, begun.what)
-        for begun in analysis.begun
+        for begun in analysis.machine_starts
         if begun.first.night >= since and begun.first.cell in cells
     )
     for (night, difference), count in restarted.items():

@@ -180,9 +180,9 @@ class EventExaminer:
             if known is None:
                 return self._bisect(case, case.cell, ranked)
             state, why = known
-            commit = suspects[0].commit
-            culprit = change_document(Change(commit.sha, subject=commit.subject, date=commit.date))
-            return _result(case, state, why, ranked, culprit=culprit, probability=suspects[0].p)
+            first = suspects[0]
+            culprit = change_document(Change(first.sha, subject=first.subject, date=first.date))
+            return _result(case, state, why, ranked, culprit=culprit, probability=first.p)
         except Interrupted:
             raise
         except PerfbisectError as error:

@@ -1,7 +1,7 @@
-"""Alerts: changes of a series with their cause, an identity that stays, and the event that they belong to.
+"""Alerts: reported changes of a series, with cause, stable name and event.
 
 A later night moves the place of a change, its size, even its shape (a transient that stays is a step). It is
-the same alert where the same metric of the same cell moved the same way and the nights at which it may have
+the same alert if the same metric of the same cell moved the same way and the nights on which it may have
 begun overlap.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -19,8 +19,9 @@ from pydantic import ConfigDict, Field
 
 from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import MetricRef, parse_metric
+from perfbisect.series.cause_text import alert_evidence
 from perfbisect.series.causes import Cause
-from perfbisect.series.detection.model import Shape
+from perfbisect.series.detection.model import SET, Shape
 from perfbisect.series.findings import SeriesChange
 from perfbisect.series.series import BuildRun, night_of, part_of
 
@@ -35,26 +36,17 @@ Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
 Real = Annotated[float, Field(allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
-SET = 0.95
-"""Probability of the set of places of a change; its places share it equally."""
-
 HEADLINES = (
-    "audio_ttfp",
-    "audio_rtf",
-    "ttft",
-    "e2el",
-    "latency",
-    "image_generation",
-    "video_generation",
-    "tpot",
+    *("audio_ttfp", "audio_rtf", "ttft", "e2el", "latency"),
+    *("image_generation", "video_generation", "tpot"),
 )
 """Metrics by which an event is represented, the first that moved before the others."""
 
-_BACK = 0.25
-"""Share of a change, in logs, within which a series is back where it was."""
+_RECOVERED = 0.25
+"""Share of a change, in logs, within which a series is back at its old level ..."""
 
-_NEAR = 3
-"""Nights after a change over which is read whether the series came back."""
+_RECOVERY_NIGHTS = 3
+"""... by the median of so many nights after it."""
 
 _JSON = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
 
@@ -174,42 +166,39 @@ class ReportRow:
     cause: CauseWord
 
 
-def begun(finding: SeriesChange) -> tuple[int, int]:
+def begun(change: SeriesChange) -> tuple[int, int]:
     """The nights after which and by which a change may have begun."""
-    nights, places = finding.series.nights, finding.places or (finding.index,)
-    return nights[max(0, places[0] - 1)], nights[max(places[-1], finding.index)]
+    nights, places = change.series.nights, change.point.places
+    return nights[max(0, places[0] - 1)], nights[max(places[-1], change.point.index)]
 
 
-def recovery(finding: SeriesChange) -> int | None:
-    """The place of the first night after a change at which the series is back at its old level; None while it
-    is not, or was never measured again."""
-    series = finding.series
-    stretch = next(part for part in series.segments() if part.start <= finding.index < part.stop)
-    first = finding.after[-1] + 1
-    old = [series.values[i] for i in finding.before[-7:] if series.values[i] > 0]
-    rest = [series.values[i] for i in range(first, stretch.stop)][:_NEAR]
-    if not old or not rest or min(rest) <= 0:
+def recovery(change: SeriesChange) -> int | None:
+    """The place of the first night after a change if the series is back at its old level; else None."""
+    series = change.series
+    segment = next(part for part in series.segments() if part.start <= change.point.index < part.stop)
+    first = change.after[-1] + 1
+    old = [series.values[i] for i in change.before[-7:] if series.values[i] > 0]
+    new = series.values[first : segment.stop][:_RECOVERY_NIGHTS]
+    if not old or not new or min(new) <= 0:
         return None
-    away = series.sign * float(np.median(np.log(rest)) - np.median(np.log(old)))
-    return first if abs(away) <= _BACK * abs(finding.shift) else None
+    distance = float(np.median(np.log(new)) - np.median(np.log(old)))
+    return first if abs(distance) <= _RECOVERED * abs(change.shift) else None
 
 
-def status(finding: SeriesChange, until: int) -> AlertStatus:
+def status(change: SeriesChange, until: int) -> AlertStatus:
     """What the last night shows of a change. ``until``: the last night of all series."""
-    series = finding.series
-    if recovery(finding) is not None:
+    series = change.series
+    if recovery(change) is not None:
         return "recovered"
     if series.nights[-1] < until:
         return "not measured since"
-    if any(hint.kind == "workload" and hint.index > finding.index for hint in series.hints):
+    if any(hint.kind == "workload" and hint.index > change.point.index for hint in series.hints):
         return "other requests since"
-    last = finding.after[-1] + 1 == len(series.nights)
-    return "still there" if last else "at another level since"
+    return "still there" if change.after[-1] + 1 == len(series.nights) else "at another level since"
 
 
 def beside_worse(alert: Alert, among: Iterable[Alert]) -> Alert | None:
-    """Of what became better: the largest change for the worse of the same event and cell, which is still
-    there and was not accepted; None where there is none."""
+    """The largest present regression of the same event and cell as an improvement; None without one."""
     if alert.worse:
         return None
     worse = [
@@ -226,8 +215,7 @@ def beside_worse(alert: Alert, among: Iterable[Alert]) -> Alert | None:
 
 def leading_alert(alerts: Iterable[Alert], event: str) -> Alert:
     """The alert that represents an event: an open one, worse rather than better, of the largest size."""
-    among = [alert for alert in alerts if alert.event == event]
-    return max(among, key=lambda alert: (*weight(alert), alert.id))
+    return max((a for a in alerts if a.event == event), key=lambda alert: (*weight(alert), alert.id))
 
 
 def weight(alert: Alert) -> tuple[bool, bool, int, float]:
@@ -237,113 +225,110 @@ def weight(alert: Alert) -> tuple[bool, bool, int, float]:
 
 
 def match_alerts(
-    findings: Sequence[SeriesChange],
+    changes: Sequence[SeriesChange],
     causes: Sequence[Cause],
     known: Iterable[AlertRecord] = (),
     *,
     until: int = 0,
-    describe: Callable[[SeriesChange, Cause], tuple[str, ...]] = lambda _finding, _cause: (),
 ) -> tuple[Alert, ...]:
-    """The alert of each finding, in their order; each known alert is recognised once.
+    """The alert of each change, in their order; each known alert is recognised once.
 
-    ``until``: the last night of all series (days since 1970-01-01). ``describe``: the sentences of an alert's
-    evidence, which are shown and decide nothing.
+    ``until``: the last night of all series (days since 1970-01-01).
     """
-    left: dict[tuple[str, str, bool], list[AlertRecord]] = {}
-    for record in known:
-        left.setdefault((record.alert.cell, record.alert.metric, record.alert.worse), []).append(record)
-    taken = {record.alert.id for group in left.values() for record in group}
+    unmatched = list(known)
+    names = {record.alert.id for record in unmatched}
     alerts = []
-    for finding, cause, event in zip(findings, causes, _events(findings, causes), strict=True):
-        group = left.get((finding.series.cell, finding.series.metric, finding.shift > 0), [])
-        same = _same(finding, group)
-        if same is None:
-            name = _name(finding, taken)
-            taken.add(name)
-            alerts.append(_alert(name, finding, cause, event, describe(finding, cause), until, None))
+    for change, cause, event in zip(changes, causes, _events(changes, causes), strict=True):
+        record = _matching_record(change, unmatched)
+        if record is None:
+            name = _new_name(change, names)
+            names.add(name)
         else:
-            group.remove(same)
-            evidence = describe(finding, cause)
-            alerts.append(_alert(same.alert.id, finding, cause, event, evidence, until, same.alert))
+            name = record.alert.id
+            unmatched.remove(record)
+        alerts.append(_build_alert(name, change, cause, event, until, record.alert if record else None))
     return tuple(alerts)
 
 
-def _alert(
-    name: str,
-    finding: SeriesChange,
-    cause: Cause,
-    event: str,
-    evidence: tuple[str, ...],
-    until: int,
-    before: Alert | None,
+def _build_alert(
+    name: str, change: SeriesChange, cause: Cause, event: str, until: int, known: Alert | None
 ) -> Alert:
-    points, change = finding.series.points, finding.found
-    around = (max(0, finding.places[0] - 1), *finding.places)
-    now = status(finding, until)
+    points, point = change.series.points, change.point
+    around = (max(0, point.places[0] - 1), *point.places)
+    now = status(change, until)
     recovered = now == "recovered"
     return Alert(
         id=name,
-        cell=finding.series.cell,
-        metric=finding.series.metric,
-        first=points[finding.index].began,
-        last=points[finding.after[0] if change.shape == "drift" else finding.after[-1]].began,
-        shape=change.shape,
+        cell=change.series.cell,
+        metric=change.series.metric,
+        first=points[point.index].began,
+        last=points[change.after[0] if point.shape == "drift" else change.after[-1]].began,
+        shape=point.shape,
         cause=cause.word,
-        effect=change.effect,
-        interval=(change.low, change.high),
+        effect=point.effect,
+        interval=(point.low, point.high),
         places=tuple(
-            AlertPlace(build=points[i].build.name, time=points[i].began, p=SET / len(finding.places))
-            for i in finding.places
+            AlertPlace(build=points[i].build.name, time=points[i].began, p=SET / len(point.places))
+            for i in point.places
         ),
         builds=tuple(dict.fromkeys(points[i].build.name for i in around)),
-        state="open" if before is None else before.state,
-        evidence=evidence,
+        state=known.state if known else "open",
+        evidence=alert_evidence(change, cause),
         event=event,
-        p=change.p,
+        p=point.p,
         recovered=recovered,
-        why="" if before is None else before.why,
-        new=before is None,
-        nights=len(finding.after),
-        was="" if before is None or before.cause == cause.word else before.cause,
-        came_back=before is not None and recovered and not before.recovered,
+        why=known.why if known else "",
+        new=known is None,
+        nights=len(change.after),
+        was=known.cause if known and known.cause != cause.word else "",
+        came_back=known is not None and recovered and not known.recovered,
         now=now,
     )
 
 
-def _same(finding: SeriesChange, among: Sequence[AlertRecord]) -> AlertRecord | None:
-    """The known alert that this is: that which overlaps and is nearest."""
-    low, high = begun(finding)
-    overlapping = [record for record in among if record.begun[0] < high and low < record.begun[1]]
-    return min(overlapping, key=lambda record: abs(record.begun[1] - high), default=None)
+def _matching_record(change: SeriesChange, records: Sequence[AlertRecord]) -> AlertRecord | None:
+    """The known alert of the same series and direction that overlaps a change and is nearest."""
+    low, high = begun(change)
+    same = [
+        record
+        for record in records
+        if (record.alert.cell, record.alert.metric) == change.series.key
+        and record.begun[0] < high
+        and low < record.begun[1]
+        and record.alert.worse == (change.shift > 0)
+    ]
+    return min(same, key=lambda record: abs(record.begun[1] - high), default=None)
 
 
-def _name(finding: SeriesChange, taken: set[str]) -> str:
+def _new_name(change: SeriesChange, taken: set[str]) -> str:
     """``20260412-3f1a``: the night and a digest of what moved; longer where that is taken."""
-    series = finding.series
-    text = f"{series.cell}\0{series.metric}\0{1 if finding.shift > 0 else -1}"
+    text = "\0".join((*change.series.key, "1" if change.shift > 0 else "-1"))
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    night = night_of(finding.first).replace("-", "")
-    return next(
-        name for length in range(4, 65) if (name := f"{night}-{digest[:length]}") not in taken or length == 64
-    )
+    night = _compact(change.first)
+    names = (f"{night}-{digest[:length]}" for length in range(4, 65))
+    return next((name for name in names if name not in taken), f"{night}-{digest}")
 
 
-def _events(findings: Sequence[SeriesChange], causes: Sequence[Cause]) -> tuple[str, ...]:
-    """Of each the event: a night that most of those of its cause may have begun at, and that cause.
+def _events(changes: Sequence[SeriesChange], causes: Sequence[Cause]) -> tuple[str, ...]:
+    """The event of each change: its cause, and a night on which most changes of that cause may have begun.
 
-    The night that explains most servers is taken first, with all that may have begun at it.
+    The night that explains most changes is taken first, with all that may have begun on it.
     """
-    left = list(range(len(findings)))
-    found: dict[int, str] = {}
-    while left:
+    nights = [change.nights or {change.first} for change in changes]
+    words = [cause.word for cause in causes]
+    events: dict[int, str] = {}
+    while len(events) < len(changes):
+        left = [i for i in range(len(changes)) if i not in events]
         votes: Counter[tuple[int, str]] = Counter()
         for i in left:
-            for night in findings[i].nights or {findings[i].first}:
-                votes[night, causes[i].word] += 2 if night == findings[i].first else 1
+            for night in nights[i]:
+                votes[night, words[i]] += 2 if night == changes[i].first else 1
         (night, word), _ = max(votes.items(), key=lambda vote: (vote[1], -vote[0][0], vote[0][1]))
-        of = [
-            i for i in left if causes[i].word == word and night in (findings[i].nights or {findings[i].first})
-        ]
-        found |= {i: f"{night_of(night).replace('-', '')}-{word}" for i in of}
-        left = [i for i in left if i not in found]
-    return tuple(found[i] for i in range(len(findings)))
+        name = f"{_compact(night)}-{word}"
+        events |= {i: name for i in left if words[i] == word and night in nights[i]}
+    return tuple(events[i] for i in range(len(changes)))
+
+
+def _compact(night: int) -> str:
+    """Days since 1970-01-01 -> ``20260412``."""
+    return night_of(night).replace("-", "")

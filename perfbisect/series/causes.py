@@ -1,111 +1,77 @@
-"""The cause of a break: product, instrument, workload, night or unknown, with the evidence for it.
+"""The cause of a change: product, instrument, workload, night or unknown, with the evidence for it.
 
-What is compared must be alike before it is blamed, so the order is: how it was measured, what was asked of
-it, then who else moved. A covariate explains a break only where it moved at the same point and by enough:
-tokens that change by a tenth do not make a factor of three. Nights run on fresh machines, so one slow machine
-is one night long and slows every cell it ran, those of low concurrency too; a break of one night is a
-product's nevertheless where its size and the cells it hit say so.
+The rules are tried in order: how it was measured, what was asked of it, then which other cells moved. A
+covariate explains a change only where it moved at the same point and by enough. Nights run on fresh machines,
+so that a slow machine is one night long and slows every cell it ran, those of low concurrency too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any, Literal
 
-from perfbisect.model.commit_details import CauseWord
+from perfbisect.model.commit_details import CauseWord, MeasuredCell
+from perfbisect.model.metric import STAGE
+from perfbisect.series.detection.evidence import INNER
 from perfbisect.series.detection.model import Shape
+from perfbisect.series.findings import SeriesChange
+from perfbisect.series.points import Workload
+from perfbisect.series.series import HEADLINES, CellSeries
+from perfbisect.series.suspects.ranking import ServerVote, distinguishing_traits, server_votes
 
-LABELS = ("warmups", "client", "definition", "suite", "dataset", "server", "host", "hardware", "keys")
-"""Covariates that are equal or not."""
+Covariates = Mapping[str, Any]
+"""What is known beside a night's values: names of :data:`perfbisect.series.points.COVARIATES`."""
 
+INSTRUMENT = ("warmups", "client", "definition", "suite")
+WORKLOAD = ("dataset", "server")
+MACHINE = ("host", "hardware")
 COUNTS = ("prompts", "completed", "input_tokens", "output_tokens", "audio_duration", "duration")
-"""Covariates that have a size."""
 
-
-@dataclass(frozen=True)
-class NightCovariates:
-    """The covariates of a cell on one night; what is not known is left out.
-
-    ``labels``: how it was measured, of :data:`LABELS`; ``keys`` among them is a digest, where the names
-    themselves are not known. ``counts``: what was asked and what came of it, of :data:`COUNTS`; per request
-    or of the run, the same on all nights. ``keys``: the names of the numbers that the client reported.
-    ``outside``: seconds that the client took besides the run that it measured, None where that is not known.
-    """
-
-    labels: Mapping[str, str] = field(default_factory=dict)
-    counts: Mapping[str, float] = field(default_factory=dict)
-    keys: frozenset[str] = frozenset()
-    outside: float | None = None
-
-
-def covariates_of(covariates: Mapping[str, Any]) -> NightCovariates:
-    """The covariates of a reported point (:data:`perfbisect.series.points.COVARIATES`) that are read here."""
-    known = {name: value for name, value in covariates.items() if value is not None}
-    return NightCovariates(
-        labels={name: str(known[name]) for name in LABELS if name in known},
-        counts={name: float(known[name]) for name in COUNTS if name in known},
-        outside=known.get("outside"),
-    )
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """A cell that was measured on the same two sides, with how its own metric moved.
-
-    ``shift``: log of after / before, above 0 worse; ``noise``: its standard deviation from night to night, of
-    logs. ``start``: the server start that served it. ``control``: a cell that little but the machine moves,
-    of low concurrency, or the time of a stage. ``traits``: what it runs (its family, knobs).
-    """
-
-    cell: str
-    start: str
-    shift: float
-    noise: float
-    control: bool = False
-    traits: frozenset[str] = frozenset()
-
-    @property
-    def moved(self) -> bool:
-        """Beyond what nights do to it."""
-        return abs(self.shift) > 3 * self.noise
-
-
-@dataclass(frozen=True)
-class ChangeContext:
-    """A break of a series.
-
-    ``metric``: its name without statistic; ``statistic``: ``median``, ``mean``, ``p99``. ``shift``: log of
-    after / before, above 0 worse. ``noise``: as of a neighbour. ``before``, ``after``: nights on either side,
-    those nearest to the break last and first. ``median``: by how much the median of the same metric moved,
-    where this is another statistic. ``neighbours``: all cells of the night, this one with them. ``over``:
-    nights that came later do not show it. ``saved``: of a mean or a percentile that fell, the seconds that
-    its slow requests no longer take; None where it is no time.
-    """
-
-    metric: str
-    shift: float
-    noise: float
-    shape: Shape
-    before: tuple[NightCovariates, ...]
-    after: tuple[NightCovariates, ...]
-    statistic: str = "median"
-    median: float | None = None
-    neighbours: tuple[Neighbour, ...] = ()
-    over: bool = True
-    saved: float | None = None
-
+_COMPARED_NIGHTS = 3
+"""Nights on each side whose covariates are compared: what moved weeks before is no evidence."""
+_NOISE_NIGHTS = 20
+"""Nights before a change that show the noise of a cell; the last ``_LEVEL_NIGHTS`` show its level."""
+_LEVEL_NIGHTS = 7
+_FEWEST_NIGHTS = 3
+_MIN_NOISE = 0.005
+"""Least noise of a cell, of logs: nights that agree to the last digit are not without noise."""
+_MAD = 1.4826
+_MIN_COUNT_SHIFT = 0.02
+"""Log of a move of a count that is evidence."""
+_GROWING = ("e2el", "latency", "ttft", "audio_ttfp", "image_generation", "video_generation")
+"""Metrics that longer work makes larger, and never smaller."""
+_EXPLAINED = 1.5
+"""By how much a change may be larger, in logs, than the move of a count that explains it."""
+_REDEFINED = math.log(1.2)
+"""Log of a move of a count from which on it may be counted otherwise."""
+_WARM_UP_SHARE = 0.5
+"""Share of the time of vanished slow requests by which the client must take longer before its run."""
+_ALL_SERVERS = 0.8
+"""Share of server starts that moved together, from which on it is all of them."""
+_LARGE = 0.25
+"""Log of a size, and ..."""
+_DEVIATIONS = 8.0
+"""... standard deviations, from which on a single night may be a product's."""
+_SAME_MOVE = 0.25
+"""Share of a move that another series must show of it to have moved with it."""
+_LOW_RATE = 0.1
+"""Requests a second up to which a cell is of low concurrency."""
+_LASTING_NIGHTS = 5
+"""Nights of a step that show by themselves that it lasts."""
+_SETTLED_NIGHTS = 7
+"""Nights after which a step lasts, whatever single nights before were like."""
+_SAME_STREAM = {"itl": "tpot"}
+"""Metrics of one stream that count chunks and tokens."""
 
 EvidenceKind = Literal[
     "label changed",
     "count explains",
     "count falls short",
     "count redefined",
-    "keys added",
-    "keys removed",
     "keys differ",
     "definition changed",
     "slow requests gone",
@@ -137,312 +103,439 @@ EvidenceKind = Literal[
 
 @dataclass(frozen=True)
 class Evidence:
-    """One observation about a break: ``kind`` decides, the other fields are its values.
-
-    Only the fields that a kind needs are set. ``name``: a covariate, metric or statistic; ``names``: keys of
-    a result, or traits. ``old``, ``new``: labels; ``before``, ``after``: numbers. ``shift``,
-    ``median_shift``: logs of after / before. ``nights``: how many; ``night``: days since 1970-01-01.
-    ``count`` of ``total`` server starts, ``moved_controls`` of ``controls``. ``what``: the description of a
-    hint of the series.
-    """
+    """One observation about a change: ``kind`` decides, ``values`` are the numbers and names behind it."""
 
     kind: EvidenceKind
-    name: str = ""
-    names: tuple[str, ...] = ()
-    cell: str = ""
-    what: str = ""
-    old: str = ""
-    new: str = ""
-    before: float = 0.0
-    after: float = 0.0
-    shift: float = 0.0
-    median_shift: float = 0.0
-    deviations: float = 0.0
-    saved_s: float = 0.0
-    nights: int = 0
-    night: int = 0
-    count: int = 0
-    total: int = 0
-    moved_controls: int = 0
-    controls: int = 0
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What is behind a break, and the evidence for it, the deciding one first."""
+    """What is behind a change, and the evidence for it, the deciding one first."""
 
     word: CauseWord
     evidence: tuple[Evidence, ...]
 
     def has(self, *kinds: EvidenceKind) -> bool:
-        """Whether any of the evidence is of one of these kinds."""
         return any(evidence.kind in kinds for evidence in self.evidence)
 
 
-NEAR = 3
-"""Nights on each side that are compared: what moved weeks before is no evidence."""
-_LEAST = 0.02
-"""Log of a move of a count that is worth telling."""
-_MAD = 1.4826
+@dataclass(frozen=True)
+class ChangeContext:
+    """A change with what the rules compare.
+
+    ``metric``: its name without the ``statistic`` (``median``, ``mean``, ``p99``). ``shift``: log of
+    after / before, above 0 worse; ``noise``: the standard deviation of nights, of logs. ``before``,
+    ``after``: covariates of the nights on either side, in order of time. ``median_shift``: of the median of
+    the same metric, where this is another statistic. ``cells``: all cells of the night, this one with them.
+    ``ended``: later nights do not show it. ``saved_s``: seconds that slow requests no longer take, of a mean
+    or percentile that fell.
+    """
+
+    metric: str
+    shift: float
+    noise: float
+    shape: Shape
+    before: tuple[Covariates, ...]
+    after: tuple[Covariates, ...]
+    statistic: str = "median"
+    median_shift: float | None = None
+    cells: tuple[MeasuredCell, ...] = ()
+    ended: bool = True
+    saved_s: float | None = None
+
+
+def changed_labels(
+    before: Sequence[Covariates], after: Sequence[Covariates], names: Iterable[str]
+) -> list[Evidence]:
+    """Covariates with one value on the nights before and another on those after."""
+    found = []
+    for name in names:
+        left = {str(night[name]) for night in before[-_COMPARED_NIGHTS:] if night.get(name) is not None}
+        right = {str(night[name]) for night in after[:_COMPARED_NIGHTS] if night.get(name) is not None}
+        if len(left) == len(right) == 1 and left != right:
+            found.append(Evidence("label changed", {"name": name, "old": left.pop(), "new": right.pop()}))
+    return found
 
 
 @dataclass(frozen=True)
 class CountMove:
-    """A count that is another after the break; ``shift`` is the log of after / before."""
+    """A count that is another after the change; ``shift`` is the log of after / before."""
 
     name: str
     before: float
     after: float
     shift: float
 
-
-def labels_moved(
-    before: Sequence[NightCovariates], after: Sequence[NightCovariates], names: Iterable[str]
-) -> tuple[Evidence, ...]:
-    """Labels that had one value on the nights before and another on those after, where they are known."""
-    found = []
-    for name in names:
-        left = {night.labels[name] for night in before[-NEAR:] if name in night.labels}
-        right = {night.labels[name] for night in after[:NEAR] if name in night.labels}
-        if len(left) == len(right) == 1 and left != right:
-            (old,), (new,) = left, right
-            found.append(Evidence("label changed", name=name, old=old, new=new))
-    return tuple(found)
+    def evidence(self, kind: EvidenceKind, **values: float) -> Evidence:
+        return Evidence(kind, {"name": self.name, "before": self.before, "after": self.after, **values})
 
 
-def counts_moved(
-    before: Sequence[NightCovariates], after: Sequence[NightCovariates]
-) -> tuple[CountMove, ...]:
-    """Counts whose median moved beyond what they do from one night before the break to the next, largest
-    first."""
-    names = dict.fromkeys(name for night in (*before, *after) for name in night.counts)
-    found = []
-    for name in names:
+def moved_counts(before: Sequence[Covariates], after: Sequence[Covariates]) -> list[CountMove]:
+    """Counts whose median moved by more than they do from night to night, largest first."""
+    moves = []
+    for name in COUNTS:
         left, right = _logs(before, name), _logs(after, name)
         if not left or not right:
             continue
-        old, new = median(left[-NEAR:]), median(right[:NEAR])
-        if abs(new - old) > max(_LEAST, 4 * _spread(left)):
-            found.append(CountMove(name, math.exp(old), math.exp(new), new - old))
-    return tuple(sorted(found, key=lambda move: -abs(move.shift)))
+        old, new = median(left[-_COMPARED_NIGHTS:]), median(right[:_COMPARED_NIGHTS])
+        # Differences between neighbours, which earlier steps do not widen.
+        steps = [abs(b - a) for a, b in pairwise(left)]
+        deviation = _MAD * median(steps) / math.sqrt(2) if steps else 0.0
+        if abs(new - old) > max(_MIN_COUNT_SHIFT, 4 * deviation):
+            moves.append(CountMove(name, math.exp(old), math.exp(new), new - old))
+    return sorted(moves, key=lambda move: -abs(move.shift))
 
 
-def _logs(nights: Sequence[NightCovariates], name: str) -> list[float]:
-    return [math.log(night.counts[name]) for night in nights if night.counts.get(name, 0) > 0]
+def _logs(nights: Sequence[Covariates], name: str) -> list[float]:
+    return [math.log(night[name]) for night in nights if (night.get(name) or 0) > 0]
 
 
-def _spread(logs: Sequence[float]) -> float:
-    """Standard deviation of a night, from the differences between neighbours: earlier steps do not widen
-    it."""
-    steps = [abs(b - a) for a, b in pairwise(logs)]
-    return _MAD * median(steps) / math.sqrt(2) if steps else 0.0
+def _keys_differ(context: ChangeContext) -> list[Evidence]:
+    changed = changed_labels(context.before, context.after, ("keys",))
+    return [Evidence("keys differ")] if changed else []
 
 
-def key_changes(before: Sequence[NightCovariates], after: Sequence[NightCovariates]) -> tuple[Evidence, ...]:
-    """Numbers that the client reported on the nights of one side and on none of the other."""
-    left = [night.keys for night in before[-NEAR:] if night.keys]
-    right = [night.keys for night in after[:NEAR] if night.keys]
-    if not left or not right:
-        digests = labels_moved(before, after, ("keys",))
-        return (Evidence("keys differ"),) if digests else ()
-    gone = frozenset.intersection(*left) - frozenset().union(*right)
-    new = frozenset.intersection(*right) - frozenset().union(*left)
-    found = []
-    if gone:
-        found.append(Evidence("keys removed", names=tuple(sorted(gone))))
-    if new:
-        found.append(Evidence("keys added", names=tuple(sorted(new))))
-    return tuple(found)
-
-
-INSTRUMENT = ("warmups", "client", "definition", "suite")
-WORKLOAD = ("dataset", "server")
-PLACE = ("host", "hardware")
-
-_GROWS = ("e2el", "latency", "ttft", "audio_ttfp", "image_generation", "video_generation")
-"""Metrics that longer work makes larger, and never smaller."""
-_ENOUGH = 1.5
-"""By how much a break may be larger, in logs, than what explains it."""
-_RECOUNTED = math.log(1.2)
-"""Log of a move of a count from which on another way of counting is thought of."""
-_COVERS = 0.5
-"""How much longer the client has to take before its run, as a share of the time of the slow requests that
-are gone, to have sent them there."""
-_COMMON = 0.8
-"""Share of server starts that moved together, from which on it is all of them."""
-_LARGE = 0.25
-"""Log of a size, and"""
-_FAR = 8.0
-"""standard deviations, from which on a single night may be a product's."""
-
-
-def infer_cause(found: ChangeContext) -> Cause:
-    """What is behind a break."""
-    moves = counts_moved(found.before, found.after)
-    for judged in (_instrument(found, moves), _tail(found), _workload(found, moves)):
-        if judged is not None:
-            return judged
-    partly = _partly(found, moves)
-    product = _cells(found)
-    return Cause(product.word, (*product.evidence, *partly))
-
-
-def _instrument(found: ChangeContext, moves: tuple[CountMove, ...]) -> Cause | None:
-    evidence = list(labels_moved(found.before, found.after, INSTRUMENT))
-    evidence += _counted_otherwise(found, moves)
-    evidence += [
-        change
-        for change in key_changes(found.before, found.after)
-        if any(found.metric in name for name in change.names)
+def infer_cause(context: ChangeContext) -> Cause:
+    """What is behind a change, by the rules alone."""
+    moves = moved_counts(context.before, context.after)
+    cause = _instrument(context, moves) or _tail(context) or _workload(context, moves)
+    if cause is not None:
+        return cause
+    cause = _by_cells(context)
+    unexplained = [
+        move.evidence("count falls short", shift=context.shift) for move in moves if move.name != "duration"
     ]
-    if not evidence:
-        return None
-    return Cause("instrument", (*evidence, Evidence("definition changed")))
+    return Cause(cause.word, (*cause.evidence, *unexplained, *_keys_differ(context)))
 
 
-def _counted_otherwise(found: ChangeContext, moves: tuple[CountMove, ...]) -> list[Evidence]:
+def _instrument(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
+    evidence = changed_labels(context.before, context.after, INSTRUMENT)
+    evidence += _redefined_tokens(context, moves)
+    return Cause("instrument", (*evidence, Evidence("definition changed"))) if evidence else None
+
+
+def _redefined_tokens(context: ChangeContext, moves: list[CountMove]) -> list[Evidence]:
     """Input tokens that moved with the metric while the runs took as long: another count of one load."""
-    moved = {move.name: move for move in moves}
-    tokens = moved.get("input_tokens")
-    timed = all("duration" in night.counts for night in (*found.before, *found.after))
-    if tokens is None or not timed or "duration" in moved or abs(tokens.shift) < _RECOUNTED:
+    by_name = {move.name: move for move in moves}
+    tokens = by_name.get("input_tokens")
+    timed = all(night.get("duration") is not None for night in (*context.before, *context.after))
+    if tokens is None or not timed or "duration" in by_name or abs(tokens.shift) < _REDEFINED:
         return []
-    if abs(abs(tokens.shift) - abs(found.shift)) > 0.2 * abs(tokens.shift):
+    if abs(abs(tokens.shift) - abs(context.shift)) > 0.2 * abs(tokens.shift):
         return []
-    return [_of_count("count redefined", tokens)]
+    return [tokens.evidence("count redefined")]
 
 
-def _of_count(kind: EvidenceKind, move: CountMove, shift: float = 0.0) -> Evidence:
-    return Evidence(kind, name=move.name, before=move.before, after=move.after, shift=shift)
-
-
-def _tail(found: ChangeContext) -> Cause | None:
+def _tail(context: ChangeContext) -> Cause | None:
     """A mean or tail that moved without its median: a few requests, such as the first ones of a server."""
-    if found.statistic == "median" or found.median is None:
+    typical = context.median_shift
+    if context.statistic == "median" or typical is None:
         return None
-    if abs(found.median) > min(0.1, 0.25 * abs(found.shift)):
+    if abs(typical) > min(0.1, 0.25 * abs(context.shift)):
         return None
-    moved = Evidence("few requests moved", name=found.statistic, shift=found.shift, median_shift=found.median)
-    keys = key_changes(found.before, found.after)
-    warm = _warmed(found)
-    if warm is not None:
-        return Cause("instrument", (replace(moved, kind="slow requests gone"), warm, *keys))
+    values = {"statistic": context.statistic, "shift": context.shift, "median_shift": typical}
+    moved = Evidence("few requests moved", values)
+    keys, one_night = _keys_differ(context), len(context.after) == 1
+    warm_up = _added_warm_up(context)
+    if warm_up is not None:
+        return Cause("instrument", (Evidence("slow requests gone", values), warm_up, *keys))
     if keys:
         return Cause("instrument", (moved, *keys))
-    if not found.over and len(found.after) == 1:
+    if one_night and not context.ended:
         return Cause("unknown", (moved, Evidence("one night so far")))
-    if len(found.after) == 1 or found.shape == "transient":
+    if one_night or context.shape == "transient":
         return Cause("night", (moved, Evidence("one night")))
     return Cause("unknown", (moved, Evidence("warm-up or pause")))
 
 
-def _warmed(found: ChangeContext) -> Evidence | None:
-    """That the client does something before the run since, which takes as long as the slow requests did: as
-    if these were sent and not counted. None where nothing says so."""
-    before = [night.outside for night in found.before[-NEAR:] if night.outside is not None]
-    after = [night.outside for night in found.after[:NEAR] if night.outside is not None]
-    if not before or not after or not found.saved:
+def _added_warm_up(context: ChangeContext) -> Evidence | None:
+    """That the client takes longer before its run by about the time of the slow requests that are gone."""
+    before = [t for night in context.before[-_COMPARED_NIGHTS:] if (t := night.get("outside")) is not None]
+    after = [t for night in context.after[:_COMPARED_NIGHTS] if (t := night.get("outside")) is not None]
+    if not before or not after or not context.saved_s:
         return None
     longer = min(after) - max(before)
-    if longer < _COVERS * found.saved or min(after) < 2 * max(before):
+    if longer < _WARM_UP_SHARE * context.saved_s or min(after) < 2 * max(before):
         return None
-    return Evidence("warm-up added", before=median(before), after=median(after), saved_s=found.saved)
+    return Evidence(
+        "warm-up added", {"before": median(before), "after": median(after), "saved_s": context.saved_s}
+    )
 
 
-def _workload(found: ChangeContext, moves: tuple[CountMove, ...]) -> Cause | None:
-    evidence = list(labels_moved(found.before, found.after, WORKLOAD))
-    evidence += [_of_count("count explains", move) for move in moves if _explains(move, found)]
+def _workload(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
+    evidence = changed_labels(context.before, context.after, WORKLOAD)
+    evidence += [move.evidence("count explains") for move in moves if _explains(move, context)]
     return Cause("workload", tuple(evidence)) if evidence else None
 
 
-def _explains(move: CountMove, found: ChangeContext) -> bool:
-    if move.name == "duration" or (found.metric in _GROWS and move.shift * found.shift < 0):
+def _explains(move: CountMove, context: ChangeContext) -> bool:
+    if move.name == "duration" or (context.metric in _GROWING and move.shift * context.shift < 0):
         return False
-    return abs(found.shift) <= _ENOUGH * abs(move.shift)
+    return abs(context.shift) <= _EXPLAINED * abs(move.shift)
 
 
-def _partly(found: ChangeContext, moves: tuple[CountMove, ...]) -> tuple[Evidence, ...]:
-    """What moved besides and does not explain it."""
-    counts = [_of_count("count falls short", move, found.shift) for move in moves if move.name != "duration"]
-    return (*counts, *key_changes(found.before, found.after))
+def _by_cells(context: ChangeContext) -> Cause:
+    """By which other servers moved, and for how long."""
+    votes = server_votes(context.cells)
+    hit = sum(vote.hit for vote in votes)
+    machines = changed_labels(context.before, context.after, MACHINE)
+    nights = len(context.after)
+    is_lasting = context.shape != "transient" and nights > 1
+    if machines and (hit == len(votes) or is_lasting):
+        return Cause("night", (*machines, Evidence("machine changed")))
+    if len(votes) >= 3 and hit >= _ALL_SERVERS * len(votes):
+        return _by_all_servers(context, hit, len(votes), is_lasting=is_lasting)
+    shared = _shared_trait(votes)
+    if is_lasting:
+        return Cause("product", (Evidence("lasting", {"nights": nights}), *shared))
+    size = {"shift": context.shift, "deviations": abs(context.shift) / max(context.noise, 1e-9)}
+    is_large = abs(context.shift) > max(_LARGE, _DEVIATIONS * context.noise)
+    if shared and hit > 1 and is_large:
+        return Cause("product", (*shared, Evidence("size", size), Evidence("others spared")))
+    doubt = Evidence("too few cells" if is_large else "within noise")
+    return Cause("unknown", (Evidence("size of one night", size), *shared, doubt))
 
 
-@dataclass(frozen=True)
-class _Start:
-    moved: bool
-    cells: tuple[Neighbour, ...]
-
-    @property
-    def traits(self) -> frozenset[str]:
-        return frozenset().union(*(cell.traits for cell in self.cells))
-
-
-def _starts(found: ChangeContext) -> tuple[_Start, ...]:
-    """One vote each: moved where any of its cells moved the way the break did."""
-    groups: dict[str, list[Neighbour]] = {}
-    for neighbour in found.neighbours:
-        groups.setdefault(neighbour.start, []).append(neighbour)
-    starts = []
-    for group in groups.values():
-        moved = tuple(n for n in group if n.moved and n.shift * found.shift > 0)
-        starts.append(_Start(bool(moved), moved or tuple(group)))
-    return tuple(starts)
+def _by_all_servers(context: ChangeContext, hit: int, total: int, *, is_lasting: bool) -> Cause:
+    controls = [cell.hit for cell in context.cells if cell.control]
+    values = {"count": hit, "total": total, "controls": (sum(controls), len(controls))}
+    if is_lasting:
+        stayed = Evidence("lasting", {"nights": len(context.after)})
+        return Cause("product", (stayed, Evidence("all servers moved", values)))
+    moved = Evidence("servers moved", values)
+    if controls and sum(controls) < 0.5 * len(controls):
+        return Cause("unknown", (moved, Evidence("controls spared")))
+    if context.shape == "transient":
+        return Cause("night", (moved, Evidence("one night, then back")))
+    return Cause("unknown", (moved, Evidence("one night so far")))
 
 
-def _cells(found: ChangeContext) -> Cause:
-    """By who else moved, and for how long."""
-    starts, nights = _starts(found), len(found.after)
-    hit, spared = [s for s in starts if s.moved], [s for s in starts if not s.moved]
-    hosts = labels_moved(found.before, found.after, PLACE)
-    lasting = found.shape != "transient" and nights > 1
-    if hosts and (not spared or lasting):
-        return Cause("night", (*hosts, Evidence("machine changed")))
-    if len(starts) >= 3 and len(hit) >= _COMMON * len(starts):
-        return _common(found, hit, spared, lasting=lasting)
-    if lasting:
-        return Cause("product", (Evidence("lasting", nights=nights), *_difference(hit, spared)))
-    return _one_night(found, hit, spared)
+def _shared_trait(votes: Sequence[ServerVote]) -> tuple[Evidence, ...]:
+    """What the servers that moved run and no other does."""
+    traits = distinguishing_traits(votes)
+    if not traits:
+        return ()
+    spared = [vote for vote in votes if not vote.hit]
+    largest = max(abs(cell.shift) for vote in spared for cell in vote.cells)
+    values = {"traits": sorted(traits), "spared": len(spared), "percent": math.expm1(largest) * 100}
+    return (Evidence("shared trait", values),)
 
 
-def _common(found: ChangeContext, hit: list[_Start], spared: list[_Start], *, lasting: bool) -> Cause:
-    """Nearly everything moved together."""
-    controls = [n for n in found.neighbours if n.control]
-    moved = [n for n in controls if n.moved and n.shift * found.shift > 0]
-    together = Evidence(
-        "servers moved",
-        count=len(hit),
-        total=len(hit) + len(spared),
-        moved_controls=len(moved),
-        controls=len(controls),
+class SeriesIndex:
+    """The series of all cells by cell and metric. ``traits``: the name of a cell -> what it runs."""
+
+    def __init__(self, series: Sequence[CellSeries], traits: Callable[[str], frozenset[str]]) -> None:
+        self._traits = traits
+        self._by_cell: dict[str, dict[str, CellSeries]] = {}
+        for item in series:
+            self._by_cell.setdefault(item.cell, {})[item.metric] = item
+
+    def get(self, cell: str, metric: str) -> CellSeries | None:
+        """A metric of a cell; None where it does not report it."""
+        return self._by_cell.get(cell, {}).get(metric)
+
+    def changed_prompts(
+        self, like: Workload, nights: Collection[int]
+    ) -> Iterator[tuple[int, str, str, float]]:
+        """Where the prompts of a cell of the same model and data set changed on one of these nights.
+
+        Yields the night, the cell, what changed, and the log of by how much.
+        """
+        for metrics in self._by_cell.values():
+            series = next(iter(metrics.values()))
+            load, tokens = series.points[-1].workload, [c.get("input_tokens") for c in series.covariates]
+            for hint in series.hints if (load.model, load.dataset) == (like.model, like.dataset) else ():
+                before, after = tokens[hint.index - 1], tokens[hint.index]
+                if hint.kind == "workload" and series.nights[hint.index] in nights and before and after:
+                    yield series.nights[hint.index], series.cell, hint.what, abs(math.log(after / before))
+
+    def measured_cells(self, change: SeriesChange) -> tuple[MeasuredCell, ...]:
+        """Every cell measured on both sides of a change, by the same metric, else by its headline."""
+        cells = []
+        for metrics in self._by_cell.values():
+            names = (change.series.metric, *HEADLINES)
+            series = next((metrics[name] for name in names if name in metrics), None)
+            moved = None if series is None else shift(series, change)
+            if series is None or moved is None:
+                continue
+            load, (size, noise) = series.points[-1].workload, moved
+            low = load.concurrency == 1 or (load.concurrency is None and load.rate <= _LOW_RATE)
+            newest = (item.points[-1].workload.model for item in metrics.values())
+            cells.append(
+                MeasuredCell(
+                    cell=series.cell,
+                    hit=abs(size) > 3 * noise and size * change.shift > 0,
+                    start=series.group,
+                    traits=self._traits(series.cell),
+                    model=next(filter(None, newest), ""),
+                    shift=size,
+                    control=low or series.metric.startswith(STAGE),
+                )
+            )
+        return tuple(cells)
+
+
+def shift(series: CellSeries, change: SeriesChange) -> tuple[float, float] | None:
+    """By how much a series moved between the nights before a change and those that show it, and its noise.
+
+    A log, above 0 worse. None where it was not measured on both sides, or is another series since.
+    """
+    own = change.series
+    first, last = own.nights[change.after[0]], own.nights[change.after[-1]]
+    left, edge = own.nights[change.before[0]], own.nights[change.before[-1]]
+    after = [i for i, night in enumerate(series.nights) if first <= night <= last]
+    before = [i for i, night in enumerate(series.nights) if left <= night <= edge][-_NOISE_NIGHTS:]
+    if not after or len(before) < _FEWEST_NIGHTS:
+        return None
+    if any(before[0] < boundary.index <= after[-1] for boundary in series.boundaries):
+        return None
+    if any(series.values[i] <= 0 for i in (*before, *after)):
+        return None
+    logs = [math.log(series.values[i]) for i in before]
+    level = median(logs[-_LEVEL_NIGHTS:])
+    return series.sign * (median(math.log(series.values[i]) for i in after) - level), _noise(logs)
+
+
+def _noise(logs: Sequence[float]) -> float:
+    return max(_MIN_NOISE, _MAD * median(abs(x - median(logs)) for x in logs)) if logs else _MIN_NOISE
+
+
+def is_affected(cell: MeasuredCell, change: SeriesChange) -> bool:
+    """Whether a cell moved as a change did, and by a size to compare."""
+    return cell.hit and abs(cell.shift) >= _SAME_MOVE * min(abs(change.shift), math.log(2))
+
+
+def infer_causes(changes: Sequence[SeriesChange], index: SeriesIndex) -> tuple[Cause, ...]:
+    """The cause of each change, with the evidence for it."""
+    causes = []
+    for change in changes:
+        cause = infer_cause(build_context(change, index))
+        if cause.word == "product":
+            cause = _confirm_product(change, cause, index)
+        if cause.word in ("product", "unknown"):
+            cause = _same_requests(change, cause, index)
+        causes.append(cause)
+    return tuple(
+        _inherit(change, cause, changes, causes) for change, cause in zip(changes, causes, strict=True)
     )
-    if lasting:
-        stayed = Evidence("lasting", nights=len(found.after))
-        return Cause("product", (stayed, replace(together, kind="all servers moved")))
-    if controls and len(moved) < 0.5 * len(controls):
-        return Cause("unknown", (together, Evidence("controls spared")))
-    if found.shape == "transient":
-        return Cause("night", (together, Evidence("one night, then back")))
-    return Cause("unknown", (together, Evidence("one night so far")))
 
 
-def _one_night(found: ChangeContext, hit: list[_Start], spared: list[_Start]) -> Cause:
-    """Some cells, one night: a product's only where size and cells both say so."""
-    shared = _difference(hit, spared)
-    size = Evidence("size", shift=found.shift, deviations=abs(found.shift) / max(found.noise, 1e-9))
-    far = abs(found.shift) > max(_LARGE, _FAR * found.noise)
-    if shared and len(hit) > 1 and far:
-        return Cause("product", (*shared, size, Evidence("others spared")))
-    doubt = Evidence("too few cells" if far else "within noise")
-    return Cause("unknown", (replace(size, kind="size of one night"), *shared, doubt))
+def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
+    """What the rules compare of a change."""
+    series, (name, _, statistic) = change.series, change.series.metric.partition(":")
+    own = shift(series, change)
+    typical = index.get(series.cell, name) if statistic else None
+    median_move = shift(typical, change) if typical else None
+    # What moved on its second night is not behind a transient, but for one that lasts like a level.
+    shape = change.point.shape
+    if shape == "transient" and len(change.after) >= INNER:
+        shape = "step"
+    logs = [math.log(series.values[i]) for i in change.before if series.values[i] > 0]
+    counted = _token_definition(change, index.get(series.cell, "input_tokens"))
+    return ChangeContext(
+        metric=name,
+        shift=change.shift,
+        noise=own[1] if own else _noise(logs),
+        shape=shape,
+        before=_covariates(series, change.before, counted),
+        after=_covariates(series, change.after[: 1 if shape == "transient" else _NOISE_NIGHTS], counted),
+        statistic="median" if series.part == "typical" else statistic,
+        median_shift=median_move[0] if median_move else None,
+        cells=index.measured_cells(change),
+        ended=change.point.until is not None,
+        saved_s=_saved_s(change) if statistic else None,
+    )
 
 
-def _difference(hit: list[_Start], spared: list[_Start]) -> tuple[Evidence, ...]:
-    """What those that moved run and no other does; empty where there is no such thing."""
-    if not hit or not spared:
-        return ()
-    shared = frozenset.intersection(*(start.traits for start in hit))
-    alone = shared - frozenset().union(*(start.traits for start in spared))
-    if not alone:
-        return ()
-    worst = max(abs(n.shift) for start in spared for n in start.cells)
-    return (Evidence("shared trait", names=tuple(sorted(alone)), count=len(spared), shift=worst),)
+def _saved_s(change: SeriesChange) -> float | None:
+    """Seconds by which a mean fell over all requests, or a percentile of one; None where it did not fall."""
+    series = change.series
+    unit = {"ms": 0.001, "s": 1.0}.get(series.row.unit)
+    if unit is None or change.shift >= 0:
+        return None
+    old = median(series.values[i] for i in change.before[-_COMPARED_NIGHTS:])
+    new = median(series.values[i] for i in change.after[:_COMPARED_NIGHTS])
+    completed = series.covariates[change.after[0]].get("completed") or 1
+    return unit * (old - new) * (float(completed) if series.part == "mean" else 1.0)
+
+
+def _covariates(series: CellSeries, places: Sequence[int], counted: range) -> tuple[Covariates, ...]:
+    """The covariates of nights, without those that are not comparable.
+
+    These are input tokens outside the nights that count them alike, and durations of runs at a fixed rate.
+    """
+    ignored = {"duration"} if series.points[-1].workload.rate != math.inf else set()
+    nights = []
+    for place in places[-_NOISE_NIGHTS:]:
+        left_out = ignored if series.nights[place] in counted else {*ignored, "input_tokens"}
+        nights.append({k: v for k, v in series.covariates[place].items() if k not in left_out})
+    return tuple(nights)
+
+
+def _token_definition(change: SeriesChange, tokens: CellSeries | None) -> range:
+    """The nights around a change in which input tokens are counted alike."""
+    marks = () if tokens is None else tuple(tokens.nights[mark.index] for mark in tokens.boundaries)
+    first = max((night for night in marks if night <= change.first), default=0)
+    return range(first, min((night for night in marks if night > change.first), default=10**9))
+
+
+def _confirm_product(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
+    """A product's change needs a median, and other metrics of the same requests that agree."""
+    series = change.series
+    if series.part != "typical":
+        return Cause("unknown", (Evidence("median unchanged"), *cause.evidence))
+    same = index.get(series.cell, _SAME_STREAM.get(series.metric, ""))
+    moved = shift(same, change) if same else None
+    if same and moved and moved[0] * math.copysign(1.0, change.shift) < _SAME_MOVE * abs(change.shift):
+        unchanged = Evidence("same stream unchanged", {"metric": same.metric})
+        return Cause("unknown", (unchanged, *cause.evidence))
+    nights, is_step = len(change.after), change.point.shape == "step"
+    if is_step and nights < _LASTING_NIGHTS and not cause.has("all servers moved", "shared trait"):
+        others = (evidence for evidence in cause.evidence if evidence.kind != "lasting")
+        return Cause("unknown", (Evidence("few nights", {"nights": nights}), *others))
+    earlier = _night_at_new_level(change) if is_step and nights <= _SETTLED_NIGHTS else None
+    if earlier is not None:
+        return Cause("unknown", (Evidence("level seen before", {"night": earlier}), *cause.evidence))
+    return cause
+
+
+def _night_at_new_level(change: SeriesChange) -> int | None:
+    """The last night before a step that had the new level already."""
+    values, sign = change.series.values, change.series.sign
+    new = sign * median(math.log(values[i]) for i in change.after)
+    alike = [
+        i
+        for i in range(change.start, change.point.index)
+        if abs(sign * math.log(values[i]) - new) < _SAME_MOVE * abs(change.shift)
+    ]
+    return change.series.nights[alike[-1]] if alike else None
+
+
+def _same_requests(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
+    """Workload where the requests of the same data set and model changed in another cell that night.
+
+    One specification makes them for several cells, and not every server counts the tokens of a picture.
+    """
+    load = change.series.points[-1].workload
+    if not load.dataset or not load.model:
+        return cause
+    for _, cell, what, size in index.changed_prompts(load, change.nights):
+        if abs(change.shift) <= _EXPLAINED * size:
+            changed = Evidence("same requests changed", {"what": what, "cell": cell})
+            return Cause("workload", (changed, *cause.evidence))
+    return cause
+
+
+def _inherit(
+    change: SeriesChange, own: Cause, changes: Sequence[SeriesChange], causes: Sequence[Cause]
+) -> Cause:
+    """Product where the cause is unknown and another change of the same server that night is a product's."""
+    if own.word != "unknown" or change.series.part != "typical":
+        return own
+    for other, cause in zip(changes, causes, strict=True):
+        is_same = other.nights == change.nights and other.series.group == change.series.group
+        if cause.word == "product" and is_same:
+            beside = Evidence("same start moved", {"metric": other.series.metric, "cell": other.series.cell})
+            return Cause("product", (beside, *cause.evidence))
+    return own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -12,15 +12,13 @@ from pydantic import Field
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, LongDocument
 from perfbisect.series.alerts import Alert, AlertRecord, State, begun, match_alerts
-from perfbisect.series.cause_text import alert_evidence, suppression_sentence
-from perfbisect.series.detection.fdr import FDR, Coverage
-from perfbisect.series.detection.joint import JointEvent
+from perfbisect.series.cause_text import suppression_sentence
+from perfbisect.series.causes import SeriesIndex, infer_causes
+from perfbisect.series.detection.fdr import FDR, SeriesCoverage
 from perfbisect.series.detection.model import Shape
-from perfbisect.series.finding_causes import SeriesIndex, infer_causes
 from perfbisect.series.findings import (
     JudgedFamily,
     SeriesChange,
-    Suppression,
     SuppressionReason,
     drop_duplicate_tails,
     select_alerts,
@@ -68,18 +66,6 @@ class DiscontinuityDocument(Document):
     what: str
     series: int
     cells: tuple[str, ...]
-
-
-class SeriesCoverage(Document):
-    """A series, or a segment of one. ``smallest``: the step detected with a power of 0.8, a ratio;
-    ``why``: the reason it was not judged."""
-
-    series: str
-    nights: int
-    p: float | None = None
-    smallest: float | None = None
-    changes: int = 0
-    why: str = ""
 
 
 class FamilyCoverage(Document):
@@ -133,8 +119,7 @@ class TrackDetectDocument(LongDocument):
         """New alerts first, then open ones; no coverage of single series."""
         alerts = sorted(self.alerts, key=lambda alert: alert.first, reverse=True)
         alerts.sort(key=lambda alert: (not (alert.new or alert.is_news), alert.state != "open"))
-        brief = self.model_copy(update={"alerts": tuple(alerts)})
-        brief = LongDocument.brief(brief)
+        brief = LongDocument.brief(self.model_copy(update={"alerts": tuple(alerts)}))
         if not self.census.series:
             return brief
         left = {**brief.left_out, "census.series": len(self.census.series)}
@@ -144,12 +129,15 @@ class TrackDetectDocument(LongDocument):
 
 @dataclass(frozen=True)
 class SeriesAnalysis:
-    """What a store's series show. ``series``: every series, one value a night; ``families``: medians first;
-    ``findings``: what each alert was made of, by its name; ``known``: the alerts that were reported before;
-    ``away``: builds that are not of main and were left out."""
+    """What a store's series show.
+
+    ``series``: one value a night. ``families``: medians, then means and percentiles. ``findings``: the change
+    of each alert by its name. ``known``: the alerts reported before. ``away``: builds of other branches,
+    which are left out.
+    """
 
     series: tuple[CellSeries, ...]
-    cells: SeriesIndex
+    index: SeriesIndex
     families: tuple[JudgedFamily, JudgedFamily]
     alerts: tuple[Alert, ...]
     findings: Mapping[str, SeriesChange]
@@ -162,15 +150,18 @@ class SeriesAnalysis:
         return night_of(max(item.nights[-1] for item in self.series))
 
     @property
-    def begun(self) -> tuple[MachineSeriesStart, ...]:
+    def machine_starts(self) -> tuple[MachineSeriesStart, ...]:
         """Where another kind of machine began to measure a cell."""
         points = {id(point): point for item in self.series for point in item.points}
         return tuple(machine_series_starts(points.values()))
 
     def alerts_since(self, night: str) -> tuple[Alert, ...]:
         """The alerts that began on that night or later; all where it is empty."""
-        first = day_number(night) if night else 0
-        return tuple(alert for alert in self.alerts if self.findings[alert.id].first >= first)
+        return tuple(alert for alert in self.alerts if self.findings[alert.id].first >= _day(night))
+
+
+def _day(night: str) -> int:
+    return day_number(night) if night else 0
 
 
 def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) -> SeriesAnalysis:
@@ -181,48 +172,44 @@ def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) ->
     if not 0 < fdr < 1:
         raise UsageError(f"--fdr {fdr:g} is no share of false alarms: a number between 0 and 1")
     series, away = series_of_main(store)
-    cells = SeriesIndex(series, table.traits_of)
+    index = SeriesIndex(series, table.traits_of)
     medians = select_alerts([item for item in series if item.part == "typical"], fdr)
-    tails = drop_duplicate_tails(
-        select_alerts([item for item in series if item.part != "typical"], fdr), medians
-    )
-    findings = (*medians.alerts, *tails.alerts)
+    tails = select_alerts([item for item in series if item.part != "typical"], fdr)
+    tails = drop_duplicate_tails(tails, medians)
+    changes = (*medians.alerts, *tails.alerts)
     known = store.alerts.all()
     until = max(item.nights[-1] for item in series)
-    alerts = match_alerts(
-        findings, infer_causes(findings, cells), known, until=until, describe=alert_evidence
-    )
-    of = {alert.id: finding for alert, finding in zip(alerts, findings, strict=True)}
-    ordered = sorted(alerts, key=lambda alert: (-of[alert.id].first, alert.cell, alert.metric))
-    return SeriesAnalysis(series, cells, (medians, tails), tuple(ordered), of, known, away)
+    alerts = match_alerts(changes, infer_causes(changes, index), known, until=until)
+    findings = {alert.id: change for alert, change in zip(alerts, changes, strict=True)}
+    ordered = sorted(alerts, key=lambda alert: (-findings[alert.id].first, alert.cell, alert.metric))
+    return SeriesAnalysis(series, index, (medians, tails), tuple(ordered), findings, known, away)
 
 
 def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
-    """Every series with one value a night, of builds that are not known to be of another branch; and how many
-    builds are.
+    """Every series with one value a night, and how many builds of other branches are left out.
 
     :raises UsageError: the store has no points.
     """
     points = store.points()
-    mine = [point for point in points if point.build.of_main is not False]
-    if not mine:
+    main = [point for point in points if point.build.of_main is not False]
+    if not main:
         raise UsageError(
             "the store has no points of the main branch" if points else "the store has no points",
             next_step="perfbisect track ingest PATH",
         )
     away = {point.build.key for point in points if point.build.of_main is False}
-    found: list[CellSeries] = []
-    for name, own in machine_series(mine):
-        found += map(nightly, build_series(own, eras_of, cell=name))
-    return tuple(found), len(away)
+    series = [
+        nightly(item) for name, own in machine_series(main) for item in build_series(own, eras_of, cell=name)
+    ]
+    return tuple(series), len(away)
 
 
 def detect(
     store: SeriesStore, table: SuspectTable, *, now: str, since: str = "", fdr: float = FDR
 ) -> TrackDetectDocument:
-    """Judges all nights, and writes down what is told: changes that began on the night ``since`` or later.
+    """Judges all nights and records the alerts that began on the night ``since`` or later.
 
-    ``now``: ISO 8601 in UTC. Raises what :func:`look` raises.
+    ``now``: ISO 8601 in UTC. Raises what :func:`analyze_series` raises.
     """
     analysis = analyze_series(store, table, fdr)
     record_alerts(store, analysis, now, since)
@@ -230,50 +217,52 @@ def detect(
 
 
 def record_alerts(store: SeriesStore, analysis: SeriesAnalysis, now: str, since: str = "") -> None:
-    """Writes down the alerts that began on the night ``since`` or later, as found at ``now``."""
-    records = [
-        AlertRecord(alert, begun(analysis.findings[alert.id]), now) for alert in analysis.alerts_since(since)
-    ]
+    """Stores the alerts that began on the night ``since`` or later, as found at ``now``."""
+    alerts = analysis.alerts_since(since)
     with store.transaction():
-        store.alerts.keep(records)
+        store.alerts.keep([AlertRecord(a, begun(analysis.findings[a.id]), now) for a in alerts])
 
 
 def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> TrackDetectDocument:
-    """The public JSON of a analysis: what began on the night ``since`` or later."""
-    first = day_number(since) if since else 0
-    medians, tails = analysis.families
-    listed = [pair for family in analysis.families for pair in family.listed if pair[0].first >= first]
+    """The public JSON of an analysis: what began on the night ``since`` or later."""
+    families = analysis.families
+    suppressed = [change for family in families for change in family.suppressed]
     return TrackDetectDocument(
         fdr=fdr,
         since=since,
         until=analysis.until,
         alerts=analysis.alerts_since(since),
-        listed=tuple(_listed(finding, rejection) for finding, rejection in listed),
-        joint_changes=tuple(_shared(event) for family in analysis.families for event in family.shared),
-        discontinuities=tuple(
-            sorted(
-                (*_boundaries(analysis.series, first), *_machines(analysis, first)),
-                key=lambda one: one.night,
+        listed=tuple(_suppressed(change) for change in suppressed if change.first >= _day(since)),
+        joint_changes=tuple(
+            JointChange(
+                after=night_of(event.window[0]),
+                by=night_of(event.window[1]),
+                p=min(1.0, event.p),
+                series=event.members,
+                servers=event.votes,
+                against=event.against,
             )
+            for family in families
+            for event in family.joint_events
         ),
+        discontinuities=_discontinuities(analysis, since),
         vanished=_vanished(analysis),
         census=CoverageDocument(
             families=(
-                _family("medians and single numbers", medians),
-                _family("means and percentiles", tails),
+                _family_coverage("medians and single numbers", families[0]),
+                _family_coverage("means and percentiles", families[1]),
             ),
-            series=(*_rows(medians.census), *_rows(tails.census)),
-            not_judged=dict(Counter(why for family in analysis.families for _, why in family.left)),
+            series=tuple(entry for family in families for entry in family.coverage.series),
+            not_judged=Counter(reason for family in families for reason in family.not_judged.values()),
             builds_not_of_main=analysis.away,
         ),
     )
 
 
 def _vanished(analysis: SeriesAnalysis) -> tuple[VanishedAlert, ...]:
-    """What was reported and is not found any more; first what was found the last time."""
-    found = {alert.id for alert in analysis.alerts}
+    """Reported alerts that are not found any more; those of the last run first."""
     last = max((record.seen for record in analysis.known), default="")
-    gone = [
+    vanished = [
         VanishedAlert(
             id=record.alert.id,
             cell=record.alert.cell,
@@ -283,73 +272,53 @@ def _vanished(analysis: SeriesAnalysis) -> tuple[VanishedAlert, ...]:
             new=record.seen == last,
         )
         for record in analysis.known
-        if record.alert.id not in found
+        if record.alert.id not in analysis.findings
     ]
-    return tuple(sorted(gone, key=lambda one: (not one.new, one.id)))
+    return tuple(sorted(vanished, key=lambda alert: (not alert.new, alert.id)))
 
 
-def _listed(finding: SeriesChange, rejection: Suppression) -> SuppressedChange:
+def _suppressed(change: SeriesChange) -> SuppressedChange:
+    assert change.suppression is not None
+    point = change.point
     return SuppressedChange(
-        cell=finding.series.cell,
-        metric=finding.series.metric,
-        first=night_of(finding.first),
-        shape=finding.found.shape,
-        effect=finding.found.effect,
-        interval=(finding.found.low, finding.found.high),
-        p=finding.found.p,
-        kind=rejection.kind,
-        why=suppression_sentence(rejection),
+        cell=change.series.cell,
+        metric=change.series.metric,
+        first=night_of(change.first),
+        shape=point.shape,
+        effect=point.effect,
+        interval=(point.low, point.high),
+        p=point.p,
+        kind=change.suppression,
+        why=suppression_sentence(change),
     )
 
 
-def _shared(event: JointEvent) -> JointChange:
-    return JointChange(
-        after=night_of(event.window[0]),
-        by=night_of(event.window[1]),
-        p=min(1.0, event.p),
-        series=event.members,
-        servers=event.votes,
-        against=event.against,
-    )
-
-
-def _boundaries(series: Sequence[CellSeries], first: int) -> tuple[DiscontinuityDocument, ...]:
-    found: dict[tuple[int, str, str], list[str]] = {}
-    for item in series:
+def _discontinuities(analysis: SeriesAnalysis, since: str) -> tuple[DiscontinuityDocument, ...]:
+    """Discontinuities of series, and nights from which on another kind of machine measures a cell."""
+    cells: dict[tuple[str, str, str], list[str]] = {}
+    for item in analysis.series:
         for mark in item.boundaries:
-            if item.nights[mark.index] >= first:
-                found.setdefault((item.nights[mark.index], mark.kind, mark.what), []).append(item.cell)
+            night = night_of(item.nights[mark.index])
+            cells.setdefault((night, mark.kind, mark.what), []).append(item.cell)
+    counts = Counter(item.cell for item in analysis.series)
+    for start in analysis.machine_starts:
+        names = cells.setdefault((start.first.night, "machine", start.what), [])
+        names.extend([start.name] * counts[start.name])
     return tuple(
         DiscontinuityDocument(
-            night=night_of(night), kind=kind, what=what, series=len(cells), cells=tuple(dict.fromkeys(cells))
+            night=night, kind=kind, what=what, series=len(names), cells=tuple(dict.fromkeys(names))
         )
-        for (night, kind, what), cells in sorted(found.items())
+        for (night, kind, what), names in sorted(cells.items())
+        if night >= since
     )
 
 
-def _machines(analysis: SeriesAnalysis, first: int) -> Iterator[DiscontinuityDocument]:
-    """Nights from which on another kind of machine measures."""
-    counts = Counter(item.cell for item in analysis.series)
-    found: dict[tuple[str, str], list[str]] = {}
-    for item in analysis.begun:
-        if day_number(item.first.night) >= first:
-            found.setdefault((item.first.night, item.what), []).append(item.name)
-    for (night, what), names in found.items():
-        count = sum(counts[name] for name in names)
-        yield DiscontinuityDocument(night=night, kind="machine", what=what, series=count, cells=tuple(names))
-
-
-def _family(name: str, family: JudgedFamily) -> FamilyCoverage:
-    alarmed = len({f"{alert.series.cell} {alert.series.metric}" for alert in family.alerts})
-    return FamilyCoverage.model_validate(
-        {"name": name, "judged": len(family.census.judged), "alarmed": alarmed, "cut": family.census.cut}
+def _family_coverage(
+    name: Literal["medians and single numbers", "means and percentiles"], family: JudgedFamily
+) -> FamilyCoverage:
+    return FamilyCoverage(
+        name=name,
+        judged=family.coverage.judged,
+        alarmed=len({alert.series.key for alert in family.alerts}),
+        cut=family.coverage.cut,
     )
-
-
-def _rows(census: Coverage) -> Iterator[SeriesCoverage]:
-    for entry in census.judged:
-        yield SeriesCoverage(
-            series=entry.key, nights=entry.nights, p=entry.p, smallest=entry.smallest, changes=entry.breaks
-        )
-    for refusal in census.refused:
-        yield SeriesCoverage(series=refusal.key, nights=refusal.nights, why=refusal.reason)

@@ -1,272 +1,214 @@
-"""Changes that were found in reported series, at the nights of the whole series.
+"""Changes detected in cell series, and which of them become alerts.
 
-Series are judged in families, each with its own rate of false alarms: medians and single numbers are one,
+Series are judged in families, each with its own false discovery rate: medians and single numbers are one,
 means and percentiles another, since a cold request in twenty moves these and nothing that lasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from perfbisect.model.metric import PER_UNIT
-from perfbisect.series.detection.fdr import Coverage, adjusted_p, detect_all
-from perfbisect.series.detection.joint import JointEvent
+from perfbisect.series.detection.fdr import Coverage, JointEvent, detect_all
 from perfbisect.series.detection.model import ChangePoint, SeriesValues
 from perfbisect.series.series import CellSeries
-
-
-@dataclass(frozen=True)
-class SeriesChange:
-    """A change in a series (one value a night).
-
-    ``index``: the place of its first night, ``until``: the first night after it, None where it has not ended;
-    ``places``: those that hold the first night with a probability of 95 %. ``begin``, ``end``: the
-    nights that are compared lie from ``begin`` up to ``end`` (not included): the level before it and its own.
-    ``q``: the share of false ones among all that are told as surely as this one, at most. ``joined``: its own
-    nights would not have been enough; with those of these servers, which moved on the same night, they are.
-    """
-
-    series: CellSeries
-    found: ChangePoint
-    index: int
-    until: int | None
-    places: tuple[int, ...]
-    begin: int
-    end: int
-    q: float
-    joined: tuple[str, ...] = ()
-
-    @property
-    def before(self) -> tuple[int, ...]:
-        """Places of the nights before it, at the level that it left."""
-        return tuple(range(self.begin, self.places[0] if self.places else self.index)) or (self.index - 1,)
-
-    @property
-    def after(self) -> tuple[int, ...]:
-        """Places of the nights that show it; of a drift those after it."""
-        if self.found.shape == "drift":
-            return tuple(range(min(self.until or self.index, self.end - 1), self.end))
-        last = self.end if self.until is None else self.until
-        return tuple(range(self.index, max(last, self.index + 1)))
-
-    @property
-    def first(self) -> int:
-        """The night (days since 1970-01-01) at which it most probably began."""
-        return self.series.nights[self.index]
-
-    @property
-    def last(self) -> int:
-        """The newest night that shows it."""
-        return self.series.nights[self.after[-1]]
-
-    @property
-    def nights(self) -> frozenset[int]:
-        """The nights at which it may have begun."""
-        return frozenset(self.series.nights[place] for place in self.places)
-
-    @property
-    def is_over(self) -> bool:
-        """A transient whose end was seen."""
-        return self.found.shape == "transient" and self.until is not None
-
-    @property
-    def shift(self) -> float:
-        """Log of new over old level, above 0 worse."""
-        return float(self.series.sign * np.log1p(max(self.found.effect, -0.999999)))
-
 
 SuppressionReason = Literal["starts the series", "too small", "too doubtful", "reported by the median"]
 
 
 @dataclass(frozen=True)
-class Suppression:
-    """Why a change is no alert. ``least``: the smallest effect worth telling, where it is smaller;
-    ``metric``: the median that tells the same change."""
+class SeriesChange:
+    """A change in a series of one value a night.
 
-    kind: SuppressionReason
-    least: float = 0.0
-    metric: str = ""
+    ``point``: indices count the nights of the whole series. ``start``, ``end``: the nights that are compared,
+    the level before it and its own. ``suppression``: why it is no alert; ``duplicate_of``: the median that
+    reports it. ``supported_by``: servers that moved on the same night, where its own nights are not enough.
+    """
+
+    series: CellSeries
+    point: ChangePoint
+    start: int
+    end: int
+    suppression: SuppressionReason | None = None
+    duplicate_of: str = ""
+    supported_by: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """Places of the nights at the level that it left."""
+        return tuple(range(self.start, self.point.places[0])) or (self.point.index - 1,)
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        """Places of the nights that show it; of a drift those after it."""
+        index, until = self.point.index, self.point.until
+        if self.point.shape == "drift":
+            return tuple(range(min(until or index, self.end - 1), self.end))
+        return tuple(range(index, max(self.end if until is None else until, index + 1)))
+
+    @property
+    def first(self) -> int:
+        """The night (days since 1970-01-01) on which it most probably began."""
+        return self.series.nights[self.point.index]
+
+    @property
+    def nights(self) -> frozenset[int]:
+        """The nights on which it may have begun."""
+        return frozenset(self.series.nights[place] for place in self.point.places)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is a transient that ended."""
+        return self.point.shape == "transient" and self.point.until is not None
+
+    @property
+    def shift(self) -> float:
+        """Log of new over old level, above 0 worse."""
+        return float(self.series.sign * np.log1p(max(self.point.effect, -0.999999)))
 
 
 @dataclass(frozen=True)
 class JudgedFamily:
-    """What was found in series that are judged together.
+    """Series that are judged together.
 
-    ``alerts`` are told at the rate of false alarms, ``listed`` are too small or too doubtful, with why.
+    ``not_judged``: series with the reason. ``joint_events``: nights at which the series together show a
+    change that no alert reports.
     """
 
     alerts: tuple[SeriesChange, ...]
-    listed: tuple[tuple[SeriesChange, Suppression], ...]
-    census: Coverage
-    left: tuple[tuple[str, str], ...] = ()
-    """Series that are not judged at all, and why."""
-    shared: tuple[JointEvent, ...] = ()
-    """Nights at which the series together speak of a change that no alert tells."""
+    suppressed: tuple[SeriesChange, ...]
+    coverage: Coverage
+    not_judged: Mapping[str, str]
+    joint_events: tuple[JointEvent, ...]
 
 
-def not_judged(series: CellSeries, beside: Iterable[str]) -> str:
-    """Why a series is none of those that are judged; empty where it is. ``beside``: the cell's metrics."""
+def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
+    """The changes of these series; segments between discontinuities are judged by themselves.
+
+    :raises ValueError: a rate outside (0, 1).
+    """
+    medians = {(item.cell, item.row.name) for item in series if item.metric == item.row.name}
+    not_judged: dict[str, str] = {}
+    segments: dict[str, tuple[CellSeries, slice]] = {}
+    for item in series:
+        name = f"{item.cell} {item.metric}"
+        if reason := _exclusion_reason(item, medians):
+            not_judged[name] = reason
+            continue
+        for number, segment in enumerate(item.segments(), 1):
+            segments[name if number == 1 else f"{name} #{number}"] = item, segment
+    values = [
+        SeriesValues(
+            key=key,
+            values=item.values[segment],
+            nights=item.nights[segment],
+            sign=item.sign,
+            min_effect=item.min_effect,
+            group=item.group,
+            absolute=item.row.absolute,
+        )
+        for key, (item, segment) in segments.items()
+    ]
+    detection = detect_all(values, fdr)
+    coverage, events = detection.coverage, detection.events
+    changes = []
+    for key, points in detection.points.items():
+        levels = [point.index for point in points if point.shape != "transient"]
+        for point in points:
+            change = _change(point, levels, *segments[key])
+            significant = coverage.is_significant(point.p)
+            change = replace(change, suppression=_suppression(change, significant=significant))
+            if change.suppression == "too doubtful":
+                change = _support(change, coverage, events)
+            changes.append(change)
+    changes.sort(key=_order)
+    alerts = tuple(change for change in changes if change.suppression is None)
+    nights = frozenset().union(*(alert.nights for alert in alerts))
+    return JudgedFamily(
+        alerts=alerts,
+        suppressed=tuple(change for change in changes if change.suppression is not None),
+        coverage=coverage,
+        not_judged=not_judged,
+        joint_events=tuple(e for e in events if not any(e.includes(night) for night in nights)),
+    )
+
+
+def drop_duplicate_tails(tails: JudgedFamily, medians: JudgedFamily) -> JudgedFamily:
+    """Suppress means and percentiles whose change a median of the same cell reports."""
+    alerts, suppressed = [], list(tails.suppressed)
+    for alert in tails.alerts:
+        median = next((m for m in medians.alerts if _is_duplicate(alert, m)), None)
+        if median is None:
+            alerts.append(alert)
+        else:
+            suppressed.append(
+                replace(alert, suppression="reported by the median", duplicate_of=median.series.metric)
+            )
+    return replace(tails, alerts=tuple(alerts), suppressed=tuple(sorted(suppressed, key=_order)))
+
+
+def _is_duplicate(tail: SeriesChange, median: SeriesChange) -> bool:
+    if tail.series.cell != median.series.cell:
+        return False
+    return bool(tail.nights & median.nights) or tail.first == median.first
+
+
+def _exclusion_reason(series: CellSeries, medians: Iterable[tuple[str, str]]) -> str:
+    """Why a series is not judged; empty if it is."""
     if series.row.guard:
         return "a covariate: causes are read from it"
-    if series.metric == f"{series.row.name}:p50" and series.row.name in beside:
+    if series.metric == f"{series.row.name}:p50" and (series.cell, series.row.name) in medians:
         return "the median, once more"
     if series.row.name in PER_UNIT and not series.row.per_request:
         return f"follows from {' and '.join(PER_UNIT[series.row.name])}"
     return ""
 
 
-def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
-    """The changes of these series, each of one value a night; stretches between boundaries by themselves.
-
-    :raises ValueError: a rate outside (0, 1).
-    """
-    metrics: dict[str, set[str]] = {}
-    for item in series:
-        metrics.setdefault(item.cell, set()).add(item.metric)
-    left = {id(item): not_judged(item, metrics[item.cell]) for item in series}
-    judged = [item for item in series if not left[id(item)]]
-    stretches = {
-        key: (judged_series, part) for judged_series in judged for key, part in _stretches(judged_series)
-    }
-    seen = detect_all([_series(key, *which) for key, which in stretches.items()], fdr)
-    entries = seen.census.judged
-    adjusted = adjusted_p([entry.p for entry in entries])
-    q = {entry.key: float(rate) for entry, rate in zip(entries, adjusted, strict=True)}
-    ends = _ends((*seen.alerts, *seen.listed))
-    alerts: list[SeriesChange] = []
-    doubtful: list[tuple[SeriesChange, Suppression]] = []
-    for found in (*seen.alerts, *seen.listed):
-        finding = _finding(found, *stretches[found.key], ends, q[found.key])
-        rejection = _rejection(finding, significant=seen.census.is_significant(found.p))
-        if rejection is None:
-            alerts.append(finding)
-        else:
-            doubtful.append((finding, rejection))
-    told, still = _joined(alerts, doubtful, seen.census, seen.events)
-    return JudgedFamily(
-        _ordered(told),
-        tuple(sorted(still, key=lambda one: _order(one[0]))),
-        seen.census,
-        tuple((f"{item.cell} {item.metric}", why) for item in series if (why := left[id(item)])),
-        _untold(seen.events, told),
-    )
-
-
-def _rejection(finding: SeriesChange, *, significant: bool) -> Suppression | None:
-    """Why a change is listed and no alert; None where it is one."""
-    if finding.found.shape == "transient" and finding.index == finding.begin:
-        return Suppression("starts the series")
-    if not finding.found.telling:
-        return Suppression("too small", least=finding.series.min_effect)
-    return None if significant else Suppression("too doubtful")
-
-
-def _stretches(series: CellSeries) -> Iterator[tuple[str, slice]]:
-    for number, part in enumerate(series.segments()):
-        yield f"{series.cell} {series.metric}" + (f" #{number + 1}" if number else ""), part
-
-
-def _series(key: str, series: CellSeries, part: slice) -> SeriesValues:
-    return SeriesValues(
-        key, series.values[part], series.nights[part], series.sign, series.min_effect, series.group,
-        series.row.absolute,
-    )  # fmt: skip
-
-
-def _ends(breaks: Iterable[ChangePoint]) -> dict[str, list[int]]:
-    """By series, the indices at which its level changes for good."""
-    found: dict[str, list[int]] = {}
-    for change in breaks:
-        if change.shape != "transient":
-            found.setdefault(change.key, []).append(change.index)
-    return {key: sorted(indices) for key, indices in found.items()}
-
-
-def _finding(
-    found: ChangePoint, series: CellSeries, part: slice, ends: dict[str, list[int]], q: float
-) -> SeriesChange:
-    levels = ends.get(found.key, [])
-    start, stop = part.start, part.stop
+def _change(point: ChangePoint, levels: Sequence[int], series: CellSeries, segment: slice) -> SeriesChange:
+    """A change of a segment as one of its series. ``levels``: where the level changes for good."""
+    offset = segment.start
     return SeriesChange(
         series=series,
-        found=found,
-        index=start + found.index,
-        until=None if found.until is None else start + found.until,
-        places=tuple(start + place for place in found.places),
-        begin=start + max((i for i in levels if i < found.index), default=0),
-        end=min((start + i for i in levels if i > found.index), default=stop),
-        q=q,
+        point=replace(
+            point,
+            index=offset + point.index,
+            until=None if point.until is None else offset + point.until,
+            places=tuple(offset + place for place in point.places),
+        ),
+        start=offset + max((i for i in levels if i < point.index), default=0),
+        end=min((offset + i for i in levels if i > point.index), default=segment.stop),
     )
 
 
-def _joined(
-    alerts: Sequence[SeriesChange],
-    doubtful: Sequence[tuple[SeriesChange, Suppression]],
-    census: Coverage,
-    shared: Sequence[JointEvent],
-) -> tuple[list[SeriesChange], list[tuple[SeriesChange, Suppression]]]:
-    """Doubtful changes on a night at which the servers together speak of one are told.
+def _suppression(change: SeriesChange, *, significant: bool) -> SuppressionReason | None:
+    if change.point.shape == "transient" and change.point.index == change.start:
+        return "starts the series"
+    if not change.point.is_relevant:
+        return "too small"
+    return None if significant else "too doubtful"
 
-    A change's p is for any night of its series. Where other servers name the night, it is that of this very
-    night, as many times as nights are named; it has to be what the rate allows to one series more.
+
+def _support(change: SeriesChange, coverage: Coverage, events: Sequence[JointEvent]) -> SeriesChange:
+    """Report a doubtful change of a night at which the servers together show one.
+
+    Its p is for any night of its series. Where other servers name the night, it is the p of this very night,
+    times the number of nights named; it must be what the rate allows to one series more.
     """
-    told: list[SeriesChange] = list(alerts)
-    still: list[tuple[SeriesChange, Suppression]] = []
-    most = census.cut + census.fdr / max(1, len(census.judged))
-    for finding, rejection in doubtful:
-        votes = {vote for event in shared if _of(event, finding) for vote in event.votes}
-        others = votes - {finding.series.group}
-        named = sum(any(_within(event, night) for event in shared) for night in finding.series.nights)
-        if rejection.kind == "too doubtful" and others and finding.found.local * named <= most:
-            told.append(replace(finding, joined=tuple(sorted(others))))
-        else:
-            still.append((finding, rejection))
-    return told, still
+    own_events = [
+        event
+        for event in events
+        if change.point.key in event.members and any(event.includes(night) for night in change.nights)
+    ]
+    servers = {server for event in own_events for server in event.votes} - {change.series.group}
+    named = sum(any(event.includes(night) for event in events) for night in change.series.nights)
+    if not servers or change.point.local * named > coverage.cut + coverage.fdr / max(1, coverage.judged):
+        return change
+    return replace(change, suppression=None, supported_by=tuple(sorted(servers)))
 
 
-def _of(event: JointEvent, finding: SeriesChange) -> bool:
-    """Whether a change is one of those that make an event."""
-    return finding.found.key in event.members and any(_within(event, night) for night in finding.nights)
-
-
-def _within(event: JointEvent, night: int) -> bool:
-    before, last = event.window
-    return before < night <= last
-
-
-def _untold(events: Sequence[JointEvent], told: Sequence[SeriesChange]) -> tuple[JointEvent, ...]:
-    """Events at whose nights nothing is told."""
-    nights = frozenset().union(*(item.nights for item in told))
-    return tuple(event for event in events if not any(_within(event, night) for night in nights))
-
-
-def _order(finding: SeriesChange) -> tuple[int, str, str]:
-    return finding.first, finding.series.cell, finding.series.metric
-
-
-def _ordered(findings: Iterable[SeriesChange]) -> tuple[SeriesChange, ...]:
-    return tuple(sorted(findings, key=_order))
-
-
-def drop_duplicate_tails(tails: JudgedFamily, medians: JudgedFamily) -> JudgedFamily:
-    """Means and percentiles that moved by themselves: what a median of the same cell tells of the same night
-    is not told twice."""
-    told: list[SeriesChange] = []
-    listed = list(tails.listed)
-    for alert in tails.alerts:
-        same = next(
-            (m for m in medians.alerts if m.series.cell == alert.series.cell and _together(m, alert)), None
-        )
-        if same is None:
-            told.append(alert)
-        else:
-            listed.append((alert, Suppression("reported by the median", metric=same.series.metric)))
-    return replace(tails, alerts=tuple(told), listed=tuple(sorted(listed, key=lambda x: _order(x[0]))))
-
-
-def _together(one: SeriesChange, other: SeriesChange) -> bool:
-    return bool(one.nights & other.nights) or one.first == other.first
+def _order(change: SeriesChange) -> tuple[int, str, str]:
+    return change.first, change.series.cell, change.series.metric

@@ -65,7 +65,7 @@ def build_nightly_report(seen: SeriesAnalysis, *, fdr: float) -> TrackReportDocu
     )
     rows = [ranked for alert in seen.alerts for ranked in _row(alert, seen)]
     alarmed = {(alert.cell, alert.metric) for alert in seen.alerts}
-    judged = sum(len(family.census.judged) for family in seen.families)
+    judged = sum(family.coverage.judged for family in seen.families)
     return TrackReportDocument(
         night=seen.until,
         build=newest.build.name,

@@ -112,13 +112,13 @@ def choose_nights(
             continue
         nights, back = finding.series.nights, recovery(finding)
         own = finding.series.key == series.key
-        changed = nights[min(finding.places, default=finding.index) : back or finding.after[-1] + 1]
+        changed = nights[finding.point.places[0] : back or finding.after[-1] + 1]
         accepted = alert.state == "closed" or alert.cause in _NOT_THE_PRODUCT
         if alert.shape == "transient" and (finding.is_over or not accepted):
             if own or (alert.part == "typical" and alert.cause in _OF_THE_CELL):
                 bad.update(changed)
         elif alert.cause in _NOT_THE_PRODUCT:
-            starts.append(nights[max((finding.index, *finding.places))])
+            starts.append(nights[max(finding.point.index, finding.point.places[-1])])
         elif own and not accepted and (alert.worse or beside_worse(alert, alerts)):
             bad.update(changed)
             end = finding.end if back is None else back
@@ -208,7 +208,7 @@ def _rows(of: Sequence[CellSeries], seen: SeriesAnalysis, last: int) -> Iterator
     changes = [(alert, seen.findings[alert.id]) for alert in seen.alerts if alert.cell == cell]
     breaks: list[int] = []
     if load.dataset and load.model:  # not every server counts what a picture becomes: another cell's may
-        breaks = [night for night, *_ in seen.cells.changed_work(load, range(last + 1))]
+        breaks = [night for night, *_ in seen.index.changed_prompts(load, range(last + 1))]
     for name in old or USUAL:
         metric, factor = key_of(name) or ("", 1.0)
         series = reported.get(str(parse_metric(metric))) if metric else None

@@ -16,7 +16,7 @@ def test_weights_are_probabilities_against_the_likeliest_and_bounded() -> None:
     commits = commit("a", "src/stream/x.py"), commit("b"), commit("c", "docs/x.md")
     found = ranked(*commits, cells=STREAMS)
     weights = commit_weights(found)
-    p = {s.commit.sha: s.p for s in found.suspects}
+    p = {s.sha: s.p for s in found.suspects}
     assert weights[sha("a")] == 10
     assert weights[sha("b")] == pytest.approx(10 * p[sha("b")] / p[sha("a")], abs=1e-3)
     assert weights[sha("c")] == 1, "nothing is excluded"

@@ -18,9 +18,10 @@ from perfbisect.dashboard.site import (
     SiteSeries,
     SmallChange,
 )
+from perfbisect.model.commit_details import Factor, Suspect
 from perfbisect.series.alerts import Alert, AlertPlace
 from perfbisect.series.detection.levels import SeriesLevel
-from perfbisect.series.suspects.report import FactorDocument, SuspectDocument, SuspectsDocument
+from perfbisect.series.suspects.report import SuspectsDocument
 
 HARM = (
     "</script><script>window.harmed=1</script><img src=x onerror=window.harmed=2>'\"&\\ {{7*7}} \u202eb\u2028"
@@ -142,14 +143,14 @@ def suspects(
     of: Alert, subject: str = "[Log] Wire stat loggers (#2551)", count: int = 12
 ) -> SuspectsDocument:
     ranked = [
-        SuspectDocument(
+        Suspect(
             sha=sha(900 + i),
             subject=subject if i == 0 else f"[Misc] Something else {i} (#{2400 + i})",
             date=night(20),
             p=round(0.05 / 2 ** (i - 1), 4) if i else 0.85,
             evidence=(
-                FactorDocument(name="place", weight=3.2, words="the likeliest night was the first to run it"),
-                FactorDocument(name="reach", weight=8.0, words="the cells that were hit run its files"),
+                Factor(name="place", weight=3.2, words="the likeliest night was the first to run it"),
+                Factor(name="reach", weight=8.0, words="the cells that were hit run its files"),
             ),
         )
         for i in range(count)

@@ -84,12 +84,12 @@ def ranked(*commits: Commit, **more: Any) -> Ranking:
 
 
 def p_of(ranking: Ranking, letter: str) -> float:
-    return next(s.p for s in ranking.suspects if s.commit.sha == sha(letter))
+    return next(s.p for s in ranking.suspects if s.sha == sha(letter))
 
 
 def weight_of(ranking: Ranking, letter: str, name: str) -> float:
     """The weight of a piece of evidence; 1 where there is none of its name."""
-    suspect = next(s for s in ranking.suspects if s.commit.sha == sha(letter))
+    suspect = next(s for s in ranking.suspects if s.sha == sha(letter))
     return next((f.weight for f in suspect.evidence if f.name == name), 1.0)
 
 

@@ -14,7 +14,7 @@ from perfbisect.series.findings import SeriesChange, select_alerts
 from tests.series.made_series import FIRST, cell, noise, step
 from tests.series.test_findings import QUIET
 
-PRODUCT = Cause("product", (Evidence("lasting"),))
+PRODUCT = Cause("product", (Evidence("lasting", {"nights": 5}),))
 NIGHT = Cause("night", (Evidence("one night"),))
 
 

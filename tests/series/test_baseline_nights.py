@@ -24,7 +24,7 @@ def found(
     """Forty nights with one change, its alert and its finding."""
     (series,) = cell({f"{name}:median": step(noise(1, 40), at, factor, until)})
     finding = select_alerts([series, *QUIET], 0.05).alerts[0]
-    return series, (match_alerts([finding], [Cause(word, (Evidence("lasting"),))])[0], finding)
+    return series, (match_alerts([finding], [Cause(word, (Evidence("lasting", {"nights": 5}),))])[0], finding)
 
 
 def closed(change: Change) -> Change:
@@ -80,14 +80,14 @@ def test_what_is_closed_and_came_back_begins_where_it_did() -> None:
     assert alert[0].shape == "step"
     values = (*series.values[:36], *(value / 1.3 for value in series.values[36:]))
     back = replace(series, values=values)
-    finding = replace(alert[1], series=back, until=36)
+    finding = replace(alert[1], series=back, point=replace(alert[1].point, until=36))
     made = week(back, closed((alert[0], finding)))
     assert (made.values, made.skip) == (values[36:], "")
 
 
 def test_a_transient_that_is_still_there_and_accepted_is_a_level() -> None:
     series, alert = found(39, 2.0)
-    assert (alert[0].shape, alert[1].until) == ("transient", None)
+    assert (alert[0].shape, alert[1].point.until) == ("transient", None)
     assert left(week(series, alert)) == [39]
     assert week(series, closed(alert)).values == series.values[39:]
 

@@ -30,14 +30,19 @@ _UNEQUAL = 0.2
 """Prior probability that the scale of the noise changes where the level might."""
 
 
+def likely_places(places: NDArray[np.intp], p: Array, level: float) -> NDArray[np.intp]:
+    """The smallest set of places of probability ``level``, ascending."""
+    order = np.argsort(-p, kind="stable")
+    count = int(np.searchsorted(np.cumsum(p[order]), level)) + 1
+    return np.sort(places[order[:count]])
+
+
 @dataclass(frozen=True)
 class ChangeEvidence:
-    """What a stretch says of one change in it."""
+    """Evidence of a stretch for one change: log e(k) (``logs``) of the first nights k of a new level."""
 
     places: NDArray[np.intp]
-    """Indices k of the first night of a new level that were weighed, ascending."""
     logs: Array
-    """log e(k) of each."""
 
     @cached_property
     def total(self) -> float:
@@ -49,7 +54,6 @@ class ChangeEvidence:
         return float(log_sum_exp(self.logs + prior[self.places])) if len(self.logs) else -math.inf
 
     def at(self, place: int) -> float:
-        """log e(k) of a place that was weighed."""
         return float(self.logs[np.searchsorted(self.places, place)])
 
     @cached_property
@@ -58,11 +62,7 @@ class ChangeEvidence:
         return np.exp(self.logs - self.total)
 
     def likely(self, level: float) -> NDArray[np.intp]:
-        """The smallest set of places of probability ``level``, ascending."""
-        p = self.posterior
-        order = np.argsort(-p, kind="stable")
-        count = int(np.searchsorted(np.cumsum(p[order]), level)) + 1
-        return np.sort(self.places[order[:count]])
+        return likely_places(self.places, self.posterior, level)
 
     @cached_property
     def best(self) -> int:
@@ -110,16 +110,17 @@ def _parts(t: Tables, start: int, end: int, places: NDArray[np.intp]) -> tuple[A
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """log likelihoods of a stretch of nights by family of noise."""
+    """log likelihoods of a stretch by family of noise.
+
+    ``changed``: with one change, at each of ``places`` [F, places]. ``same``: without any, with its prior
+    weight over that of a change [F].
+    """
 
     places: NDArray[np.intp]
-    """Indices k of the first night of a new level, ascending."""
     changed: Array
-    """With one change, at k [F, places] ..."""
     same: Array
-    """... and without any, with its prior weight over that of a change [F]."""
 
-    def weighed(self, noise: Array) -> ChangeEvidence:
+    def evidence(self, noise: Array) -> ChangeEvidence:
         """The evidence where ``noise`` is the log weight of each family [F], up to a constant."""
         if not len(self.places):
             return ChangeEvidence(self.places, np.empty(0))
@@ -168,12 +169,14 @@ def level(t: Tables, start: int, end: int) -> Array:
 
 
 def size(
-    t: Tables, start: int, end: int, weighed: ChangeEvidence, noise: Array
+    t: Tables, start: int, end: int, evidence: ChangeEvidence, noise: Array
 ) -> tuple[float, float, float]:
     """The step between nights ``start`` and ``end``, wherever it lies: median and 95 % interval, in logs.
-    ``noise``: the log weight of each family [F], up to a constant."""
-    places = weighed.likely(_MOST)
-    share = weighed.posterior[np.searchsorted(weighed.places, places)]
+
+    ``noise``: the log weight of each family [F], up to a constant.
+    """
+    places = evidence.likely(_MOST)
+    share = evidence.posterior[np.searchsorted(evidence.places, places)]
     before, after, _, _ = _parts(t, start, end, places)
     a = np.exp(before - before.max(axis=(0, 2))[:, None]) * t.width
     b = np.exp(after - after.max(axis=(0, 2))[:, None])

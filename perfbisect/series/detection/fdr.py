@@ -1,77 +1,119 @@
-"""Many series judged together: how many false alarms are among those told, and which nights several share."""
+"""Many series judged together: false discovery rate, coverage, and nights at which several changed.
+
+Every series gives its evidence e(b) for a change before night b. Series of one server start share its luck:
+they are one vote, their mean, which is an e-value whatever binds them. The votes are independent and
+multiply, each mixed with indifference, since a change reaches an unknown share of the servers:
+
+    E(b) = mean over shares of the product over groups of (1 - share + share * mean of e(b))
+
+By Markov's inequality the sum of E(b) / (number of nights) reaches 1 / p with a probability of at most p
+where nothing changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
 
-from perfbisect.series.detection.joint import JointEvent, find_joint_events
+from perfbisect.series.detection.evidence import INNER, likely_places
 from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, judge_series
-from perfbisect.stats.robust import Array
+from perfbisect.stats.robust import Array, log_sum_exp
 
 FDR = 0.05
-"""Share of false ones among the series that are told to have changed."""
+"""Share of false ones among the series that are reported to have changed."""
+
+_EVENT_P = 0.01
+"""Largest p of a joint event."""
+
+_SHARES = (0.5, 0.15, 0.05)
+"""Shares of the servers that are weighed, with equal weights: with the first alone many quiet servers would
+outvote the one that changed."""
+
+_SUPPORT = math.log(3.0)
+"""log evidence from which a series or a group supports an event; it contradicts it below minus that."""
+
+_MAX_VOTE = 20.0
+"""log evidence beyond which one group adds nothing: no single server decides an event."""
 
 
-@dataclass(frozen=True)
-class CoverageEntry:
-    """A series that was judged."""
+@dataclass(frozen=True, kw_only=True)
+class SeriesCoverage:
+    """A series, or a segment of one. ``smallest``: the step detected with a power of 0.8, a ratio;
+    ``why``: the reason it was not judged."""
 
-    key: str
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", json_schema_serialization_defaults_required=True
+    )
+
+    series: str
     nights: int
-    p: float
-    """The smallest p of anything in it."""
-    smallest: float
-    """The smallest step that it would have shown in four of five cases: a ratio, or a difference."""
-    breaks: int
-    """Changes told of it, alarmed or listed."""
-
-
-@dataclass(frozen=True)
-class RefusedSeries:
-    """A series that was not judged, and why."""
-
-    key: str
-    nights: int
-    reason: str
+    p: float | None = None
+    smallest: float | None = None
+    changes: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What was judged and what was not: the denominator of every rate."""
+    """The series that were judged, then those that were not; ``cut``: the largest significant p."""
 
-    judged: tuple[CoverageEntry, ...]
-    refused: tuple[RefusedSeries, ...]
+    series: tuple[SeriesCoverage, ...]
     fdr: float
     cut: float
-    """The largest significant p, :func:`threshold`; 0 where none is."""
+
+    @property
+    def judged(self) -> int:
+        return sum(not entry.why for entry in self.series)
 
     def is_significant(self, p: float) -> bool:
-        """Whether a change of this p is reported at the false discovery rate."""
         return p <= self.cut
 
 
 @dataclass(frozen=True)
-class Detection:
-    """The changes of many series."""
+class JointEvent:
+    """A change that several series share.
 
-    alerts: tuple[ChangePoint, ...]
-    """Told at the false discovery rate, and at least the smallest effect worth telling."""
-    listed: tuple[ChangePoint, ...]
-    """Seen at a p of at most the rate, and too small to tell or too many to be sure among so many series."""
+    ``window``: the last night surely before it and the first surely after it; ``p``: bound on the
+    probability of so much evidence anywhere without a change. ``members``: series that support it by
+    themselves; ``votes``, ``against``: groups that support and contradict it.
+    """
+
+    window: tuple[int, int]
+    p: float
+    members: tuple[str, ...]
+    votes: tuple[str, ...]
+    against: tuple[str, ...]
+
+    def includes(self, night: int) -> bool:
+        return self.window[0] < night <= self.window[1]
+
+
+@dataclass(frozen=True)
+class Detection:
+    """The changes of many series by key, significant or not."""
+
+    points: Mapping[str, tuple[ChangePoint, ...]]
     events: tuple[JointEvent, ...]
-    """Nights at which the series together speak of a change."""
-    census: Coverage
+    coverage: Coverage
+
+    @property
+    def alerts(self) -> tuple[ChangePoint, ...]:
+        """Those that are significant and relevant."""
+        points = [point for points in self.points.values() for point in points]
+        return tuple(x for x in points if x.is_relevant and self.coverage.is_significant(x.p))
 
 
 def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
-    """Judge every series, and hold the expected share of false ones among those alarmed at ``fdr``.
+    """Judge every series at the false discovery rate ``fdr``.
 
-    One hypothesis a series, "nothing changed in it", by Benjamini and Hochberg (1995) over all that were
-    judged, which also holds where series that share a server go up and down together (Benjamini and
-    Yekutieli 2001: positive dependence).
+    One hypothesis a series, "nothing changed in it", by Benjamini and Hochberg (1995), which also holds for
+    series of a server that go up and down together (Benjamini and Yekutieli 2001: positive dependence).
 
     :raises ValueError: two series of one key, or a rate outside (0, 1).
     """
@@ -79,23 +121,24 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
         raise ValueError(f"a false discovery rate lies between 0 and 1: {fdr}")
     keys = [item.key for item in series]
     if len(set(keys)) != len(keys):
-        twice = sorted({key for key in keys if keys.count(key) > 1})
-        raise ValueError(f"series of one key: {', '.join(twice)}")
-    refused = tuple(RefusedSeries(s.key, len(s.values), s.refusal) for s in series if s.refusal)
-    able = [s for s in series if not s.refusal]
-    seen = [judge_series(s, fdr) for s in able]
-    cut = threshold([j.p for j in seen], fdr)
-    found = [b for j in seen for b in j.breaks]
-    entries = tuple(_entry(s, j) for s, j in zip(able, seen, strict=True))
-    coverage = Coverage(entries, refused, fdr, cut)
-    reported = [coverage.is_significant(point.p) and point.telling for point in found]
-    alerts = tuple(point for point, is_alert in zip(found, reported, strict=True) if is_alert)
-    listed = tuple(point for point, is_alert in zip(found, reported, strict=True) if not is_alert)
-    return Detection(alerts, listed, find_joint_events(able, seen, fdr), coverage)
-
-
-def _entry(series: SeriesValues, judged: JudgedSeries) -> CoverageEntry:
-    return CoverageEntry(series.key, len(series.values), judged.p, judged.smallest, len(judged.breaks))
+        duplicates = sorted({key for key in keys if keys.count(key) > 1})
+        raise ValueError(f"series of one key: {', '.join(duplicates)}")
+    valid = [item for item in series if not item.refusal]
+    judged = [judge_series(item, fdr) for item in valid]
+    entries = [
+        SeriesCoverage(
+            series=item.key, nights=len(item.values), p=j.p, smallest=j.smallest, changes=len(j.points)
+        )
+        for item, j in zip(valid, judged, strict=True)
+    ]
+    entries += [
+        SeriesCoverage(series=item.key, nights=len(item.values), why=item.refusal)
+        for item in series
+        if item.refusal
+    ]
+    coverage = Coverage(tuple(entries), fdr, threshold([j.p for j in judged], fdr))
+    points = {item.key: j.points for item, j in zip(valid, judged, strict=True)}
+    return Detection(points, find_joint_events(valid, judged, fdr), coverage)
 
 
 def adjusted_p(p: Sequence[float]) -> Array:
@@ -112,7 +155,72 @@ def adjusted_p(p: Sequence[float]) -> Array:
 
 
 def threshold(p: Sequence[float], fdr: float) -> float:
-    """The largest p that may be told at ``fdr``: k / m of it where Benjamini and Hochberg's step-up rule
-    rejects k of m series; 0 where it rejects none. A further change of a series that is rejected is told up
-    to it too."""
+    """The largest significant p: k / m of ``fdr`` where k of m series are rejected, 0 where none is.
+
+    Further changes of a rejected series are significant up to it, too.
+    """
     return fdr * int(np.sum(adjusted_p(p) <= fdr)) / max(1, len(p))
+
+
+def find_joint_events(
+    series: Sequence[SeriesValues], judged: Sequence[JudgedSeries], rate: float = _EVENT_P
+) -> tuple[JointEvent, ...]:
+    """The nights at which at least two series changed together, in order of time."""
+    nights = np.array(sorted({night for item in series for night in item.nights}))[1:]
+    if len(nights) < 2 or len(series) < 2:
+        return ()
+    evidence = np.array([_by_night(s, j, nights) for s, j in zip(series, judged, strict=True)])
+    names = [s.group or s.key for s in series]
+    groups = list(dict.fromkeys(names))
+    votes = np.array([_log_mean(evidence[[name == group for name in names]]) for group in groups])
+    capped = np.minimum(votes, _MAX_VOTE)
+    mixed = [np.logaddexp(math.log1p(-share), math.log(share) + capped).sum(0) for share in _SHARES]
+    joint = _log_mean(np.array(mixed))
+
+    def events() -> Iterator[JointEvent]:
+        free = np.ones(len(nights), bool)
+        while free.any():
+            near = _nights_around(joint, free, int(np.argmax(np.where(free, joint, -np.inf))))
+            total = float(log_sum_exp(joint[near])) - math.log(len(nights))
+            if total < -math.log(rate):
+                break
+            free[near] = False
+            weights = np.exp(joint[near] - joint[near].max())
+            at = likely_places(near, weights / weights.sum(), 0.95)
+            support, vote = evidence[:, at].max(1), votes[:, at].max(1)
+            members = tuple(s.key for s, e in zip(series, support, strict=True) if e > _SUPPORT)
+            before = max(n for item in series for n in item.nights if n < int(nights[at[0]]))
+            if len(members) > 1:
+                yield JointEvent(
+                    window=(before, int(nights[at[-1]])),
+                    p=math.exp(-total),
+                    members=members,
+                    votes=tuple(g for g, e in zip(groups, vote, strict=True) if e > _SUPPORT),
+                    against=tuple(g for g, e in zip(groups, vote, strict=True) if e < -_SUPPORT),
+                )
+
+    return tuple(sorted(events(), key=lambda event: event.window))
+
+
+def _nights_around(joint: Array, free: NDArray[np.bool_], peak: int) -> NDArray[np.intp]:
+    """The nights that the change at ``peak`` explains: those next to it, and on while they support one."""
+    low = high = peak
+    while low > 0 and free[low - 1] and (peak - low < INNER or joint[low - 1] > 0):
+        low -= 1
+    while high < len(joint) - 1 and free[high + 1] and (high - peak < INNER or joint[high + 1] > 0):
+        high += 1
+    return np.arange(low, high + 1)
+
+
+def _by_night(series: SeriesValues, judged: JudgedSeries, nights: NDArray[np.intp]) -> Array:
+    """log evidence of one series for a change before each of ``nights``; 0 outside its own.
+
+    A night that the series lacks is part of the change before its next one.
+    """
+    at = np.searchsorted(np.array(series.nights), nights)
+    inside = (at > 0) & (at < len(series.nights))
+    return np.where(inside, judged.evidence[np.minimum(at, len(series.nights) - 1)], 0.0)
+
+
+def _log_mean(logs: Array) -> Array:
+    return log_sum_exp(logs, axis=0) - math.log(len(logs))

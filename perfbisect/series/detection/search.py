@@ -1,14 +1,15 @@
-"""Which changes of level a series holds: candidates by a cheap scan, each kept only on its own evidence.
+"""Changes of level in a series: candidates by a cheap scan, each kept only on its own evidence.
 
-What kind of noise a series has is told by all its nights: a stretch is weighed with the kinds of noise that
-the other nights speak for. All changes together have to stand against none as well: levels that follow every
-wave leave noise without memory behind.
+All nights show what kind of noise a series has: a stretch is weighed with the kinds of noise that the other
+nights support. All changes together must also stand against none: levels that follow every wave leave noise
+without memory behind.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -24,26 +25,18 @@ _WIDTHS = (3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
 _CANDIDATE = 3.0
 """Standard errors between those means that make a candidate: it costs time, never a false alarm."""
 
-NEW_SHARE = 0.5
-"""Share of the prior that lies on the newest places ..."""
-
-NEWEST = 6
-"""... which are so many."""
+NEW_SHARE, NEWEST = 0.5, 6
+"""Share of the prior on the newest places, and their number."""
 
 _NEAR = 1e-4
-"""Probability of a place below which a change says nothing of it: the nights around do."""
+"""Probability of a place below which the nights around a change are the evidence for it."""
 
 _ROUNDS = 4
 """Rounds of dropping and adding; the changes of a series that need more are close to no change."""
 
-LONG = 600
-"""Nights above which a series is judged in pieces ..."""
-
-PIECE, OVERLAP = 400, 40
-"""... of so many nights, which share so many ..."""
-
-REACH = 32
-"""... and a change by so many nights on either side."""
+LONG, PIECE, OVERLAP, REACH = 600, 400, 40, 32
+"""Nights above which a series is judged in pieces, nights of a piece, nights that two pieces share, and
+nights on either side by which a change of a piece is judged."""
 
 _GRID = 16
 """Nights by which that stretch moves with the change: it need not be weighed again for every night."""
@@ -56,20 +49,25 @@ COARSE, COARSE_FINE = kinds((0.0, 0.5), (0.7, 0.3), (0.7, 0.3), (0.04,), (0.8, 1
 
 
 @dataclass(frozen=True)
-class Found:
-    """A change, with what the nights between its neighbours say of it. Indices are of its piece of the
-    series, which begins ``offset`` nights into it."""
+class LevelChange:
+    """A change of level, with the evidence of the nights ``start`` to ``end`` between its neighbours.
 
-    t: Tables
+    Indices are of its piece of the series, which begins ``offset`` nights into it. ``log_evidence``: for a
+    change in the whole series, under :func:`place_prior`. ``noise``: log weights of the families of noise,
+    from the other nights.
+    """
+
+    tables: Tables
     offset: int
     start: int
     end: int
-    place: int
-    weighed: ChangeEvidence
+    evidence: ChangeEvidence
     log_evidence: float
-    """For a change in the whole series, under the prior of :func:`place_prior`."""
     noise: Array
-    """log weights of the families of noise, from the other nights."""
+
+    @property
+    def place(self) -> int:
+        return self.evidence.best
 
     @property
     def index(self) -> int:
@@ -77,28 +75,26 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Survey:
-    """All that the nights of a series say of changes of level."""
+class SearchResult:
+    """Changes of level. ``best``: the largest log evidence of any change, kept or not; ``evidence``: log e(k)
+    of a change before night k [n], 0 where it is unknown; ``scale``: that of a night."""
 
-    found: tuple[Found, ...]
+    changes: tuple[LevelChange, ...]
     best: float
-    """The largest log evidence of any change, found or not."""
     evidence: Array
-    """log e(k) of a change before night k [n]: 0 where nothing can be said."""
     scale: float
-    """Scale of a night."""
 
 
-def calm(values: Array, scale: float) -> Array:
+def clip_outliers(values: Array, scale: float) -> Array:
     """The values, with nights far from their neighbours' median cut to three scales from it."""
     middle = smooth(values)
     return np.asarray(middle + np.clip(values - middle, -3 * scale, 3 * scale))
 
 
-def candidates(calmed: Array, scale: float) -> list[int]:
+def candidates(clipped: Array, scale: float) -> list[int]:
     """Places where the means of the nights before and after differ, as far as the next such place."""
-    n = len(calmed)
-    sums = np.concatenate([[0.0], np.cumsum(calmed)])
+    n = len(clipped)
+    sums = np.concatenate([[0.0], np.cumsum(clipped)])
     strength, reach = np.zeros(n + 1), np.ones(n + 1, int)
     for width in _WIDTHS:
         if 2 * width > n:
@@ -116,10 +112,10 @@ def candidates(calmed: Array, scale: float) -> list[int]:
         if (at and k - chosen[at - 1] < room) or (at < len(chosen) and chosen[at] - k < room):
             continue
         chosen.insert(at, k)
-    return _apart(chosen, sums, scale)
+    return _drop_weakest(chosen, sums, scale)
 
 
-def _apart(chosen: list[int], sums: Array, scale: float) -> list[int]:
+def _drop_weakest(chosen: list[int], sums: Array, scale: float) -> list[int]:
     """Those of the places between which the means differ, the weakest dropped first."""
     n = len(sums) - 1
     while chosen:
@@ -130,13 +126,13 @@ def _apart(chosen: list[int], sums: Array, scale: float) -> list[int]:
         weakest = int(np.argmin(apart))
         if apart[weakest] >= _CANDIDATE:
             break
-        chosen = chosen[:weakest] + chosen[weakest + 1 :]
+        del chosen[weakest]
     return chosen
 
 
 def place_prior(nights: int) -> Array:
     """log prior of a change before each night of a series: even over all, and a share more for the newest,
-    since the series is looked at every morning."""
+    since the series is judged every morning."""
     prior = np.full(nights, (1 - NEW_SHARE) / nights)
     newest = np.s_[max(0, nights - LAST - NEWEST + 1) : max(0, nights - LAST + 1)]
     prior[newest] += NEW_SHARE / NEWEST
@@ -144,148 +140,156 @@ def place_prior(nights: int) -> Array:
 
 
 @dataclass
-class _Search:
-    t: Tables
+class _PieceSearch:
+    """The search in one piece of a series.
+
+    ``prior``: log prior of a change before each of its nights. ``reach``: nights on either side of a change
+    that are weighed.
+    """
+
+    tables: Tables
     offset: int
     prior: Array
-    """log prior of a change before each night of the piece."""
     threshold: float
     candidates: list[int]
     reach: int
-    """Nights on either side of a change that are weighed."""
-    seen: dict[tuple[int, int], Likelihoods] = field(default_factory=dict)
-    levels: dict[tuple[int, int], Array] = field(default_factory=dict)
+    _likelihoods: dict[tuple[int, int], Likelihoods] = field(default_factory=dict)
+    _levels: dict[tuple[int, int], Array] = field(default_factory=dict)
 
-    def weighed(self, start: int, end: int, noise: Array) -> ChangeEvidence:
-        if (start, end) not in self.seen:
-            self.seen[start, end] = likelihoods(self.t, start, end)
-        return self.seen[start, end].weighed(noise)
+    @property
+    def is_whole(self) -> bool:
+        """Whether the piece is a whole series, which is weighed everywhere."""
+        return self.reach >= len(self.tables.values)
 
-    def between(self, start: int, end: int, noise: Array) -> Found | None:
-        """The change that is most likely in a stretch; None where the stretch is too short for any."""
-        weighed = self.weighed(start, end, noise)
-        logs = weighed.under(self.prior)
-        if logs == -math.inf:
-            return None
-        return Found(self.t, self.offset, start, end, weighed.best, weighed, logs, noise)
+    def run(self) -> tuple[list[LevelChange], list[LevelChange]]:
+        """The changes, and what is most likely between them."""
+        changes = self._prune(self.candidates)
+        for _ in range(_ROUNDS):
+            new = {c.place for c in self._between(changes) if c.log_evidence >= self.threshold}
+            if not new:
+                break
+            changes = self._prune(sorted({c.place for c in changes} | new))
+        return changes, self._between(changes)
 
-    def noise(self, bounds: list[int], low: int, high: int) -> Array:
-        """log weights of the families of noise, from the levels between ``bounds`` but those from the bound
-        number ``low`` to the bound number ``high``."""
-        out = self.t.prior
-        for start, end in [*pairwise(bounds[: low + 1]), *pairwise(bounds[high:])]:
-            if (start, end) not in self.levels:
-                self.levels[start, end] = level(self.t, start, end)
-            out = out + self.levels[start, end]
-        return np.asarray(out - out.max())
-
-    def around(self, place: int, start: int, end: int, noise: Array) -> Found | None:
-        """The change near ``place``, which lies alone between ``start`` and ``end``."""
-        middle = place - place % _GRID
-        return self.between(max(start, middle - self.reach), min(end, middle + _GRID + self.reach), noise)
-
-    def beside(self, places: list[int]) -> list[Found | None]:
-        """Each of several changes, given the others."""
-        bounds = [0, *places, len(self.t.values)]
-        return [
-            self.around(k, bounds[i], bounds[i + 2], self.noise(bounds, i, i + 2))
-            for i, k in enumerate(places)
-        ]
-
-    def together(self, places: list[int]) -> float:
-        """log evidence of several changes against none: of each, given those before it. Not asked of a piece
-        of a long series, whose many levels tell its noise."""
-        n = len(self.t.values)
-        if len(places) < 2 or self.reach < n:
-            return math.inf
-        total = 0.0
-        for i, k in enumerate(places):
-            bounds = [0, *places[:i], n]
-            weighed = self.weighed(bounds[i], n, self.noise(bounds, i, i + 1))
-            logs = weighed.logs + self.prior[weighed.places]
-            near = logs[np.abs(weighed.places - k) < INNER]
-            total += float(log_sum_exp(near)) if len(near) else -math.inf
-        return total
-
-    def pruned(self, places: list[int]) -> list[Found]:
+    def _prune(self, places: list[int]) -> list[LevelChange]:
         """The changes that stand on their own evidence, and together against none: the weakest is dropped
         while they do not."""
-        kept: list[Found] = []
+        kept: list[LevelChange] = []
         for _ in range(2 * len(places) + _ROUNDS):
-            found = self.beside(places)
-            told = [f.log_evidence if f else -math.inf for f in found]
-            if told and min(*told, self.together(places)) < self.threshold:
-                weakest = int(np.argmin(told))
+            changes = self._changes_at(places)
+            evidence = [change.log_evidence if change else -math.inf for change in changes]
+            if evidence and min(*evidence, self._joint_evidence(places)) < self.threshold:
+                weakest = int(np.argmin(evidence))
                 places = places[:weakest] + places[weakest + 1 :]
                 continue
-            kept = [f for f in found if f]
-            moved = sorted({f.place for f in kept})
+            kept = [change for change in changes if change]
+            moved = sorted({change.place for change in kept})
             if moved == places:
                 break
             places = moved
         return kept
 
-    def within(self, found: list[Found]) -> list[Found]:
-        """What is most likely between the changes that are known."""
-        bounds = [0, *(f.place for f in found), len(self.t.values)]
-        return [
-            f
-            for i, (a, b) in enumerate(pairwise(bounds))
-            if self.worth(a, b) and (f := self.between(a, b, self.noise(bounds, i, i + 1)))
+    def _changes_at(self, places: list[int]) -> list[LevelChange | None]:
+        """Each of several changes, given the others."""
+        bounds = [0, *places, len(self.tables.values)]
+        changes = []
+        for i, place in enumerate(places):
+            middle = place - place % _GRID
+            start, end = max(bounds[i], middle - self.reach), min(bounds[i + 2], middle + _GRID + self.reach)
+            changes.append(self._likeliest(start, end, self._noise(bounds, i, i + 2)))
+        return changes
+
+    def _between(self, changes: Sequence[LevelChange]) -> list[LevelChange]:
+        """What is most likely between changes; in a long series only where a candidate lies."""
+        bounds = [0, *(change.place for change in changes), len(self.tables.values)]
+        likeliest = [
+            self._likeliest(start, end, self._noise(bounds, i, i + 1))
+            for i, (start, end) in enumerate(pairwise(bounds))
+            if self.is_whole or any(start < k < end for k in self.candidates)
         ]
+        return [change for change in likeliest if change]
 
-    def worth(self, start: int, end: int) -> bool:
-        """Whether a stretch is weighed although no candidate lies in it: not in a long series."""
-        return self.reach >= len(self.t.values) or any(start < k < end for k in self.candidates)
+    def _likeliest(self, start: int, end: int, noise: Array) -> LevelChange | None:
+        """The most likely change in a stretch; None where the stretch is too short for any."""
+        evidence = self._evidence(start, end, noise)
+        logs = evidence.under(self.prior)
+        if logs == -math.inf:
+            return None
+        return LevelChange(self.tables, self.offset, start, end, evidence, logs, noise)
 
-    def run(self) -> tuple[list[Found], list[Found]]:
-        """The changes found, and what is most likely between them."""
-        found = self.pruned(self.candidates)
-        for _ in range(_ROUNDS):
-            rest = self.within(found)
-            more = {f.place for f in rest if f.log_evidence >= self.threshold}
-            if not more:
-                break
-            found = self.pruned(sorted({f.place for f in found} | more))
-        return found, self.within(found)
+    def _evidence(self, start: int, end: int, noise: Array) -> ChangeEvidence:
+        if (start, end) not in self._likelihoods:
+            self._likelihoods[start, end] = likelihoods(self.tables, start, end)
+        return self._likelihoods[start, end].evidence(noise)
+
+    def _noise(self, bounds: list[int], low: int, high: int) -> Array:
+        """log weights of the families of noise, from all levels but those between two of the bounds."""
+        out = self.tables.prior
+        for start, end in [*pairwise(bounds[: low + 1]), *pairwise(bounds[high:])]:
+            if (start, end) not in self._levels:
+                self._levels[start, end] = level(self.tables, start, end)
+            out = out + self._levels[start, end]
+        return np.asarray(out - out.max())
+
+    def _joint_evidence(self, places: list[int]) -> float:
+        """log evidence of several changes against none: of each, given those before it.
+
+        Infinite in a piece of a long series, whose many levels show its noise.
+        """
+        n = len(self.tables.values)
+        if len(places) < 2 or not self.is_whole:
+            return math.inf
+        total = 0.0
+        for i, place in enumerate(places):
+            bounds = [0, *places[:i], n]
+            evidence = self._evidence(bounds[i], n, self._noise(bounds, i, i + 1))
+            logs = evidence.logs + self.prior[evidence.places]
+            near = logs[np.abs(evidence.places - place) < INNER]
+            total += float(log_sum_exp(near)) if len(near) else -math.inf
+        return total
 
 
-def _rests(values: Array, places: list[int]) -> tuple[Array, ...]:
-    """The values less their median, and less the medians between ``places``."""
-    alone = values - np.median(values)
-    parts = [part - np.median(part) for part in np.split(values, places)]
-    return (alone, np.concatenate(parts)) if places else (alone,)
-
-
-def survey(values: Array, threshold: float) -> Survey:
+def search(values: Array, threshold: float) -> SearchResult:
     """The changes of level whose log evidence is at least ``threshold``, ascending.
 
     A series of more than :data:`LONG` nights is judged in pieces that overlap, with fewer kinds of noise, and
     only where a scan finds a candidate.
     """
     n = len(values)
-    length, shared, reach, which = (PIECE, OVERLAP, REACH, COARSE) if n > LONG else (n, 0, n, FULL)
+    length, shared, reach, noise_kinds = (PIECE, OVERLAP, REACH, COARSE) if n > LONG else (n, 0, n, FULL)
+    fineness = COARSE_FINE if n > LONG else min(FINE, 2.0 / math.sqrt(n))
     prior = place_prior(n)
-    found: list[Found] = []
-    evidence, best, spans = np.zeros(n), -math.inf, []
+    changes: list[LevelChange] = []
+    evidence, best, scales = np.zeros(n), -math.inf, []
     for offset in range(0, max(1, n - shared), length - shared):
         part = values[offset : offset + length]
         scale = scale_of(part)
-        calmed = calm(part, scale)
-        likely_places = candidates(calmed, scale)
-        fineness = COARSE_FINE if n > LONG else min(FINE, 2.0 / math.sqrt(n))
-        t = tables(part, likely(_rests(part, likely_places), scale, which), fineness)
+        places = candidates(clip_outliers(part, scale), scale)
+        kept = likely(_residuals(part, places), scale, noise_kinds)
+        piece = _PieceSearch(
+            tables=tables(part, kept, fineness),
+            offset=offset,
+            prior=prior[offset : offset + len(part)],
+            threshold=threshold,
+            candidates=places,
+            reach=reach,
+        )
+        own, between = piece.run()
         low = offset + (shared // 2 if offset else 0)
         high = offset + len(part) - (shared // 2 if offset + len(part) < n else 0)
-        own, rest = _Search(
-            t, offset, prior[offset : offset + len(part)], threshold, likely_places, reach
-        ).run()
-        own = [f for f in own if low <= f.index < high]
-        found += own
-        best = max([best, *(f.log_evidence for f in [*own, *rest])])
-        for f in [*rest, *own]:
-            at = offset + f.weighed.places
-            inside = (at >= low) & (at < high) & ((f.weighed.posterior > _NEAR) | (f in rest))
-            evidence[at[inside]] = f.weighed.logs[inside]
-        spans.append(t.scale)
-    return Survey(tuple(found), best, evidence, float(np.median(spans)))
+        own = [change for change in own if low <= change.index < high]
+        changes += own
+        best = max([best, *(change.log_evidence for change in [*own, *between])])
+        for change, least in [*((c, -1.0) for c in between), *((c, _NEAR) for c in own)]:
+            at = offset + change.evidence.places
+            inside = (at >= low) & (at < high) & (change.evidence.posterior > least)
+            evidence[at[inside]] = change.evidence.logs[inside]
+        scales.append(piece.tables.scale)
+    return SearchResult(tuple(changes), best, evidence, float(np.median(scales)))
+
+
+def _residuals(values: Array, places: list[int]) -> tuple[Array, ...]:
+    """The values less their median, and less the medians between ``places``."""
+    alone = values - np.median(values)
+    parts = [part - np.median(part) for part in np.split(values, places)]
+    return (alone, np.concatenate(parts)) if places else (alone,)

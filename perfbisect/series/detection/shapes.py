@@ -54,7 +54,7 @@ class Ramp:
     error: float
 
 
-def ramp(values: Array, steps: tuple[int, ...]) -> Ramp | None:
+def fit_ramp(values: Array, steps: tuple[int, ...]) -> Ramp | None:
     """The drift in ``values`` (signed logs, wild nights cut) that fits decisively better than the levels that
     change at ``steps``; None where none does.
 

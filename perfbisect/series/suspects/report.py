@@ -9,7 +9,7 @@ from pydantic import Field
 
 from perfbisect.common.numbers import probability
 from perfbisect.jobs.documents import Document
-from perfbisect.model.commit_details import Factor, Ranking
+from perfbisect.model.commit_details import Ranking, Suspect
 from perfbisect.report.document import (
     Block,
     Column,
@@ -22,27 +22,7 @@ from perfbisect.report.document import (
     Verdict,
     code,
 )
-from perfbisect.series.alerts import Probability, Real
-
-_NEUTRAL = 1e-9
-
-
-class FactorDocument(Document):
-    """One piece of evidence for or against a commit: by how much it multiplies its odds."""
-
-    name: str
-    weight: Real
-    words: str
-
-
-class SuspectDocument(Document):
-    """A commit of an alert's window. ``evidence``: what its probability is a product of."""
-
-    sha: str
-    subject: str
-    date: str
-    p: Probability
-    evidence: tuple[FactorDocument, ...]
+from perfbisect.series.alerts import Probability
 
 
 class SuspectsDocument(Document):
@@ -53,7 +33,7 @@ class SuspectsDocument(Document):
     """
 
     alert: str
-    suspects: tuple[SuspectDocument, ...]
+    suspects: tuple[Suspect, ...]
     p_outside_window: Probability = 0.0
     blast_radius: str = ""
     attributed: str = ""
@@ -72,23 +52,12 @@ class TrackSuspectsDocument(SuspectsDocument):
 
 
 def suspects_document(
-    alert: str, ranking: Ranking, *, top: int = 20, bisect: str = "", note: str = "", what: str = ""
-) -> TrackSuspectsDocument:
-    """A ranking as a document, cut after the ``top`` likeliest."""
-    return TrackSuspectsDocument(
+    alert: str, ranking: Ranking, *, top: int = 20, bisect: str = "", note: str = ""
+) -> SuspectsDocument:
+    """The ``top`` likeliest suspects of a ranking."""
+    return SuspectsDocument(
         alert=alert,
-        what=what,
-        of=len(ranking.suspects),
-        suspects=tuple(
-            SuspectDocument(
-                sha=suspect.commit.sha,
-                subject=suspect.commit.subject,
-                date=suspect.commit.date,
-                p=suspect.p,
-                evidence=tuple(_factor(factor) for factor in suspect.evidence),
-            )
-            for suspect in ranking.suspects[:top]
-        ),
+        suspects=ranking.suspects[:top],
         p_outside_window=ranking.p_outside_window,
         blast_radius=ranking.blast_radius,
         attributed=ranking.attributed.words if ranking.attributed else "",
@@ -97,49 +66,39 @@ def suspects_document(
     )
 
 
-def _factor(factor: Factor) -> FactorDocument:
-    return FactorDocument(name=factor.name, weight=factor.weight, words=factor.words)
-
-
 def suspects_report(document: TrackSuspectsDocument) -> Report:
     """Report of ``track suspects``: the ranking, its evidence and the bisection that confirms it."""
-    summary = [Paragraph(text) for text in (document.what, document.blast_radius) if text]
+    blocks: list[Block] = [Paragraph(text) for text in (document.what, document.blast_radius) if text]
     if document.attributed:
         first = code(document.suspects[0].sha[:12])
-        summary.append(Paragraph(("attributed by revert to ", first, f": {document.attributed}")))
-    outside = f"P(none of them: another repository, the machine) {probability(document.p_outside_window)}"
-    left = document.of - len(document.suspects)
-    more = [f"{left} more commits are less likely than these"] if left else []
-    ranking: tuple[Block, ...] = (_suspect_table(document), *map(Paragraph, (outside, *more)))
-    sections = [Section("Evidence", (Table(_EVIDENCE, tuple(_evidence_rows(document))),))]
-    if document.note or document.bisect:
-        notes = [Paragraph(document.note)] if document.note else []
-        commands = [Command(document.bisect, "to settle it")] if document.bisect else []
-        sections.append(Section("Next", (*notes, *commands)))
-    verdict = Verdict(f"{document.of} commits in its window")
-    return Report(f"Suspects of {document.alert}", verdict, (*summary, *ranking), tuple(sections))
-
-
-_EVIDENCE = (Column("commit"), Column("odds", numeric=True), Column("evidence"))
-
-
-def _suspect_table(document: TrackSuspectsDocument) -> Table:
+        blocks.append(Paragraph(("attributed by revert to ", first, f": {document.attributed}")))
     columns = (Column("P", numeric=True), Column("commit"), Column("date"), Column("subject"))
     rows = tuple(
-        (probability(x.p), code(x.sha[:12]), x.date[:16], code(x.subject)) for x in document.suspects
+        (probability(suspect.p), code(suspect.sha[:12]), suspect.date[:16], code(suspect.subject))
+        for suspect in document.suspects
     )
-    return Table(columns, rows)
+    outside = f"P(none of them: another repository, the machine) {probability(document.p_outside_window)}"
+    blocks += [Table(columns, rows), Paragraph(outside)]
+    if left := document.of - len(document.suspects):
+        blocks.append(Paragraph(f"{left} more commits are less likely than these"))
+    evidence = Table(
+        (Column("commit"), Column("odds", numeric=True), Column("evidence")),
+        tuple(row for suspect in document.suspects for row in _evidence_rows(suspect)),
+    )
+    sections = [Section("Evidence", (evidence,))]
+    notes = [Paragraph(document.note)] if document.note else []
+    commands = [Command(document.bisect, "to settle it")] if document.bisect else []
+    if notes or commands:
+        sections.append(Section("Next", (*notes, *commands)))
+    verdict = Verdict(f"{document.of} commits in its window")
+    return Report(f"Suspects of {document.alert}", verdict, tuple(blocks), tuple(sections))
 
 
-def _evidence_rows(document: TrackSuspectsDocument) -> Iterator[tuple[Inline, ...]]:
-    """A row for each factor that changes the odds; the commit stands in its first row."""
-    for suspect in document.suspects:
-        factors = [factor for factor in suspect.evidence if abs(factor.weight - 1) > _NEUTRAL]
-        for index, factor in enumerate(factors):
-            sha: Inline = "" if index else code(suspect.sha[:12])
-            yield sha, _factor_text(factor.weight), factor.words
-
-
-def _factor_text(weight: float) -> str:
-    """``×100``, ``÷12``."""
-    return f"×{weight:.3g}" if weight >= 1 else f"÷{1 / weight:.3g}"
+def _evidence_rows(suspect: Suspect) -> Iterator[tuple[Inline, ...]]:
+    """A row for each factor that changes the odds (``×100``, ``÷12``); the commit stands in its first row."""
+    sha: Inline = code(suspect.sha[:12])
+    for factor in suspect.evidence:
+        if abs(factor.weight - 1) > 1e-9:
+            odds = f"×{factor.weight:.3g}" if factor.weight >= 1 else f"÷{1 / factor.weight:.3g}"
+            yield sha, odds, factor.words
+            sha = ""

@@ -1,9 +1,9 @@
-"""Between two builds: which commits of the main line can be in the later and not in the earlier.
+"""Which commits of the main line can be in one build and not in an earlier one.
 
-A build that says its commit is at its place on the line. Of another only the time is known: its commit was
-chosen before its first result began, by how much is not known. So the earliest commit that it can be is the
-last one before that lead, the latest the last one before the result; a window goes from the earliest of the
-one build to the latest of the other. Where nights are missing, their commits are in it.
+A build that reports its commit is at its place on the line. Of another only the time is known: its commit was
+chosen some hours before its first result began. So its earliest possible commit is the last one before that
+lead, its latest the last one before the result; a window goes from the earliest of one build to the latest of
+the other. Where nights are missing, their commits are in it.
 """
 
 from __future__ import annotations
@@ -32,45 +32,54 @@ from perfbisect.model.commit_details import (
 from perfbisect.series.points import Build
 
 LEAD = timedelta(hours=6)
-"""How long before a build's first result its commit may have been chosen, at the most.
+"""How long before a build's first result its commit may have been chosen: vLLM-Omni's nightly builds an image
+and waits for machines, for hours, and reports neither."""
 
-vLLM-Omni's nightly builds an image and waits for machines before it measures: hours, and it is nowhere told.
-"""
+LATER = 300
+"""Commits after all nights of an alert among which a revert is looked for."""
+
+_FETCH = "fetch the whole history: git fetch --unshallow"
 
 
 @dataclass(frozen=True)
 class MainLine:
-    """The first-parent commits of the main branch, oldest first; each date says its zone."""
+    """The first-parent commits of the main branch, oldest first; each date has its time zone."""
 
     commits: tuple[Change, ...]
 
+    @classmethod
+    def of(cls, repository: Repository, tip: str = "HEAD") -> MainLine:
+        """:raises RevisionError: no such revision."""
+        newest_first = repository.records("--first-parent", tip)
+        return cls(tuple(record.change for record in reversed(newest_first)))
+
     def last_before(self, when: datetime, *, surely: bool) -> int:
-        """The place of the last commit that was in by then, -1 if none was.
+        """The place of the last commit that was merged by then, -1 if none was.
 
-        Dates may run backwards where clocks did: ``surely`` asks that all before it were in too, without it
-        the place is as late as may be.
+        Dates may run backwards where clocks did: ``surely``, all commits before it were merged too; otherwise
+        the place is as late as possible.
 
-        :raises ValueError: a commit's date does not say its zone.
+        :raises ValueError: a commit's date has no time zone.
         """
-        return bisect_right(self._came if surely else self._left, when) - 1
+        return bisect_right(self._latest_so_far if surely else self._earliest_after, when) - 1
 
     def place(self, sha: str) -> int | None:
-        """The place of a commit by its full or abbreviated id; None: it is not on the line."""
+        """The place of a commit by its full or abbreviated id; None if it is not on the line."""
         if sha in self._places:
             return self._places[sha]
-        found = [i for i, commit in enumerate(self.commits) if len(sha) >= 7 and commit.id.startswith(sha)]
-        return found[0] if len(found) == 1 else None
+        places = [i for i, commit in enumerate(self.commits) if len(sha) >= 7 and commit.id.startswith(sha)]
+        return places[0] if len(places) == 1 else None
 
     @cached_property
     def _dates(self) -> tuple[datetime, ...]:
         return tuple(moment(commit.date) for commit in self.commits)
 
     @cached_property
-    def _came(self) -> tuple[datetime, ...]:
+    def _latest_so_far(self) -> tuple[datetime, ...]:
         return tuple(accumulate(self._dates, max))
 
     @cached_property
-    def _left(self) -> tuple[datetime, ...]:
+    def _earliest_after(self) -> tuple[datetime, ...]:
         return tuple(accumulate(self._dates[::-1], min))[::-1]
 
     @cached_property
@@ -85,29 +94,19 @@ class LinePosition:
     earliest: int
     latest: int
 
-    @property
-    def known(self) -> bool:
-        return self.earliest == self.latest
-
 
 @dataclass(frozen=True)
 class CommitWindow:
-    """The commits that can be behind what changed between two builds, oldest first.
-
-    ``exact``: both builds say their commits. ``why``: how the ends were found, in words.
-    """
+    """The commits that can be behind what changed between two builds, oldest first; ``why``: how its ends
+    were found."""
 
     commits: tuple[Change, ...]
     before: LinePosition
     after: LinePosition
     why: str
 
-    @property
-    def exact(self) -> bool:
-        return self.before.known and self.after.known
 
-
-def spot(line: MainLine, build: Build, began: datetime, lead: timedelta = LEAD) -> LinePosition:
+def locate_build(line: MainLine, build: Build, began: datetime, lead: timedelta = LEAD) -> LinePosition:
     """Where a build's commit is. ``began``: when its first result began.
 
     :raises RevisionError: the line begins after that, or its commit is not on it.
@@ -120,31 +119,21 @@ def spot(line: MainLine, build: Build, began: datetime, lead: timedelta = LEAD) 
             raise RevisionError(
                 f"build {build.name} is of commit {build.commit[:12]}, which the history does not have on "
                 "its line of first parents",
-                next_step="fetch the whole history: git fetch --unshallow",
+                next_step=_FETCH,
             )
-    if build.fixed:
-        fixed = moment(build.fixed)
-        return _checked(
-            line,
-            build,
-            LinePosition(line.last_before(fixed, surely=True), line.last_before(fixed, surely=False)),
-        )
-    earliest = line.last_before(began - lead, surely=True)
-    return _checked(line, build, LinePosition(earliest, line.last_before(began, surely=False)))
-
-
-def _checked(line: MainLine, build: Build, found: LinePosition) -> LinePosition:
-    if found.earliest < 0:
+    latest = moment(build.fixed) if build.fixed else began
+    earliest = line.last_before(latest if build.fixed else latest - lead, surely=True)
+    if earliest < 0:
         first = f"begins on {line.commits[0].date}" if line.commits else "is empty"
         raise RevisionError(
             f"the history {first}, after the commit of build {build.name} was chosen: it lacks the commits "
             "before",
-            next_step="fetch the whole history: git fetch --unshallow",
+            next_step=_FETCH,
         )
-    return found
+    return LinePosition(earliest, line.last_before(latest, surely=False))
 
 
-def window(
+def commit_window(
     line: MainLine,
     before: tuple[Build, datetime],
     after: tuple[Build, datetime],
@@ -152,41 +141,33 @@ def window(
 ) -> CommitWindow:
     """The commits between two builds, each with the moment at which its first result began.
 
-    :raises RevisionError: see ``spot``.
+    :raises RevisionError: as :func:`locate_build`.
     :raises ValueError: the builds are in the wrong order.
     """
     if before[1] > after[1]:
         raise ValueError(f"build {before[0].name} began after build {after[0].name}")
-    left, right = spot(line, *before, lead), spot(line, *after, lead)
+    left, right = locate_build(line, *before, lead), locate_build(line, *after, lead)
     commits = line.commits[left.earliest + 1 : max(right.latest, left.earliest) + 1]
-    return CommitWindow(commits, left, right, f"{_how(before, left, lead)}; {_how(after, right, lead)}")
+    return CommitWindow(
+        commits, left, right, f"{_explain(*before, left, lead)}; {_explain(*after, right, lead)}"
+    )
 
 
-def _how(end: tuple[Build, datetime], found: LinePosition, lead: timedelta) -> str:
-    build, began = end
-    if found.known and build.commit:
+def _explain(build: Build, began: datetime, position: LinePosition, lead: timedelta) -> str:
+    if build.commit and position.earliest == position.latest:
         return f"build {build.name} is of {build.commit[:12]}"
     if build.fixed:
         return f"build {build.name} was made at {build.fixed}"
     hours = lead.total_seconds() / 3600
-    told = began.strftime("%Y-%m-%d %H:%MZ")
-    return f"build {build.name} began to measure at {told}, its commit was chosen up to {hours:g} h before"
-
-
-def ordered(commits: Sequence[Change]) -> MainLine:
-    """A line from commits as git logs them, newest first."""
-    return MainLine(tuple(reversed(commits)))
-
-
-LATER = 300
-"""Commits after all that is known of an alert in which a revert is still looked for."""
+    start = began.strftime("%Y-%m-%d %H:%MZ")
+    return f"build {build.name} began to measure at {start}, its commit was chosen up to {hours:g} h before"
 
 
 @dataclass(frozen=True)
 class Onset:
-    """A night at which the series may have moved first.
+    """A night on which the series may have moved first, with its probability.
 
-    ``p``: its probability; ``window``: the commits between the night before it that was measured and itself.
+    ``window``: the commits between the measured night before it and itself.
     """
 
     night: str
@@ -196,10 +177,10 @@ class Onset:
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What came after the onset.
+    """What followed the onset.
 
-    ``slow``: where the commit of the last slow night is; ``recovery``: the commits between that night and the
-    first good one, None where there is none yet.
+    ``slow``: the position of the last slow night's commit. ``recovery``: the commits between that night and
+    the first good one; None without one.
     """
 
     slow: LinePosition
@@ -208,8 +189,7 @@ class Aftermath:
 
 @dataclass(frozen=True)
 class WindowQuestion:
-    """A question, and the ends between which measuring settles it: ``good`` is the commit before the first of
-    the window, ``bad`` the last of it."""
+    """A question and its bisection: ``good`` is the commit before the window, ``bad`` its last."""
 
     question: SuspectQuestion
     good: str
@@ -225,11 +205,10 @@ def build_question(
     cells: Iterable[MeasuredCell] = (),
     cause: CauseWord = "unknown",
 ) -> WindowQuestion:
-    """The commits of all windows with what they touched, and the later ones with when they came: until the
-    recovery, and :data:`LATER` more.
+    """The commits of all windows with what they touched, and the later ones up to :data:`LATER`.
 
     Where it is not known when a night's commit was chosen, a commit can be both of the onset and of the
-    recovery: it is asked in both places.
+    recovery: it is in both places.
 
     :raises RevisionError: no window holds a commit, or the repository lacks them.
     """
@@ -245,10 +224,9 @@ def build_question(
     last = max(high, after.slow.latest, after.recovery.after.latest if after.recovery else 0) + LATER
     good, bad, tip = (line.commits[place].id for place in (low, high, min(last, len(line.commits) - 1)))
     window = commits_between(repository, good, bad)
-    later = [
-        LaterCommit(commit, phase)
+    phases = [
+        (commit, _phase(line, commit, after, high))
         for commit in (*window, *commits_between(repository, bad, tip))
-        if (phase := _phase(line, commit, after, high)) is not None
     ]
     question = SuspectQuestion(
         commits=window,
@@ -257,7 +235,7 @@ def build_question(
             for onset in onsets
         ),
         cells=tuple(cells),
-        later=tuple(later),
+        later=tuple(LaterCommit(commit, phase) for commit, phase in phases if phase is not None),
         recovered=after.recovery is not None,
         cause=cause,
     )
@@ -265,7 +243,7 @@ def build_question(
 
 
 def _phase(line: MainLine, commit: Commit, after: Aftermath, high: int) -> Phase | None:
-    """When a commit came, seen from the recovery; None for one of the onset alone."""
+    """When a commit was merged, relative to the recovery; None for one of the onset alone."""
     place = line.place(commit.sha)
     if place is None:
         return None

@@ -26,7 +26,7 @@ ONE = kinds((0.0,), (1.0,), (1.0,), (1e-9,), (1.0,))
 
 
 def weigh(t: Tables, start: int, end: int) -> ChangeEvidence:
-    return likelihoods(t, start, end).weighed(t.prior)
+    return likelihoods(t, start, end).evidence(t.prior)
 
 
 def logs(n: int, seed: int, at: int = 0, step: float = 0.0) -> np.ndarray:
@@ -106,7 +106,7 @@ def test_what_the_other_nights_say_of_the_noise_counts() -> None:
         values = logs(200, seed) + 0.04 * (np.arange(200) >= 190)
         t = tables(values, kinds())
         short = likelihoods(t, 180, 200)
-        gains.append(short.weighed(t.prior + level(t, 0, 180)).total - short.weighed(t.prior).total)
+        gains.append(short.evidence(t.prior + level(t, 0, 180)).total - short.evidence(t.prior).total)
     assert np.mean(gains) > 0.3
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import false_discovery_control
 
-from perfbisect.series.detection.fdr import adjusted_p, detect_all, threshold
-from perfbisect.series.detection.joint import find_joint_events
+from perfbisect.series.detection.fdr import adjusted_p, detect_all, find_joint_events, threshold
 from perfbisect.series.detection.model import FEWEST, JudgedSeries, SeriesValues
 
 
@@ -47,30 +46,31 @@ def test_alerts_lists_and_the_census() -> None:
     zero = SeriesValues("zero", (0.0,) * 20, tuple(range(20)))
     got = detect_all([*quiet, large, small, short, zero], 0.05)
     assert {b.key for b in got.alerts} == {"large"}
-    assert "small" in {b.key for b in got.listed}
-    assert [(r.key, r.nights, r.reason) for r in got.census.refused] == [
+    assert [point.is_relevant for point in got.points["small"]] == [False]
+    assert got.coverage.judged == 32
+    judged, refused = got.coverage.series[:32], got.coverage.series[32:]
+    assert [(entry.series, entry.nights, entry.why) for entry in refused] == [
         ("short", 2, f"2 nights: at least {FEWEST} are needed"),
         ("zero", 20, "a value is not positive"),
     ]
-    assert len(got.census.judged) == 32
-    by_key = {entry.key: entry for entry in got.census.judged}
-    assert by_key["large"].p < 1e-4 <= by_key["quiet 0"].p
-    assert (by_key["large"].nights, by_key["large"].breaks) == (50, 1)
-    rejected = [entry for entry in got.census.judged if entry.p <= got.census.cut]
-    assert {"large", "small"} <= {entry.key for entry in rejected}
-    assert got.census.cut == pytest.approx(len(rejected) / 32 * 0.05)
-    assert 0.01 < by_key["quiet 0"].smallest < 0.10
+    by_key = {entry.series: entry for entry in judged}
+    assert (by_key["large"].p or 1) < 1e-4 <= (by_key["quiet 0"].p or 0)
+    assert (by_key["large"].nights, by_key["large"].changes) == (50, 1)
+    rejected = [entry for entry in judged if got.coverage.is_significant(entry.p or 0)]
+    assert {"large", "small"} <= {entry.series for entry in rejected}
+    assert got.coverage.cut == pytest.approx(len(rejected) / 32 * 0.05)
+    assert 0.01 < (by_key["quiet 0"].smallest or 0) < 0.10
 
 
 def test_no_change_is_no_alert() -> None:
     got = detect_all([series(f"quiet {k}", 200 + k) for k in range(25)])
     assert got.alerts == ()
-    assert got.census.cut == 0.0
+    assert got.coverage.cut == 0.0
 
 
 def test_nothing_to_judge_is_nothing_told() -> None:
     got = detect_all([])
-    assert (got.alerts, got.listed, got.events, got.census.judged) == ((), (), (), ())
+    assert (got.alerts, got.points, got.events, got.coverage.series) == ((), {}, (), ())
 
 
 def test_keys_are_unique_and_rates_are_rates() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from perfbisect.series.detection.shapes import LONGEST, RAMP, ramp, transients
+from perfbisect.series.detection.shapes import LONGEST, RAMP, fit_ramp, transients
 
 
 def noise(n: int, seed: int, scale: float = 0.01) -> np.ndarray:
@@ -15,7 +15,7 @@ def noise(n: int, seed: int, scale: float = 0.01) -> np.ndarray:
 
 def test_a_ramp_is_found_with_its_ends() -> None:
     path = np.interp(np.arange(60), [20, 40], [0.0, 0.1])
-    found = ramp(noise(60, 1) + path, (30,))
+    found = fit_ramp(noise(60, 1) + path, (30,))
     assert found is not None
     assert abs(found.begin - 21) <= 3 and abs(found.end - 40) <= 3
     assert found.step == pytest.approx(0.1, abs=3 * found.error)
@@ -23,23 +23,23 @@ def test_a_ramp_is_found_with_its_ends() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_step_is_no_ramp(seed: int) -> None:
-    assert ramp(noise(60, seed) + 0.05 * (np.arange(60) >= 30), (30,)) is None
+    assert fit_ramp(noise(60, seed) + 0.05 * (np.arange(60) >= 30), (30,)) is None
 
 
 def test_two_steps_are_no_ramp() -> None:
     values = noise(90, 2) + 0.1 * (np.arange(90) >= 30) + 0.1 * (np.arange(90) >= 60)
-    assert ramp(values, (30, 60)) is None
+    assert fit_ramp(values, (30, 60)) is None
 
 
 def test_a_staircase_of_one_ramp_is_the_ramp() -> None:
     path = np.interp(np.arange(90), [10, 80], [0.0, 0.3])
-    found = ramp(noise(90, 3) + path, (28, 45, 63))
+    found = fit_ramp(noise(90, 3) + path, (28, 45, 63))
     assert found is not None
     assert found.end - found.begin > 40
 
 
 def test_few_nights_have_no_ramp() -> None:
-    assert ramp(np.linspace(0, 1, RAMP + 3), (4,)) is None
+    assert fit_ramp(np.linspace(0, 1, RAMP + 3), (4,)) is None
 
 
 def test_the_p_of_one_night_is_the_tail_of_a_student_t() -> None:

@@ -20,8 +20,7 @@ from perfbisect.series.suspects.window import (
     Onset,
     WindowQuestion,
     build_question,
-    ordered,
-    window,
+    commit_window,
 )
 from tests.fakes.gitwriter import HistoryWriter
 from tests.history_repo import HistoryRepository, history_repository
@@ -35,7 +34,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, MainLine
         writer.commit(f"commit {number}", {f"src/{number}.py": b"x"})
     writer.finish(checkout=False)
     repository = Repository.open(writer.path)
-    return repository, ordered([record.change for record in repository.records("main")])
+    return repository, MainLine.of(repository, "main")
 
 
 def between(line: MainLine, low: int, high: int, lead: int = 0) -> CommitWindow:
@@ -119,9 +118,9 @@ def omni(tmp_path_factory: pytest.TempPathFactory) -> HistoryRepository:
 def test_the_break_of_april_from_the_times_of_its_builds(omni: HistoryRepository) -> None:
     """No build says its commit, so the windows overlap by the lead: the answer is the same."""
     repository, table = Repository.open(omni.path), load_suspect_table()
-    commits = ordered([record.change for record in repository.records("--first-parent", "main")])
+    commits = MainLine.of(repository, "main")
     before, during, later = ((Build("kanban", "p", name), when) for name, when in NIGHTS.items())
-    onset, recovery = window(commits, before, during), window(commits, during, later)
+    onset, recovery = commit_window(commits, before, during), commit_window(commits, during, later)
     cells = [
         MeasuredCell(name, "chunk" in name or "tts" in name, name, table.traits_of(name))
         for name in ("test_qwen3_omni", "test_qwen3_omni_chunk", "test_qwen3_tts", "test_qwen_image")
@@ -138,5 +137,5 @@ def test_the_break_of_april_from_the_times_of_its_builds(omni: HistoryRepository
     assert omni.sha("5d58abb1") in shas
     assert len(shas) <= 12
     ranking = rank_suspects(found.question, table)
-    assert ranking.suspects[0].commit.sha == omni.sha("5d58abb1")
+    assert ranking.suspects[0].sha == omni.sha("5d58abb1")
     assert ranking.attributed is not None and ranking.suspects[0].p >= 0.95

@@ -6,7 +6,7 @@ import json
 
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.suspects.report import suspects_document, suspects_report
+from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_document, suspects_report
 from tests.series.suspect_worlds import STREAMS, commit, later, ranked, sha
 
 EVIL = "<script>alert(1)</script> | `x` \x1b[31m @all #1"
@@ -24,8 +24,10 @@ def ranking():
 
 
 WHAT = "ttft of a_cell x 3 begun on the night of 2026-04-12"
-DOCUMENT = suspects_document(
-    "alert-1", ranking(), top=2, bisect="perfbisect bisect x", note="a note", what=WHAT
+DOCUMENT = TrackSuspectsDocument(
+    **dict(suspects_document("alert-1", ranking(), top=2, bisect="perfbisect bisect x", note="a note")),
+    of=3,
+    what=WHAT,
 )
 
 
@@ -65,7 +67,7 @@ def test_the_markdown_shows_the_words_of_others_as_text() -> None:
 
 def test_a_ranking_that_settles_nothing() -> None:
     plain = suspects_document("alert-2", ranked(commit("a"), commit("b")))
-    report = suspects_report(plain)
+    report = suspects_report(TrackSuspectsDocument(**dict(plain), of=2))
     assert report.verdict.text == "2 commits in its window"
     text = report_markdown(report)
     assert "attributed" not in text and "```" not in text

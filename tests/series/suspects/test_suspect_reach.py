@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.model.commit_details import ChangedFile, MeasuredCell
-from perfbisect.series.suspects.ranking import blast_radius, reach, starts
+from perfbisect.series.suspects.ranking import cells_factor, describe_blast_radius, server_votes
 from tests.series.suspect_worlds import STREAMS, TABLE, commit
 
 
 def factor(*paths: str, cells: tuple[MeasuredCell, ...] = STREAMS) -> float:
-    found = reach(commit("a", *paths), starts(cells), TABLE)
+    found = cells_factor(commit("a", *paths), server_votes(cells), TABLE)
     return 1.0 if found is None else found.weight
 
 
 def words(*paths: str, cells: tuple[MeasuredCell, ...] = STREAMS) -> str:
-    found = reach(commit("a", *paths), starts(cells), TABLE)
+    found = cells_factor(commit("a", *paths), server_votes(cells), TABLE)
     return "" if found is None else found.words
 
 
@@ -60,7 +60,7 @@ def test_files_weigh_by_the_root_of_their_lines_and_by_their_kind() -> None:
         ChangedFile("src/image/x.py", 0, 0),
         ChangedFile("docs/x.md", 99, 0),
     )
-    found = reach(commit("a", files=files), starts(STREAMS), TABLE)
+    found = cells_factor(commit("a", files=files), server_votes(STREAMS), TABLE)
     stream, image = factor("src/stream/x.py"), factor("src/image/x.py")
     share = 4 + 1 + 0.01 * 10
     assert found is not None
@@ -75,7 +75,7 @@ def test_cells_of_one_server_are_one_vote() -> None:
 def test_a_server_is_hit_where_one_of_its_cells_is() -> None:
     """At low load nothing is seen of a slow-down under load: the spared cell says nothing."""
     idle = replace(STREAMS[0], cell="s1@c1", hit=False, traits=frozenset({"image"}))
-    (vote,) = starts((STREAMS[0], idle))
+    (vote,) = server_votes((STREAMS[0], idle))
     assert vote.hit and vote.cells == (STREAMS[0],)
     assert factor("src/stream/x.py", cells=(*STREAMS, idle)) == pytest.approx(factor("src/stream/x.py"))
 
@@ -114,12 +114,13 @@ def test_the_code_of_a_model(name: str, model: str, runs: bool) -> None:
 
 
 def test_without_cells_nothing_is_told() -> None:
-    assert reach(commit("a", "src/stream/x.py"), (), TABLE) is None
-    assert reach(commit("a", files=()), starts(STREAMS), TABLE) is None
+    assert cells_factor(commit("a", "src/stream/x.py"), (), TABLE) is None
+    assert cells_factor(commit("a", files=()), server_votes(STREAMS), TABLE) is None
 
 
 def test_the_radius_in_words() -> None:
-    assert blast_radius(starts(STREAMS)) == "2 servers that were hit run stream, none of the 2 others does"
-    assert blast_radius(starts(STREAMS[:2])) == "", "there is nothing to compare with"
+    text = describe_blast_radius(server_votes(STREAMS))
+    assert text == "2 servers that were hit run stream, none of the 2 others does"
+    assert describe_blast_radius(server_votes(STREAMS[:2])) == "", "there is nothing to compare with"
     spoken = replace(STREAMS[3], traits=frozenset({"stream"}))
-    assert blast_radius(starts((*STREAMS[:3], spoken))) == "", "one that was not hit streams too"
+    assert describe_blast_radius(server_votes((*STREAMS[:3], spoken))) == "", "a spared one streams too"

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from perfbisect.model.commit_details import ChangedFile, Commit, Factor, LaterCommit
-from perfbisect.series.suspects.ranking import CommitText, answers, later_evidence, read, undone
+from perfbisect.series.suspects.ranking import (
+    CommitText,
+    find_answer,
+    later_evidence,
+    parse_commit,
+    reverted_pairs,
+)
 from tests.series.suspect_worlds import TABLE, commit, later, sha
 
 TITLE = "[Log] Count what the streams of a stage say to each other"
@@ -17,7 +23,7 @@ EARLIER = Commit(
 
 
 def told(one: Commit) -> CommitText:
-    return read(one, lambda path: path.startswith("src"))
+    return parse_commit(one, lambda path: path.startswith("src"))
 
 
 def weighed(one: Commit, *pieces: LaterCommit) -> Factor | None:
@@ -25,7 +31,7 @@ def weighed(one: Commit, *pieces: LaterCommit) -> Factor | None:
 
 
 def answer(subject: str = "", body: str = "", *files: ChangedFile) -> str:
-    found = answers(told(Commit(sha("b"), subject, body=body, files=files)), told(EARLIER))
+    found = find_answer(told(Commit(sha("b"), subject, body=body, files=files)), told(EARLIER))
     return "" if found is None else f"{found[0]}: {found[1]}"
 
 
@@ -103,7 +109,7 @@ def test_the_same_files_without_lines_are_a_hint_and_with_a_name_a_revert() -> N
 
 
 def test_a_single_common_file_is_no_hint() -> None:
-    assert answers(told(commit("b", "src/a.py")), told(commit("a", "src/a.py"))) is None
+    assert find_answer(told(commit("b", "src/a.py")), told(commit("a", "src/a.py"))) is None
 
 
 def test_the_piece_that_weighs_most_counts_either_way() -> None:
@@ -118,4 +124,4 @@ def test_the_piece_that_weighs_most_counts_either_way() -> None:
 
 def test_what_a_window_undoes_itself() -> None:
     window = [commit("a", number=7), commit("b", number=8), commit("c", body="Reverts #7")]
-    assert undone([told(one) for one in window]) == {sha("a"): sha("c"), sha("c"): sha("a")}
+    assert reverted_pairs([told(one) for one in window]) == {sha("a"): sha("c"), sha("c"): sha("a")}

@@ -12,7 +12,7 @@ from perfbisect.common.durations import stamp
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change
 from perfbisect.series.points import Build
-from perfbisect.series.suspects.window import LEAD, LinePosition, MainLine, ordered, spot, window
+from perfbisect.series.suspects.window import LEAD, LinePosition, MainLine, commit_window, locate_build
 
 BEGAN = datetime(2026, 4, 1, tzinfo=timezone.utc)
 
@@ -32,61 +32,53 @@ def build(name: str = "1", **known: str) -> Build:
 
 def test_a_commit_that_is_said_is_the_place() -> None:
     commits = line(0, 10, 20)
-    assert spot(commits, build(commit=commits.commits[1].id), at(99)) == LinePosition(1, 1)
-    assert spot(commits, build(commit=commits.commits[1].id[:9]), at(99)) == LinePosition(1, 1)
+    assert locate_build(commits, build(commit=commits.commits[1].id), at(99)) == LinePosition(1, 1)
+    assert locate_build(commits, build(commit=commits.commits[1].id[:9]), at(99)) == LinePosition(1, 1)
 
 
 def test_when_the_build_was_made_says_the_commit() -> None:
-    found = spot(line(0, 10, 20), build(fixed=stamp(at(15))), at(19))
+    found = locate_build(line(0, 10, 20), build(fixed=stamp(at(15))), at(19))
     assert found == LinePosition(1, 1)
-    assert found.known
 
 
 def test_without_either_the_lead_is_not_known() -> None:
-    assert spot(line(0, 10, 12, 14, 20), build(), at(15)) == LinePosition(0, 3)
+    assert locate_build(line(0, 10, 12, 14, 20), build(), at(15)) == LinePosition(0, 3)
 
 
 def test_a_window_goes_from_the_earliest_to_the_latest() -> None:
     commits = line(0, 10, 12, 30, 35, 60)
-    found = window(commits, (build("1"), at(15)), (build("2"), at(39)))
+    found = commit_window(commits, (build("1"), at(15)), (build("2"), at(39)))
     assert [int(c.id[:8], 16) for c in found.commits] == [1, 2, 3, 4]
-    assert not found.exact
     assert "up to 6 h before" in found.why
-    known = window(
+    known = commit_window(
         commits, (build("1", commit=commits.commits[2].id), at(15)), (build("2", fixed=stamp(at(36))), at(39))
     )
     assert [int(c.id[:8], 16) for c in known.commits] == [3, 4]
-    assert known.exact
 
 
 def test_zones_are_reckoned_with() -> None:
     shanghai = Change("a" * 40, date="2026-04-02T01:00:00+08:00")  # 17:00 in UTC on the first
     commits = MainLine((Change("b" * 40, date=stamp(at(0))), shanghai))
-    assert spot(commits, build(fixed="2026-04-01T16:59:00Z"), at(30)) == LinePosition(0, 0)
-    assert spot(commits, build(fixed="2026-04-01T17:01:00Z"), at(30)) == LinePosition(1, 1)
+    assert locate_build(commits, build(fixed="2026-04-01T16:59:00Z"), at(30)) == LinePosition(0, 0)
+    assert locate_build(commits, build(fixed="2026-04-01T17:01:00Z"), at(30)) == LinePosition(1, 1)
 
 
 def test_a_history_that_begins_too_late_is_told() -> None:
     with pytest.raises(RevisionError, match="begins on 2026-04-01T10") as caught:
-        spot(line(10, 20), build("6433"), at(12))
+        locate_build(line(10, 20), build("6433"), at(12))
     assert "build 6433" in caught.value.message
     assert "unshallow" in str(caught.value.next_step)
     with pytest.raises(RevisionError, match="is of commit ffffffffffff"):
-        spot(line(0), build(commit="f" * 40, branch="main"), at(5))
+        locate_build(line(0), build(commit="f" * 40, branch="main"), at(5))
 
 
 def test_a_branch_of_its_own_is_placed_by_time() -> None:
-    assert spot(line(0, 10), build(commit="f" * 40, branch="fix"), at(20)) == LinePosition(1, 1)
+    assert locate_build(line(0, 10), build(commit="f" * 40, branch="fix"), at(20)) == LinePosition(1, 1)
 
 
 def test_builds_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(ValueError, match="began after"):
-        window(line(0), (build("2"), at(9)), (build("1"), at(8)))
-
-
-def test_a_log_is_newest_first() -> None:
-    commits = line(0, 1).commits
-    assert ordered(list(reversed(commits))).commits == commits
+        commit_window(line(0), (build("2"), at(9)), (build("1"), at(8)))
 
 
 hours = st.lists(st.floats(0, 200), min_size=1, max_size=12)
@@ -103,6 +95,6 @@ def test_the_guilty_commit_is_in_the_window(
         chosen = max(i for i, c in enumerate(commits.commits) if c.date <= stamp(at(began - before)))
         builds.append((name, began, chosen))
     (_, left, has), (_, right, gets) = builds
-    found = window(commits, (build("1"), at(left)), (build("2"), at(right)), LEAD)
+    found = commit_window(commits, (build("1"), at(left)), (build("2"), at(right)), LEAD)
     guilty = {c.id for c in commits.commits[has + 1 : gets + 1]}
     assert guilty <= {c.id for c in found.commits}
