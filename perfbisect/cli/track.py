@@ -38,7 +38,7 @@ def show(
     from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.terminal import report_lines
-    from perfbisect.series.alert_store import alert_marks
+    from perfbisect.series.alert_states import alert_marks
     from perfbisect.series.night_table import nights_report, show_nights
     from perfbisect.series.store import SeriesStore
 
@@ -243,7 +243,7 @@ def ingest(
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.terminal import report_lines
     from perfbisect.series.ingest import ingest as ingest_places
-    from perfbisect.series.ingest import ingest_document, ingest_report, zone_of
+    from perfbisect.series.ingest import ingest_report
     from perfbisect.series.sources import IngestOptions
     from perfbisect.series.store import SeriesStore
     from perfbisect.system.clock import now
@@ -251,8 +251,8 @@ def ingest(
     here = now()
     recent = (here - timedelta(days=90)).date().isoformat()
     remote = any("://" in text for text in places)
-    asked = IngestOptions(
-        zone=zone_of(zone) if zone else None,
+    request = IngestOptions(
+        zone=zone or "",
         since=f"{since:%Y-%m-%d}" if since else recent if remote else "",
         branch=branch,
         logs=logs,
@@ -261,7 +261,7 @@ def ingest(
         say=print_progress,
     )
     with SeriesStore.of(open_workspace(state=state).state) as store:
-        document = ingest_document(store, ingest_places(store, places, asked, source=source))
+        document = ingest_places(store, places, request, source=source)
     print_document(document, report_lines(ingest_report(document)), as_json=as_json)
     return 0
 
@@ -310,13 +310,7 @@ def export(
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
     from perfbisect.report.terminal import report_lines
-    from perfbisect.series.export import (
-        TrackExportDocument,
-        export_files,
-        export_report,
-        series_for_export,
-        table,
-    )
+    from perfbisect.series.export import csv_text, export_files, export_report, series_for_export
     from perfbisect.series.store import SeriesStore
 
     if out is None and (as_json or form != "csv"):
@@ -327,15 +321,9 @@ def export(
             store, cells, metric=metric or "", since=f"{since:%Y-%m-%d}" if since else ""
         )
     if out is None:
-        click.echo(table(series, metric or ""), nl=False)
+        click.echo(csv_text(series, metric or ""), nl=False)
         return 0
-    files = export_files(series, cast("Form", form), out, metric=metric or "")
-    document = TrackExportDocument(
-        format=form,
-        files={name: str(path) for name, path in files.items()},
-        points=sum(len(points) for _, points in series),
-        cells=len({points[0].cell for _, points in series}),
-    )
+    document = export_files(series, cast("Form", form), out, metric=metric or "")
     print_document(document, report_lines(export_report(document)), as_json=as_json)
     return 0
 
@@ -437,7 +425,7 @@ def _set_state(alert: str, mark: State, reason: str, state: Path | None, as_json
     from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.terminal import report_lines
-    from perfbisect.series.alert_store import set_state, state_report
+    from perfbisect.series.alert_states import set_state, state_report
     from perfbisect.series.store import SeriesStore
 
     with SeriesStore.of(open_workspace(state=state).state) as store:

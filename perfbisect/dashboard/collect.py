@@ -31,7 +31,7 @@ from perfbisect.series.cause_text import suppression_sentence
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.detection.levels import levels
 from perfbisect.series.findings import JudgedFamily, SeriesChange
-from perfbisect.series.points import Point, Workload, machine_of
+from perfbisect.series.points import Point, Workload
 from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import RankedAlert, cell_of_ours, command_of, note_of, rank_alert
@@ -116,7 +116,7 @@ def collect_cell(series: Sequence[CellSeries], findings: Mapping[str, SeriesFind
         family=family_of(last),
         model=last.workload.model,
         load=load_of(last.workload),
-        machine=next((kind for _, point in reversed(points) if (kind := machine_of(point))), ""),
+        machine=next((point.hardware for _, point in reversed(points) if point.hardware), ""),
         headline=_headline(series),
         digest=last.workload.digest,
         rows=_rows(last.workload),

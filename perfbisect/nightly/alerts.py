@@ -34,7 +34,7 @@ def ingest_jobs(store: SeriesStore, jobs: Iterable[Job]) -> str:
     if not paths:
         return "nothing was measured"
     ingested = ingest(store, paths, IngestOptions(), source="journals")
-    rejected = sum(ingested.rejected.values())
+    rejected = sum(group.count for group in ingested.rejected)
     return f"{ingested.points} points" + (f", {rejected} launches without a measurement" if rejected else "")
 
 

@@ -166,10 +166,11 @@ def _export(file: NightlyFile, state: Path) -> StepResult:
     with SeriesStore.of(state) as store:
         series = series_for_export(store)
     if (path := file.path(rules.csv)) is not None:
-        files |= export_files(series, "csv", path)
+        export_files(series, "csv", path)
+        files["csv"] = path
     if (path := file.path(rules.benchmark)) is not None:
         exported = export_files(series, "github-action-benchmark", path)
-        files |= {f"benchmark {name}": written for name, written in exported.items()}
+        files |= {f"benchmark {kind}": Path(written) for kind, written in exported.files.items()}
     return StepResult(f"{sum(len(points) for _, points in series)} points", files)
 
 

@@ -24,7 +24,7 @@ from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.series.suspects.ranking import ServerVote, distinguishing_traits, server_votes
 
 Covariates = Mapping[str, Any]
-"""What is known beside a night's values: names of :data:`perfbisect.series.points.COVARIATES`."""
+"""What is known beside a night's values: names of covariates of a :class:`perfbisect.series.points.Point`."""
 
 INSTRUMENT = ("warmups", "client", "definition", "suite")
 WORKLOAD = ("dataset", "server")

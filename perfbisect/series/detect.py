@@ -24,7 +24,6 @@ from perfbisect.series.findings import (
     select_alerts,
 )
 from perfbisect.series.points import MachineSeriesStart, machine_series, machine_series_starts
-from perfbisect.series.selection import eras_of
 from perfbisect.series.series import CellSeries, build_series, day_number, night_of, nightly
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
@@ -199,7 +198,7 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
         )
     away = {point.build.key for point in points if point.build.of_main is False}
     series = [
-        nightly(item) for name, own in machine_series(main) for item in build_series(own, eras_of, cell=name)
+        nightly(item) for name, own in machine_series(main) for item in build_series(own, cell=name)
     ]
     return tuple(series), len(away)
 

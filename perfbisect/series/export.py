@@ -1,12 +1,11 @@
-"""The points of series as others read them: a table in CSV, and the JSON of github-action-benchmark."""
+"""``track export``: the points of series as CSV, or as JSON of github-action-benchmark."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -20,191 +19,21 @@ from perfbisect.jobs.documents import Document
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.points import Point
-from perfbisect.series.selection import points_of
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_atomic
 
-COLUMNS = (
-    *("night", "began", "cell", "model", "metric", "value", "unit", "better", "build", "pipeline", "branch"),
-    *("commit", "engine", "hardware", "host", "launch", "completed", "input_tokens", "output_tokens"),
-    *("digest", "url"),
-)
-"""Of the CSV: a row is one metric of one point."""
-
-_FORMULA = ("=", "+", "-", "@")
-"""How a cell begins that a spreadsheet would work out (OWASP, CSV injection)."""
-
-_LONGEST = 1000
-"""Characters of a cell of text."""
-
-_TONIGHT = timedelta(hours=24)
+Form = Literal["csv", "github-action-benchmark"]
 
 MachineSeries = Sequence[tuple[str, Sequence[Point]]]
 """The points of each cell and kind of machine, with the name that tells them apart."""
 
+_FORMULA = ("=", "+", "-", "@")
+"""How a cell begins that a spreadsheet would evaluate (OWASP, CSV injection)."""
 
-def csv_text(points: Iterable[Point], metric: str = "") -> str:
-    """The points as rows, one for each metric that the table knows; ``metric``: that one alone.
+_LONGEST = 1000
+"""Characters of a cell of text."""
 
-    Text that a spreadsheet would take for a formula begins with an apostrophe; it is always of one line.
-    """
-    out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(COLUMNS)
-    for point in points:
-        for ref, value in _values(point, metric):
-            table.writerow([_cell(x) for x in _row(point, ref, value)])
-    return out.getvalue()
-
-
-@dataclass(frozen=True)
-class Benchmarks:
-    """Entries for github-action-benchmark: for its tool ``customSmallerIsBetter``, and for
-    ``customBiggerIsBetter``."""
-
-    smaller: tuple[dict[str, Any], ...]
-    bigger: tuple[dict[str, Any], ...]
-
-
-def benchmarks(series: MachineSeries, metric: str = "") -> Benchmarks:
-    """The newest night, an entry for each machine series and metric: the median of the night's launches.
-
-    The action keeps the history itself and compares each entry with the last of its name, so cells that were
-    not measured in the 24 hours before the newest point are left out. Without ``metric`` medians and single
-    numbers, none of the guards: a percentile of one night moves by more than its threshold by itself.
-    """
-    newest = max((point.moment for _, points in series for point in points), default=None)
-    smaller: list[dict[str, Any]] = []
-    bigger: list[dict[str, Any]] = []
-    for name, points in series:
-        of = sorted(points, key=lambda p: (p.began, p.raw, p.record))
-        if newest is None or newest - of[-1].moment > _TONIGHT:
-            continue
-        tonight = [p for p in of if p.night == of[-1].night and p.build.commit == of[-1].build.commit]
-        for ref in dict.fromkeys(ref for point in tonight for ref, _ in _values(point, metric)):
-            if metric or _typical(ref):
-                (smaller if ref.metric.direction == "lower" else bigger).append(_entry(name, ref, tonight))
-    return Benchmarks(tuple(smaller), tuple(bigger))
-
-
-def _typical(ref: MetricRef) -> bool:
-    return ref.statistic in ("", "median") and not ref.metric.guard
-
-
-def _entry(series: str, ref: MetricRef, tonight: Sequence[Point]) -> dict[str, Any]:
-    last = tonight[-1]
-    values = [value for point in tonight for found, value in _values(point, str(ref)) if found == ref]
-    entry: dict[str, Any] = {
-        "name": line(f"{series} {ref}"),
-        "unit": ref.metric.unit,
-        "value": median(values),
-    }
-    if len(values) > 1:
-        entry["range"] = f"± {(max(values) - min(values)) / 2:.4g}"
-    told = {
-        "night": last.night,
-        "commit": last.build.commit,
-        "engine": last.covariates.get("engine"),
-        "hardware": last.covariates.get("hardware"),
-        "launches": len(values),
-    }
-    entry["extra"] = "\n".join(f"{name}: {line(str(value))}" for name, value in told.items() if value)
-    return entry
-
-
-def _values(point: Point, metric: str) -> Iterator[tuple[MetricRef, float]]:
-    wanted = parse_metric(metric) if metric else None
-    for name in sorted(point.values):
-        try:
-            ref = parse_metric(name)
-        except UsageError:
-            continue
-        if wanted is None or ref == wanted:
-            yield ref, point.values[name]
-
-
-def _row(point: Point, ref: MetricRef, value: float) -> tuple[object, ...]:
-    build, facts = point.build, point.covariates
-    return (
-        point.night, point.began, point.cell, point.workload.model, str(ref), value, ref.metric.unit,
-        ref.metric.direction, build.name, build.pipeline, build.branch, build.commit, facts.get("engine"),
-        facts.get("hardware"), facts.get("host"), point.start, facts.get("completed"),
-        facts.get("input_tokens"), facts.get("output_tokens"), point.workload.digest, build.url,
-    )  # fmt: skip
-
-
-def _cell(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    shown = line(value, _LONGEST)
-    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
-
-
-Form = Literal["csv", "github-action-benchmark"]
-
-
-def series_for_export(
-    store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "", since: str = ""
-) -> MachineSeries:
-    """The points of these cells by kind of machine, without builds that are known to be of another branch.
-
-    :raises UsageError: a cell without points, a metric that there is not or that none of the points reports.
-    """
-    ref = parse_metric(metric) if metric else None
-    found = [
-        (name, tuple(point for point in points if point.build.of_main is not False))
-        for name, points in points_of(store, cells, since=since)
-    ]
-    kept = tuple((name, points) for name, points in found if points)
-    if not kept:
-        raise UsageError(f"no point since {since}" if since else "no point of the main branch")
-    if ref and not any(ref == parse_metric(name) for _, points in kept for p in points for name in _known(p)):
-        raise UsageError(f"no point reports {metric}", next_step="perfbisect track show CELL")
-    return kept
-
-
-def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str = "") -> dict[str, Path]:
-    """Writes the series in a form; the files by what they are. Each is there whole or not at all.
-
-    For github-action-benchmark two: of ``bench.json``, ``bench-smaller.json`` for its tool
-    ``customSmallerIsBetter`` and ``bench-bigger.json`` for ``customBiggerIsBetter``.
-
-    :raises MachineError: the files cannot be written.
-    """
-    if form == "csv":
-        write_atomic(path, table(series, metric))
-        return {"csv": path}
-    files = {}
-    for name, text in benchmark_texts(series, metric).items():
-        files[name] = path.with_name(f"{path.stem}-{name}{path.suffix or '.json'}")
-        write_atomic(files[name], text)
-    return files
-
-
-def table(series: MachineSeries, metric: str = "") -> str:
-    """All of it as CSV."""
-    return csv_text((point for _, points in series for point in points), metric)
-
-
-def benchmark_texts(series: MachineSeries, metric: str = "") -> Mapping[str, str]:
-    """``smaller`` and ``bigger``: the JSON of the action's two custom tools."""
-    found = benchmarks(series, metric)
-    told = {"smaller": found.smaller, "bigger": found.bigger}
-    return {
-        name: json.dumps(entries, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        for name, entries in told.items()
-    }
-
-
-def _known(point: Point) -> list[str]:
-    found = []
-    for name in point.values:
-        try:
-            parse_metric(name)
-        except UsageError:
-            continue
-        found.append(name)
-    return found
+_NEWEST = timedelta(hours=24)
 
 
 class TrackExportDocument(Document):
@@ -217,8 +46,164 @@ class TrackExportDocument(Document):
     cells: int
 
 
+def series_for_export(
+    store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "", since: str = ""
+) -> MachineSeries:
+    """The points of these cells by kind of machine, without builds that are known to be of another branch.
+
+    Raises:
+        UsageError: a cell without points, an unknown metric or one that none of the points reports.
+    """
+    ref = parse_metric(metric) if metric else None
+    of_main = [
+        (name, tuple(point for point in points if point.build.of_main is not False))
+        for name, points in store.machine_series(cells, since=since)
+    ]
+    series = tuple((name, points) for name, points in of_main if points)
+    if not series:
+        raise UsageError(f"no point since {since}" if since else "no point of the main branch")
+    if ref and not any(ref in dict(point.metrics()) for _, points in series for point in points):
+        raise UsageError(f"no point reports {metric}", next_step="perfbisect track show CELL")
+    return series
+
+
+def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str = "") -> TrackExportDocument:
+    """Write the series to ``path``; each file is there whole or not at all.
+
+    For github-action-benchmark two files: of ``bench.json``, ``bench-smaller.json`` for its tool
+    ``customSmallerIsBetter`` and ``bench-bigger.json`` for ``customBiggerIsBetter``.
+
+    Raises:
+        MachineError: the files cannot be written.
+    """
+    if form == "csv":
+        texts = {"csv": csv_text(series, metric)}
+        paths = {"csv": path}
+    else:
+        texts = {
+            kind: json.dumps(entries, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+            for kind, entries in benchmark_entries(series, metric).items()
+        }
+        paths = {kind: path.with_name(f"{path.stem}-{kind}{path.suffix or '.json'}") for kind in texts}
+    for kind, text in texts.items():
+        write_atomic(paths[kind], text)
+    return TrackExportDocument(
+        format=form,
+        files={kind: str(path) for kind, path in paths.items()},
+        points=sum(len(points) for _, points in series),
+        cells=len({points[0].cell for _, points in series}),
+    )
+
+
 def export_report(document: TrackExportDocument) -> Report:
     """Report of ``track export`` into files."""
     lines = [f"{path}: {kind}" for kind, path in document.files.items()]
-    lines.append(f"{document.points} points of {document.cells} cells were read")
-    return Report("Export", Verdict(f"{len(document.files)} files"), tuple(map(Paragraph, lines)))
+    lines.append(f"{_count(document.points, 'point')} of {_count(document.cells, 'cell')} were read")
+    return Report("Export", Verdict(_count(len(document.files), "file")), tuple(map(Paragraph, lines)))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def csv_text(series: MachineSeries, metric: str = "") -> str:
+    """A row for each metric of each point; ``metric``: that one alone.
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe; it is always of one line.
+    """
+    out = io.StringIO()
+    table = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    table.writeheader()
+    for _, points in series:
+        for point in points:
+            for ref, value in _values(point, metric):
+                row = _row(point, ref, value)
+                table.writerow({column: _cell_text(item) for column, item in row.items()})
+    return out.getvalue()
+
+
+def benchmark_entries(series: MachineSeries, metric: str = "") -> dict[str, list[dict[str, Any]]]:
+    """Entries of the newest night for the action's two tools, ``smaller`` and ``bigger``.
+
+    An entry is a machine series and a metric: the median of the night's launches. The action compares it with
+    the last of its name, so cells that were not measured in the 24 hours before the newest point are left
+    out. Without ``metric`` medians and single numbers, none of the guards: a percentile of one night moves by
+    more than its threshold by itself.
+    """
+    entries: dict[str, list[dict[str, Any]]] = {"smaller": [], "bigger": []}
+    newest = max((point.moment for _, points in series for point in points), default=None)
+    for name, points in series:
+        last = max(points, key=lambda point: point.order)
+        if newest is None or newest - last.moment > _NEWEST:
+            continue
+        launches = [p for p in points if p.night == last.night and p.build.commit == last.build.commit]
+        values: dict[MetricRef, list[float]] = {}
+        for point in launches:
+            for ref, value in _values(point, metric):
+                values.setdefault(ref, []).append(value)
+        for ref, of_launches in values.items():
+            if metric or (ref.statistic in ("", "median") and not ref.metric.guard):
+                tool = "smaller" if ref.metric.direction == "lower" else "bigger"
+                entries[tool].append(_entry(name, ref, of_launches, last))
+    return entries
+
+
+def _entry(series: str, ref: MetricRef, values: Sequence[float], last: Point) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": line(f"{series} {ref}"),
+        "unit": ref.metric.unit,
+        "value": median(values),
+    }
+    if len(values) > 1:
+        entry["range"] = f"± {(max(values) - min(values)) / 2:.4g}"
+    extra = {
+        "night": last.night,
+        "commit": last.build.commit,
+        "engine": last.covariates.get("engine"),
+        "hardware": last.hardware,
+        "launches": len(values),
+    }
+    entry["extra"] = "\n".join(f"{name}: {line(str(value))}" for name, value in extra.items() if value)
+    return entry
+
+
+def _values(point: Point, metric: str) -> Iterator[tuple[MetricRef, float]]:
+    wanted = parse_metric(metric) if metric else None
+    return ((ref, value) for ref, value in point.metrics() if wanted in (None, ref))
+
+
+COLUMNS = (
+    *("night", "began", "cell", "model", "metric", "value", "unit", "better", "build", "pipeline", "branch"),
+    *("commit", "engine", "hardware", "host", "launch", "completed", "input_tokens", "output_tokens"),
+    *("digest", "url"),
+)
+"""Of the CSV."""
+
+
+def _row(point: Point, ref: MetricRef, value: float) -> dict[str, object]:
+    build, workload = point.build, point.workload
+    return {
+        **{column: point.covariates.get(column) for column in COLUMNS},
+        "night": point.night,
+        "began": point.began,
+        "cell": point.cell,
+        "model": workload.model,
+        "metric": str(ref),
+        "value": value,
+        "unit": ref.metric.unit,
+        "better": ref.metric.direction,
+        "build": build.name,
+        "pipeline": build.pipeline,
+        "branch": build.branch,
+        "commit": build.commit,
+        "launch": point.start,
+        "digest": workload.digest,
+        "url": build.url,
+    }
+
+
+def _cell_text(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    shown = line(value, _LONGEST)
+    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown

@@ -1,4 +1,4 @@
-"""``perfbisect track show``: the table of a cell's nights, with what marks them."""
+"""``track show``: the table of a cell's nights with their marks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import Metric, parse_metric, row
 from perfbisect.report.document import Column, Paragraph, Report, Section, Table, Verdict
 from perfbisect.series.points import (
+    Build,
     MachineSeriesStart,
     Point,
     RejectedResult,
     cell_of_series,
     machine_series_starts,
 )
-from perfbisect.series.selection import eras_of, points_of
 from perfbisect.series.series import HEADLINES, CellSeries, build_series
 from perfbisect.series.store import SeriesStore
 
 Marks = Callable[[CellSeries], Mapping[int, str]]
-"""What whoever scores a series says of its points, by their place."""
+"""Further marks of a series' points, by their index."""
 
 
 class NightRow(Document):
@@ -45,8 +45,7 @@ class NightRow(Document):
 class NightTable(Document):
     """A metric of a cell. ``lacking``: points of the cell that do not report it.
 
-    ``neutral``: neither more nor less of it is better, whatever its ``direction`` says: it is a property of
-    what is asked or answered.
+    ``neutral``: neither more nor less of it is better, whatever its ``direction`` says.
     """
 
     cell: str
@@ -89,57 +88,66 @@ def show_nights(
 ) -> TrackShowDocument:
     """The tables of these cells; without cells, a line for each.
 
-    :raises UsageError: a cell without points, a metric that there is not or that none of these cells reports.
+    Raises:
+        UsageError: a cell without points, an unknown metric or one that none of these cells reports.
     """
     if metric:
         parse_metric(metric)
-    by_cell = dict(points_of(store, cells, since=since))
+    by_cell = dict(store.machine_series(cells, since=since))
     if not by_cell:
         raise UsageError(f"no point since {since}", next_step="leave --since out")
-    chosen: list[CellSeries] = []
-    for name, points in by_cell.items():
-        chosen += _chosen(build_series(points, eras_of, cell=name), metric)
+    series_by_cell = {name: build_series(points, cell=name) for name, points in by_cell.items()}
+    chosen = [item for of_cell in series_by_cell.values() for item in _choose_series(of_cell, metric)]
     if not chosen:
-        who = "none of these cells" if len(by_cell) > 1 else f"no point of {next(iter(by_cell))}"
+        subject = "none of these cells" if len(by_cell) > 1 else f"no point of {next(iter(by_cell))}"
+        reported = sorted({item.metric for of_cell in series_by_cell.values() for item in of_cell})
         raise UsageError(
-            f"{who} reports {metric}; reported: {', '.join(_reported(by_cell))}",
+            f"{subject} reports {metric}; reported: {', '.join(reported)}",
             next_step="perfbisect track show CELL --metric M",
         )
-    whole = store.points(sorted(set(map(cell_of_series, by_cell))))
-    began = {start.name: start for start in machine_series_starts(whole)}
-    unknown = {p.build.key for s in chosen for p in s.points if p.build.of_main is None}
+    all_points = store.points(sorted(set(map(cell_of_series, by_cell))))
+    starts = {start.name: start for start in machine_series_starts(all_points)}
+    marks_of = {item.cell: _collect_marks(item, marks(item), starts.get(item.cell)) for item in chosen}
+    unknown = {p.build.key for item in chosen for p in item.points if p.build.of_main is None}
     if not cells:
-        lines = tuple(_line(series, marks(series), began.get(series.cell)) for series in chosen)
-        return TrackShowDocument(tables=(), cells=lines, unknown_branch=len(unknown))
-    gone = store.rejections([points[0].cell for points in by_cell.values()], since=since)
-    tables = tuple(
-        _table(
-            series,
-            by_cell[series.cell],
-            [r for r in gone if r.cell == series.cell],
-            marks(series),
-            began.get(series.cell),
-        )
-        for series in chosen
-    )
+        summaries = tuple(_summary(item, marks_of[item.cell][-1]) for item in chosen)
+        return TrackShowDocument(tables=(), cells=summaries, unknown_branch=len(unknown))
+    rejected = store.rejections([points[0].cell for points in by_cell.values()], since=since)
+    tables = tuple(_table(item, by_cell[item.cell], rejected, marks_of[item.cell]) for item in chosen)
     return TrackShowDocument(tables=tables, cells=(), unknown_branch=len(unknown))
 
 
-def _chosen(found: Sequence[CellSeries], metric: str) -> Sequence[CellSeries]:
+def _choose_series(of_cell: Sequence[CellSeries], metric: str) -> Sequence[CellSeries]:
+    """The series of the metric, by default of the first headline."""
     if metric:
         name = str(parse_metric(metric))
-        return [series for series in found if series.metric == name]
-    typical = {series.metric: series for series in found if series.part == "typical"}
-    first = next((typical[name] for name in HEADLINES if name in typical), None)
-    return [first] if first else list(typical.values())[:1]
+        return [item for item in of_cell if item.metric == name]
+    typical = {item.metric: item for item in of_cell if item.part == "typical"}
+    order = [*(name for name in HEADLINES if name in typical), *typical]
+    return [typical[name] for name in order[:1]]
 
 
-def _reported(by_cell: Mapping[str, Sequence[Point]]) -> list[str]:
-    return sorted({point.metric for points in by_cell.values() for point in build_series(points, eras_of)})
+def _collect_marks(
+    series: CellSeries, further: Mapping[int, str], start: MachineSeriesStart | None
+) -> list[list[str]]:
+    """The marks of each point."""
+    marks: list[list[str]] = []
+    for index, point in enumerate(series.points):
+        texts = [further[index]] if index in further else []
+        if start is not None and point == start.first:
+            texts.append(f"machine changed: {start.what}, the series begins")
+        changes = (*series.boundaries, *series.hints)
+        texts += [f"{change.kind} changed: {change.what}" for change in changes if change.index == index]
+        missing = series.nights[index] - series.nights[index - 1] - 1 if index else 0
+        if missing > 0:
+            texts.append(f"{missing} night{'s' if missing > 1 else ''} missing before")
+        if point.build.of_main is False:
+            texts.append(f"not of main: {point.build.branch}")
+        marks.append(texts)
+    return marks
 
 
-def _line(series: CellSeries, marks: Mapping[int, str], began: MachineSeriesStart | None) -> CellSummary:
-    last = len(series.values) - 1
+def _summary(series: CellSeries, marks: Sequence[str]) -> CellSummary:
     return CellSummary(
         cell=series.cell,
         metric=series.metric,
@@ -148,68 +156,52 @@ def _line(series: CellSeries, marks: Mapping[int, str], began: MachineSeriesStar
         first=series.points[0].night,
         last=series.points[-1].night,
         value=series.values[-1],
-        change=change(series.values[-2], series.values[-1], series.row) if last else None,
-        marks=_marks(series, last, marks, began),
+        change=_change_before(series, len(series.values) - 1),
+        marks=tuple(marks),
     )
 
 
 def _table(
     series: CellSeries,
     points: Sequence[Point],
-    gone: Sequence[RejectedResult],
-    marks: Mapping[int, str],
-    began: MachineSeriesStart | None,
+    rejected: Sequence[RejectedResult],
+    marks: Sequence[Sequence[str]],
 ) -> NightTable:
-    place = {id(point): i for i, point in enumerate(series.points)}
-    rows: list[NightRow] = []
+    index_of = {id(point): index for index, point in enumerate(series.points)}
+    rows = []
     for point in points:
-        index = place.get(id(point))
+        index = index_of.get(id(point))
         if index is None:
-            rows.append(_row(point, None, None, (f"does not report {series.metric}",)))
-            continue
-        before = change(series.values[index - 1], series.values[index], series.row) if index else None
-        rows.append(_row(point, series.values[index], before, _marks(series, index, marks, began)))
+            reason = f"does not report {series.metric}"
+            rows.append(_row(point.build, point.night, point.began, None, None, [reason]))
+        else:
+            value, difference = series.values[index], _change_before(series, index)
+            rows.append(_row(point.build, point.night, point.began, value, difference, marks[index]))
     rows += [
-        NightRow(
-            began="", night=r.night, build=r.build.name, url=r.build.url, commit=r.build.commit,
-            main=r.build.of_main, value=None, change=None, marks=(f"no point: {r.reason}",),
-        )
-        for r in gone
-        if r.fate != "twin"
-    ]  # fmt: skip
-    ordered = tuple(sorted(rows, key=lambda row: (row.night, row.began, row.build)))
-    lacking = sum(id(point) not in place for point in points)
+        _row(result.build, result.night, "", None, None, [f"no point: {result.reason}"])
+        for result in rejected
+        if result.cell == series.cell and result.kind != "twin"
+    ]
     return NightTable(
         cell=series.cell,
         metric=metric_document(parse_metric(series.metric)),
-        rows=ordered,
-        lacking=lacking,
+        rows=tuple(sorted(rows, key=lambda item: (item.night, item.began, item.build))),
+        lacking=len(points) - len(series.points),
         neutral=series.row.neutral,
     )
 
 
-def _row(point: Point, value: float | None, before: float | None, marks: tuple[str, ...]) -> NightRow:
-    build = point.build
+def _row(
+    build: Build, night: str, began: str, value: float | None, difference: float | None, marks: Sequence[str]
+) -> NightRow:
     return NightRow(
-        began=point.began, night=point.night, build=build.name, url=build.url, commit=build.commit,
-        main=build.of_main, value=value, change=before, marks=marks,
+        began=began, night=night, build=build.name, url=build.url, commit=build.commit, main=build.of_main,
+        value=value, change=difference, marks=tuple(marks),
     )  # fmt: skip
 
 
-def _marks(
-    series: CellSeries, index: int, marks: Mapping[int, str], began: MachineSeriesStart | None
-) -> tuple[str, ...]:
-    found = [marks[index]] if index in marks else []
-    if began is not None and series.points[index] == began.first:
-        found.append(f"machine changed: {began.what}, the series begins")
-    beside = (*series.boundaries, *series.hints)
-    found += [f"{b.kind} changed: {b.what}" for b in beside if b.index == index]
-    if index:
-        missing = series.nights[index] - series.nights[index - 1] - 1
-        found += [f"{missing} night{'s' if missing > 1 else ''} missing before"] if missing > 0 else []
-    if series.points[index].build.of_main is False:
-        found.append(f"not of main: {series.points[index].build.branch}")
-    return tuple(found)
+def _change_before(series: CellSeries, index: int) -> float | None:
+    return change(series.values[index - 1], series.values[index], series.row) if index else None
 
 
 def change(before: float, after: float, metric: Metric) -> float | None:
@@ -221,33 +213,29 @@ def change(before: float, after: float, metric: Metric) -> float | None:
 
 def nights_report(document: TrackShowDocument) -> Report:
     """Report of ``track show``: a table for each cell, or one line for each."""
-    sections = [_table_section(table) for table in document.tables]
-    blocks: list[Table | Paragraph] = []
-    if document.cells:
-        columns = (
-            *(Column("cell"), Column("metric"), Column("nights", numeric=True), Column("last")),
-            *(Column("value", numeric=True), Column("unit"), Column("change", numeric=True), Column("")),
-        )
-        rows = tuple(
-            (
-                cell.cell,
-                cell.metric,
-                str(cell.nights),
-                cell.last,
-                number(cell.value),
-                cell.unit,
-                _change_text(cell.metric, cell.change),
-                "; ".join(cell.marks),
-            )
-            for cell in document.cells
-        )
-        blocks.append(Table(columns, rows))
+    blocks: list[Table | Paragraph] = [_summary_table(document.cells)] if document.cells else []
     if document.unknown_branch:
         mark = "?: " if document.tables else ""
         note = f"{mark}{document.unknown_branch} builds do not say their branch: not known to be of main"
         blocks.append(Paragraph(note))
     count = len(document.tables) or len(document.cells)
-    return Report("Nights", Verdict(f"{count} cell{'s' * (count != 1)}"), tuple(blocks), tuple(sections))
+    sections = tuple(map(_table_section, document.tables))
+    return Report("Nights", Verdict(f"{count} cell{'s' * (count != 1)}"), tuple(blocks), sections)
+
+
+def _summary_table(cells: Sequence[CellSummary]) -> Table:
+    columns = (
+        *(Column("cell"), Column("metric"), Column("nights", numeric=True), Column("last")),
+        *(Column("value", numeric=True), Column("unit"), Column("change", numeric=True), Column("")),
+    )
+    rows = tuple(
+        (
+            *(cell.cell, cell.metric, str(cell.nights), cell.last, number(cell.value), cell.unit),
+            *(_change_text(cell.metric, cell.change), "; ".join(cell.marks)),
+        )
+        for cell in cells
+    )
+    return Table(columns, rows)
 
 
 def _table_section(table: NightTable) -> Section:

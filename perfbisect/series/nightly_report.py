@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Literal, get_args
 
@@ -27,16 +26,25 @@ from perfbisect.report.document import (
 from perfbisect.series.alerts import Alert, ReportRow, beside_worse, leading_alert
 from perfbisect.series.detect import SeriesAnalysis, TrackDetectDocument, detect_document
 from perfbisect.series.report import coverage_lines, group_by_event, size_text, summarize_event
-from perfbisect.series.series import CellSeries
 
-BAR = 0.10
+ISSUE_SIZE = 0.10
 """Size from which on a change is an issue ..."""
 
-DAYS = 3
+ISSUE_DAYS = 3
 """... if it lasted for so many days: the nightlies' own rule."""
 
-_LEVEL = 7
-_LATEST = 3
+_LEVEL_NIGHTS = 7
+_LATEST_NIGHTS = 3
+
+RULE = (
+    "An issue is what the product made worse, by more than 10 % for at least three days; what has no known "
+    "cause is none. The baseline is the level before the change, not a file's."
+)
+
+_Kind = Literal["regressed", "known", "worse", "improved", "better", "few slower", "few faster", "redefined"]
+"""What a row says, in the order in which rows are read."""
+
+_KINDS: tuple[_Kind, ...] = get_args(_Kind)
 
 
 class TrackReportDocument(Document):
@@ -58,81 +66,61 @@ class TrackReportDocument(Document):
         return self.model_copy(update={"detect": self.detect.brief()})
 
 
-def build_nightly_report(seen: SeriesAnalysis, *, fdr: float) -> TrackReportDocument:
+def build_nightly_report(analysis: SeriesAnalysis, *, fdr: float) -> TrackReportDocument:
     """The nightly report of the last night: what is slow or fast now and was not before. Writes nothing."""
     newest = max(
-        (point for item in seen.series for point in item.points), key=lambda point: (point.began, point.raw)
+        (point for series in analysis.series for point in series.points),
+        key=lambda point: (point.began, point.raw),
     )
-    rows = [ranked for alert in seen.alerts for ranked in _row(alert, seen)]
-    alarmed = {(alert.cell, alert.metric) for alert in seen.alerts}
-    judged = sum(family.coverage.judged for family in seen.families)
+    with_alert = {(alert.cell, alert.metric) for alert in analysis.alerts}
+    judged = sum(family.coverage.judged for family in analysis.families)
     return TrackReportDocument(
-        night=seen.until,
+        night=analysis.until,
         build=newest.build.name,
         commit=newest.build.commit,
         engine=str(newest.covariates.get("engine") or ""),
-        rows=tuple(ranked.row for ranked in sorted(rows, key=_order)),
-        quiet=max(0, judged - len(alarmed)),
-        detect=detect_document(seen, since="", fdr=fdr),
+        rows=tuple(row for *_, row in sorted(_ranked_rows(analysis), key=lambda ranked: ranked[:3])),
+        quiet=max(0, judged - len(with_alert)),
+        detect=detect_document(analysis, since="", fdr=fdr),
     )
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    """A row, and its place among those of other kinds."""
+def _ranked_rows(analysis: SeriesAnalysis) -> Iterator[tuple[int, float, str, ReportRow]]:
+    """The rows of changes that are still there, not closed and no bad night's, with what sorts them."""
+    for alert in analysis.alerts:
+        is_over = alert.recovered or analysis.findings[alert.id].is_over
+        if alert.state != "closed" and alert.cause != "night" and not is_over:
+            kind = _kind(alert)
+            row = _row(alert, kind, analysis)
+            yield _KINDS.index(kind), -abs(math.log(row.latest / row.baseline)), alert.id, row
 
-    rank: int
-    row: ReportRow
 
-
-def _row(alert: Alert, seen: SeriesAnalysis) -> Iterator[_Ranked]:
-    """A row for a change that is still there; nothing for one that is over, closed, or a bad night's."""
-    finding = seen.findings[alert.id]
+def _row(alert: Alert, kind: _Kind, analysis: SeriesAnalysis) -> ReportRow:
+    finding = analysis.findings[alert.id]
     series = finding.series
-    if alert.state == "closed" or alert.recovered or finding.is_over or alert.cause == "night":
-        return
-    load = series.points[-1].workload
-    settled = len(finding.after) >= _LATEST
-    latest = median(series.values[-_LATEST:]) if settled else series.values[-1]
-    baseline = median([series.values[i] for i in finding.before[-_LEVEL:]])
+    last = series.points[-1]
+    nights = _LATEST_NIGHTS if len(finding.after) >= _LATEST_NIGHTS else 1
+    latest = median(series.values[-nights:])
+    baseline = median([series.values[i] for i in finding.before[-_LEVEL_NIGHTS:]])
+    change = latest / baseline - 1
     days = series.nights[-1] - finding.first + 1
-    kind = _kind(alert)
-    row = ReportRow(
+    return ReportRow(
         alert=alert.id,
-        source=series.points[-1].build.pipeline,
-        model=load.model,
-        hardware=str(series.points[-1].covariates.get("hardware") or ""),
-        type=_type(series),
+        source=last.build.pipeline,
+        model=last.workload.model,
+        hardware=last.hardware,
+        type={"typical": "median or total", "mean": "mean", "tail": "tail"}[series.part],
         config=series.cell.partition("/")[2] or series.cell.partition("@")[2],
-        test=load.test,
+        test=last.workload.test,
         metric=series.metric,
         unit=series.row.unit,
         latest=latest,
         baseline=baseline,
-        change=latest / baseline - 1,
-        status=_status(kind, alert, latest / baseline - 1, days, _beside(alert, seen)),
+        change=change,
+        status=_status(kind, alert, abs(change) > ISSUE_SIZE and days >= ISSUE_DAYS, analysis),
         days=days,
         cause=alert.cause,
     )
-    yield _Ranked(_KINDS.index(kind), row)
-
-
-def _type(series: CellSeries) -> str:
-    return {"typical": "median or total", "mean": "mean", "tail": "tail"}[series.part]
-
-
-def _beside(alert: Alert, seen: SeriesAnalysis) -> str:
-    """Of what became better: the regression of the same cell and event that it is a side of, in words."""
-    worse = beside_worse(alert, seen.alerts)
-    if worse is None:
-        return ""
-    return f" beside a regression ({worse.metric} {size_text(worse.effect)})"
-
-
-_Kind = Literal["regressed", "known", "worse", "improved", "better", "few slower", "few faster", "redefined"]
-"""What a row says, in the order in which rows are read."""
-
-_KINDS: tuple[_Kind, ...] = get_args(_Kind)
 
 
 def _kind(alert: Alert) -> _Kind:
@@ -148,10 +136,11 @@ def _kind(alert: Alert) -> _Kind:
     return "regressed" if worse else "improved"
 
 
-def _status(kind: _Kind, alert: Alert, change: float, days: int, beside: str) -> str:
+def _status(kind: _Kind, alert: Alert, is_large: bool, analysis: SeriesAnalysis) -> str:
     since = f", {alert.now}" if alert.now in ("not measured since", "other requests since") else ""
-    issue = not since and abs(change) > BAR and days >= DAYS
-    sentences: dict[_Kind, str] = {
+    worse = beside_worse(alert, analysis.alerts)
+    beside = f" beside a regression ({worse.metric} {size_text(worse.effect)})" if worse else ""
+    texts: dict[_Kind, str] = {
         "redefined": f"{alert.cause} changed",
         "few slower": "a few requests slower",
         "few faster": "a few requests faster",
@@ -159,14 +148,9 @@ def _status(kind: _Kind, alert: Alert, change: float, days: int, beside: str) ->
         "worse": f"worse{beside}, cause unknown{since}",
         "better": f"better{beside}, cause unknown{since}",
         "improved": f"improved{beside}{since}",
-        "regressed": "regressed: an issue" if issue else f"regressed{since}",
+        "regressed": "regressed: an issue" if is_large and not since else f"regressed{since}",
     }
-    return sentences[kind]
-
-
-def _order(ranked: _Ranked) -> tuple[int, float, str]:
-    row = ranked.row
-    return ranked.rank, -abs(math.log(row.latest / row.baseline)), row.alert
+    return texts[kind]
 
 
 COLUMNS = (
@@ -175,23 +159,19 @@ COLUMNS = (
 )
 """Columns of the nightlies' own reports, and the alert of a row."""
 
-RULE = (
-    "An issue is what the product made worse, by more than 10 % for at least three days; what has no known "
-    "cause is none. The baseline is the level before the change, not a file's."
-)
-
 
 def issue_table(rows: Sequence[ReportRow]) -> Table:
-    """The table in which the nightlies are reported."""
+    """The table in which the nightlies are reported; names are shown as code."""
     cells = (
         (
-            *(row.source, row.model, row.hardware, row.type, row.config, row.test, row.metric),
+            *(code(row.source), code(row.model), code(row.hardware), row.type),
+            *(code(row.config), code(row.test), code(row.metric)),
             *(f"{number(row.latest)} {row.unit}", f"{number(row.baseline)} {row.unit}"),
-            *(size_text(row.change), row.status, str(row.days), row.alert),
+            *(size_text(row.change), row.status, str(row.days), code(row.alert)),
         )
         for row in rows
     )
-    return Table(tuple(map(Column, COLUMNS)), tuple(tuple(map(code, texts)) for texts in cells))
+    return Table(tuple(map(Column, COLUMNS)), tuple(cells))
 
 
 def nightly_report(document: TrackReportDocument) -> Report:

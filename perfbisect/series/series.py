@@ -1,18 +1,19 @@
-"""Points of a cell -> the series of its metrics, with what stands beside them and where they break."""
+"""Points of a cell -> the series of its metrics, with their discontinuities and hints."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import pairwise
 from statistics import median
 from typing import Any, Literal
 
-from perfbisect.errors import UsageError
-from perfbisect.model.metric import Metric, parse_metric
+from perfbisect.clients.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS
+from perfbisect.model.metric import Metric, MetricRef, parse_metric
 from perfbisect.series.points import ALONE, Point
+from perfbisect.series.sources.kanban import of_nightly
 from perfbisect.serving.eras import Era
 
 BuildRun = Literal["typical", "mean", "tail"]
@@ -45,12 +46,9 @@ class CellSeries:
     """One metric of one cell over time, oldest first; all sequences have one length.
 
     ``metric``: with its statistic (``ttft:p99``), the bare name for the median. ``values`` are in its unit.
-    ``nights``: days counted from 1970-01-01 (UTC), so that a missing night is a gap. ``starts``: which
-    server start measured it; equal ones are one vote. ``sign`` is +1 where larger is worse. ``absolute``: the
-    smallest effect and a change are differences, not ratios. ``boundaries``: the series is another one since,
-    never scored across. ``hints``: what else changed beside it, from which a cause may be read: the length of
-    the prompts, the names in the result, the warm-ups. ``lacking``: points of the cell between the first and
-    the last of these that do not report the metric.
+    ``nights``: days counted from 1970-01-01 (UTC), so that a missing night is a gap. ``boundaries``: nothing
+    is compared across them. ``hints``: what else changed beside it, from which a cause may be read.
+    ``lacking``: points of the cell between the first and the last of these that do not report the metric.
     """
 
     cell: str
@@ -59,7 +57,6 @@ class CellSeries:
     row: Metric
     values: tuple[float, ...]
     nights: tuple[int, ...]
-    starts: tuple[str, ...]
     points: tuple[Point, ...]
     boundaries: tuple[Discontinuity, ...]
     hints: tuple[Discontinuity, ...]
@@ -71,6 +68,7 @@ class CellSeries:
 
     @property
     def sign(self) -> int:
+        """+1 where larger is worse."""
         return self.row.sign
 
     @property
@@ -86,63 +84,68 @@ class CellSeries:
 
     @property
     def builds(self) -> tuple[str, ...]:
-        """Names of the builds."""
         return tuple(point.build.name for point in self.points)
 
     @property
     def covariates(self) -> tuple[Mapping[str, Any], ...]:
         return tuple(point.covariates for point in self.points)
 
-    @property
-    def of_main(self) -> tuple[bool | None, ...]:
-        """For each point whether its build is of the main branch; None: not known."""
-        return tuple(point.build.of_main for point in self.points)
-
     def segments(self) -> tuple[slice, ...]:
-        """The stretches between boundaries: each is a series of its own for whoever scores."""
+        """The stretches between boundaries: each is judged as a series of its own."""
         cuts = sorted({0, len(self.values), *(b.index for b in self.boundaries)})
         return tuple(slice(a, b) for a, b in pairwise(cuts))
 
 
+def eras_of(point: Point) -> tuple[Era, ...]:
+    """The eras of the instrument that measured a point: its client, and the harness that called it."""
+    harness = NIGHTLY_ERAS if of_nightly(point.build) else ()
+    if any(key.startswith("latency:") for key in point.values):
+        return (*DIFFUSION_ERAS, *harness)
+    is_omni = point.workload.backend.endswith(("-omni", "-speech"))
+    return (*(OMNI_ERAS if is_omni else ()), *harness)
+
+
 def build_series(
-    points: Sequence[Point], eras: Callable[[Point], Sequence[Era]], *, metric: str = "", cell: str = ""
+    points: Sequence[Point],
+    eras: Callable[[Point], Sequence[Era]] = eras_of,
+    *,
+    metric: str = "",
+    cell: str = "",
 ) -> tuple[CellSeries, ...]:
     """The series of one cell's points, by metric: the median first, then the mean, then the percentiles.
 
     ``eras``: the table of the instrument that measured a point, in order of time. ``metric``: this one alone.
     ``cell``: the name of the series, where it is not the points' own.
 
-    :raises UsageError: there is no such metric.
+    Raises:
+        UsageError: there is no such metric.
     """
-    ordered = sorted(points, key=lambda p: (p.began, p.raw, p.record))
-    wanted = {str(parse_metric(metric))} if metric else None
-    found: list[CellSeries] = []
-    for key in _keys(ordered):
-        ref = parse_metric(key)
-        name = str(ref)
-        if (wanted is not None and name not in wanted) or ref.statistic == "std":
-            continue
-        having = [i for i, point in enumerate(ordered) if _usable(point.values.get(key), ref.metric)]
-        if not having:
-            continue
-        kept = [ordered[i] for i in having]
-        found.append(
+    ordered = sorted(points, key=lambda point: point.order)
+    wanted = str(parse_metric(metric)) if metric else ""
+    columns: dict[MetricRef, dict[int, float]] = {}
+    for index, point in enumerate(ordered):
+        for ref, value in point.metrics():
+            if _is_usable(value, ref.metric) and ref.statistic != "std" and wanted in ("", str(ref)):
+                columns.setdefault(ref, {})[index] = value
+    series = []
+    for ref, column in columns.items():
+        kept = [ordered[index] for index in column]
+        series.append(
             CellSeries(
                 cell=cell or kept[0].cell,
-                metric=name,
+                metric=str(ref),
                 part=part_of(ref.statistic),
                 row=ref.metric,
-                values=tuple(point.values[key] for point in kept),
+                values=tuple(column.values()),
                 nights=tuple(day_number(point.night) for point in kept),
-                starts=tuple(point.start for point in kept),
                 points=tuple(kept),
-                boundaries=_boundaries(kept, ref.metric.name, eras),
-                hints=_hints(kept, eras),
-                lacking=having[-1] - having[0] + 1 - len(having),
+                boundaries=tuple(_boundaries(kept, ref.metric.name, eras)),
+                hints=tuple(sorted(_hints(kept, eras), key=lambda hint: (hint.index, hint.kind))),
+                lacking=max(column) - min(column) + 1 - len(column),
             )
         )
     rank = {"typical": 0, "mean": 1, "tail": 2}
-    return tuple(sorted(found, key=lambda s: (rank[s.part], s.metric)))
+    return tuple(sorted(series, key=lambda item: (rank[item.part], item.metric)))
 
 
 def nightly(series: CellSeries) -> CellSeries:
@@ -153,19 +156,17 @@ def nightly(series: CellSeries) -> CellSeries:
     if len(places) == len(series.nights):
         return series
     kept = [places[night] for night in sorted(places)]
+    index_of = {place: index for index, night_places in enumerate(kept) for place in night_places}
 
-    def moved(marks: tuple[Discontinuity, ...]) -> tuple[Discontinuity, ...]:
-        at = {place: index for index, found in enumerate(kept) for place in found}
-        return tuple(
-            dict.fromkeys(replace(m, index=at[m.index]) for m in marks if at[m.index] != at[m.index - 1])
-        )
+    def moved(marks: Sequence[Discontinuity]) -> tuple[Discontinuity, ...]:
+        across_nights = (mark for mark in marks if index_of[mark.index] != index_of[mark.index - 1])
+        return tuple(dict.fromkeys(replace(mark, index=index_of[mark.index]) for mark in across_nights))
 
     return replace(
         series,
-        values=tuple(median(series.values[i] for i in found) for found in kept),
+        values=tuple(median(series.values[place] for place in night_places) for night_places in kept),
         nights=tuple(sorted(places)),
-        starts=tuple(series.starts[found[-1]] for found in kept),
-        points=tuple(series.points[found[-1]] for found in kept),
+        points=tuple(series.points[night_places[-1]] for night_places in kept),
         boundaries=moved(series.boundaries),
         hints=moved(series.hints),
     )
@@ -181,24 +182,6 @@ def night_of(number: int) -> str:
     return date.fromordinal(date(1970, 1, 1).toordinal() + number).isoformat()
 
 
-def _keys(points: Iterable[Point]) -> tuple[str, ...]:
-    """The names under which points report, of metrics that the table knows."""
-    found = dict.fromkeys(key for point in points for key in point.values)
-    known = []
-    for key in found:
-        try:
-            parse_metric(key)
-        except UsageError:
-            continue
-        known.append(key)
-    return tuple(known)
-
-
-def _usable(value: float | None, metric: Metric) -> bool:
-    """A ratio needs a positive number; of a share nothing is a value too."""
-    return value is not None and math.isfinite(value) and (value > 0 or (metric.absolute and value == 0))
-
-
 def part_of(statistic: str) -> BuildRun:
     """What a statistic says of the requests of a metric."""
     if statistic in ("", "median", "p50"):
@@ -206,74 +189,68 @@ def part_of(statistic: str) -> BuildRun:
     return "mean" if statistic == "mean" else "tail"
 
 
+def _is_usable(value: float, metric: Metric) -> bool:
+    """A ratio needs a positive number; of a share zero is a value too."""
+    return math.isfinite(value) and (value > 0 or (metric.absolute and value == 0))
+
+
 def _boundaries(
     points: Sequence[Point], metric: str, eras: Callable[[Point], Sequence[Era]]
-) -> tuple[Discontinuity, ...]:
-    found: list[Discontinuity] = []
-    for index in range(1, len(points)):
-        before, after = points[index - 1], points[index]
-        found += [Discontinuity(index, kind, what) for kind, what in _breaks(before, after)]
-        touched = [era for era in _begun(before, after, eras) if era.touched(metric)]
-        found += [Discontinuity(index, "instrument", f"{era.what} ({era.change})") for era in touched]
-    return tuple(found)
+) -> Iterator[Discontinuity]:
+    for index, (before, after) in enumerate(pairwise(points), start=1):
+        a, b = before.workload, after.workload
+        if a.digest and b.digest and a.digest != b.digest:
+            yield Discontinuity(index, "digest", f"the cell's digest is {b.digest[:12]}, was {a.digest[:12]}")
+        if a.model and b.model and a.model != b.model:
+            yield Discontinuity(index, "model", f"the model is {b.model}, was {a.model}")
+        left, right = before.covariates.get("server"), after.covariates.get("server")
+        if left and right and left != right:
+            yield Discontinuity(index, "server", "the server's arguments are others")
+        for era in _new_eras(before, after, eras):
+            if era.touched(metric):
+                yield Discontinuity(index, "instrument", f"{era.what} ({era.change})")
 
 
-def _begun(before: Point, after: Point, eras: Callable[[Point], Sequence[Era]]) -> list[Era]:
-    """Eras that the later point is in and the earlier is not."""
-    return [era for era in eras(after) if era.reached(_fixed(after)) and not era.reached(_fixed(before))]
+def _new_eras(before: Point, after: Point, eras: Callable[[Point], Sequence[Era]]) -> list[Era]:
+    """Eras that the later point is in and the earlier is not.
+
+    A point is of the era of its commit where that is known: the instrument is part of it.
+    """
+    old, new = (point.build.fixed or point.began for point in (before, after))
+    return [era for era in eras(after) if era.reached(new) and not era.reached(old)]
 
 
-def _hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> tuple[Discontinuity, ...]:
-    found = list(_prompts(points, eras))
-    for index in range(1, len(points)):
-        a, b = points[index - 1].covariates, points[index].covariates
+def _hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> Iterator[Discontinuity]:
+    yield from _prompt_hints(points, eras)
+    for index, (before, after) in enumerate(pairwise(points), start=1):
+        a, b = before.covariates, after.covariates
         if a.get("keys") != b.get("keys"):
-            found.append(Discontinuity(index, "keys", "the result has other names in it"))
-        warm, warmer = a.get("warmups"), b.get("warmups")
-        if warm is not None and warmer is not None and warm != warmer:
-            found.append(Discontinuity(index, "warmups", f"{warmer} requests warm up, {warm} before"))
-        was, now = a.get("suite"), b.get("suite")
-        if was is not None and now is not None and was != now:
-            told = "of its own" if now == ALONE else "that other cells share"
-            found.append(
-                Discontinuity(index, "server", f"since then it is measured on another server, {told}")
-            )
-    return tuple(sorted(found, key=lambda hint: (hint.index, hint.kind)))
+            yield Discontinuity(index, "keys", "the result has other names in it")
+        old, new = a.get("warmups"), b.get("warmups")
+        if None not in (old, new) and old != new:
+            yield Discontinuity(index, "warmups", f"{new} requests warm up, {old} before")
+        old, new = a.get("suite"), b.get("suite")
+        if None not in (old, new) and old != new:
+            server = "of its own" if new == ALONE else "that other cells share"
+            yield Discontinuity(index, "server", f"since then it is measured on another server, {server}")
 
 
-def _prompts(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> Iterable[Discontinuity]:
+def _prompt_hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> Iterator[Discontinuity]:
     """Where the prompts got longer or shorter by more than they do from night to night.
 
-    Where an era changed how tokens are counted, both sides are looked at by themselves.
+    Where an era changed how tokens are counted, both sides are judged by themselves.
     """
-    moves: list[dict[int, tuple[float, float]]] = [{}]
-    for index in range(1, len(points)):
-        before, after = points[index - 1], points[index]
-        if any(era.touched("input_tokens") for era in _begun(before, after, eras)):
-            moves.append({})
+    stretches: list[dict[int, tuple[float, float]]] = [{}]
+    for index, (before, after) in enumerate(pairwise(points), start=1):
+        if any(era.touched("input_tokens") for era in _new_eras(before, after, eras)):
+            stretches.append({})
             continue
-        left, right = before.covariates.get("input_tokens"), after.covariates.get("input_tokens")
-        if left and right:
-            moves[-1][index] = (left, right)
-    for stretch in moves:
-        sizes = {index: abs(math.log(right / left)) for index, (left, right) in stretch.items()}
+        old, new = before.covariates.get("input_tokens"), after.covariates.get("input_tokens")
+        if old and new:
+            stretches[-1][index] = (old, new)
+    for stretch in stretches:
+        sizes = {index: abs(math.log(new / old)) for index, (old, new) in stretch.items()}
         usual = _UNUSUAL * median(sizes.values()) if sizes else 0.0
-        for index, (left, right) in stretch.items():
+        for index, (old, new) in stretch.items():
             if sizes[index] > max(_SAME_TOKENS, usual):
-                yield Discontinuity(index, "workload", f"prompts have {right:.5g} tokens, {left:.5g} before")
-
-
-def _fixed(point: Point) -> str:
-    """When the commit was chosen, as far as is known: the instrument is part of it."""
-    return point.build.fixed or point.began
-
-
-def _breaks(before: Point, after: Point) -> Iterable[tuple[DiscontinuityKind, str]]:
-    a, b = before.workload, after.workload
-    if a.digest and b.digest and a.digest != b.digest:
-        yield "digest", f"the cell's digest is {b.digest[:12]}, was {a.digest[:12]}"
-    if a.model and b.model and a.model != b.model:
-        yield "model", f"the model is {b.model}, was {a.model}"
-    left, right = before.covariates.get("server"), after.covariates.get("server")
-    if left and right and left != right:
-        yield "server", "the server's arguments are others"
+                yield Discontinuity(index, "workload", f"prompts have {new:.5g} tokens, {old:.5g} before")

@@ -1,7 +1,7 @@
-"""The store of results made elsewhere: what was brought in, the points made of it, and what was no point.
+"""The store of series: raw result files, the points made of them, rejected results, and alerts.
 
-The raw files are kept (compressed, without long lists of single requests), so that a checkout may go and
-points can be made again. Everything is safe to do twice.
+Raw files are kept compressed and without long lists of single requests, so that points can be made again
+when a checkout is gone. Every operation is idempotent.
 """
 
 from __future__ import annotations
@@ -9,30 +9,37 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
+from perfbisect.common.suggest import hint
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.series.alert_store import AlertTable
-from perfbisect.series.points import Build, FileLocation, Point, RejectedResult, Workload
+from perfbisect.series.alerts import AlertRecord, State
+from perfbisect.series.points import (
+    Build,
+    Point,
+    RawFile,
+    RejectedResult,
+    Workload,
+    cell_of_series,
+    machine_series,
+)
 
 FILE = "series.sqlite"
-VERSION = 3
+VERSION = 4
 """Version of the tables: SQLite's ``user_version``, 0 in an empty file."""
 
 _TABLES = """
 CREATE TABLE builds (
   id INTEGER PRIMARY KEY,
-  source TEXT NOT NULL, pipeline TEXT NOT NULL, name TEXT NOT NULL,
-  "commit" TEXT NOT NULL, branch TEXT NOT NULL, fixed TEXT NOT NULL,
-  state TEXT NOT NULL, url TEXT NOT NULL, message TEXT NOT NULL,
-  whole INTEGER NOT NULL, unsorted INTEGER NOT NULL,
-  UNIQUE (pipeline, name)
+  key TEXT NOT NULL UNIQUE, is_numbered INTEGER NOT NULL, build TEXT NOT NULL,
+  is_whole INTEGER NOT NULL, is_changed INTEGER NOT NULL
 );
 CREATE TABLE files (
   id INTEGER PRIMARY KEY,
@@ -42,37 +49,29 @@ CREATE TABLE files (
   UNIQUE (build, name)
 );
 CREATE INDEX files_digest ON files (digest);
-CREATE TABLE places (
-  path TEXT PRIMARY KEY, size INTEGER NOT NULL, version TEXT NOT NULL,
-  file INTEGER NOT NULL REFERENCES files(id)
-) WITHOUT ROWID;
-CREATE TABLE points (
+CREATE TABLE versions (place TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE results (
   id INTEGER PRIMARY KEY,
   build INTEGER NOT NULL REFERENCES builds(id),
-  cell TEXT NOT NULL, night TEXT NOT NULL, began TEXT NOT NULL, ended TEXT NOT NULL,
-  start TEXT NOT NULL, raw TEXT NOT NULL, record INTEGER NOT NULL,
-  workload TEXT NOT NULL, metrics TEXT NOT NULL, covariates TEXT NOT NULL
+  cell TEXT NOT NULL, night TEXT NOT NULL, is_point INTEGER NOT NULL, result TEXT NOT NULL
 );
-CREATE INDEX points_cell ON points (cell, began);
-CREATE INDEX points_build ON points (build);
-CREATE TABLE rejections (
-  id INTEGER PRIMARY KEY,
-  build INTEGER NOT NULL REFERENCES builds(id),
-  fate TEXT NOT NULL, reason TEXT NOT NULL, raw TEXT NOT NULL, record INTEGER NOT NULL,
-  cell TEXT NOT NULL, night TEXT NOT NULL
-);
-CREATE INDEX rejections_build ON rejections (build);
+CREATE INDEX results_cell ON results (is_point, cell, night);
+CREATE INDEX results_build ON results (build);
 CREATE TABLE logs (
   build INTEGER NOT NULL REFERENCES builds(id), job TEXT NOT NULL, content BLOB NOT NULL,
   PRIMARY KEY (build, job)
 ) WITHOUT ROWID;
 CREATE TABLE alerts (
   id TEXT PRIMARY KEY,
-  begun_after INTEGER NOT NULL, begun_by INTEGER NOT NULL,
-  state TEXT NOT NULL, why TEXT NOT NULL, by_rule INTEGER NOT NULL,
-  seen TEXT NOT NULL, alert TEXT NOT NULL
+  state TEXT NOT NULL, why TEXT NOT NULL, by_rule INTEGER NOT NULL, record TEXT NOT NULL
 ) WITHOUT ROWID;
 """
+
+_LONG = 64
+_LARGE = 256 * 1024
+"""Of a file of more characters, lists of more items than ``_LONG`` are not kept."""
+
+FileState = Literal["new", "changed", "unchanged", "duplicate"]
 
 
 class _Connection(sqlite3.Connection):
@@ -90,7 +89,7 @@ def _writable(value: object) -> Any:
 
 
 def open_store(path: Path) -> sqlite3.Connection:
-    """Open the store at ``path``, creating it where there is none.
+    """Open the store at ``path``; creates it if there is none.
 
     Raises:
         UsageError: it is no store of ours, or of another version.
@@ -113,7 +112,7 @@ def open_store(path: Path) -> sqlite3.Connection:
         if version == 0:
             _create_tables(connection)
     except sqlite3.DatabaseError as error:
-        raise failed(path, error) from error
+        raise _database_error(path, error) from error
     except OSError as error:
         raise MachineError(f"the store cannot be opened: {error.strerror or error}", where=path) from error
     return connection
@@ -121,27 +120,31 @@ def open_store(path: Path) -> sqlite3.Connection:
 
 def _create_tables(connection: sqlite3.Connection) -> None:
     """Create all tables in one transaction, unless another process did so in the meantime."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         if _version(connection) == 0:
             # Statement by statement: executescript would end the transaction.
-            for statement in _TABLES.split(";\n"):
-                if statement.strip():
-                    connection.execute(statement)
+            for statement in _TABLES.strip().split(";\n"):
+                connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def failed(path: Path, error: sqlite3.DatabaseError) -> UsageError | MachineError:
-    """What a failure of the database is to the user."""
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _database_error(path: Path, error: sqlite3.DatabaseError) -> UsageError | MachineError:
     if isinstance(error, sqlite3.OperationalError):
         return MachineError(f"the store cannot be used: {error}", where=path)
     return UsageError(
@@ -150,41 +153,17 @@ def failed(path: Path, error: sqlite3.DatabaseError) -> UsageError | MachineErro
     )
 
 
-_LONG = 64
-_LARGE = 256 * 1024
-"""Of a file of more characters, lists of more items than ``_LONG`` are not kept: the file itself has them."""
-
-_BUILD = tuple(field.name for field in fields(Build))
-_COLUMNS = ", ".join(f'b."{name}"' for name in _BUILD)
-
-Kept = Literal["new", "changed", "unchanged", "duplicate"]
-
-
-@dataclass(frozen=True)
-class FileRow:
-    """A file as it is kept. ``zone``: a name, empty where its times say theirs."""
-
-    id: int
-    name: str
-    place: str
-    zone: str
-    text: str
-    beside: str
-    facts: Mapping[str, Any]
-
-
 class SeriesStore:
     """The store in a state folder. Close it, or use it in a ``with`` block."""
 
     def __init__(self, path: Path) -> None:
-        """:raises UsageError, MachineError: see ``open_store``."""
         self.path = path
         self._db = open_store(path)
         self.alerts = AlertTable(self._db)
 
     @classmethod
     def of(cls, state: Path) -> SeriesStore:
-        """The store of a state folder, made where there is none."""
+        """The store of a state folder; creates it if there is none."""
         return cls(state / "track" / FILE)
 
     def close(self) -> None:
@@ -197,266 +176,303 @@ class SeriesStore:
         """:raises UsageError, MachineError: the database failed in the block."""
         self.close()
         if isinstance(error, sqlite3.DatabaseError):
-            raise failed(self.path, error) from error
+            raise _database_error(self.path, error) from error
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """All of the block, or nothing of it.
 
-        :raises MachineError: the disk, or another process that does not let go.
+        Raises:
+            MachineError: the disk failed, or another process holds the store.
         """
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
+            with _transaction(self._db):
                 yield
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
         except sqlite3.OperationalError as error:
             raise MachineError(
                 f"the store cannot be written: {error}; nothing of it was changed", where=self.path
             ) from error
 
     def keep_build(self, build: Build, *, whole: bool = False, logs: Mapping[str, str] | None = None) -> int:
-        """Writes down a build; what another source left open is filled in. Returns its number here."""
+        """Write a build and return its number; what another source did not know is filled in."""
         row = self._db.execute(
-            f"SELECT b.id, b.whole, {_COLUMNS} FROM builds b WHERE pipeline = ? AND name = ?",
-            (build.pipeline, build.name),
+            "SELECT id, is_whole, build FROM builds WHERE key = ?", (build.key,)
         ).fetchone()
         if row is None:
-            marks = ", ".join("?" * len(_BUILD))
-            names = ", ".join(f'"{name}"' for name in _BUILD)
             cursor = self._db.execute(
-                f"INSERT INTO builds ({names}, whole, unsorted) VALUES ({marks}, ?, 1)",
-                (*(getattr(build, name) for name in _BUILD), whole),
+                "INSERT INTO builds (key, is_numbered, build, is_whole, is_changed) VALUES (?, ?, ?, ?, 1)",
+                (build.key, build.is_numbered, json.dumps(asdict(build)), whole),
             )
             number = int(cursor.lastrowid or 0)
         else:
-            number, before = int(row[0]), dict(zip(_BUILD, row[2:], strict=True))
-            now = {name: getattr(build, name) or before[name] for name in _BUILD} | {
-                "source": before["source"]
-            }
-            if now != before or (whole and not row[1]):
-                told = ", ".join(f'"{name}" = ?' for name in _BUILD)
+            number, was_whole, before = row[0], row[1], _build(row[2])
+            changes = {name: value for name, value in asdict(build).items() if value and name != "source"}
+            merged = replace(before, **changes)
+            if merged != before or (whole and not was_whole):
                 self._db.execute(
-                    f"UPDATE builds SET {told}, whole = max(whole, ?), unsorted = 1 WHERE id = ?",
-                    (*(now[name] for name in _BUILD), whole, number),
+                    "UPDATE builds SET build = ?, is_whole = max(is_whole, ?), is_changed = 1 WHERE id = ?",
+                    (json.dumps(asdict(merged)), whole, number),
                 )
         for job, text in (logs or {}).items():
             self._db.execute("INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", (number, job, _packed(text)))
         return number
 
-    def known(self) -> dict[str, tuple[int, str]]:
-        """Place -> size and version of every file that was read."""
-        found = self._db.execute("SELECT path, size, version FROM places")
-        return {path: (size, version) for path, size, version in found}
+    def versions(self) -> dict[str, str]:
+        """Place -> version of every file that was read."""
+        return dict(self._db.execute("SELECT place, version FROM versions").fetchall())
 
     def whole_builds(self) -> frozenset[str]:
         """Keys of the builds that had ended when everything of them was read."""
-        rows = self._db.execute("SELECT pipeline, name FROM builds WHERE whole")
-        return frozenset(f"{pipeline}#{name}" for pipeline, name in rows)
+        return frozenset(row[0] for row in self._db.execute("SELECT key FROM builds WHERE is_whole"))
 
-    def keep_file(
-        self,
-        build: int,
-        *,
-        name: str,
-        place: str,
-        size: int,
-        version: str,
-        text: str,
-        document: object,
-        beside: str = "",
-        zone: str = "",
-        facts: Mapping[str, Any] | None = None,
-    ) -> Kept:
-        """Writes down a file of a build; its text is ``text``, and ``document`` what JSON it is, or None.
+    def keep_file(self, build: int, file: RawFile, version: str) -> FileState:
+        """Write a file of a build; ``duplicate``: it was read from another place before.
 
-        ``duplicate``: the same content under the same name of the build was read from another place.
-
-        :raises UsageError: the build has this name twice with different content, in two places.
+        Raises:
+            UsageError: the build has this name twice with different content, in two places.
         """
-        digest = _digest(text, document, beside)
-        row = self._db.execute(
-            "SELECT id, digest, place FROM files WHERE build = ? AND name = ?", (build, name)
+        kept = self._db.execute(
+            "SELECT id, digest, place, zone, facts FROM files WHERE build = ? AND name = ?",
+            (build, file.name),
         ).fetchone()
-        if row is not None and row[1] == digest:
-            self._place(place, size, version, row[0])
-            return self._told_more(row[0], build, place == row[2], zone, facts or {})
-        if row is not None and row[2] != place and _exists(row[2]):
+        document = _parse_json(file.text)
+        digest = _digest(file, document)
+        if kept is not None and kept[1] != digest and kept[2] != file.place and _exists(kept[2]):
             raise UsageError(
-                f"one build has {name} twice, with different content: from {row[2]}, and now from {place}",
-                where=place,
+                f"one build has {file.name} twice, with different content: from {kept[2]}, and now from "
+                f"{file.place}",
+                where=file.place,
                 next_step="remove the one that is wrong, or ingest it with another --state",
             )
-        told = (
-            digest, place, zone, json.dumps(dict(facts or {}), sort_keys=True),
-            _packed(_without_lists(text, document)), _packed(beside),
-        )  # fmt: skip
-        if row is None:
-            cursor = self._db.execute(
-                "INSERT INTO files (digest, place, zone, facts, content, beside, build, name)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*told, build, name),
-            )
-            number = int(cursor.lastrowid or 0)
-        else:
-            number = int(row[0])
-            self._db.execute(
-                "UPDATE files SET digest = ?, place = ?, zone = ?, facts = ?, content = ?, beside = ? "
-                "WHERE id = ?",
-                (*told, number),
-            )
+        self._db.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (file.place, version))
+        if kept is not None and kept[1] == digest:
+            facts = json.dumps(json.loads(kept[4]) | dict(file.facts), sort_keys=True)
+            zone = file.zone or kept[3]
+            if (zone, facts) != kept[3:]:
+                self._db.execute("UPDATE files SET zone = ?, facts = ? WHERE id = ?", (zone, facts, kept[0]))
+                self._db.execute("UPDATE builds SET is_changed = 1 WHERE id = ?", (build,))
+            return "unchanged" if file.place == kept[2] else "duplicate"
+        if kept is not None:
             # Where its old content lies too, it may be a point there now.
-            self._unsorted(row[1])
-        self._place(place, size, version, number)
-        self._db.execute("UPDATE builds SET unsorted = 1 WHERE id = ?", (build,))
-        self._unsorted(digest)
-        return "new" if row is None else "changed"
+            self._mark_changed(kept[1])
+        content = _packed(_without_long_lists(file.text, document))
+        facts = json.dumps(dict(file.facts), sort_keys=True)
+        self._db.execute(
+            "INSERT INTO files (build, name, digest, place, zone, facts, content, beside)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (build, name) DO UPDATE SET"
+            " digest = excluded.digest, place = excluded.place, zone = excluded.zone,"
+            " facts = excluded.facts, content = excluded.content, beside = excluded.beside",
+            (build, file.name, digest, file.place, file.zone, facts, content, _packed(file.beside)),
+        )
+        self._mark_changed(digest)
+        return "new" if kept is None else "changed"
 
-    def unsorted(self) -> list[tuple[int, Build]]:
-        """Builds of which something is new since their points were made."""
-        rows = self._db.execute(f"SELECT b.id, {_COLUMNS} FROM builds b WHERE unsorted ORDER BY b.id")
-        return [(row[0], Build(*row[1:])) for row in rows]
+    def _mark_changed(self, digest: str) -> None:
+        self._db.execute(
+            "UPDATE builds SET is_changed = 1 WHERE id IN (SELECT build FROM files WHERE digest = ?)",
+            (digest,),
+        )
 
-    def files(self, build: int) -> list[FileRow]:
-        """The files of a build, by name."""
+    def changed_builds(self) -> list[tuple[int, Build]]:
+        """Builds of which something is new since their results were made."""
+        rows = self._db.execute("SELECT id, build FROM builds WHERE is_changed ORDER BY id")
+        return [(number, _build(text)) for number, text in rows]
+
+    def files(self, build: int) -> list[RawFile]:
+        """The files of a build, by name. Of equal files that in a numbered build counts, else by build."""
         rows = self._db.execute(
-            "SELECT id, name, place, zone, content, beside, facts FROM files WHERE build = ? ORDER BY name",
+            "SELECT f.name, f.place, f.content, f.beside, f.zone, f.facts,"
+            " CASE WHEN f.id = c.id THEN '' ELSE c.place END FROM files f JOIN files c ON c.id ="
+            " (SELECT g.id FROM files g JOIN builds b ON b.id = g.build WHERE g.digest = f.digest"
+            "  ORDER BY b.is_numbered DESC, b.key, g.name LIMIT 1)"
+            " WHERE f.build = ? ORDER BY f.name",
             (build,),
         )
         return [
-            FileRow(r[0], r[1], r[2], r[3], _unpacked(r[4]), _unpacked(r[5]), json.loads(r[6])) for r in rows
+            RawFile(name, place, _unpacked(content), _unpacked(beside), zone, json.loads(facts), duplicate_of)
+            for name, place, content, beside, zone, facts, duplicate_of in rows
         ]
 
-    def same(self, build: int) -> dict[int, dict[FileLocation, tuple[int, str]]]:
-        """For each file of a build whose content lies elsewhere too: all its places, with the number and the
-        path or address of the file there."""
-        rows = self._db.execute(
-            "SELECT f.id, g.id, b.pipeline || '#' || b.name, g.name, g.place, b.source, b.name FROM files f"
-            " JOIN files g ON g.digest = f.digest JOIN builds b ON b.id = g.build WHERE f.build = ?",
-            (build,),
-        )
-        found: dict[int, dict[FileLocation, tuple[int, str]]] = {}
-        for file, other, key, name, path, source, number in rows:
-            place = FileLocation(key, name, numbered=source in ("kanban", "buildkite") and number.isdigit())
-            found.setdefault(file, {})[place] = (other, path)
-        return {file: places for file, places in found.items() if len(places) > 1}
-
-    def sorted_build(self, build: int, points: Iterable[Point], rejected: Iterable[RejectedResult]) -> None:
-        """Replaces what was made of a build."""
-        self._db.execute("DELETE FROM points WHERE build = ?", (build,))
-        self._db.execute("DELETE FROM rejections WHERE build = ?", (build,))
+    def replace_results(
+        self, build: int, points: Iterable[Point], rejected: Iterable[RejectedResult]
+    ) -> None:
+        """Replace what was made of a build."""
+        self._db.execute("DELETE FROM results WHERE build = ?", (build,))
+        results: list[Point | RejectedResult] = [*points, *rejected]
         self._db.executemany(
-            "INSERT INTO points (build, cell, night, began, ended, start, raw, record, workload, metrics, "
-            "covariates) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                (build, p.cell, p.night, p.began, p.ended, p.start, p.raw, p.record, _workload(p.workload),
-                 json.dumps(dict(p.values)), json.dumps(dict(p.covariates)))
-                for p in points
-            ),
-        )  # fmt: skip
-        self._db.executemany(
-            "INSERT INTO rejections (build, fate, reason, raw, record, cell, night) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            ((build, r.fate, r.reason, r.raw, r.record, r.cell, r.night) for r in rejected),
+            "INSERT INTO results (build, cell, night, is_point, result) VALUES (?, ?, ?, ?, ?)",
+            [
+                (build, result.cell, result.night, isinstance(result, Point), _result_json(result))
+                for result in results
+            ],
         )
-        self._db.execute("UPDATE builds SET unsorted = 0 WHERE id = ?", (build,))
+        self._db.execute("UPDATE builds SET is_changed = 0 WHERE id = ?", (build,))
 
     def cells(self) -> tuple[str, ...]:
         """The names of the cells that have points, sorted."""
-        return tuple(row[0] for row in self._db.execute("SELECT DISTINCT cell FROM points ORDER BY cell"))
+        rows = self._db.execute("SELECT DISTINCT cell FROM results WHERE is_point ORDER BY cell")
+        return tuple(row[0] for row in rows)
 
     def points(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[Point, ...]:
         """The points of these cells (none named: of all), by cell and time; from the night ``since`` on."""
-        rows = self._db.execute(
-            "SELECT p.workload, p.began, p.ended, p.metrics, p.covariates, p.night, p.start, p.raw, p.record,"
-            f" b.id, {_COLUMNS} FROM points p JOIN builds b ON b.id = p.build"
-            f" WHERE p.night >= ?{_among(cells)} ORDER BY p.cell, p.began, p.raw, p.record",
-            (since, *cells),
-        )
-        builds: dict[int, Build] = {}
-        found = []
-        for row in rows:
-            build = builds.setdefault(row[9], Build(*row[10:]))
-            found.append(
-                Point(
-                    build,
-                    _of_workload(row[0]),
-                    row[1],
-                    row[2],
-                    json.loads(row[3]),
-                    json.loads(row[4]),
-                    *row[5:9],
-                )
-            )
-        return tuple(found)
+        points = [
+            Point(build, Workload(**fields.pop("workload")), **fields)
+            for build, fields in self._results(True, cells, since)
+        ]
+        return tuple(sorted(points, key=lambda point: point.order))
 
     def rejections(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[RejectedResult, ...]:
         """What is no point, by night and file."""
+        rejected = [RejectedResult(build, **fields) for build, fields in self._results(False, cells, since)]
+        return tuple(sorted(rejected, key=lambda result: (result.night, result.raw, result.record)))
+
+    def _results(
+        self, is_point: bool, cells: Sequence[str], since: str
+    ) -> Iterator[tuple[Build, dict[str, Any]]]:
+        builds = {number: _build(text) for number, text in self._db.execute("SELECT id, build FROM builds")}
+        among = f" AND cell IN ({', '.join('?' * len(cells))})" if cells else ""
         rows = self._db.execute(
-            f"SELECT p.fate, p.reason, p.raw, p.record, p.cell, p.night, {_COLUMNS} FROM rejections p"
-            f" JOIN builds b ON b.id = p.build WHERE p.night >= ?{_among(cells)}"
-            " ORDER BY p.night, p.raw, p.record",
-            (since, *cells),
+            f"SELECT build, result FROM results WHERE is_point = ? AND night >= ?{among}",
+            (is_point, since, *cells),
         )
-        return tuple(RejectedResult(Build(*row[6:]), *row[:6]) for row in rows)
+        for number, text in rows:
+            yield builds[number], json.loads(text)
 
     def builds(self) -> tuple[Build, ...]:
-        """Every build, in the order in which they were first seen."""
-        return tuple(
-            Build(*row) for row in self._db.execute(f"SELECT {_COLUMNS} FROM builds b ORDER BY b.id")
+        """Every build, in the order in which they were first stored."""
+        return tuple(_build(row[0]) for row in self._db.execute("SELECT build FROM builds ORDER BY id"))
+
+    def machine_series(
+        self, names: Sequence[str] = (), *, since: str = ""
+    ) -> Iterator[tuple[str, tuple[Point, ...]]]:
+        """The points of each machine series of these cells or series, by default of all.
+
+        Raises:
+            UsageError: there is no such cell or series.
+        """
+        existing = set(self.cells())
+        series = {name for name in names if name not in existing and cell_of_series(name) in existing}
+        cells = self.match_cells([name for name in names if name not in series])
+        available = []
+        for name, points in machine_series(self.points((*cells, *map(cell_of_series, series)), since=since)):
+            available.append(name)
+            if not series or name in series or points[0].cell in cells:
+                yield name, points
+        missing = sorted(series - set(available))
+        if missing:
+            raise UsageError(f"no series of {missing[0]!r}; there are: {', '.join(available)}")
+
+    def match_cells(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The cells of these names, or beginnings of names up to one of ``/@-``.
+
+        Raises:
+            UsageError: one is of no cell in the store; the nearest are named.
+        """
+        cells = self.cells()
+        if not cells:
+            raise UsageError("the store has no points", next_step="perfbisect track ingest PATH")
+        matched: list[str] = []
+        for name in names:
+            found = [cell for cell in cells if cell == name] or [
+                cell
+                for cell in cells
+                if name and cell.startswith(name) and {name[-1], cell[len(name)]} & set("/@-")
+            ]
+            if not found:
+                raise UsageError(
+                    f"no cell {name!r} among the {len(cells)} in the store{hint(name, cells, 0.3)}",
+                    next_step="perfbisect track show, without a cell, lists them",
+                )
+            matched += found
+        return tuple(dict.fromkeys(matched))
+
+
+_RECORD = TypeAdapter(AlertRecord)
+
+
+class AlertTable:
+    """The reported alerts of a store, with their state as people and nightlies set it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def all(self) -> tuple[AlertRecord, ...]:
+        """Every alert that was ever reported, by name."""
+        rows = self._db.execute("SELECT state, why, by_rule, record FROM alerts ORDER BY id")
+        return tuple(_alert_record(*row) for row in rows)
+
+    def find(self, name: str) -> tuple[AlertRecord, ...]:
+        """All alerts of an event, or the one alert of a name or the beginning of one.
+
+        Raises:
+            UsageError: there is none, or several alerts begin so.
+        """
+        records = self.all()
+        of_event = tuple(record for record in records if record.alert.event == name)
+        begun = tuple(record for record in records if name and record.alert.id.startswith(name))
+        matches = of_event or tuple(record for record in begun if record.alert.id == name) or begun
+        if not matches:
+            raise UsageError(f"no alert {name!r} was told", next_step="perfbisect track detect")
+        if len(matches) > 1 and not of_event:
+            some = ", ".join(record.alert.id for record in matches[:5])
+            raise UsageError(f"{len(matches)} alerts begin with {name!r}: {some}", next_step="a longer name")
+        return matches
+
+    def keep(self, records: Iterable[AlertRecord]) -> None:
+        """Write alerts; the state of a known alert stays as it is in the table."""
+        self._db.executemany(
+            "INSERT INTO alerts (id, state, why, by_rule, record) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET record = excluded.record",
+            [
+                (
+                    record.alert.id,
+                    record.alert.state,
+                    record.alert.why,
+                    record.by_rule,
+                    _RECORD.dump_json(record).decode(),
+                )
+                for record in records
+            ],
         )
 
-    def raw(self, place: str) -> str:
-        """The text of a file as it is kept. :raises UsageError: none was read from there."""
-        row = self._db.execute("SELECT content FROM files WHERE place = ?", (place,)).fetchone()
-        if row is None:
-            raise UsageError(f"no file was ingested from {place}")
-        return _unpacked(row[0])
-
-    def log(self, build: Build, job: str) -> str:
-        """The end of a job's log; empty where it is not kept."""
-        row = self._db.execute(
-            "SELECT l.content FROM logs l JOIN builds b ON b.id = l.build"
-            " WHERE b.pipeline = ? AND b.name = ? AND l.job = ?",
-            (build.pipeline, build.name, job),
-        ).fetchone()
-        return _unpacked(row[0]) if row else ""
-
-    def _told_more(self, file: int, build: int, here: bool, zone: str, facts: Mapping[str, Any]) -> Kept:
-        """A file that is kept, read once more: what is said of it now and was not before."""
-        before, kept_zone = self._db.execute("SELECT facts, zone FROM files WHERE id = ?", (file,)).fetchone()
-        now = json.loads(before) | dict(facts)
-        if now != json.loads(before) or (zone and zone != kept_zone):
-            self._db.execute(
-                "UPDATE files SET facts = ?, zone = ? WHERE id = ?",
-                (json.dumps(now, sort_keys=True), zone or kept_zone, file),
-            )
-            self._db.execute("UPDATE builds SET unsorted = 1 WHERE id = ?", (build,))
-        return "unchanged" if here else "duplicate"
-
-    def _place(self, place: str, size: int, version: str, file: int) -> None:
-        self._db.execute("INSERT OR REPLACE INTO places VALUES (?, ?, ?, ?)", (place, size, version, file))
-
-    def _unsorted(self, digest: str) -> None:
+    def mark(self, name: str, state: State, why: str, *, by_rule: bool = False) -> None:
+        """Set the state of an alert."""
         self._db.execute(
-            "UPDATE builds SET unsorted = 1 WHERE id IN (SELECT build FROM files WHERE digest = ?)", (digest,)
+            "UPDATE alerts SET state = ?, why = ?, by_rule = ? WHERE id = ?", (state, why, by_rule, name)
         )
 
 
-def _among(cells: Sequence[str]) -> str:
-    return f" AND p.cell IN ({', '.join('?' * len(cells))})" if cells else ""
+def _alert_record(state: State, why: str, by_rule: int, text: str) -> AlertRecord:
+    record = _RECORD.validate_json(text)
+    return replace(
+        record, alert=replace(record.alert, state=state, why=why, new=False), by_rule=bool(by_rule)
+    )
 
 
-def _digest(text: str, document: object, beside: str) -> str:
+def _build(text: str) -> Build:
+    return Build(**json.loads(text))
+
+
+def _result_json(result: Point | RejectedResult) -> str:
+    fields = asdict(result)
+    del fields["build"]  # It is stored once for all of its results.
+    return json.dumps(fields)
+
+
+def _parse_json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _digest(file: RawFile, document: object) -> str:
     """Of the content, however it is laid out; of text that is no JSON of its characters."""
-    told = text if document is None else json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(f"{told}\0{beside}".encode("utf-8", "replace")).hexdigest()
+    content = file.text if document is None else json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{content}\0{file.beside}".encode("utf-8", "replace")).hexdigest()
 
 
-def _without_lists(text: str, document: object) -> str:
+def _without_long_lists(text: str, document: object) -> str:
     if len(text) <= _LARGE or not isinstance(document, dict):
         return text
     return json.dumps({k: v for k, v in document.items() if not (isinstance(v, list) and len(v) > _LONG)})
@@ -468,18 +484,6 @@ def _packed(text: str) -> bytes:
 
 def _unpacked(content: bytes) -> str:
     return zlib.decompress(content).decode("utf-8")
-
-
-def _workload(workload: Workload) -> str:
-    told = {name: getattr(workload, name) for name in Workload.__dataclass_fields__}
-    told["rate"] = None if math.isinf(workload.rate) else workload.rate
-    return json.dumps(told)
-
-
-def _of_workload(text: str) -> Workload:
-    told = json.loads(text)
-    told["rate"] = math.inf if told["rate"] is None else told["rate"]
-    return Workload(**told)
 
 
 def _exists(place: str) -> bool:

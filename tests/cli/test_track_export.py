@@ -63,7 +63,7 @@ def test_machines_of_several_kinds_are_entries_each(home: Path) -> None:
 def test_a_file_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run(["track", "export", "-o", "series.csv"]) == 0
-    assert capsys.readouterr().out == ("1 FILES\n  series.csv: csv\n  3 points of 1 cells were read\n")
+    assert capsys.readouterr().out == ("1 FILE\n  series.csv: csv\n  3 points of 1 cell were read\n")
     assert (home / "series.csv").read_text().startswith("night,began,cell,")
 
 

@@ -70,7 +70,7 @@ def test_the_starts_of_a_suite_are_one_vote(tmp_path: Path) -> None:
         ingest(store, [str(tmp_path / "state")], IngestOptions())
         points = {name: store.points((name,)) for name in "abc"}
     series = [build_series(points[name], lambda _: (), metric="tpot")[0] for name in "abc"]
-    assert {one.starts for one in series} == {(f"{jobs[0].id}-001",)}
+    assert {tuple(point.start for point in one.points) for one in series} == {(f"{jobs[0].id}-001",)}
     assert len({one.group for one in series}) == 1
     assert {point.covariates["suite"] for found in points.values() for point in found} == {
         measured(jobs[0])[0].provenance.facts["launch"]["suite"]

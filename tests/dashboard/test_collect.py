@@ -13,7 +13,7 @@ from perfbisect.dashboard.collect import collect_site, load_bisections
 from perfbisect.dashboard.site import Site
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
-from perfbisect.series.ingest import ingest, zone_of
+from perfbisect.series.ingest import ingest
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
@@ -33,7 +33,7 @@ def nightlies(tmp_path_factory: pytest.TempPathFactory) -> Nightlies:
 @pytest.fixture(scope="module")
 def store(nightlies: Nightlies, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeriesStore]:
     with SeriesStore.of(tmp_path_factory.mktemp("state")) as opened:
-        ingest(opened, [str(nightlies.all)], IngestOptions(zone=zone_of("UTC")))
+        ingest(opened, [str(nightlies.all)], IngestOptions(zone="UTC"))
         yield opened
 
 

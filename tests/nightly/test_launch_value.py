@@ -13,7 +13,7 @@ from perfbisect.jobs.replay import launches
 from perfbisect.model.metric import parse_metric
 from perfbisect.nightly.journal import CellLaunches
 from perfbisect.series.points import Point
-from perfbisect.series.sources.journals import points_of, run_in
+from perfbisect.series.sources.journals import read_run, recorded_points
 from perfbisect.stats.two_sample import Scale
 from tests.compare.test_run import job_of, plan
 from tests.jobs.world import Watch, World, history
@@ -35,8 +35,8 @@ def test_every_surface_has_the_same_value(tmp_path: Path, runs: int) -> None:
     assert tuple(launch.value for launch in document.launches) == values
     assert document.metrics[0].launches == values
     assert tuple(scale.value(scale.level(a.values(TPOT))) for a in attempts) == pytest.approx(values)
-    told = run_in(job.journal)
-    assert told is not None
-    points = [p for p in points_of(told.build, told.document, "") if isinstance(p, Point)]
+    recorded = read_run(job.journal)
+    assert recorded is not None
+    points = [p for p in recorded_points(recorded.build, recorded.document, "") if isinstance(p, Point)]
     assert tuple(point.values["tpot:median"] for point in points) == values
     assert CellLaunches(seen).value(TPOT) == median(values)

@@ -15,7 +15,7 @@ from perfbisect.nightly.journal import NightState, read_plan
 from perfbisect.nightly.model import Night
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.alert_store import set_state
+from perfbisect.series.alert_states import set_state
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import PowerCut
 from tests.nightly.nights import CONFIG, EACH, Place, make_place, make_repository
@@ -259,7 +259,7 @@ def test_what_is_not_found_any_more_is_closed_by_rule(place: Place) -> None:
         f"by rule: no longer detected in the nights up to {until}",
     )
     with SeriesStore.of(place.folder / "state") as store:
-        assert store.alerts.get("20260101-beef").alert.state == "closed"
+        assert store.alerts.find("20260101-beef")[0].alert.state == "closed"
     assert "20260101-beef" not in {one.id for one in place.night(SHOWN + 2).alerts}
 
 

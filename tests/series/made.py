@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from perfbisect.series.selection import eras_of, points_of
 from perfbisect.series.series import CellSeries, build_series
 from perfbisect.series.store import SeriesStore
 
@@ -128,5 +127,5 @@ def nights(
 
 def series_of(store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "") -> Iterator[CellSeries]:
     """Every series of the store, by machine series; ``cells`` and ``metric`` select."""
-    for name, points in points_of(store, cells):
-        yield from build_series(points, eras_of, metric=metric, cell=name)
+    for name, points in store.machine_series(cells):
+        yield from build_series(points, metric=metric, cell=name)

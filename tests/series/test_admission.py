@@ -1,18 +1,245 @@
-"""Which results of a build are its points."""
+"""The files of a build: which results are points, and why others are none."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from perfbisect.series.points import Build, FileLocation, Point, Workload, admit_results, preferred_location
+from perfbisect.series import admission
+from perfbisect.series.admission import NoZoneError, admit_build, admit_results, check_zone, parse_time
+from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
+from perfbisect.series.sources.kanban import PIPELINE
+from tests.series.made import drawn, name_of, served, template, text_only
 
-BUILD = Build("kanban", "org/pipe", "6433")
+BUILD = Build("kanban", PIPELINE, "6433")
+DIFFUSION = "benchmark_results_test_image_20260412-191500.json"
 
 
-def point(began: str = "2026-04-12T19:00:00Z", **changed: object) -> Point:
-    made = Point(
+def admit(
+    *files: tuple[str, object], build: Build = BUILD, latest: datetime | None = None, **changed: Any
+) -> tuple[list[Point], list[RejectedResult]]:
+    raw = [
+        RawFile(
+            name=f"tests/{name}",
+            place=f"/there/{place}/{name}",
+            text=document if isinstance(document, str) else json.dumps(document),
+            **{"zone": "UTC", **changed},
+        )
+        for place, (name, document) in enumerate(files)
+    ]
+    points, rejected = admit_build(build, raw, latest)
+    return list(points), list(rejected)
+
+
+def point_of(name: str, document: object, **changed: Any) -> Point:
+    (point,), rejected = admit((name, document), **changed)
+    assert rejected == []
+    return point
+
+
+def rejection_of(name: str, document: object, **changed: Any) -> RejectedResult:
+    points, (rejection,) = admit((name, document), **changed)
+    assert points == []
+    return rejection
+
+
+def test_a_clock_that_is_years_ahead_measured_nothing() -> None:
+    """Such a night would be the last of all, and every other series one that is not measured any more."""
+    soon, later = (("a", served(date=f"{year}0412-190000")) for year in (2026, 2099))
+    latest = datetime(2026, 4, 13, tzinfo=timezone.utc)
+    (point,), (wrong,) = admit(soon, later, latest=latest)
+    assert (point.raw, wrong.raw) == ("/there/0/a", "/there/1/a")
+    assert (wrong.kind, wrong.night) == ("broken", "2026-04-12")
+    assert wrong.reason == "says 2099-04-12T18:58:20Z, which is not yet: the clock was wrong"
+    assert rejection_of(*later, latest=latest).night == ""
+    assert len(admit(later)[0]) == 1
+
+
+def test_a_file_that_is_too_large_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "LARGEST", 1 << 20)
+    text = json.dumps(served(label="x" * (1 << 20)))[: 1 << 20]
+    assert rejection_of(name_of(), text).reason == "is larger than 1 MB"
+    assert rejection_of(name_of(), text[:100]).reason.startswith("is no JSON")
+
+
+def test_seconds_of_the_client_before_its_run() -> None:
+    """The name says when it was started, the result when it ended and how long the run was: 100 s."""
+    assert point_of(name_of(at="20260412-190010"), served()).covariates["outside"] == 65
+    for at in ("20260412-190115", "20260412-190200"):
+        assert "outside" not in point_of(name_of(at=at), served()).covariates, "the clocks disagree"
+
+
+def test_a_point_has_all_that_is_known() -> None:
+    point = point_of(name_of(), served(), facts={"host": "node-1", "job": ""})
+    assert point.cell == "omni/random@c4-n40"
+    assert (point.began, point.ended) == ("2026-04-12T19:01:15Z", "2026-04-12T19:02:55Z")
+    assert (point.night, point.raw, point.record) == ("2026-04-12", "/there/0/" + name_of(), 0)
+    assert point.workload.model == "Some/Omni"
+    assert point.covariates["host"] == "node-1"
+    assert not {"job", "hardware", "converted", "baseline"} & set(point.covariates), "nothing is known"
+    assert point.build == BUILD
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "cell"),
+    [
+        (name_of(load="0.5"), served(request_rate=0.5, max_concurrency=None), "omni/random@r0.5-n40"),
+        (name_of(more="_in2500_out900"), served(), "omni/random@c4-n40-in2500-out900"),
+        (name_of(more="_inna_outna"), served(), "omni/random@c4-n40"),
+        (name_of(), served(random_input_len=2500, random_output_len=900), "omni/random@c4-n40-in2500-out900"),
+        (
+            name_of(load="1", prompts=4),
+            served(max_concurrency=1, num_prompts=4, completed=4),
+            "omni/random@c1-n4",
+        ),
+        (DIFFUSION, [drawn()], "image_one/512x512_steps20@c1-n10"),
+        ("diffusion_result_test_image_20260412-191500.json", [drawn()], "image_one/512x512_steps20@c1-n10"),
+        (
+            "serving_llama8B_tp1_sharegpt_qps_inf_concurrency_4.json",
+            served(),
+            "serving_llama8B_tp1_sharegpt@c4-n40",
+        ),
+        ("openai-infqps-concurrency4-Llama-20260412-190115.json", served(), "openai-Llama@c4-n40"),
+        ("bench-one.json", served(), "bench-one@c4-n40"),
+        (
+            name_of(test="<img src=x onerror=alert(1)>"),
+            served(),
+            "<img src=x onerror=alert(1)>/random@c4-n40",
+        ),
+    ],
+)
+def test_names_of_every_era(name: str, document: object, cell: str) -> None:
+    assert point_of(name, document).cell == cell
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "kind", "reason"),
+    [
+        (name_of(), "{", "broken", "is no JSON"),
+        (name_of(), "", "broken", "is no JSON"),
+        (name_of(), "[" * 100_000, "broken", "is no JSON: nested too deeply"),
+        (name_of(), template(), "template", "form of zeros"),
+        (name_of(at="20269999-999999"), template(), "broken", "20269999"),
+        (name_of(), served(completed=39, failed=1), "failed", "1 of 40 requests failed"),
+        (name_of(), served(date="yesterday"), "broken", "yesterday"),
+        (name_of(load="8"), served(), "broken", "the file's name says max_concurrency 8, the result 4"),
+        ("bench.json", served(date=None), "broken", "says no time"),
+        ("config.json", {"models": {}}, "other", "no result"),
+        ("list.json", [{"models": {}}], "other", "a list"),
+        ("2026-03-07.json", {"date": "2026-03-07", "results": [{}]}, "older", "a day's summary"),
+    ],
+)
+def test_what_is_no_point_has_its_reason(name: str, document: object, kind: str, reason: str) -> None:
+    rejection = rejection_of(name, document)
+    assert rejection.kind == kind
+    assert reason in rejection.reason
+    assert rejection.raw == f"/there/0/{name}"
+
+
+def test_a_rejection_is_of_the_cell_and_night_that_its_name_says() -> None:
+    rejection = rejection_of(name_of(), template())
+    assert (rejection.cell, rejection.night) == ("omni/random@c4-n40", "2026-04-12")
+    assert rejection_of("bench.json", template()).cell == ""
+
+
+def test_records_are_judged_one_by_one() -> None:
+    bad = drawn(result={**drawn()["result"], "completed_requests": 9, "failed_requests": 1})
+    (point,), (rejection,) = admit((DIFFUSION, [bad, drawn()]))
+    assert (point.record, rejection.record, rejection.kind) == (1, 0, "failed")
+
+
+def test_the_same_file_elsewhere_counts_there() -> None:
+    rejection = rejection_of(name_of(), served(), duplicate_of="/raw/6433/x.json")
+    assert (rejection.kind, rejection.reason) == ("twin", "the same file as /raw/6433/x.json")
+    assert rejection.cell == "omni/random@c4-n40"
+
+
+def test_a_time_is_of_its_zone() -> None:
+    assert point_of(name_of(), served(), zone="Asia/Shanghai").ended == "2026-04-12T11:02:55Z"
+    document = served(date="2026-04-12T19:02:55+02:00")
+    assert point_of(name_of(), document, zone="").ended == "2026-04-12T17:02:55Z"
+    for times in (served(), [drawn()], [template(), drawn()]):
+        with pytest.raises(NoZoneError):
+            check_zone(json.dumps(times), "")
+    check_zone(json.dumps(served()), "UTC")
+    check_zone('{"no": "result"}', "")
+    assert parse_time("20260412-190115", "UTC").isoformat() == "2026-04-12T19:01:15+00:00"
+    assert parse_time("2026-04-12T19:01:15Z", "").isoformat() == "2026-04-12T19:01:15+00:00"
+
+
+COMMANDS = json.dumps(
+    {
+        "server_command": "vllm serve M",
+        "client_command": "vllm bench serve --save-result --dataset-name random --random-input-len 200 "
+        "--random-output-len 50 --num-warmups 3 --max-concurrency 4",
+        "gpu_type": "H100\n",
+    }
+)
+
+
+def test_the_commands_beside_a_result_say_more() -> None:
+    point = point_of("serving_llama_qps_inf.json", served(), beside=COMMANDS)
+    assert point.cell == "serving_llama/random@c4-n40-in200-out50"
+    assert (point.covariates["warmups"], point.covariates["hardware"]) == (3, "H100")
+    for broken in ("{", "[]", "{}", '{"client_command": 5}', '{"client_command": "ls"}'):
+        assert point_of("serving_llama_qps_inf.json", served(), beside=broken).cell == "serving_llama@c4-n40"
+
+
+@pytest.mark.parametrize(
+    ("build", "date", "warmups"),
+    [
+        (BUILD, "20260412-190255", 0),
+        (BUILD, "20260518-132400", 0),
+        (BUILD, "20260520-190255", 2),
+        (Build("kanban", PIPELINE, "7", fixed="2026-05-18T12:00:00Z"), "20260518-190255", 0),
+        (Build("folder", "/elsewhere", "7"), "20260412-190255", None),
+    ],
+)
+def test_the_nightlys_warm_ups_are_known_by_its_date(build: Build, date: str, warmups: int | None) -> None:
+    name = name_of(at=date)
+    assert point_of(name, served(date=date), build=build).covariates.get("warmups") == warmups
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@example({"audio_throughput": 10**400})
+@example({"duration": 1e300})
+@given(st.dictionaries(st.sampled_from(sorted(served())), ANY, max_size=4))
+def test_whatever_a_result_holds_it_is_a_point_or_rejected(changed: dict[str, Any]) -> None:
+    points, rejected = admit((name_of(), json.dumps(served() | changed)))
+    assert len(points) + len(rejected) == 1
+
+
+@example("result", "stage_durations_p50", {"": 10**400})
+@example("result", "duration", 251_626_279_332)
+@given(
+    st.sampled_from(["", "benchmark_params", "server_params", "result"]),
+    st.sampled_from(["name", "num-prompts", "max-concurrency", "duration", "test_name", "timestamp",
+                     "baseline", "serve_args", "latency_mean", "stage_durations_p50", "result",
+                     "completed_requests"]),
+    ANY,
+)  # fmt: skip
+def test_whatever_a_record_holds_it_is_a_point_or_rejected(part: str, name: str, value: Any) -> None:
+    record = drawn()
+    inner = record[part] if part else record
+    inner[name] = value
+    points, rejected = admit((DIFFUSION, json.dumps([record])))
+    assert len(points) + len(rejected) == 1
+
+
+def recorded(began: str = "2026-04-12T19:00:00Z", **changed: Any) -> Point:
+    point = Point(
         build=BUILD,
         workload=Workload("omni", "random", 4, prompts=40, model="M"),
         began=began,
@@ -21,12 +248,15 @@ def point(began: str = "2026-04-12T19:00:00Z", **changed: object) -> Point:
         covariates={"input_tokens": 100.0},
         raw=f"{began}.json",
     )
-    return replace(made, **changed)  # type: ignore[arg-type]
+    return replace(point, **changed)
+
+
+LATE = "2026-04-12T21:00:00Z"
 
 
 def test_a_build_that_passes_midnight_is_one_night() -> None:
-    late = point("2026-04-13T00:10:00Z", workload=Workload("tts", "random", 1, prompts=10))
-    admitted, rejected = admit_results([late, point("2026-04-12T23:50:00Z")])
+    late = recorded("2026-04-13T00:10:00Z", workload=Workload("tts", "random", 1, prompts=10))
+    admitted, rejected = admit_results([late, recorded("2026-04-12T23:50:00Z")])
     assert {p.night for p in admitted} == {"2026-04-12"}
     assert [p.began for p in admitted] == sorted(p.began for p in admitted)
     assert rejected == ()
@@ -34,51 +264,42 @@ def test_a_build_that_passes_midnight_is_one_night() -> None:
 
 @pytest.mark.parametrize("tokens", [100.0, 140.0, None])
 def test_the_last_of_like_results_counts(tokens: float | None) -> None:
-    first, again = point(), point("2026-04-12T21:00:00Z", covariates={"input_tokens": tokens})
-    admitted, rejected = admit_results([again, first])
+    first, again = recorded(), recorded(LATE, covariates={"input_tokens": tokens})
+    admitted, (rejection,) = admit_results([again, first])
     assert [p.raw for p in admitted] == [again.raw]
-    assert [(r.fate, r.raw) for r in rejected] == [("repeated", first.raw)]
-    assert again.raw in rejected[0].reason
+    assert (rejection.kind, rejection.raw) == ("repeated", first.raw)
+    assert again.raw in rejection.reason
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        point("2026-04-12T21:00:00Z", covariates={"input_tokens": 2500.0}),
-        point("2026-04-12T21:00:00Z", workload=Workload("omni", "random", 4, prompts=40, model="Other")),
+        recorded(LATE, covariates={"input_tokens": 2500.0}),
+        recorded(LATE, workload=Workload("omni", "random", 4, prompts=40, model="Other")),
     ],
 )
 def test_of_two_workloads_under_one_name_neither_counts(other: Point) -> None:
-    admitted, rejected = admit_results([point(), other])
+    admitted, rejected = admit_results([recorded(), other])
     assert admitted == ()
-    assert [r.fate for r in rejected] == ["ambiguous", "ambiguous"]
+    assert [r.kind for r in rejected] == ["ambiguous", "ambiguous"]
     assert "two workloads under one name" in rejected[0].reason
 
 
 def test_text_beside_sound_is_another_cell_and_another_server() -> None:
-    silent = point("2026-04-12T21:00:00Z", workload=replace(point().workload, only_text=True))
-    admitted, rejected = admit_results([point(), silent])
-    assert [p.cell for p in admitted] == ["omni/random@c4-n40", "omni/random@c4-n40-text"]
-    assert len({p.start for p in admitted}) == 2
-    assert rejected == ()
+    points, rejected = admit((name_of(), served()), (name_of(at="20260412-200115"), text_only()))
+    assert [p.cell for p in points] == ["omni/random@c4-n40", "omni/random@c4-n40-text"]
+    assert len({p.start for p in points}) == 2
+    assert rejected == []
 
 
 def test_cells_of_one_test_share_a_server() -> None:
-    other = point("2026-04-12T21:00:00Z", workload=replace(point().workload, concurrency=8))
-    admitted, _ = admit_results([point(), other])
+    other = recorded(LATE, workload=replace(recorded().workload, concurrency=8))
+    admitted, _ = admit_results([recorded(), other])
     assert len({p.start for p in admitted}) == 1
 
 
 def test_launches_of_ours_are_all_kept() -> None:
     ours = Build("journal", "perfbisect", "job")
-    admitted, rejected = admit_results([point(build=ours, start="a"), point(build=ours, start="b")])
+    admitted, rejected = admit_results([recorded(build=ours, start="a"), recorded(build=ours, start="b")])
     assert {p.start for p in admitted} == {"a", "b"}
     assert rejected == ()
-
-
-def test_a_numbered_build_is_where_a_file_counts() -> None:
-    older = FileLocation("p, no build#2026-04-01", "a.json", numbered=False)
-    newer = FileLocation("p#5654", "tests/a.json", numbered=True)
-    copy = FileLocation("p#5654", "other/a.json", numbered=True)
-    assert preferred_location([older, newer]) == newer
-    assert preferred_location([newer, copy, older]) == copy

@@ -12,7 +12,7 @@ from perfbisect.errors import UsageError
 from perfbisect.report.document import Items, Report
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.alert_store import alert_marks, set_state
+from perfbisect.series.alert_states import alert_marks, set_state
 from perfbisect.series.detect import analyze_series, detect, series_of_main
 from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 from perfbisect.series.points import Point
@@ -36,7 +36,7 @@ def keep(store: SeriesStore, *points: Point) -> None:
     with store.transaction():
         for point in points:
             number = store.keep_build(point.build)
-            store.sorted_build(number, [point], [])
+            store.replace_results(number, [point], [])
 
 
 def points(

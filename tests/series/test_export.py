@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.common.text import line
-from perfbisect.series.export import COLUMNS, benchmarks, csv_text
+from perfbisect.series.export import COLUMNS, benchmark_entries, csv_text
 from perfbisect.series.points import Build, Point, Workload
 
 
@@ -37,12 +37,16 @@ def by_cell(*points: Point) -> list[tuple[str, list[Point]]]:
     return [(cell, [p for p in points if p.cell == cell]) for cell in dict.fromkeys(p.cell for p in points)]
 
 
+def text_of(*points: Point, metric: str = "") -> str:
+    return csv_text(by_cell(*points), metric)
+
+
 def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
 def test_a_row_for_each_metric_of_each_point() -> None:
-    found = rows(csv_text([point(ttft__median=80.5, output_throughput=12.25), point(13, ttft__median=81.0)]))
+    found = rows(text_of(point(ttft__median=80.5, output_throughput=12.25), point(13, ttft__median=81.0)))
     assert [tuple(row) for row in found] == [COLUMNS] * 3
     told = [(row["night"], row["metric"], float(row["value"]), row["unit"], row["better"]) for row in found]
     assert told == [
@@ -52,28 +56,28 @@ def test_a_row_for_each_metric_of_each_point() -> None:
     ]
     assert found[0]["engine"] == "0.32.0"
     assert found[0]["hardware"] == "H20 x 1"
-    assert [row["metric"] for row in rows(csv_text([point(ttft__median=1, ttft__p99=2)], "ttft:p99"))] == [
-        "ttft:p99"
-    ]
+    assert [
+        row["metric"] for row in rows(text_of(point(ttft__median=1, ttft__p99=2), metric="ttft:p99"))
+    ] == ["ttft:p99"]
     assert rows(csv_text([])) == []
-    assert rows(csv_text([point(unheard_of=3.0)])) == []
+    assert rows(text_of(point(unheard_of=3.0))) == []
 
 
 @given(st.text(alphabet=st.sampled_from("=+-@ \t\r\n,;'\"ab|0"), min_size=1))
 def test_no_cell_is_a_formula(text: str) -> None:
-    (row,) = rows(csv_text([point(cell=text, ttft__median=1.0)]))
+    (row,) = rows(text_of(point(cell=text, ttft__median=1.0)))
     assert row["cell"].lstrip()[:1] not in tuple("=+-@\t\r")
     assert row["cell"] in (line(text), f"'{line(text)}")
 
 
 def test_numbers_come_back_as_they_were() -> None:
     value = 0.1 + 0.2
-    (row,) = rows(csv_text([point(ttft__median=value)]))
+    (row,) = rows(text_of(point(ttft__median=value)))
     assert float(row["value"]) == value
 
 
 def test_the_newest_night_for_the_action() -> None:
-    found = benchmarks(
+    found = benchmark_entries(
         by_cell(
             point(11, ttft__median=70.0),
             point(12, ttft__median=80.0, ttft__p99=200.0, output_throughput=10.0, failed=0.0),
@@ -81,7 +85,7 @@ def test_the_newest_night_for_the_action() -> None:
             point(10, cell="gone", ttft__median=1.0),
         )
     )
-    assert [json.loads(json.dumps(entry)) for entry in found.smaller] == [
+    assert [json.loads(json.dumps(entry)) for entry in found["smaller"]] == [
         {
             "name": "omni ttft",
             "unit": "ms",
@@ -90,32 +94,32 @@ def test_the_newest_night_for_the_action() -> None:
             "extra": "night: 2026-04-12\ncommit: c0ffee\nengine: 0.32.0\nhardware: H20 x 1\nlaunches: 2",
         }
     ]
-    assert [(e["name"], e["unit"], e["value"]) for e in found.bigger] == [
+    assert [(e["name"], e["unit"], e["value"]) for e in found["bigger"]] == [
         ("omni output_throughput", "tok/s", 11.0)
     ]
 
 
 def test_a_single_launch_has_no_range() -> None:
-    (entry,) = benchmarks(by_cell(point(ttft__median=80.0))).smaller
+    (entry,) = benchmark_entries(by_cell(point(ttft__median=80.0)))["smaller"]
     assert "range" not in entry
     assert isinstance(entry["value"], float)
 
 
 def test_launches_of_another_commit_of_the_night_are_not_mixed_in() -> None:
     points = [point(12, 1, commit="old", ttft__median=10.0), point(12, 2, commit="new", ttft__median=90.0)]
-    (entry,) = benchmarks(by_cell(*points)).smaller
+    (entry,) = benchmark_entries(by_cell(*points))["smaller"]
     assert entry["value"] == 90.0
 
 
 @pytest.mark.parametrize(("hour", "cells"), [(23, {"omni", "late"}), (0, {"omni", "late"})])
 def test_a_night_that_passes_midnight_is_one(hour: int, cells: set[str]) -> None:
     late = point(13, 1, cell="late", ttft__median=1.0)
-    found = benchmarks(by_cell(point(12 if hour else 13, hour, ttft__median=2.0), late))
-    assert {entry["name"].partition(" ")[0] for entry in found.smaller} == cells
+    found = benchmark_entries(by_cell(point(12 if hour else 13, hour, ttft__median=2.0), late))
+    assert {entry["name"].partition(" ")[0] for entry in found["smaller"]} == cells
 
 
 def test_a_named_metric_alone() -> None:
     values: dict[str, Any] = {"ttft__p99": 200.0, "ttft__median": 80.0}
-    (entry,) = benchmarks([("omni on H100", [point(**values)])], "ttft:p99").smaller
+    (entry,) = benchmark_entries([("omni on H100", [point(**values)])], "ttft:p99")["smaller"]
     assert (entry["name"], entry["value"]) == ("omni on H100 ttft:p99", 200.0)
-    assert benchmarks([]) == benchmarks([], "ttft")
+    assert benchmark_entries([]) == benchmark_entries([], "ttft")

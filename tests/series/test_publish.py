@@ -86,7 +86,7 @@ def points(state: Path, *places: Path) -> tuple[Point, ...]:
 
 def fates(state: Path) -> dict[str, str]:
     with SeriesStore.of(state) as store:
-        return {rejection.fate: rejection.cell for rejection in store.rejections()}
+        return {rejection.kind: rejection.cell for rejection in store.rejections()}
 
 
 def same(found: tuple[Point, ...]) -> list[Point]:

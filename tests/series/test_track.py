@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from datetime import timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.series.detect import analyze_series
-from perfbisect.series.ingest import IngestResult, ingest, ingest_document, zone_of
+from perfbisect.series.ingest import TrackIngestDocument, ingest
 from perfbisect.series.night_table import nights_report, show_nights
 from perfbisect.series.rebaseline import rebaseline
 from perfbisect.series.sources import IngestOptions
@@ -39,28 +38,29 @@ def kanban(tmp_path: Path) -> Path:
     return tmp_path / "kanban"
 
 
-def bring(store: SeriesStore, *paths: Path, **asked: Any) -> IngestResult:
+def bring(store: SeriesStore, *paths: Path, **asked: Any) -> TrackIngestDocument:
     return ingest(store, [str(path) for path in paths], IngestOptions(**asked))
 
 
 def test_nothing_comes_in_twice(store: SeriesStore, kanban: Path) -> None:
     nights(kanban, [600.0, 610.0, None, 620.0])
     first = bring(store, kanban)
-    assert (first.builds, first.files, first.points, dict(first.rejected)) == (3, {"new": 3}, 3, {})
+    assert (first.builds, first.new, first.points, first.rejected) == (3, 3, 3, ())
     before = store.points()
     again = bring(store, kanban)
-    assert (again.files, again.points) == ({"unchanged": 3}, 0)
+    assert (again.new, again.unchanged, again.points) == (0, 3, 0)
     assert store.points() == before
     nights(kanban, [630.0], first=104)
     later = bring(store, kanban)
-    assert (later.files, later.points) == ({"new": 1, "unchanged": 3}, 1)
+    assert (later.new, later.unchanged, later.points) == (1, 3, 1)
 
 
 def test_a_copy_of_the_checkout_adds_nothing(store: SeriesStore, kanban: Path, tmp_path: Path) -> None:
     nights(kanban, [600.0, 610.0])
     bring(store, kanban)
     shutil.copytree(kanban, tmp_path / "copy")
-    assert bring(store, tmp_path / "copy").files == {"duplicate": 2}
+    copied = bring(store, tmp_path / "copy")
+    assert (copied.duplicates, copied.new) == (2, 0)
     assert len(store.points()) == 2
 
 
@@ -75,7 +75,7 @@ def test_one_file_in_two_layouts_is_of_the_build(
     (point,) = store.points()
     assert point.build.name == "6433"
     (rejection,) = store.rejections()
-    assert rejection.fate == "twin"
+    assert rejection.kind == "twin"
     assert point.raw in rejection.reason
 
 
@@ -88,12 +88,10 @@ def test_each_has_its_place(store: SeriesStore, kanban: Path) -> None:
     result(kanban, "1", name_of(load="10", at="20260412-190118"), failed)
     result(kanban, "1", "benchmark_results_test_image_20260412-191748.json", [drawn()])
     done = bring(store, kanban)
-    assert dict(done.rejected) == {"template": 1, "broken": 1, "failed": 1}
     assert store.cells() == ("image_one/512x512_steps20@c1-n10", CELL, f"{CELL}-text")
-    document = ingest_document(store, done)
-    assert {fate.fate: fate.count for fate in document.rejected} == dict(done.rejected)
-    assert document.builds_of_unknown_branch == 1
-    reasons = {fate.fate: fate.reason for fate in document.rejected}
+    assert {group.fate: group.count for group in done.rejected} == {"template": 1, "broken": 1, "failed": 1}
+    assert done.builds_of_unknown_branch == 1
+    reasons = {group.fate: group.reason for group in done.rejected}
     assert reasons["failed"] == "10 of 40 requests failed"
 
 
@@ -115,18 +113,18 @@ def test_a_time_without_a_zone_brings_nothing_in(store: SeriesStore, tmp_path: P
     assert (caught.value.file, caught.value.field) == (str(path), "date")
     assert "--zone UTC" in str(caught.value.next_step)
     assert store.builds() == ()
-    assert bring(store, folder, zone=timezone.utc).points == 2
-    assert bring(store, folder, zone=timezone.utc).files == {"unchanged": 2}
+    assert bring(store, folder, zone="UTC").points == 2
+    assert bring(store, folder, zone="UTC").unchanged == 2
 
 
 def test_another_zone_moves_the_points(store: SeriesStore, tmp_path: Path) -> None:
     write(tmp_path / "results" / "1" / "b.json", served())
-    bring(store, tmp_path / "results", zone=timezone.utc)
-    bring(store, tmp_path / "results", zone=zone_of("Asia/Shanghai"))
+    bring(store, tmp_path / "results", zone="UTC")
+    bring(store, tmp_path / "results", zone="Asia/Shanghai")
     (point,) = store.points()
     assert point.ended == "2026-04-12T11:02:55Z"
     with pytest.raises(UsageError, match="no time zone"):
-        zone_of("Nowhere/Atlantis")
+        bring(store, tmp_path / "results", zone="Nowhere/Atlantis")
 
 
 def test_a_build_that_is_there_twice_is_refused(store: SeriesStore, kanban: Path, tmp_path: Path) -> None:
@@ -145,7 +143,7 @@ def test_an_ingest_that_was_cut_short_is_made_good(
 ) -> None:
     nights(kanban, [600.0, 610.0])
     with monkeypatch.context() as cut:
-        cut.setattr("perfbisect.series.ingest.sort_build", lambda *_: 1 / 0)
+        cut.setattr("perfbisect.series.ingest.admit_build", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             bring(store, kanban)
     assert store.points() == ()
@@ -156,7 +154,7 @@ def test_raw_results_stay_when_the_checkout_goes(store: SeriesStore, kanban: Pat
     nights(kanban, [600.0])
     bring(store, kanban)
     shutil.rmtree(kanban)
-    assert json.loads(store.raw(store.points()[0].raw))["median_audio_ttfp_ms"] == 600.0
+    assert json.loads(store.files(1)[0].text)["median_audio_ttfp_ms"] == 600.0
 
 
 def test_series_of_the_store(store: SeriesStore, kanban: Path) -> None:

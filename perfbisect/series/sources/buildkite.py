@@ -1,8 +1,7 @@
 """Buildkite: the builds of a pipeline, their artifacts and the ends of their jobs' logs, over its REST API.
 
 A build says its commit and branch, and when it was made: the commit was chosen then. Nightly builds are
-those that a schedule started, or whose message says so. The token is ``BUILDKITE_TOKEN``; it must be allowed
-to read builds, artifacts and logs.
+those that a schedule started, or whose message says so.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timezone
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.points import Build
-from perfbisect.series.sources import IngestOptions, SourceBuild, SourceFile
+from perfbisect.series.sources.base import IngestOptions, SourceBuild, SourceFile
 from perfbisect.system.http import MissingResourceError, RestClient
 
 TOKENS = ("BUILDKITE_TOKEN", "BUILDKITE_API_TOKEN")
@@ -28,7 +26,7 @@ _PAGE = 100
 _LOG = 64 * 1024
 """Characters of a job's log that are kept: its end."""
 
-_UNDER_WAY = frozenset({"scheduled", "running", "failing", "canceling", "creating", "blocked", "waiting"})
+_UNFINISHED = frozenset({"scheduled", "running", "failing", "canceling", "creating", "blocked", "waiting"})
 _WEB = re.compile(r"^/(?P<org>[\w-]+)/(?P<pipe>[\w-]+)(?:/builds/(?P<build>\d+))?/?$")
 _REST = re.compile(
     r"^(?P<base>.*/v2)/organizations/(?P<org>[\w-]+)/pipelines/(?P<pipe>[\w-]+)(?:/builds(?:/(?P<build>\d+))?)?/?$"
@@ -50,131 +48,138 @@ class PipelineAddress:
         return f"{self.api}/organizations/{quote(self.organisation)}/pipelines/{quote(self.pipeline)}"
 
 
+def parse_address(text: str) -> PipelineAddress | None:
+    """An address of Buildkite's pages or of its API; None if it is none."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https"):
+        return None
+    if match := _REST.match(parts.path):
+        base = f"{parts.scheme}://{parts.netloc}{match['base']}"
+    elif parts.hostname in ("buildkite.com", "www.buildkite.com") and (match := _WEB.match(parts.path)):
+        base = API
+    else:
+        return None
+    return PipelineAddress(base, match["org"], match["pipe"], match["build"] or "")
+
+
 class Buildkite:
-    """See :class:`perfbisect.series.sources.Source`."""
+    """See :class:`ResultSource`."""
 
     name = "buildkite"
-    what = "an address of a pipeline or a build, https://buildkite.com/ORGANISATION/PIPELINE[/builds/N]"
-    remote = True
+    accepts = "an address of a pipeline or a build, https://buildkite.com/ORGANISATION/PIPELINE[/builds/N]"
+    is_remote = True
 
-    def takes(self, argument: str) -> bool:
-        """True for an address of Buildkite's pages or of its API."""
-        return target(argument) is not None
+    def takes(self, place: str) -> bool:
+        return parse_address(place) is not None
 
-    def batches(self, argument: str, asked: IngestOptions) -> Iterator[SourceBuild]:
-        """A batch for every nightly build, oldest first; builds that had ended when they were read are left.
+    def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
+        """Every nightly build, oldest first, without those that had ended when they were read.
 
-        :raises UsageError: no token, one that is refused, an address with nothing behind it.
-        :raises MachineError: the service gives no answer.
+        Raises:
+            UsageError: no token, one that is refused, an address with nothing behind it.
+            MachineError: the service gives no answer.
         """
-        found = target(argument)
-        if found is None:
-            raise UsageError(f"{argument} is no address of Buildkite", next_step=f"give {self.what}")
-        token = next((asked.variables[name] for name in TOKENS if asked.variables.get(name)), "")
+        pipeline = parse_address(place)
+        if pipeline is None:
+            raise UsageError(f"{place} is no address of Buildkite", next_step=f"give {self.accepts}")
+        token = next((options.variables[name] for name in TOKENS if options.variables.get(name)), "")
         if not token:
             raise UsageError(
                 f"Buildkite needs a token, and {TOKENS[0]} is not set",
                 next_step=f"export {TOKENS[0]}=..., of one that may read builds, artifacts and build logs",
             )
-        rest = RestClient(found.api, token, "Buildkite", say=asked.say, wait=asked.wait)
+        rest = RestClient(pipeline.api, token, "Buildkite", say=options.say, wait=options.wait)
         try:
-            for told in _builds(rest, found, asked):
-                build = _build(found, told)
-                if build.key not in asked.finished:
-                    yield _batch(rest, found, told, build, asked)
+            for fields in _list_builds(rest, pipeline, options):
+                build = _build(pipeline, fields)
+                if build.key not in options.finished:
+                    yield _source_build(rest, pipeline, fields, build, options)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise MachineError(
-                f"Buildkite answered with what is no build ({type(error).__name__}: {error})", where=found.url
+                f"Buildkite answered with what is no build ({type(error).__name__}: {error})",
+                where=pipeline.url,
             ) from error
 
 
-def target(argument: str) -> PipelineAddress | None:
-    """What an address leads to; None if it is none of Buildkite's."""
-    parts = urlsplit(argument)
-    if parts.scheme not in ("http", "https"):
-        return None
-    if match := _REST.match(parts.path):
-        base = f"{parts.scheme}://{parts.netloc}{match['base']}"
-        return PipelineAddress(base, match["org"], match["pipe"], match["build"] or "")
-    if parts.hostname in ("buildkite.com", "www.buildkite.com") and (match := _WEB.match(parts.path)):
-        return PipelineAddress(API, match["org"], match["pipe"], match["build"] or "")
-    return None
-
-
-def _builds(rest: RestClient, found: PipelineAddress, asked: IngestOptions) -> Iterator[Mapping[str, Any]]:
-    if found.build:
-        yield rest.json(f"{found.url}/builds/{found.build}")
-        return
-    limits: dict[str, str | int] = {"per_page": _PAGE}
-    if asked.branch:
-        limits["branch"] = asked.branch
-    if asked.since:
-        limits["created_from"] = f"{asked.since}T00:00:00Z"
-    every = list(rest.pages(f"{found.url}/builds", limits))
-    nightly = [told for told in every if _is_nightly(told)]
+def _list_builds(
+    rest: RestClient, pipeline: PipelineAddress, options: IngestOptions
+) -> list[Mapping[str, Any]]:
+    if pipeline.build:
+        return [rest.json(f"{pipeline.url}/builds/{pipeline.build}")]
+    query: dict[str, str | int] = {"per_page": _PAGE}
+    if options.branch:
+        query["branch"] = options.branch
+    if options.since:
+        query["created_from"] = f"{options.since}T00:00:00Z"
+    builds = list(rest.pages(f"{pipeline.url}/builds", query))
+    nightly = [
+        fields
+        for fields in builds
+        if fields.get("source") == "schedule" or _NIGHTLY.search(str(fields.get("message") or ""))
+    ]
     if not nightly:
-        of, since = asked.branch or "any branch", asked.since or "the beginning"
-        asked.say(f"Buildkite: no nightly build among the {len(every)} builds of {of} since {since}")
-    yield from sorted(nightly, key=lambda told: int(told["number"]))
+        branch, since = options.branch or "any branch", options.since or "the beginning"
+        options.say(f"Buildkite: no nightly build among the {len(builds)} builds of {branch} since {since}")
+    return sorted(nightly, key=lambda fields: int(fields["number"]))
 
 
-def _is_nightly(told: Mapping[str, Any]) -> bool:
-    return told.get("source") == "schedule" or bool(_NIGHTLY.search(str(told.get("message") or "")))
-
-
-def _build(found: PipelineAddress, told: Mapping[str, Any]) -> Build:
-    created = str(told.get("created_at") or "")
-    commit = str(told.get("commit") or "")
+def _build(pipeline: PipelineAddress, fields: Mapping[str, Any]) -> Build:
+    created, commit = str(fields.get("created_at") or ""), str(fields.get("commit") or "")
     return Build(
         source="buildkite",
-        pipeline=f"{found.organisation}/{found.pipeline}",
-        name=str(told["number"]),
+        pipeline=f"{pipeline.organisation}/{pipeline.pipeline}",
+        name=str(fields["number"]),
         commit=commit if re.fullmatch(r"[0-9a-f]{40}", commit) else "",
-        branch=str(told.get("branch") or ""),
+        branch=str(fields.get("branch") or ""),
         fixed=stamp(moment(created)) if created else "",
-        state=str(told.get("state") or ""),
-        url=str(told.get("web_url") or ""),
-        message=str(told.get("message") or "").partition("\n")[0],
+        state=str(fields.get("state") or ""),
+        url=str(fields.get("web_url") or ""),
+        message=str(fields.get("message") or "").partition("\n")[0],
     )
 
 
-def _batch(
-    rest: RestClient, found: PipelineAddress, told: Mapping[str, Any], build: Build, asked: IngestOptions
+def _source_build(
+    rest: RestClient,
+    pipeline: PipelineAddress,
+    fields: Mapping[str, Any],
+    build: Build,
+    options: IngestOptions,
 ) -> SourceBuild:
-    jobs = {str(job["id"]): job for job in told.get("jobs") or () if isinstance(job, Mapping) and "id" in job}
+    url = f"{pipeline.url}/builds/{build.name}"
+    listed = (job for job in fields.get("jobs") or () if isinstance(job, Mapping) and "id" in job)
+    jobs = {str(job["id"]): job for job in listed}
+
+    def job_of(artifact: Mapping[str, Any]) -> Mapping[str, Any]:
+        return jobs.get(str(artifact.get("job_id")), {})
+
     artifacts = [
-        item
-        for item in rest.pages(f"{found.url}/builds/{build.name}/artifacts", {"per_page": _PAGE})
-        if str(item.get("filename", "")).endswith(".json") and item.get("state", "finished") == "finished"
+        artifact
+        for artifact in rest.pages(f"{url}/artifacts", {"per_page": _PAGE})
+        if str(artifact.get("filename", "")).endswith(".json")
+        and artifact.get("state", "finished") == "finished"
     ]
     # A step that was run again has uploaded its files again: the later ones count.
-    by_path: dict[str, Mapping[str, Any]] = {}
-    for item in sorted(
-        artifacts, key=lambda item: str(jobs.get(str(item.get("job_id")), {}).get("started_at"))
-    ):
-        by_path[str(item["path"])] = item
-    files = tuple(
-        _file(rest, path, item, jobs.get(str(item.get("job_id")), {})) for path, item in by_path.items()
-    )
-    used = {str(item.get("job_id")) for item in by_path.values()}
+    artifacts.sort(key=lambda artifact: str(job_of(artifact).get("started_at")))
+    by_path = {str(artifact["path"]): artifact for artifact in artifacts}
     logs = {}
-    if asked.logs:
-        for identity in sorted(used & set(jobs)):
+    if options.logs:
+        for job in sorted({str(artifact.get("job_id")) for artifact in by_path.values()} & set(jobs)):
             with contextlib.suppress(MissingResourceError):  # It was removed: the results count without it.
-                log = rest.json(f"{found.url}/builds/{build.name}/jobs/{quote(identity)}/log")
-                logs[_name(jobs[identity])] = str(log.get("content") or "")[-_LOG:]
+                log = rest.json(f"{url}/jobs/{quote(job)}/log")
+                logs[_job_name(jobs[job])] = str(log.get("content") or "")[-_LOG:]
     return SourceBuild(
         build,
-        files,
-        asked.zone or timezone.utc,
+        tuple(_file(rest, path, artifact, job_of(artifact)) for path, artifact in by_path.items()),
+        options.zone or "UTC",
         logs,
-        whole=build.state not in _UNDER_WAY and bool(build.state),
+        whole=build.state not in _UNFINISHED and bool(build.state),
     )
 
 
-def _file(rest: RestClient, path: str, item: Mapping[str, Any], job: Mapping[str, Any]) -> SourceFile:
-    address = str(item["download_url"])
+def _file(rest: RestClient, path: str, artifact: Mapping[str, Any], job: Mapping[str, Any]) -> SourceFile:
+    address = str(artifact["download_url"])
     agent = job.get("agent") or {}
+    host = str(agent.get("hostname") or agent.get("name") or "")
 
     def read() -> tuple[str, str]:
         try:
@@ -186,17 +191,11 @@ def _file(rest: RestClient, path: str, item: Mapping[str, Any], job: Mapping[str
     return SourceFile(
         name=path,
         place=address,
-        size=int(item.get("file_size") or 0),
-        version=str(item.get("sha1sum") or item["id"]),
+        version=f"{artifact.get('file_size') or 0} {artifact.get('sha1sum') or artifact['id']}",
         read=read,
-        facts={"job": _name(job), "host": str(agent.get("hostname") or agent.get("name") or "")}
-        if job
-        else {},
+        facts={"job": _job_name(job), "host": host} if job else {},
     )
 
 
-def _name(job: Mapping[str, Any]) -> str:
+def _job_name(job: Mapping[str, Any]) -> str:
     return str(job.get("name") or job.get("id") or "")
-
-
-SOURCE = Buildkite()

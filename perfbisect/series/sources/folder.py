@@ -1,95 +1,77 @@
-"""A folder of result files of ``vllm bench serve`` or of the diffusion benchmark, from wherever.
+"""A folder of result files of ``vllm bench serve`` or of the diffusion benchmark.
 
-Folders in it are builds: named by a number, a commit or whatever they are called. Files that lie in it
-directly are one build a day. vLLM's own nightly lays its results out in this way and writes beside each the
-commands that made it; a result that was stamped with its commit (``--metadata commit=...``) says it itself.
+Folders in it are builds: named by a number, a commit or anything else. Files that lie in it directly are one
+build a day. vLLM's own nightly lays its results out in this way and writes beside each the commands that made
+it; a result that was stamped with its commit (``--metadata commit=...``) says it itself.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfbisect.errors import UsageError
 from perfbisect.series.points import Build
-from perfbisect.series.sources import IngestOptions, SourceBuild
-from perfbisect.series.sources.files import below, listed, text_of
+from perfbisect.series.sources.base import IngestOptions, SourceBuild, json_files, local_file, read_text
 
 _COMMIT = re.compile(r"^[0-9a-f]{7,40}$")
 _NIGHT = re.compile(r"(?<!\d)(20\d{2})-?(\d{2})-?(\d{2})(?!\d)")
-_STAMPED = ("commit", "git_commit", "vllm_commit", "sha")
+_STAMPS = ("commit", "git_commit", "vllm_commit", "sha")
 
 
 class BenchFolder:
-    """See :class:`perfbisect.series.sources.Source`."""
+    """See :class:`ResultSource`; a single JSON file is a folder of one."""
 
     name = "folder"
-    what = "a folder of result files, *.json, or one such file"
-    remote = False
+    accepts = "a folder of result files, *.json, or one such file"
+    is_remote = False
 
-    def takes(self, argument: str) -> bool:
-        """True for a JSON file, and for a folder that has one somewhere."""
-        if "://" in argument:
-            return False
-        path = Path(argument).expanduser()
+    def takes(self, place: str) -> bool:
+        path = Path(place)
         if path.is_file():
             return path.suffix == ".json"
-        return path.is_dir() and next(below(path), None) is not None
+        return path.is_dir() and next(json_files(path), None) is not None
 
-    def batches(self, argument: str, asked: IngestOptions) -> Iterator[SourceBuild]:
-        """A batch for every folder directly below; one for every day of the files beside them."""
-        path = Path(argument).expanduser().absolute()
+    def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
+        path = Path(place)
         root = path.parent if path.is_file() else path
-        builds: dict[str, list[tuple[str, os.DirEntry[str]]]] = {}
-        for name, entry in below(root):
-            if path.is_file() and entry.path != str(path):
-                continue
-            folder, _, inside = name.partition("/")
-            key = folder if inside else _day(entry)
-            builds.setdefault(key, []).append((inside or name, entry))
+        builds: dict[str, list[Path]] = {}
+        for file in [path] if path.is_file() else json_files(path):
+            inside = file.relative_to(root)
+            builds.setdefault(inside.parts[0] if len(inside.parts) > 1 else _day(file), []).append(file)
         if not builds:
             raise UsageError(f"{path} holds no result file, *.json")
-        for name, entries in sorted(builds.items()):
-            files = tuple(listed(inside, entry) for inside, entry in entries)
-            night = _of(name)
-            if asked.since and night and night < asked.since:
+        for name, paths in sorted(builds.items()):
+            night = _night(name)
+            if options.since and night and night < options.since:
                 continue
-            commit = name if _COMMIT.match(name) and not name.isdigit() else _stamped(entries)
-            yield SourceBuild(Build("folder", str(root), name, commit=commit), files, asked.zone)
+            commit = name if _COMMIT.match(name) and not name.isdigit() else _stamped_commit(paths)
+            files = tuple(local_file(file, root if file.parent == root else root / name) for file in paths)
+            yield SourceBuild(Build("folder", str(root), name, commit=commit), files, options.zone)
 
 
-def _of(name: str) -> str:
-    match = _NIGHT.search(name)
+def _night(text: str) -> str:
+    match = _NIGHT.search(text)
     return "-".join(match.groups()) if match else ""
 
 
-def _day(entry: os.DirEntry[str]) -> str:
-    """The day of a file that is in no build's folder: of its name, else of its result."""
-    return _of(entry.name) or _of(str(_document(entry).get("date") or "")) or "undated"
+def _day(path: Path) -> str:
+    """The day of a file outside a build's folder: of its name, else of its result."""
+    return _night(path.name) or _night(str(_read_result(path).get("date") or "")) or "undated"
 
 
-def _stamped(entries: list[tuple[str, os.DirEntry[str]]]) -> str:
+def _stamped_commit(paths: Sequence[Path]) -> str:
     """The commit with which the first result was stamped; empty where it was not."""
-    for _, entry in entries:
-        document = _document(entry)
-        for name in _STAMPED:
-            told = document.get(name)
-            if isinstance(told, str) and _COMMIT.match(told):
-                return told
-        if document:
-            return ""
-    return ""
+    result = next((result for path in paths if (result := _read_result(path))), {})
+    stamps = (result.get(name) for name in _STAMPS)
+    return next((stamp for stamp in stamps if isinstance(stamp, str) and _COMMIT.match(stamp)), "")
 
 
-def _document(entry: os.DirEntry[str]) -> Mapping[str, object]:
+def _read_result(path: Path) -> Mapping[str, object]:
     try:
-        found = json.loads(text_of(Path(entry.path)))
-    except ValueError:
+        result = json.loads(read_text(path))
+    except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, Mapping) else {}
-
-
-SOURCE = BenchFolder()
+    return result if isinstance(result, Mapping) else {}

@@ -1,8 +1,7 @@
 """Our own journals: what ``perfbisect run`` measured, one point for each launch.
 
-Launches of a bisection or a comparison are no nights: they measure commits of one day on another, so their
-jobs are left aside. An attempt knows more than a result from elsewhere: its digest, commit and machine.
-A run that lost requests is no measurement of its load, here as everywhere.
+Launches of bisections and comparisons measure commits of one day on another, so their jobs are left out. A
+run that lost requests is no measurement of its load, here as everywhere.
 """
 
 from __future__ import annotations
@@ -22,73 +21,66 @@ from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.points import ALONE, Build, Point, RejectedResult, Workload, known
-from perfbisect.series.sources import IngestOptions, SourceBuild, SourceFile
+from perfbisect.series.sources.base import IngestOptions, SourceBuild, SourceFile
+
+SOURCE = "journal"
+"""The source of builds of ours: their launches are no repetitions of each other."""
 
 PIPELINE = "perfbisect"
+SCHEMA = "perfbisect.attempts/1"
 
 
 class Journals:
-    """See :class:`perfbisect.series.sources.Source`."""
+    """See :class:`ResultSource`."""
 
     name = "journals"
-    what = "a state folder with jobs/, or one job's folder"
-    remote = False
+    accepts = "a state folder with jobs/, or one job's folder"
+    is_remote = False
 
-    def takes(self, argument: str) -> bool:
-        """True for a state folder, its ``jobs`` and a job."""
-        return "://" not in argument and any(True for _ in _journals(Path(argument).expanduser()))
+    def takes(self, place: str) -> bool:
+        """Whether it is a state folder, its ``jobs`` or a job."""
+        return any(True for _ in _journals(Path(place)))
 
-    def batches(self, argument: str, asked: IngestOptions) -> Iterator[SourceBuild]:
-        """A batch for every ``run``.
+    def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
+        """Every ``run``.
 
-        :raises UsageError: no run among the jobs.
-        :raises LocatedError: a journal that was changed.
+        Raises:
+            UsageError: there is no run among the jobs.
+            LocatedError: a journal was changed.
         """
-        root, found = Path(argument).expanduser().absolute(), False
-        for path in _journals(root):
-            seen = path.stat()
-            told = run_in(path)
-            if told is None or told.build.fixed[:10] < asked.since:
+        is_empty = True
+        for path in _journals(Path(place)):
+            state, recorded = path.stat(), read_run(path)
+            if recorded is None or recorded.build.fixed[:10] < options.since:
                 continue
-            found = True
-            texts = partial(_texts, json.dumps(told.document))
-            yield SourceBuild(
-                told.build, (SourceFile(JOURNAL, str(path), seen.st_size, str(seen.st_mtime_ns), texts),)
-            )
-        if not found:
+            is_empty = False
+            read_texts = partial(_document_texts, recorded)
+            version = f"{state.st_size} {state.st_mtime_ns}"
+            yield SourceBuild(recorded.build, (SourceFile(JOURNAL, str(path), version, read_texts),))
+        if is_empty:
             raise UsageError(
-                f"no job of `perfbisect run` in {root}: others measure old commits and are no nights",
+                f"no job of `perfbisect run` in {place}: others measure old commits and are no nights",
                 next_step="perfbisect run CELL",
             )
 
 
-def _texts(text: str) -> tuple[str, str]:
-    return text, ""
-
-
-def _journals(root: Path) -> Iterator[Path]:
+def _journals(root: Path) -> list[Path]:
     if (root / JOURNAL).is_file():
-        yield root / JOURNAL
-        return
-    for folder in (root / "jobs", root):
-        if folder.is_dir():
-            found = sorted(folder.glob(f"*/{JOURNAL}"))
-            yield from found
-            if found:
-                return
+        return [root / JOURNAL]
+    return sorted(root.glob(f"jobs/*/{JOURNAL}")) or sorted(root.glob(f"*/{JOURNAL}"))
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What the journal of a ``run`` tells: its build, its cell as data, and the document of its attempts."""
+    """The journal of a ``run``: its build, its cell as data, and the document of its attempts."""
 
     build: Build
     cell: Mapping[str, Any]
     document: Mapping[str, Any]
 
 
-def run_in(path: Path) -> RecordedRun | None:
-    """What a journal tells; None: it is of no ``run``. :raises LocatedError: it was changed."""
+def read_run(path: Path) -> RecordedRun | None:
+    """Read a journal; None: it is of another command. Raises LocatedError if it was changed."""
     events = read(path).events
     plan = next((event for event in reversed(events) if event.kind == "plan"), None)
     if plan is None or plan.data.get("verb") != "run":
@@ -96,7 +88,7 @@ def run_in(path: Path) -> RecordedRun | None:
     cell, change = plan.data["cell"], plan.data["change"]
     commit = str(change["id"]).partition("+")[0] if change.get("kind") == "commit" else ""
     document = {
-        "schema": "perfbisect.attempts/1",
+        "schema": SCHEMA,
         "cell": cell["name"],
         "model": cell.get("model", ""),
         "prompts": cell.get("num_prompts"),
@@ -105,82 +97,85 @@ def run_in(path: Path) -> RecordedRun | None:
         },
         "attempts": [event.data["attempt"] for event in events if event.kind in ("finished", "failed")],
     }
-    build = Build("journal", PIPELINE, path.parent.name, commit=commit, fixed=plan.time)
+    build = Build(SOURCE, PIPELINE, path.parent.name, commit=commit, fixed=plan.time)
     return RecordedRun(build, cell, document)
 
 
-def measured(told: RecordedRun) -> Iterator[Attempt]:
-    """The launches that were measured and stand, whether or not they lost requests."""
-    for record in told.document["attempts"]:
+def _document_texts(recorded: RecordedRun) -> tuple[str, str]:
+    return json.dumps(recorded.document), ""
+
+
+def measured_attempts(recorded: RecordedRun) -> Iterator[Attempt]:
+    """The attempts that were measured and not discarded, whether or not they lost requests."""
+    for fields in recorded.document["attempts"]:
         try:
-            attempt = from_dict(record)
+            attempt = from_dict(fields)
         except ValueError:
             continue
-        if attempt.runs and attempt.failure is None and attempt.id not in told.document["voided"]:
+        if attempt.runs and attempt.failure is None and attempt.id not in recorded.document["voided"]:
             yield attempt
 
 
-def points_of(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | RejectedResult]:
-    """The attempts of a job's document: points, and those that failed or were void."""
-    discarded = document["voided"]
-    for record, told in enumerate(document["attempts"]):
+def recorded_points(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | RejectedResult]:
+    """The points of a job's document, and the attempts that failed or were discarded."""
+    cell, model, discarded = str(document["cell"]), str(document["model"]), document["voided"]
+    for record, fields in enumerate(document["attempts"]):
         try:
-            attempt = from_dict(told)
+            attempt = from_dict(fields)
         except ValueError as error:
-            yield RejectedResult(build, "broken", str(error), raw, record, str(document["cell"]))
+            yield RejectedResult(build, "broken", str(error), raw, record, cell)
             continue
         reason = discarded.get(attempt.id) or (attempt.failure.reason if attempt.failure else "")
-        lost = _lost(attempt, document.get("prompts"))
+        lost = _lost_requests(attempt, document.get("prompts"))
         if reason or not attempt.runs:
-            yield RejectedResult(
-                build, "unmeasured", reason or "no run ended", raw, record, str(document["cell"])
-            )
+            yield RejectedResult(build, "unmeasured", reason or "no run ended", raw, record, cell)
         elif lost:
-            yield RejectedResult(build, "failed", lost, raw, record, str(document["cell"]))
+            yield RejectedResult(build, "failed", lost, raw, record, cell)
         else:
-            place = attempt.folder or raw
-            yield point_of(build, str(document["cell"]), str(document["model"]), attempt, place, record)
+            yield point_of_attempt(build, cell, model, attempt, attempt.folder or raw, record)
 
 
-def point_of(build: Build, cell: str, model: str, attempt: Attempt, raw: str, record: int) -> Point:
-    """The point of a launch that was measured: of its runs what all of them report."""
-    began = moment(attempt.started_at)
+def point_of_attempt(build: Build, cell: str, model: str, attempt: Attempt, raw: str, record: int) -> Point:
+    """The point of a measured launch: the metrics that all of its runs report."""
+    began = stamp(moment(attempt.started_at))
     names = set.intersection(*(set(run.values) for run in attempt.runs))
-    facts = attempt.runs[-1].facts
+    facts, provenance = attempt.runs[-1].facts, attempt.provenance
     completed = facts.get("completed") or 0
-    machine = attempt.provenance.facts.get("machine") or {}
-    shared = attempt.provenance.facts.get("launch") or {}
+    shared = provenance.facts.get("launch") or {}
+
+    def each(total: object) -> float | None:
+        return total / completed if isinstance(total, (int, float)) and completed else None
+
+    covariates = {
+        "duration": sum(run.seconds for run in attempt.runs),
+        "completed": completed,
+        "failed": facts.get("failed"),
+        "input_tokens": each(facts.get("input_tokens")),
+        "output_tokens": each(facts.get("output_tokens")),
+        "max_concurrent_requests": facts.get("max_concurrent_requests"),
+        "client": provenance.client_era or provenance.client_digest,
+        "host": str((provenance.facts.get("machine") or {}).get("host", "")),
+        "hardware": provenance.machine_class,
+        "engine": provenance.engine_version,
+        "suite": shared.get("suite") or ALONE,
+    }
     return Point(
         build=build,
-        workload=Workload(test=cell, model=model, digest=attempt.provenance.cell_digest),
-        began=stamp(began),
-        ended=stamp(began),
+        workload=Workload(test=cell, model=model, digest=provenance.cell_digest),
+        began=began,
+        ended=began,
         values={
             name: attempt.value(parse_metric(name)) for name in sorted(names) if not name.endswith(":std")
         },
-        covariates=known(
-            {
-                "duration": sum(run.seconds for run in attempt.runs),
-                "completed": completed,
-                "failed": facts.get("failed"),
-                "input_tokens": _each(facts.get("input_tokens"), completed),
-                "output_tokens": _each(facts.get("output_tokens"), completed),
-                "max_concurrent_requests": facts.get("max_concurrent_requests"),
-                "client": attempt.provenance.client_era or attempt.provenance.client_digest,
-                "host": str(machine.get("host", "")),
-                "hardware": attempt.provenance.machine_class,
-                "engine": attempt.provenance.engine_version,
-                "suite": shared.get("suite") or ALONE,
-            }
-        ),
+        covariates=known(covariates),
         start=str(shared.get("id") or attempt.id),
         raw=raw,
         record=record,
     )
 
 
-def _lost(attempt: Attempt, prompts: object) -> str:
-    """Which requests a run lost, in words; empty where all were answered or nothing says how many were."""
+def _lost_requests(attempt: Attempt, prompts: object) -> str:
+    """Which requests a run lost; empty where all were answered or their number is not known."""
     for run in attempt.runs:
         completed, failed = run.facts.get("completed"), run.facts.get("failed") or 0
         if failed:
@@ -188,10 +183,3 @@ def _lost(attempt: Attempt, prompts: object) -> str:
         if isinstance(prompts, int) and isinstance(completed, int) and completed != prompts:
             return f"{completed} requests completed where {prompts} were asked for"
     return ""
-
-
-def _each(total: object, completed: int) -> float | None:
-    return total / completed if isinstance(total, (int, float)) and completed else None
-
-
-SOURCE = Journals()

@@ -8,17 +8,14 @@ The agents' clocks are in UTC. What we publish lies in the first layout too, and
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator
-from datetime import timezone
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from perfbisect.errors import UsageError
 from perfbisect.series.points import Build
-from perfbisect.series.sources import IngestOptions, SourceBuild, SourceFile
-from perfbisect.series.sources.files import below, listed, text_of
-from perfbisect.series.sources.published import build_in
+from perfbisect.series.sources.base import IngestOptions, SourceBuild, json_files, local_file, read_text
+from perfbisect.series.sources.published import published_build
 
 PIPELINE = "vllm/vllm-omni"
 """Whose builds are counted: Buildkite's names of organisation and pipeline."""
@@ -30,39 +27,39 @@ _DAY = re.compile(r"_(\d{4})(\d{2})(\d{2})-\d{6}\.json$")
 
 
 def of_nightly(build: Build) -> bool:
-    """True for what vLLM-Omni's nightly harness measured, whether or not its number is known."""
+    """Whether vLLM-Omni's nightly harness measured it, also where its number is not known."""
     return build.pipeline in (PIPELINE, _NO_BUILD)
 
 
 class Kanban:
-    """See :class:`perfbisect.series.sources.Source`."""
+    """See :class:`ResultSource`."""
 
     name = "kanban"
-    what = f"a checkout with data/{RAW}/BUILD/ or data/results/"
-    remote = False
+    accepts = f"a checkout with data/{RAW}/BUILD/ or data/results/"
+    is_remote = False
 
-    def takes(self, argument: str) -> bool:
-        """True for the checkout, its ``data`` or its raw folder."""
-        return "://" not in argument and any(True for _ in _roots(Path(argument).expanduser()))
+    def takes(self, place: str) -> bool:
+        """Whether it is the checkout, its ``data`` or its raw folder."""
+        return any(True for _ in _roots(Path(place)))
 
-    def batches(self, argument: str, asked: IngestOptions) -> Iterator[SourceBuild]:
-        """A batch for every numbered build, then one for every day of the older layout.
-
-        :raises UsageError: no results in it.
-        """
-        root = Path(argument).expanduser().absolute()
-        zone = asked.zone or timezone.utc
-        found = False
-        for folder, numbered in _roots(root):
-            batches = _builds(folder) if numbered else _days(folder)
-            for build, files in batches:
-                if asked.since and (_night(files) if numbered else build.name) < asked.since:
+    def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
+        """Every numbered build, then every day of the older layout."""
+        is_empty = True
+        for folder, is_numbered in _roots(Path(place)):
+            for build, root, paths in _numbered_builds(folder) if is_numbered else _days(folder):
+                first = min(filter(None, map(_day, paths)), default="9999") if is_numbered else build.name
+                if options.since and first < options.since:
                     continue
-                found = True
-                yield SourceBuild(build, files, zone)
-        if not found:
-            since = f" since {asked.since}" if asked.since else ""
-            raise UsageError(f"{root} has the folders of a kanban and no results in them{since}")
+                is_empty = False
+                files = tuple(local_file(path, root) for path in paths)
+                yield SourceBuild(build, files, options.zone or "UTC")
+        if is_empty:
+            since = f" since {options.since}" if options.since else ""
+            raise UsageError(f"{place} has the folders of a kanban and no results in them{since}")
+
+
+_FoundBuild = tuple[Build, Path, list[Path]]
+"""A build, its folder and its files."""
 
 
 def _roots(path: Path) -> Iterator[tuple[Path, bool]]:
@@ -74,50 +71,41 @@ def _roots(path: Path) -> Iterator[tuple[Path, bool]]:
         raw, results = data / RAW, data / "results"
         if raw.is_dir():
             yield raw, True
-        if results.is_dir() and (raw.is_dir() or (data.name == "data" and _results(below(results)))):
+        if results.is_dir() and (raw.is_dir() or (data.name == "data" and _results(results))):
             yield results, False
         if raw.is_dir():
             return
 
 
-def _builds(raw: Path) -> Iterator[tuple[Build, tuple[SourceFile, ...]]]:
-    numbers = sorted((entry for entry in raw.iterdir() if entry.is_dir()), key=_number)
-    for folder in numbers:
-        files = _results(below(folder))
-        if files:
-            yield _ours(files[0]) or Build("kanban", PIPELINE, folder.name), files
+def _numbered_builds(raw: Path) -> Iterator[_FoundBuild]:
+    folders = sorted(
+        (entry for entry in raw.iterdir() if entry.is_dir()),
+        key=lambda folder: (int(folder.name) if folder.name.isdigit() else 0, folder.name),
+    )
+    for folder in folders:
+        if paths := _results(folder):
+            yield _published_build(paths[0]) or Build("kanban", PIPELINE, folder.name), folder, paths
 
 
-def _ours(file: SourceFile) -> Build | None:
-    """The build of a folder that we published: its first result says it."""
+def _published_build(path: Path) -> Build | None:
     try:
-        return build_in(json.loads(text_of(Path(file.place))))
+        return published_build(json.loads(read_text(path)))
     except (ValueError, RecursionError):
         return None
 
 
-def _number(folder: Path) -> tuple[int, str]:
-    return (int(folder.name) if folder.name.isdigit() else 0, folder.name)
+def _days(results: Path) -> Iterable[_FoundBuild]:
+    """Files without a build are of the day on which they began; a day's summary names its day."""
+    days: dict[str, list[Path]] = {}
+    for path in json_files(results):
+        days.setdefault(_day(path) or path.stem, []).append(path)
+    return [(Build("kanban", _NO_BUILD, day), results, paths) for day, paths in sorted(days.items())]
 
 
-def _days(results: Path) -> Iterator[tuple[Build, tuple[SourceFile, ...]]]:
-    """A file without a build is of the day on which it began; a day's own summary is told as what it is."""
-    days: dict[str, list[SourceFile]] = {}
-    for name, entry in below(results):
-        match = _DAY.search(name)
-        day = "-".join(match.groups()) if match else Path(name).stem
-        days.setdefault(day, []).append(listed(name, entry))
-    for day, files in sorted(days.items()):
-        yield Build("kanban", _NO_BUILD, day), tuple(files)
+def _results(folder: Path) -> list[Path]:
+    return [path for path in json_files(folder) if _RESULT.match(path.name)]
 
 
-def _results(found: Iterator[tuple[str, os.DirEntry[str]]]) -> tuple[SourceFile, ...]:
-    return tuple(listed(name, entry) for name, entry in found if _RESULT.match(entry.name))
-
-
-def _night(files: tuple[SourceFile, ...]) -> str:
-    days = ["-".join(match.groups()) for file in files if (match := _DAY.search(file.name))]
-    return min(days, default="9999")
-
-
-SOURCE = Kanban()
+def _day(path: Path) -> str:
+    match = _DAY.search(path.name)
+    return "-".join(match.groups()) if match else ""

@@ -1,8 +1,7 @@
-"""Result documents that others made -> numbers in our units, with what the document says of the workload.
+"""Result documents of other harnesses -> values in our units, with what the document says of the workload.
 
-No cell is known that says what must be in them, so whatever the metric table knows is read, and what makes a
-result no measurement is refused with its reason: requests that failed, forms full of zeros, numbers that are
-none, numbers that contradict each other. The suffix of a name is its unit, the table says ours.
+No cell says what must be in them, so whatever the metric table knows is read, and what makes a result no
+measurement is refused with its reason. The suffix of a name is its unit, the table says ours.
 """
 
 from __future__ import annotations
@@ -11,310 +10,277 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from perfbisect.clients.base import CELL, count, number, read_stages
 from perfbisect.errors import ClientError
 from perfbisect.model.metric import METRICS, per_unit
-from perfbisect.series.points import RejectionReason
+from perfbisect.series.points import RejectionKind, Workload
 from perfbisect.series.sources.published import PublishedRun, published_run
 
 SPEECH = "openai-audio-speech"
 """A backend whose TTFT was its TTFP until #3674, and is gone since: never read."""
 
-_AGREE = 0.02
+_TOLERANCE = 0.02
 """How far, relatively, two numbers of a result that follow from each other may lie apart."""
 
 _STATISTIC = r"(?P<statistic>mean|median|p\d{1,2}(?:\.\d+)?)"
 _SERVED = re.compile(rf"^{_STATISTIC}_(?P<name>[a-z0-9_]+?)(?P<unit>_ms|_s)?$")
-_DRAWN = re.compile(rf"^(?P<name>latency|peak_memory_mb|image_distance)_{_STATISTIC}$")
-_FACTORS = {("ms", "s"): 0.001, ("s", "ms"): 1000.0}
+_DIFFUSION = re.compile(rf"^(?P<name>latency|peak_memory_mb|image_distance)_{_STATISTIC}(?P<unit>)$")
+_FACTORS = {("_ms", "s"): 0.001, ("_s", "ms"): 1000.0}
+
+
+class UnusableResultError(ValueError):
+    """A document that is no usable result."""
+
+    def __init__(self, kind: RejectionKind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind: RejectionKind = kind
 
 
 @dataclass(frozen=True)
 class ParsedResult:
-    """One result. ``began``, ``ended``: as the document tells them, with or without a zone; one may be empty.
+    """One result. ``workload`` lacks what only the file's name says.
 
-    ``test``, ``setting``: of a diffusion record; of others the file's name has them. ``lengths``:
-    ``in2500-out900`` where the document has them. ``covariates``: of ``core.point.COVARIATES``.
+    ``began``, ``ended``: as the document has them, with or without a zone; one may be empty.
+    ``published``: the run of ours that it is.
     """
 
+    workload: Workload
     values: Mapping[str, float]
     covariates: Mapping[str, Any]
-    model: str
-    backend: str
-    prompts: int
-    concurrency: int | None
-    rate: float
     began: str = ""
     ended: str = ""
-    test: str = ""
-    setting: str = ""
-    lengths: str = ""
-    only_text: bool = False
-    digest: str = ""
     published: PublishedRun | None = None
-    """The run of ours that it is."""
-
-
-@dataclass(frozen=True)
-class UnusableResult:
-    """A result that is none, and why."""
-
-    fate: RejectionReason
-    reason: str
-
-
-@dataclass
-class _Sorted:
-    """Values as they are read, and the names whose unit was another one."""
-
-    values: dict[str, float] = field(default_factory=dict)
-    converted: list[str] = field(default_factory=list)
 
 
 def key_of(name: str) -> tuple[str, float] | None:
-    """A result's own name -> ours with its statistic, and what makes its numbers ours.
+    """A result's own name -> ours with its statistic, and the factor to our unit.
 
     ``median_audio_ttfp_ms`` -> (``audio_ttfp:median``, 1.0); None where the metric table has none of it.
     """
     if name in METRICS and not METRICS[name].per_request:
         return name, 1.0
-    for pattern in (_SERVED, _DRAWN):
+    for pattern in (_SERVED, _DIFFUSION):
         match = pattern.match(name)
-        if match is not None and match["name"] in METRICS and METRICS[match["name"]].per_request:
-            unit = (match["unit"] or "")[1:] if "unit" in match.groupdict() else ""
-            factor = _FACTORS.get((unit, METRICS[match["name"]].unit), 1.0)
-            return f"{match['name']}:{match['statistic']}", factor
+        metric = METRICS.get(match["name"]) if match else None
+        if match and metric and metric.per_request:
+            return f"{metric.name}:{match['statistic']}", _FACTORS.get((match["unit"], metric.unit), 1.0)
     return None
 
 
-def readings(document: object) -> Iterator[ParsedResult | UnusableResult]:
-    """The results of a file: one of a served benchmark, or the records of a diffusion benchmark."""
-    records = document if isinstance(document, list) else [document]
-    if isinstance(document, list) and not any(_is_diffusion(record) for record in records):
-        yield UnusableResult("other", "a list without a result of the diffusion benchmark")
-        return
-    for record in records:
-        try:
-            yield _reading(record)
-        except (ClientError, ArithmeticError) as error:
-            yield UnusableResult("broken", str(error))
+def result_records(document: object) -> list[object]:
+    """The records of a file: one of a served benchmark, or those of a diffusion benchmark.
+
+    Raises:
+        UnusableResultError: a list without a result.
+    """
+    if not isinstance(document, list):
+        return [document]
+    if not any(_is_diffusion(record) for record in document):
+        raise UnusableResultError("other", "a list without a result of the diffusion benchmark")
+    return document
 
 
-def _reading(record: object) -> ParsedResult | UnusableResult:
+def parse_result(record: object) -> ParsedResult:
+    """Read one record.
+
+    Raises:
+        UnusableResultError: it is no measurement.
+    """
     if not isinstance(record, Mapping):
-        return UnusableResult("other", f"holds {type(record).__name__}, no result of a benchmark")
-    if _is_diffusion(record):
-        return _diffusion(record, record["result"])
-    if {"completed", "duration", "request_throughput"} <= set(record):
-        return _served(record)
-    return UnusableResult(
+        raise UnusableResultError("other", f"holds {type(record).__name__}, no result of a benchmark")
+    try:
+        if _is_diffusion(record):
+            return _diffusion(record, record["result"])
+        if {"completed", "duration", "request_throughput"} <= set(record):
+            return _served(record)
+    except (ClientError, ArithmeticError) as error:
+        raise UnusableResultError("broken", str(error)) from error
+    raise UnusableResultError(
         "other", "holds no result of a served benchmark: no completed, duration, request_throughput"
     )
 
 
 def _is_diffusion(record: object) -> bool:
-    return (
-        isinstance(record, Mapping)
-        and isinstance(record.get("result"), Mapping)
-        and "completed_requests" in record["result"]
-    )
+    result = record.get("result") if isinstance(record, Mapping) else None
+    return isinstance(result, Mapping) and "completed_requests" in result
 
 
-def _served(document: Mapping[str, Any]) -> ParsedResult | UnusableResult:
+def _served(document: Mapping[str, Any]) -> ParsedResult:
     if not document.get("date") and not document.get("num_prompts"):
-        return UnusableResult(
-            "template", "the form of zeros that the harness writes where the benchmark left none"
-        )
-    prompts = count(document, "num_prompts")
-    completed = count(document, "completed")
+        raise _template()
+    prompts, completed = count(document, "num_prompts"), count(document, "completed")
     failed = count(document, "failed") if "failed" in document else prompts - completed
-    refused = _unfinished(prompts, completed, failed)
-    if refused is not None:
-        return refused
-    duration = _duration(document)
+    shared = _shared_covariates(document, prompts, completed, failed)
     backend = str(document.get("backend") or document.get("endpoint_type") or "")
-    found = _Sorted()
-    for name in document:
-        if not (backend == SPEECH and name.endswith("_ttft_ms")):
-            _keep(found, document, name)
-    if "spec_decode_acceptance_rate" in found.values:
-        found.values["spec_decode_acceptance_rate"] /= 100  # The client tells per cent.
-    spoken = any(key.startswith("audio_") and key != "audio_throughput" for key in found.values)
+    without_ttft = {
+        name: value for name, value in document.items() if backend != SPEECH or not name.endswith("_ttft_ms")
+    }
+    values, converted = _read_values(without_ttft)
+    if "spec_decode_acceptance_rate" in values:
+        values["spec_decode_acceptance_rate"] /= 100  # The client reports per cent.
+    spoken = any(key.startswith("audio_") and key != "audio_throughput" for key in values)
     if spoken or backend == SPEECH:
-        silent = _silent(document, duration, found)
-        if silent is not None:
-            return silent
-    found.values |= _per_request(document, completed)
-    found.values |= {**per_unit(found.values), **read_stages(document)}
-    audio = found.values.get("audio_duration:median")
-    return ParsedResult(
-        values=found.values,
-        covariates={
-            **_common(document, duration, completed, failed, prompts, found.converted),
-            "input_tokens": found.values.get("input_tokens"),
-            "output_tokens": found.values.get("output_tokens"),
-            "audio_duration": audio,
-            "max_concurrent_requests": document.get("max_concurrent_requests"),
-            "warmups": document.get("num_warmups"),
-            "baseline": _mapping(document.get("baseline")),
-            "hardware": str(document.get("Hardware") or document.get("hardware") or ""),
-        },
-        model=str(document.get("model_id") or ""),
-        backend=backend,
-        prompts=prompts,
+        converted += _check_audio(document, shared["duration"])
+    values |= _per_request(document, completed)
+    values |= {**per_unit(values), **read_stages(document)}
+    lengths = {"in": document.get("random_input_len"), "out": document.get("random_output_len")}
+    workload = Workload(
+        test="",
         concurrency=count(document, "max_concurrency") if document.get("max_concurrency") else None,
         rate=_rate(document.get("request_rate")),
-        ended=str(document.get("date") or ""),
-        lengths=_lengths(document),
-        only_text=backend.endswith("-omni") and backend != SPEECH and not spoken,
+        prompts=prompts,
+        lengths="-".join(f"{s}{n}" for s, n in lengths.items() if isinstance(n, int) and n > 0),
+        only_text=backend.endswith("-omni") and not spoken,
+        model=str(document.get("model_id") or ""),
+        backend=backend,
         digest=str(document.get(CELL) or ""),
-        published=published_run(document, found.values),
+    )
+    covariates = {
+        **shared,
+        "converted": converted,
+        "input_tokens": values.get("input_tokens"),
+        "output_tokens": values.get("output_tokens"),
+        "audio_duration": values.get("audio_duration:median"),
+        "max_concurrent_requests": document.get("max_concurrent_requests"),
+        "warmups": document.get("num_warmups"),
+        "baseline": _mapping(document.get("baseline")),
+        "hardware": _hardware(document),
+    }
+    ended = str(document.get("date") or "")
+    return ParsedResult(
+        workload, values, covariates, ended=ended, published=published_run(document, document, values)
     )
 
 
-def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedResult | UnusableResult:
-    asked, server = _mapping(record.get("benchmark_params")), _mapping(record.get("server_params"))
-    prompts = asked.get("num-prompts") or 0
+def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedResult:
+    load, server = _mapping(record.get("benchmark_params")), _mapping(record.get("server_params"))
+    prompts = load.get("num-prompts") or 0
     if not record.get("timestamp") and not prompts:
-        return UnusableResult(
-            "template", "the form of zeros that the harness writes where the benchmark left none"
-        )
+        raise _template()
     completed, failed = count(result, "completed_requests"), count(result, "failed_requests")
-    refused = _unfinished(prompts, completed, failed)
-    if refused is not None:
-        return refused
-    duration = _duration(result)
-    found = _Sorted()
-    for name in result:
-        _keep(found, result, name)
-    found.values |= {"failed": 0.0, **read_stages(result)}
-    served = {key: value for key, value in server.items() if key != "model"}
-    return ParsedResult(
-        values=found.values,
-        covariates={
-            **_common(result, duration, completed, failed, prompts, found.converted),
-            "server": _digest(served),
-            "baseline": _mapping(asked.get("baseline")),
-            "hardware": str(record.get("Hardware") or record.get("hardware") or ""),
-        },
+    shared = _shared_covariates(result, prompts, completed, failed)
+    values, converted = _read_values(result)
+    values |= {"failed": 0.0, **read_stages(result)}
+    workload = Workload(
+        test=str(record.get("test_name") or "").removeprefix("test_"),
+        dataset=str(load.get("name") or load.get("task") or ""),
+        concurrency=load.get("max-concurrency"),
+        rate=_rate(load.get("request-rate")),
+        prompts=prompts,
         model=str(server.get("model") or result.get("model") or ""),
         backend=str(record.get("endpoint") or record.get("backend") or ""),
-        prompts=prompts,
-        concurrency=asked.get("max-concurrency"),
-        rate=_rate(asked.get("request-rate")),
-        began=str(record.get("timestamp") or ""),
-        test=str(record.get("test_name") or "").removeprefix("test_"),
-        setting=str(asked.get("name") or asked.get("task") or ""),
-        published=published_run(record, found.values),
+    )
+    covariates = {
+        **shared,
+        "converted": converted,
+        "server": _digest({key: value for key, value in server.items() if key != "model"}),
+        "baseline": _mapping(load.get("baseline")),
+        "hardware": _hardware(record),
+    }
+    began = str(record.get("timestamp") or "")
+    return ParsedResult(workload, values, covariates, began, published=published_run(record, result, values))
+
+
+def _template() -> UnusableResultError:
+    return UnusableResultError(
+        "template", "the form of zeros that the harness writes where the benchmark left none"
     )
 
 
-def _unfinished(prompts: int, completed: int, failed: int) -> UnusableResult | None:
+def _shared_covariates(
+    document: Mapping[str, Any], prompts: int, completed: int, failed: int
+) -> dict[str, Any]:
+    """Duration, requests, names and engine of either benchmark; all requests must have been answered."""
     if completed == 0:
-        return UnusableResult("failed", f"none of {prompts} requests completed ({failed} failed)")
+        raise UnusableResultError("failed", f"none of {prompts} requests completed ({failed} failed)")
     if failed:
-        return UnusableResult("failed", f"{failed} of {completed + failed} requests failed")
+        raise UnusableResultError("failed", f"{failed} of {completed + failed} requests failed")
     if completed != prompts:
-        return UnusableResult("failed", f"{completed} requests completed where {prompts} were asked for")
-    return None
-
-
-def _duration(document: Mapping[str, Any]) -> float:
+        raise UnusableResultError("failed", f"{completed} requests completed where {prompts} were asked for")
     duration = number(document, "duration")
     if duration <= 0:
         raise ClientError(f"duration is {duration:g} s")
-    return duration
-
-
-def _keep(found: _Sorted, document: Mapping[str, Any], name: str) -> None:
-    """A value in the table's unit; one of nothing is not reported, but where nothing is a value.
-
-    :raises ClientError: it is no number, or less than nothing.
-    """
-    ours = key_of(name)
-    if ours is None or document[name] is None:
-        return
-    key, factor = ours
-    value = number(document, name) * factor
-    if value < 0:
-        raise ClientError(f"{name} is {document[name]}: no measurement")
-    if value == 0 and not METRICS[key.partition(":")[0]].guard:
-        return
-    if factor != 1.0:
-        found.converted.append(name)
-    found.values[key] = value
-
-
-def _silent(document: Mapping[str, Any], duration: float, found: _Sorted) -> UnusableResult | None:
-    """Sound that must be there: some of it, and as much as the throughput says.
-
-    :raises ClientError: total and throughput contradict each other, so a unit is not what its name says.
-    """
-    if "total_audio_duration_s" in document:
-        total = number(document, "total_audio_duration_s")
-    elif "total_audio_duration_ms" in document:
-        total = number(document, "total_audio_duration_ms") / 1000.0
-        found.converted.append("total_audio_duration_ms")
-    else:
-        return None
-    if total <= 0:
-        return UnusableResult("silent", "sound was asked for, and not one second of it came")
-    told = number(document, "audio_throughput") * duration if "audio_throughput" in document else total
-    if abs(told - total) > _AGREE * max(told, total):
-        raise ClientError(f"contradicts itself: {total:g} s of sound, and by its audio_throughput {told:g} s")
-    return None
-
-
-def _per_request(document: Mapping[str, Any], completed: int) -> dict[str, float]:
-    found = {"failed": 0.0}
-    for name, key in (("input_tokens", "total_input_tokens"), ("output_tokens", "total_output_tokens")):
-        if total := count(document, key) if document.get(key) is not None else 0:
-            found[name] = total / completed
-    if document.get("total_images"):
-        found["images"] = count(document, "total_images") / completed
-    if document.get("average_pixels_per_image"):
-        found["image_pixels"] = number(document, "average_pixels_per_image")
-    return found
-
-
-def _common(
-    document: Mapping[str, Any],
-    duration: float,
-    completed: int,
-    failed: int,
-    prompts: int,
-    converted: Sequence[str],
-) -> dict[str, Any]:
     return {
         "duration": duration,
         "completed": completed,
         "failed": failed,
         "prompts": prompts,
         "keys": _digest(sorted(document)),
-        "converted": list(converted),
         "engine": str(document.get("engine_version") or ""),
     }
+
+
+def _read_values(document: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+    """Values in the table's units, and the names that were converted; zeros count for guards only.
+
+    Raises:
+        ClientError: a value is no number, or below zero.
+    """
+    values: dict[str, float] = {}
+    converted: list[str] = []
+    for name, reported in document.items():
+        match = key_of(name)
+        if match is None or reported is None:
+            continue
+        key, factor = match
+        value = number(document, name) * factor
+        if value < 0:
+            raise ClientError(f"{name} is {reported}: no measurement")
+        if value == 0 and not METRICS[key.partition(":")[0]].guard:
+            continue
+        if factor != 1.0:
+            converted.append(name)
+        values[key] = value
+    return values, converted
+
+
+def _check_audio(document: Mapping[str, Any], duration: float) -> list[str]:
+    """Check that there is sound, and as much as the throughput says; return the converted names.
+
+    Raises:
+        UnusableResultError: there is none.
+        ClientError: total and throughput contradict each other, so a unit is not what its name says.
+    """
+    name = next((n for n in ("total_audio_duration_s", "total_audio_duration_ms") if n in document), None)
+    if name is None:
+        return []
+    is_converted = name.endswith("_ms")
+    total = number(document, name) / (1000.0 if is_converted else 1.0)
+    if total <= 0:
+        raise UnusableResultError("silent", "sound was asked for, and not one second of it came")
+    implied = number(document, "audio_throughput") * duration if "audio_throughput" in document else total
+    if abs(implied - total) > _TOLERANCE * max(implied, total):
+        raise ClientError(
+            f"contradicts itself: {total:g} s of sound, and by its audio_throughput {implied:g} s"
+        )
+    return [name] if is_converted else []
+
+
+def _per_request(document: Mapping[str, Any], completed: int) -> dict[str, float]:
+    values = {"failed": 0.0}
+    totals = (("input_tokens", "total_input_tokens"), ("output_tokens", "total_output_tokens"))
+    for name, key in (*totals, ("images", "total_images")):
+        if total := count(document, key) if document.get(key) is not None else 0:
+            values[name] = total / completed
+    if document.get("average_pixels_per_image"):
+        values["image_pixels"] = number(document, "average_pixels_per_image")
+    return values
 
 
 def _rate(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.inf
 
 
-def _lengths(document: Mapping[str, Any]) -> str:
-    parts = [
-        f"{short}{document[key]}"
-        for short, key in (("in", "random_input_len"), ("out", "random_output_len"))
-        if isinstance(document.get(key), int) and document[key] > 0
-    ]
-    return "-".join(parts)
-
-
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _hardware(document: Mapping[str, Any]) -> str:
+    return str(document.get("Hardware") or document.get("hardware") or "")
 
 
 def _digest(value: object) -> str:

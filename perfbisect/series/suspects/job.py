@@ -80,7 +80,7 @@ def find_alert(store: SeriesStore, analysis: SeriesAnalysis, name: str) -> Alert
             f"{len(matches)} alerts begin with {name!r}: {some}, ...", next_step=f"an event: {events}"
         )
     if not matches:
-        first = store.alerts.of_name(name)[0].alert
+        first = store.alerts.find(name)[0].alert
         raise UsageError(
             f"alert {first.id} of {first.cell} is not found any more in the nights up to {analysis.until}",
             next_step="perfbisect track detect, with the --fdr with which it was told",

@@ -11,7 +11,7 @@ import requests
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.ingest import ingest
 from perfbisect.series.sources import IngestOptions, SourceBuild
-from perfbisect.series.sources.buildkite import API, Buildkite, target
+from perfbisect.series.sources.buildkite import API, Buildkite, parse_address
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.http import RestClient
 from tests.series.buildkite_server import PIPELINE, TOKEN, Service, buildkite
@@ -30,7 +30,7 @@ def asked(**changed: Any) -> IngestOptions:
 
 def fetched(service: Service, waits: list[float] | None = None, **changed: Any) -> list[SourceBuild]:
     pauses = [] if waits is None else waits
-    return list(Buildkite().batches(service.api + PIPELINE, asked(wait=pauses.append, **changed)))
+    return list(Buildkite().builds(service.api + PIPELINE, asked(wait=pauses.append, **changed)))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def fetched(service: Service, waits: list[float] | None = None, **changed: Any) 
     ],
 )
 def test_addresses(address: str, organisation: str, build: str) -> None:
-    found = target(address)
+    found = parse_address(address)
     assert found is not None
     assert (found.api, found.organisation, found.pipeline, found.build) == (
         API,
@@ -58,7 +58,7 @@ def test_addresses(address: str, organisation: str, build: str) -> None:
     "address", ["https://example.org/a/b", "https://buildkite.com/docs", "a/path", "ftp://buildkite.com/a/b"]
 )
 def test_other_addresses_are_none(address: str) -> None:
-    assert target(address) is None
+    assert parse_address(address) is None
 
 
 def test_a_build_comes_with_commit_branch_job_and_log(service: Service) -> None:
@@ -104,7 +104,7 @@ def test_only_nightlies_of_the_branch_since_a_day(service: Service) -> None:
     assert fetched(service, branch="other", since="2026-04-02", say=told.append) == []
     assert told == ["Buildkite: no nightly build among the 0 builds of other since 2026-04-02"]
     address = f"{service.api}{PIPELINE}/builds/6403"
-    assert [b.build.name for b in Buildkite().batches(address, asked())] == ["6403"]
+    assert [b.build.name for b in Buildkite().builds(address, asked())] == ["6403"]
 
 
 def test_a_build_that_had_ended_is_not_asked_for_again(service: Service) -> None:
@@ -156,7 +156,7 @@ def test_nobody_there_is_told() -> None:
     with buildkite() as gone:
         address = gone.api + PIPELINE
     with pytest.raises(MachineError, match="ConnectionError"):
-        list(Buildkite().batches(address, asked(wait=lambda _: None)))
+        list(Buildkite().builds(address, asked(wait=lambda _: None)))
 
 
 def test_a_token_that_is_refused_is_not_shown(service: Service) -> None:
@@ -173,7 +173,7 @@ def test_without_a_token_nothing_is_asked(service: Service) -> None:
 
 def test_what_is_not_there_is_told(service: Service) -> None:
     with pytest.raises(UsageError, match="nothing at this address"):
-        list(Buildkite().batches(f"{service.api}{PIPELINE}/builds/1", asked()))
+        list(Buildkite().builds(f"{service.api}{PIPELINE}/builds/1", asked()))
 
 
 def test_what_was_removed_does_not_stop_the_rest(service: Service, tmp_path: Any) -> None:
@@ -185,7 +185,7 @@ def test_what_was_removed_does_not_stop_the_rest(service: Service, tmp_path: Any
     with SeriesStore.of(tmp_path) as store:
         done = ingest(store, [service.api + PIPELINE], asked(say=told.append))
         assert [point.build.name for point in store.points()] == ["6402"]
-    assert dict(done.rejected) == {"broken": 1}
+    assert [(group.fate, group.count) for group in done.rejected] == [("broken", 1)]
     assert told == [f"Buildkite: {name_of(at='20260401-190000')} was removed, and is left out"]
 
 
@@ -242,9 +242,12 @@ def test_ingest_keeps_what_came_before_a_failure_and_nothing_twice(service: Serv
         assert [b.name for b in store.builds()] == ["6401"]
         service.contents["artifact-1"] = b"{"
         done = ingest(store, [address], quick)
-        assert done.files == {"new": 1}
-        assert dict(done.rejected) == {"broken": 1}
+        assert (done.new, done.unchanged) == (1, 0)
+        assert [(group.fate, group.count) for group in done.rejected] == [("broken", 1)]
         (point,) = store.points()
         assert (point.build.commit, point.covariates["host"]) == (service.builds[1]["commit"], "node-6401")
-        assert store.log(point.build, "Omni Perf Test") == "\x1b[0mlog of 6401"
-        assert ingest(store, [address], quick).files == {}
+        assert store._db.execute("SELECT build, job FROM logs").fetchall() == [
+            (1, "Omni Perf Test"),
+            (2, "Omni Perf Test"),
+        ]
+        assert ingest(store, [address], quick).builds == 0

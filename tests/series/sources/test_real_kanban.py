@@ -38,7 +38,7 @@ def test_every_file_is_a_point_once(store: SeriesStore) -> None:
     contents = Counter(path.read_bytes() for path in served)
     records = sum(len(json.loads(path.read_text())) for path in drawn)
     assert len(store.points()) == len(contents) + records
-    rejected = Counter(r.fate for r in store.rejections())
+    rejected = Counter(r.kind for r in store.rejections())
     assert rejected == {
         "twin": len(served) - len(contents),
         "older": len(list(data("kanban", "data", "results").glob("*.json"))),

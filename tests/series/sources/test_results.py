@@ -8,23 +8,28 @@ from typing import Any
 
 import pytest
 
-from perfbisect.series.sources.results import ParsedResult, UnusableResult, key_of, readings
+from perfbisect.series.points import Workload
+from perfbisect.series.sources.results import (
+    ParsedResult,
+    UnusableResultError,
+    key_of,
+    parse_result,
+    result_records,
+)
 from tests.series.made import drawn, served, template, text_only
 from tests.shared import data
 
 
 def read(document: object) -> ParsedResult:
-    found = list(readings(document))
-    assert len(found) == 1
-    assert isinstance(found[0], ParsedResult), found
-    return found[0]
+    (record,) = result_records(document)
+    return parse_result(record)
 
 
-def refused(document: object) -> UnusableResult:
-    found = list(readings(document))
-    assert len(found) == 1
-    assert isinstance(found[0], UnusableResult), found
-    return found[0]
+def refused(document: object) -> UnusableResultError:
+    with pytest.raises(UnusableResultError) as caught:
+        for record in result_records(document):
+            parse_result(record)
+    return caught.value
 
 
 def test_a_served_result_is_read_in_our_units() -> None:
@@ -47,9 +52,10 @@ def test_a_served_result_is_read_in_our_units() -> None:
     }
     assert {name: found.values.get(name) for name in expected} == pytest.approx(expected)
     assert "request_goodput" not in found.values
-    assert (found.prompts, found.concurrency, found.rate) == (40, 4, math.inf)
-    assert (found.model, found.backend, found.ended) == ("Some/Omni", "openai-chat-omni", "20260412-190255")
-    assert not found.only_text
+    assert found.workload == Workload(
+        "", concurrency=4, prompts=40, model="Some/Omni", backend="openai-chat-omni"
+    )
+    assert found.ended == "20260412-190255"
 
 
 def test_covariates_stand_beside() -> None:
@@ -61,14 +67,14 @@ def test_covariates_stand_beside() -> None:
     assert (beside["input_tokens"], beside["output_tokens"], beside["audio_duration"]) == (100, 50, 20)
     assert (beside["warmups"], beside["hardware"], beside["max_concurrent_requests"]) == (2, "H100", 6)
     assert beside["baseline"] == {"median_audio_rtf": 0.3}
-    assert found.lengths == "in2500"
+    assert found.workload.lengths == "in2500"
     assert beside["keys"] != read(served()).covariates["keys"]
     assert read(served(duration=99.0)).covariates["keys"] == read(served()).covariates["keys"]
 
 
 def test_a_rate_is_no_concurrency() -> None:
     found = read(served(request_rate=0.5, max_concurrency=None))
-    assert (found.concurrency, found.rate) == (None, 0.5)
+    assert (found.workload.concurrency, found.workload.rate) == (None, 0.5)
 
 
 def test_a_name_that_changed_its_unit_is_converted() -> None:
@@ -83,20 +89,20 @@ def test_a_name_that_changed_its_unit_is_converted() -> None:
 
 def test_seconds_that_are_milliseconds_contradict_the_throughput() -> None:
     found = refused(served(total_audio_duration_s=800_000.0))
-    assert found.fate == "broken"
-    assert "contradicts itself: 800000 s of sound, and by its audio_throughput 800 s" in found.reason
+    assert found.kind == "broken"
+    assert "contradicts itself: 800000 s of sound, and by its audio_throughput 800 s" in str(found)
 
 
 def test_the_ttft_of_speech_is_not_read() -> None:
     found = read(served(backend="openai-audio-speech"))
     assert not any(key.startswith("ttft") for key in found.values)
-    assert not found.only_text
+    assert not found.workload.only_text
 
 
 def test_text_alone_is_told_from_sound_that_did_not_come() -> None:
-    assert read(text_only()).only_text
-    assert refused(served(total_audio_duration_s=0.0, audio_throughput=0.0)).fate == "silent"
-    assert not read(text_only(backend="openai-chat")).only_text, "a client that never brings sound"
+    assert read(text_only()).workload.only_text
+    assert refused(served(total_audio_duration_s=0.0, audio_throughput=0.0)).kind == "silent"
+    assert not read(text_only(backend="openai-chat")).workload.only_text, "a client that never brings sound"
 
 
 @pytest.mark.parametrize(
@@ -121,8 +127,8 @@ def test_text_alone_is_told_from_sound_that_did_not_come() -> None:
 )
 def test_what_is_no_measurement(document: Any, fate: str, reason: str) -> None:
     found = refused(document)
-    assert found.fate == fate
-    assert reason in found.reason
+    assert found.kind == fate
+    assert reason in str(found)
 
 
 def test_a_value_of_nothing_is_not_reported() -> None:
@@ -143,18 +149,12 @@ def test_a_diffusion_record_is_read() -> None:
         "failed": 0.0,
     }
     assert found.values == expected
-    assert (found.test, found.setting, found.model) == ("image_one", "512x512_steps20", "Some/Image")
-    assert (found.prompts, found.concurrency, found.began) == (10, 1, "20260412-191748")
+    assert found.workload == Workload(
+        "image_one", "512x512_steps20", 1, prompts=10, model="Some/Image", backend="vllm-omni"
+    )
+    assert found.began == "20260412-191748"
     other = read([drawn(server_params={"model": "Some/Image", "serve_args": {"ulysses-degree": 4}})])
     assert other.covariates["server"] != found.covariates["server"]
-
-
-def test_records_are_judged_one_by_one() -> None:
-    bad = drawn(result={**drawn()["result"], "completed_requests": 9, "failed_requests": 1})
-    found = list(readings([drawn(), bad]))
-    assert isinstance(found[0], ParsedResult)
-    assert isinstance(found[1], UnusableResult)
-    assert found[1].fate == "failed"
 
 
 @pytest.mark.parametrize(
@@ -177,6 +177,7 @@ def test_names_of_results(name: str, ours: tuple[str, float] | None) -> None:
 
 @pytest.mark.parametrize("name", ["result_omni_template.json", "diffusion_result_template.json"])
 def test_the_forms_of_the_harness_are_templates(name: str) -> None:
-    found = list(readings(json.loads(data("vllm_omni", name).read_text())))
-    assert [isinstance(one, UnusableResult) and one.fate for one in found] == ["template"] * len(found)
-    assert found
+    for record in result_records(json.loads(data("vllm_omni", name).read_text())):
+        with pytest.raises(UnusableResultError) as caught:
+            parse_result(record)
+        assert caught.value.kind == "template"

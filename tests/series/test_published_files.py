@@ -14,8 +14,16 @@ from perfbisect.cells.match import parse_result_name
 from perfbisect.model.attempt import Attempt, Provenance, RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import METRICS
-from perfbisect.series.sources.published import BLOCK, began, file_name, name_of, origin_of_run, result_of_run
-from perfbisect.series.sources.results import ParsedResult, UnusableResult, key_of, readings
+from perfbisect.series.points import Build
+from perfbisect.series.publish import file_name, result_document, run_start
+from perfbisect.series.sources.published import BLOCK, name_of
+from perfbisect.series.sources.results import (
+    ParsedResult,
+    UnusableResultError,
+    key_of,
+    parse_result,
+    result_records,
+)
 
 DRAWN = ("latency", "peak_memory_mb", "image_distance")
 FACTS = {"completed": 8, "failed": 0, "input_tokens": 801, "output_tokens": 77, "duration": 9.5}
@@ -53,22 +61,20 @@ def attempt(*values: dict[str, float], facts: dict[str, Any] | None = None) -> A
 
 
 def written(of: Cell, made: Attempt, place: int = 0, raw: dict[str, Any] | None = None) -> Any:
-    origin = origin_of_run("job", "2026-04-12T18:59:00Z", of, made, place)
-    told = result_of_run(of, made, origin, commit="c" * 40, raw=raw or {})
-    return json.loads(json.dumps(told, allow_nan=False))
+    build = Build("journal", "perfbisect", "job", commit="c" * 40, fixed="2026-04-12T18:59:00Z")
+    return json.loads(json.dumps(result_document(of, made, place, build, raw or {}), allow_nan=False))
 
 
 def read(document: Any) -> ParsedResult:
-    (found,) = readings(document)
-    assert isinstance(found, ParsedResult), found
-    return found
+    (record,) = result_records(document)
+    return parse_result(record)
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))
 @pytest.mark.parametrize("statistic", ["median", "mean", "p99", "p99.9"])
 def test_a_name_is_read_as_what_it_was_written_for(name: str, statistic: str) -> None:
     key = f"{name}:{statistic}" if METRICS[name].per_request else name
-    assert key_of(name_of(key, drawn=name in DRAWN and METRICS[name].per_request)) == (key, 1.0)
+    assert key_of(name_of(key, diffusion=name in DRAWN and METRICS[name].per_request)) == (key, 1.0)
 
 
 def test_the_clients_own_names() -> None:
@@ -76,7 +82,7 @@ def test_the_clients_own_names() -> None:
     assert name_of("audio_duration:p99") == "p99_audio_duration_s"
     assert name_of("audio_rtf:mean") == "mean_audio_rtf"
     assert name_of("request_throughput") == "request_throughput"
-    assert name_of("latency:median", drawn=True) == "latency_median"
+    assert name_of("latency:median", diffusion=True) == "latency_median"
 
 
 @given(
@@ -95,7 +101,7 @@ def test_a_file_is_named_as_the_kanban_names_it(
         name=name, dataset_name=data, max_concurrency=concurrency, request_rate=rate, num_prompts=prompts,
         dataset_args=args,
     )  # fmt: skip
-    told = file_name(made, began(attempt({"failed": 0.0}), 0))
+    told = file_name(made, run_start(attempt({"failed": 0.0}), 0))
     assert "/" not in told
     assert told.startswith("result_test_")
     found = parse_result_name(told)
@@ -109,7 +115,7 @@ def test_a_file_is_named_as_the_kanban_names_it(
 
 
 def test_the_layout_of_the_newest_era() -> None:
-    when = began(attempt({"failed": 0.0}), 0)
+    when = run_start(attempt({"failed": 0.0}), 0)
     assert file_name(cell(), when) == "result_test_text_cpu_random_2_8_in64_out8_20260412-190035.json"
     chat = cell(max_concurrency=None, request_rate=2.0, dataset_args={}, dataset_name="random-mm")
     assert file_name(chat, when) == "result_test_text_cpu_random-mm_2.0_8_inna_outna_20260412-190035.json"
@@ -209,7 +215,7 @@ def test_each_run_of_a_launch_says_which_it_is() -> None:
 )
 def test_a_block_that_was_changed(changed: dict[str, Any], message: str) -> None:
     document = written(cell(), attempt({"ttft:median": 1.0}))
-    (found,) = readings(document | {BLOCK: document[BLOCK] | changed})
-    assert isinstance(found, UnusableResult)
-    assert found.fate == "broken"
-    assert message in found.reason
+    with pytest.raises(UnusableResultError) as caught:
+        parse_result(document | {BLOCK: document[BLOCK] | changed})
+    assert caught.value.kind == "broken"
+    assert message in str(caught.value)

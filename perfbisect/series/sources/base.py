@@ -1,0 +1,136 @@
+"""What a source of results is, and how files below a folder are listed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from perfbisect.errors import MachineError
+from perfbisect.series.points import Build
+
+COMMANDS = ".commands"
+"""Beside its results vLLM's nightly writes the commands that made them, under this suffix."""
+
+LARGEST = 64 * 1024 * 1024
+"""Bytes of a result that is read; a larger file is none."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that was listed and not yet read.
+
+    ``name``: path inside the build; ``place``: full path or address. ``version`` changes with the content.
+    ``read`` gives its text and the text of the commands beside it. ``facts``: covariates that the source
+    knows.
+    """
+
+    name: str
+    place: str
+    version: str
+    read: Callable[[], tuple[str, str]]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SourceBuild:
+    """The files of one build. ``zone``: of times without one; empty: such a time is refused.
+
+    ``logs``: job -> the end of its log. ``whole``: the build has ended and everything of it is listed.
+    """
+
+    build: Build
+    files: tuple[SourceFile, ...]
+    zone: str = ""
+    logs: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """Options of an ingest.
+
+    ``zone``: name of a time zone; ``since``: the first day, ``2026-04-01``; ``branch``: empty for all.
+    ``finished``: keys of builds that need not be read again. ``now``: results that began more than a day
+    later are rejected. ``variables``: the process environment, for tokens.
+    """
+
+    zone: str = ""
+    since: str = ""
+    branch: str = "main"
+    logs: bool = True
+    finished: frozenset[str] = frozenset()
+    now: datetime | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    say: Callable[[str], None] = lambda _: None
+    wait: Callable[[float], None] = time.sleep
+
+
+class ResultSource(Protocol):
+    """One kind of place. A module with one and a line in ``SOURCES`` are a new source."""
+
+    name: str
+    accepts: str
+    """What it takes, in a few words: for messages."""
+    is_remote: bool
+    """Whether each build is stored as it comes, since a later one may fail."""
+
+    def takes(self, place: str) -> bool:
+        """Whether this is such a place: an absolute path, or an address of a remote source."""
+        ...
+
+    def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
+        """The builds, oldest first where that is known.
+
+        Raises:
+            UsageError: the place holds nothing.
+            MachineError: it cannot be reached.
+        """
+        ...
+
+
+def json_files(root: Path) -> Iterator[Path]:
+    """Every JSON file below a folder, sorted; hidden folders and links to folders are skipped.
+
+    Raises:
+        MachineError: a folder cannot be read.
+    """
+
+    def fail(error: OSError) -> NoReturn:
+        raise MachineError(
+            f"the folder cannot be read: {error.strerror or error}", where=error.filename
+        ) from error
+
+    for folder, folders, names in os.walk(root, onerror=fail):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        paths = [Path(folder, name) for name in sorted(names) if name.endswith(".json")]
+        yield from (path for path in paths if path.is_file())
+
+
+def local_file(path: Path, root: Path) -> SourceFile:
+    """A file of a build's folder with the commands beside it; a change of either is one."""
+    commands = path.with_suffix(COMMANDS)
+    states = [path.stat(), *([commands.stat()] if commands.is_file() else [])]
+    version = f"{sum(state.st_size for state in states)} {max(state.st_mtime_ns for state in states)}"
+
+    def read() -> tuple[str, str]:
+        return read_text(path), read_text(commands) if len(states) > 1 else ""
+
+    return SourceFile(path.relative_to(root).as_posix(), str(path), version, read)
+
+
+def read_text(path: Path) -> str:
+    """A file's text without byte order mark; bytes that are no UTF-8 are replaced.
+
+    Raises:
+        MachineError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return stream.read(LARGEST).decode("utf-8-sig", "replace")
+    except OSError as error:
+        raise MachineError(f"the file cannot be read: {error.strerror or error}", where=path) from error
