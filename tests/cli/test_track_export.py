@@ -63,7 +63,7 @@ def test_machines_of_several_kinds_are_entries_each(home: Path) -> None:
 def test_a_file_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run(["track", "export", "-o", "series.csv"]) == 0
-    assert capsys.readouterr().out == ("1 FILE\n  series.csv: csv\n  3 points of 1 cell were read\n")
+    assert capsys.readouterr().out == ("Export: 1 file\n  series.csv: csv\n  3 points of 1 cell were read\n")
     assert (home / "series.csv").read_text().startswith("night,began,cell,")
 
 
@@ -90,5 +90,5 @@ def test_bad_input(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], m
 def test_nothing_to_publish(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run(["track", "publish", "out"]) == 0
-    assert capsys.readouterr().out == ("0 FILES WRITTEN\n  out: 0 launches; 0 files written, 0 were there\n")
+    assert capsys.readouterr().out == ("Publish: 0 files written\n  out: 0 launches; 0 files written, 0 were there\n")
     assert not (home / "out").exists()
