@@ -197,9 +197,7 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
             next_step="perfbisect track ingest PATH",
         )
     away = {point.build.key for point in points if point.build.of_main is False}
-    series = [
-        nightly(item) for name, own in machine_series(main) for item in build_series(own, cell=name)
-    ]
+    series = [nightly(item) for name, own in machine_series(main) for item in build_series(own, cell=name)]
     return tuple(series), len(away)
 
 

@@ -90,5 +90,5 @@ def test_bad_input(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], m
 def test_nothing_to_publish(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run(["track", "publish", "out"]) == 0
-    assert capsys.readouterr().out == ("Publish: 0 files written\n  out: 0 launches; 0 files written, 0 were there\n")
+    assert "out: 0 launches; 0 files written, 0 were there\n" in capsys.readouterr().out
     assert not (home / "out").exists()

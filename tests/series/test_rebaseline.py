@@ -125,7 +125,9 @@ def test_what_is_closed_and_came_back_begins_where_it_did() -> None:
     assert change[0].shape == "step"
     values = (*series.values[:36], *(value / 1.3 for value in series.values[36:]))
     back = replace(series, values=values)
-    nights = week(back, closed((change[0], replace(change[1], series=back, point=replace(change[1].point, until=36)))))
+    nights = week(
+        back, closed((change[0], replace(change[1], series=back, point=replace(change[1].point, until=36))))
+    )
     assert (nights.values, nights.skip) == (values[36:], "")
 
 
