@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import sys
@@ -17,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
 from perfbisect.machine import devices
 from tests.cells.importers.test_perf_specs import SPEECH, server
+from tests.command_line import type_command
 from tests.docs.commands import ROOT, Document, commands_of, documents, leaf_of
 from tests.docs.ways import WAYS, way_of
 from tests.environments.wheel_index import Index, serving
@@ -110,12 +108,8 @@ def typed(words: tuple[str, ...], world: World) -> tuple[int, str]:
         for word in words
         for path in (sorted(glob(word)) or [os.path.expanduser(word).replace(INDEX, world.index)])  # noqa: PTH111, PTH207
     ]
-    told = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(told):
-        patch.setattr(sys, "argv", ["perfbisect", *arguments])
-        with contextlib.redirect_stderr(told):
-            code = run(arguments)
-    return code, told.getvalue()
+    result = type_command(arguments)
+    return result.code, result.out + result.err
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
 from scripts import pretend
+from tests.command_line import type_command
 from tests.docs.tutorial import Line, half
 from tests.fakes.gitwriter import run_git
 from tests.fakes.history import make_history
@@ -72,14 +69,11 @@ class Reader:
         return begun[1] if begun else ""
 
     def _perfbisect(self, arguments: list[str], into: str) -> int:
-        out = io.StringIO()
-        self.patch.setattr(sys, "argv", ["perfbisect", *arguments])
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            code = run(arguments)
+        result = type_command(arguments)
         if into:
-            Path(into).write_text(out.getvalue())
-        self.told += out.getvalue()
-        return code
+            Path(into).write_text(result.out)
+        self.told += result.out + result.err
+        return result.code
 
 
 @pytest.mark.slow

@@ -13,11 +13,8 @@ A path goes through keys and places, ``*`` through all places, ``[event=x]`` thr
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -26,14 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from perfbisect.cli.app import run
+from tests.command_line import Outcome, fill, type_command
 from tests.skill.forms import SKILL
 
 FOLDER = Path(__file__).parent / "transcripts"
-NAMES = re.compile(r"\{([A-Z_]+)\}")
 
 
 @dataclass(frozen=True)
@@ -71,57 +66,43 @@ def load(path: Path) -> Transcript:
     return Transcript(**document, steps=steps)
 
 
-def play(told: Transcript, names: Mapping[str, str], patch: pytest.MonkeyPatch) -> None:
+def play(told: Transcript, names: Mapping[str, str]) -> None:
     """Types every step in the current folder. :raises AssertionError: something else came back."""
     known = {**names, "SKILL": str(SKILL)}
-    known["REPORT"] = filled(told.report, known)
+    known["REPORT"] = fill(told.report, known)
     try:
         for step in told.steps:
-            known |= played(step, known, patch)
+            known |= played(step, known)
     finally:
         if "JOB" in known:  # one that was left to itself must not outlive its test
-            run(["stop", known["JOB"], "--wait"])
+            type_command(["stop", known["JOB"], "--wait"])
 
 
-def played(step: Step, known: Mapping[str, str], patch: pytest.MonkeyPatch) -> dict[str, str]:
+def played(step: Step, known: Mapping[str, str]) -> dict[str, str]:
     """Types a step; returns the values that it keeps. :raises AssertionError: something else came back."""
     for name, text in step.files.items():
-        path = Path(filled(name, known))
+        path = Path(fill(name, known))
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(filled(text, known), encoding="utf-8")
-    code, out, err = typed([filled(word, known) for word in shlex.split(step.type)], patch)
-    shown = f"{step.why}\n{step.type}\nexit {code}\n1: {out[-6000:]}\n2: {err[-3000:]}"
-    assert code == step.code, shown
-    assert [words for words in step.says if filled(words, known) not in out + err] == [], shown
-    document = json.loads(out) if step.shows or step.keep else {}
+        path.write_text(fill(text, known), encoding="utf-8")
+    result = type_line([fill(word, known) for word in shlex.split(step.type)])
+    shown = f"{step.why}\n{step.type}\n{result}"
+    assert result.code == step.code, shown
+    assert [words for words in step.says if fill(words, known) not in result.out + result.err] == [], shown
+    document = json.loads(result.out) if step.shows or step.keep else {}
     for where, wanted in step.shows.items():
         found = at(document, where)
-        assert agrees(found, filled(wanted, known)), f"{where}: {found!r}, not {wanted!r}\n{shown}"
+        assert agrees(found, fill(wanted, known)), f"{where}: {found!r}, not {wanted!r}\n{shown}"
     return {name: str(at(document, where)) for name, where in step.keep.items()}
 
 
-def typed(words: list[str], patch: pytest.MonkeyPatch) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command line: of ours in this process, but for what outlives it; of a
-    script in one of its own."""
-    if words[0] != "perfbisect" or "--detach" in words:
-        programs = str(Path(sys.executable).parent)
-        env = os.environ | {"PATH": os.pathsep.join((programs, os.environ["PATH"]))}
-        done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
-        return done.returncode, done.stdout, done.stderr
-    out, err = io.StringIO(), io.StringIO()
-    patch.setattr(sys, "argv", words)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(words[1:])
-    return code, out.getvalue(), err.getvalue()
-
-
-def filled(value: Any, names: Mapping[str, str]) -> Any:
-    """A text, or what it holds, with names put in."""
-    if isinstance(value, str):
-        return NAMES.sub(lambda found: names[found[1]], value)
-    if isinstance(value, list):
-        return [filled(one, names) for one in value]
-    return {key: filled(one, names) for key, one in value.items()} if isinstance(value, dict) else value
+def type_line(words: list[str]) -> Outcome:
+    """Type a command: ours in this process, unless it outlives it; a script in a process of its own."""
+    if words[0] == "perfbisect" and "--detach" not in words:
+        return type_command(words[1:])
+    programs = str(Path(sys.executable).parent)
+    env = os.environ | {"PATH": os.pathsep.join((programs, os.environ["PATH"]))}
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 def at(document: Any, path: str) -> Any:

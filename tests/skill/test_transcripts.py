@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.skill.forms import SKILL, form, taught
+from tests.command_line import isolate
+from tests.skill.forms import SKILL, taught, verb_and_options
 from tests.skill.runner import Step, agrees, at, load, play, transcripts
 from tests.skill.test_skill import REQUESTS
 from tests.skill.worlds import WORLDS
@@ -18,21 +18,11 @@ from tests.skill.worlds import WORLDS
 
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.stem)
 def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = load(path)
-    for name in [name for name in os.environ if name.startswith(("PERFBISECT_", "COLUMNS"))]:
-        monkeypatch.delenv(name)
-    for name, value in {
-        "PERFBISECT_STATE": str(tmp_path / "state"),
-        "PERFBISECT_CACHE": str(tmp_path / "cache"),
-        "PERFBISECT_BACKOFF": "0.1,0.1",
-        "PERFBISECT_LOCKS": str(tmp_path / "locks"),
-        "PERFBISECT_LIMITS": "off",
-        "HF_HUB_OFFLINE": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    transcript = load(path)
+    isolate(tmp_path, monkeypatch)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "cells").mkdir()
-    monkeypatch.chdir(tmp_path)
-    play(told, WORLDS[told.world](tmp_path), monkeypatch)
+    play(transcript, WORLDS[transcript.world](tmp_path))
 
 
 def steps() -> list[tuple[str, Step]]:
@@ -47,10 +37,10 @@ def test_only_what_the_skill_tells_is_typed(name: str, step: Step) -> None:
         assert program in ("bash", "python3")
         assert words[0].startswith("{SKILL}/") and (SKILL / words[0].removeprefix("{SKILL}/")).is_file()
         return
-    one = form(step.type)
+    verb, options = verb_and_options(tuple(words))
     shown = taught()
-    assert one.verb in shown, f"{one.verb} is nowhere in the skill"
-    assert one.options - shown[one.verb] == set(), step.type
+    assert verb in shown, f"{verb} is nowhere in the skill"
+    assert options - shown[verb] == set(), step.type
 
 
 def test_every_request_that_the_skill_names_has_a_transcript() -> None:

@@ -8,20 +8,16 @@ in order, those with ``2 `` of standard error. ``...`` alone stands for any line
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
+from tests.command_line import fill, isolate, type_command
 
 FOLDER = Path(__file__).parent
 
@@ -87,31 +83,18 @@ def says_what_comes_next(out: str, err: str) -> bool:
 def play(steps: list[Step], folder: Path, names: Mapping[str, str], patch: pytest.MonkeyPatch) -> None:
     """Types every step in a folder and compares. :raises AssertionError: something else came."""
 
-    def filled(text: str) -> str:
-        return re.sub(r"\{([A-Z_]+)\}", lambda found: names[found[1]], text)
-
-    for name in [name for name in os.environ if name.startswith(("PERFBISECT_", "COLUMNS"))]:
-        patch.delenv(name)
-    patch.setenv("PERFBISECT_STATE", str(folder / "state"))
-    patch.setenv("PERFBISECT_CACHE", str(folder / "cache"))
-    patch.setenv("PERFBISECT_BACKOFF", "0.1,0.1")
-    patch.setenv("PERFBISECT_LOCKS", str(folder / "locks"))
-    patch.setenv("PERFBISECT_LIMITS", "off")
-    patch.chdir(folder)
+    isolate(folder, patch)
     for step in steps:
         for name, lines in step.files.items():
-            path = folder / filled(name)
+            path = folder / fill(name, names)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(filled(line) + "\n" for line in lines))
-        program, *arguments = shlex.split(filled(step.typed))
+            path.write_text("".join(fill(line, names) + "\n" for line in lines))
+        program, *arguments = shlex.split(fill(step.typed, names))
         assert program == "perfbisect", f"line {step.line}: only perfbisect is typed"
-        out, err = io.StringIO(), io.StringIO()
-        patch.setattr(sys, "argv", [program, *arguments])
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run(arguments)
-        told = f"line {step.line}: {step.typed}\nexit {code}\n1: {out.getvalue()}\n2: {err.getvalue()}"
-        assert code == step.code, told
-        assert says_what_comes_next(out.getvalue(), err.getvalue()), told
-        for wanted, shown in ((step.out, out.getvalue()), (step.err, err.getvalue())):
+        result = type_command(arguments)
+        shown = f"line {step.line}: {step.typed}\n{result}"
+        assert result.code == step.code, shown
+        assert says_what_comes_next(result.out, result.err), shown
+        for wanted, printed in ((step.out, result.out), (step.err, result.err)):
             if wanted:
-                assert matches([filled(line) for line in wanted], shown), told
+                assert matches(fill(wanted, names), printed), shown
