@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,34 +48,48 @@ def doctor(
     Exit code: 0 fit to measure (warnings included), 5 not.
     """
     from perfbisect.commands import changes, wiring
-    from perfbisect.commands.doctor import all_checks
-    from perfbisect.commands.documents import DoctorDocument
     from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
+    from perfbisect.setup.doctor import (
+        Check,
+        DoctorDocument,
+        check_settings,
+        index_checks,
+        machine_checks,
+        run_checks,
+    )
 
-    here = open_workspace(repo=repo, state=state, machine=machine)
-    profile = wiring.load_profile(wiring.machine_name(here))
-    change = changes.resolve_change(here, at) if at else None
+    workspace = open_workspace(repo=repo, state=state, machine=machine)
+    profile = wiring.load_profile(wiring.machine_name(workspace))
+    change = changes.resolve_change(workspace, at) if at else None
 
-    def builder() -> Builder:
+    def make_builder() -> Builder:
         setting = wiring.build_config(
-            here,
+            workspace,
             environment=env or "",
             client=None,
             constraints=None,
             exclude_newer=None,
             needs_repository=False,
         )
-        return wiring.build_builder(here, setting)
+        return wiring.build_builder(workspace, setting)
 
-    checks = all_checks(here, online=online, profile=profile, builder=builder if env else None, change=change)
-    fit = all(check.state != "bad" for check in checks)
+    root = workspace.root if workspace.repository else None
+    folders = {"state": workspace.state, "cache": workspace.cache}
+    checks: list[Check] = [
+        ("settings", partial(check_settings, root, workspace.settings.machine)),
+        *machine_checks(**folders, shell=dict(os.environ), profile=profile),
+    ]
+    if online or env:
+        checks += index_checks(make_builder if env else None, change)
+    results = run_checks(checks)
+    fit = all(check.state != "bad" for check in results)
     lines = []
-    for check in checks:
+    for check in results:
         lines.append(f"{check.state:<8} {check.name:<14} {line(check.found)}")
         if check.advice:
             lines.append(f"{'':<24}{line(check.advice)}")
-    print_document(DoctorDocument(fit=fit, checks=checks), lines, as_json=as_json)
+    print_document(DoctorDocument(fit=fit, checks=results), lines, as_json=as_json)
     return EXIT_OK if fit else EXIT_OUTSIDE

@@ -22,7 +22,6 @@ from perfbisect.commands.documents import (
     ChangesShowDocument,
     DashboardDocument,
     DashboardOpenDocument,
-    DoctorDocument,
     EnvBuildDocument,
     EnvGcDocument,
     EnvListDocument,
@@ -52,6 +51,7 @@ from perfbisect.series.nightly_report import TrackReportDocument
 from perfbisect.series.publish import TrackPublishDocument
 from perfbisect.series.rebaseline import TrackRebaselineDocument
 from perfbisect.series.suspects.report import TrackSuspectsDocument
+from perfbisect.setup.doctor import DoctorDocument
 from perfbisect.setup.nightly_template import NightlyInitDocument
 
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {

@@ -114,23 +114,6 @@ class EnvGcDocument(Document):
     kept: tuple[GcItemDocument, ...]
 
 
-class DoctorCheckDocument(Document):
-    """One thing looked at; ``advice``: what to do about it."""
-
-    name: str
-    state: Literal["good", "warning", "bad"]
-    found: str
-    advice: str
-
-
-class DoctorDocument(Document):
-    """``perfbisect doctor``."""
-
-    schema_: Literal["perfbisect.doctor/1"] = Field(default="perfbisect.doctor/1", alias="schema")
-    fit: bool
-    checks: tuple[DoctorCheckDocument, ...]
-
-
 class DashboardDocument(Document):
     """``perfbisect dashboard build``. ``first_page_bytes``: read before anything is opened."""
 

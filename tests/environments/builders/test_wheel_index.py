@@ -16,7 +16,7 @@ from perfbisect.environments.builders.wheel_index import (
     supported,
 )
 from perfbisect.model.change import Change
-from perfbisect.setup.doctor import check, registry
+from perfbisect.setup.doctor import check_registry, index_checks, run_checks
 from tests.environments.conftest import plain_builder
 from tests.environments.tiny import TinyHistory, write_wheel
 from tests.environments.wheel_index import serving, wheel_of
@@ -134,30 +134,29 @@ def test_variants_for_drivers(cuda: tuple[int, int] | None, best: str) -> None:
 
 
 def test_the_registry_is_looked_at_through_uvs_settings(
-    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = registry(log=log)
-    assert not found.ok  # pip is not among the wheels that uv sees here
-    assert "UV_DEFAULT_INDEX" in found.next_step
+    found = check_registry()
+    assert found.state == "bad"  # pip is not among the wheels that uv sees here
+    assert "UV_DEFAULT_INDEX" in found.advice
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("UV_FIND_LINKS")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    down = registry(log=log)
-    assert not down.ok
-    assert "cannot be reached" in down.told
-    assert str(tmp_path) not in down.told
+    down = check_registry()
+    assert down.state == "bad"
+    assert "cannot be reached" in down.found
+    assert str(tmp_path) not in down.found
 
 
-def test_a_registry_that_answers(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_wheel(tmp_path / "links", "pip", "99.0", {"pip.py": b""})
     monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "links"))
-    assert registry(log=log).ok
-    assert "--refresh" in log.read_text()
+    assert check_registry().state == "good"
 
 
 def test_every_wheel_index_of_a_chain_is_looked_at(
-    history: TinyHistory, repository: Repository, tmp_path: Path, log: Path
+    history: TinyHistory, repository: Repository, tmp_path: Path
 ) -> None:
     with serving() as index:
         index.add(history.base, wheel_of(tmp_path, repository, history.base))
@@ -167,13 +166,12 @@ def test_every_wheel_index_of_a_chain_is_looked_at(
         for part in getattr(builder, "builders", ()):
             if isinstance(part, WheelBuilder):
                 part.index.pause_s = 0.001
-        rows = check(builder, Change(history.base), log=log)[1:]
-        assert [(row.ok, row.what.partition("/{sha}")[0]) for row in rows] == [
-            (True, f"wheel index {index.address}"),
-            (False, "wheel index http://127.0.0.1:9"),
+        results = run_checks(list(index_checks(lambda: builder, Change(history.base))))[1:]
+        assert [(result.state, result.found.partition("/{sha}")[0]) for result in results] == [
+            ("good", f"wheel index {index.address}"),
+            ("bad", "wheel index http://127.0.0.1:9"),
         ]
-        (hole,) = check(
-            plain_builder(one, repository=repository, cache=tmp_path), Change(history.slow), log=log
-        )[1:]
-    assert hole.ok
-    assert "no wheel: HTTP 404" in hole.told
+        single = plain_builder(one, repository=repository, cache=tmp_path)
+        (hole,) = run_checks(list(index_checks(lambda: single, Change(history.slow))))[1:]
+    assert hole.state == "good"
+    assert "no wheel: HTTP 404" in hole.found

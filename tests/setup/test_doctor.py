@@ -1,4 +1,4 @@
-"""What ``doctor`` tells of a kind of machine: its commands, its devices, who uses them, what chooses them."""
+"""The checks of ``doctor`` on this machine, on recorded ones and on a machine described by a file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,91 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from perfbisect.environments import uv
+from perfbisect.errors import BuildError
+from perfbisect.machine import sampler
 from perfbisect.machine.devices import Smi
+from perfbisect.machine.leases import LeaseHolder, lease
 from perfbisect.machine.profile import CUDA, LaunchCommand, Profile, load_machine
-from perfbisect.setup.doctor import Check, device_checks, guarded, look, machine
+from perfbisect.machine.slots import Slot
+from perfbisect.setup import doctor
+from perfbisect.setup.doctor import DoctorCheckDocument, Finding, check_devices, device_checks, run_checks
 from tests.machine import fake_smi
+from tests.machine.test_sampling import HOG, used
+from tests.system.stand_ins import start, until
+
+
+def test_every_check_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_uv() -> Path:
+        raise BuildError("no uv command\nsomewhere", next_step="install it")
+
+    monkeypatch.setattr(uv, "find_uv", no_uv)
+    shell, profile = {"PERFBISECT_LOCKS": str(tmp_path / "locks")}, Profile(name="cpu", devices="none")
+    checks = doctor.machine_checks(state=tmp_path, cache=tmp_path / "a/b", shell=shell, profile=profile)
+    by_name = {result.name: result for result in run_checks(checks)}
+    assert list(by_name) == [
+        "python", "system", "git", "uv", "state", "cache", "memory", "shm", "ports", "machine", "leases",
+        "load", "clock",
+    ]  # fmt: skip
+    uv_check = by_name["uv"]
+    assert (uv_check.state, uv_check.found, uv_check.advice) == (
+        "bad",
+        "no uv command somewhere",
+        "install it",
+    )
+    assert by_name["machine"].found == "cpu: no devices, cells with `gpus: 0` only"
+    assert by_name["leases"].state == by_name["python"].state == "good"
+    assert all((check.state == "good") == (check.advice == "") for check in by_name.values())
+
+
+def test_who_leases_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    with lease(Slot("gpu2", ("GPU-2",), (0,), (1,)), folder=folder, holder=LeaseHolder("b-17", user="eve")):
+        check = doctor.check_leases(folder)
+    assert check.state == "warning"
+    assert f"eve (pid {os.getpid()}, job b-17" in check.found
+    assert check.found.endswith("has GPU-2, 2 of the cores")
+
+
+def test_who_keeps_the_machine_busy_is_told(tmp_path: Path) -> None:
+    hogs = [start(tmp_path, HOG, name=f"hog{n}") for n in range(os.cpu_count() or 1)]
+    try:
+        until(lambda: all(used(hog) > 0.05 for hog in hogs))
+        check = doctor.check_load()
+    finally:
+        for hog in hogs:
+            hog.popen.kill()
+            hog.popen.wait(10)
+    assert check.state == "warning" and "(pid " in check.found and "% of one" in check.found
+
+
+@pytest.mark.parametrize("free, state", [(1.0, "bad"), (5.0, "warning"), (50.0, "good")])
+def test_room_for_environments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: float, state: str
+) -> None:
+    usage = SimpleNamespace(free=int(free * 1024**3))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    check = doctor.check_disk("cache", tmp_path / "not" / "there" / "yet")
+    assert check.state == state and f"{free:.1f} GiB free" in check.found
+
+
+@pytest.mark.parametrize("available, state", [(1024.0, "bad"), (3072.0, "warning"), (9000.0, "good")])
+def test_memory(monkeypatch: pytest.MonkeyPatch, available: float, state: str) -> None:
+    monkeypatch.setattr(sampler, "memory", lambda: (16384.0, available))
+    assert doctor.check_memory().state == state
+
+
+def test_a_command_that_fails_is_a_bad_check(tmp_path: Path) -> None:
+    broken = tmp_path / "git"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    (check,) = run_checks([("git", lambda: doctor.check_command(broken))])
+    assert check.state == "bad" and "exit status 3" in check.found and check.advice
+
 
 Smis = Callable[[str], Smi]
 
@@ -43,8 +121,8 @@ def smi(tmp_path: Path) -> Smis:
     return lambda name: Smi(fake_smi.install(tmp_path, fake_smi.MACHINES / name))
 
 
-def seen(smi: Smi, mask: str | None = None) -> Check:
-    return look({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, smi, CUDA)
+def seen(smi: Smi, mask: str | None = None) -> Finding:
+    return check_devices({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, smi, CUDA)
 
 
 def test_eight_devices_one_in_use(smi: Smis) -> None:
@@ -56,7 +134,7 @@ def test_eight_devices_one_in_use(smi: Smis) -> None:
 
 def test_mask_leaves_free_devices(smi: Smis) -> None:
     check = seen(smi("eight"), "0,1")
-    assert check == Check("devices", "good", "2 x NVIDIA H200, driver 570.133.20 (CUDA_VISIBLE_DEVICES=0,1)")
+    assert check == Finding("good", "2 x NVIDIA H200, driver 570.133.20 (CUDA_VISIBLE_DEVICES=0,1)")
 
 
 def test_mask_that_leaves_nothing(smi: Smis) -> None:
@@ -105,8 +183,8 @@ class Toy:
     def profile(self) -> Profile:
         return load_machine(str(self.folder / "toy.yaml"))
 
-    def checks(self, **shell: str) -> dict[str, Check]:
-        return {name: guarded(name, check) for name, check in device_checks(shell, self.profile)}
+    def checks(self, **shell: str) -> dict[str, DoctorCheckDocument]:
+        return {result.name: result for result in run_checks(tuple(device_checks(shell, self.profile)))}
 
 
 @pytest.fixture
@@ -172,7 +250,7 @@ def test_commands_that_are_not_there(toy: Toy) -> None:
 
 def test_nvidia_where_its_command_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = machine(CUDA)
+    found = doctor.check_device_command(CUDA)
     assert (found.state, found.found) == ("bad", "cuda: no nvidia-smi on the PATH")
     assert found.advice.endswith("--machine cpu")
 
