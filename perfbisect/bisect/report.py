@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from perfbisect.bisect.documents import EffectDocument, ReportDocument
-from perfbisect.bisect.figures import PHASES, Plot, effect_rows, plots
+from perfbisect.bisect.figures import PHASES, effect_rows, plots
 from perfbisect.common.numbers import minutes, number, percent, probability, with_unit
-from perfbisect.jobs.documents import ChangeDocument, LaunchDocument
+from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.report.document import (
     Block,
-    Code,
     Column,
     Command,
     Figure,
@@ -26,9 +26,11 @@ from perfbisect.report.document import (
     Tone,
     Verdict,
     code,
+    parts_of,
     strong,
 )
-from perfbisect.report.sections import version_rows
+from perfbisect.report.plots import Plot
+from perfbisect.report.sections import change_text, reproduce_section, version_section
 
 _TONES: Final[Mapping[str, Tone]] = {"found": "bad", "not reproduced": "good", "unfinished": "neutral"}
 
@@ -75,23 +77,26 @@ _CAPTIONS: Final[Mapping[str, str]] = {
 def build_report(document: ReportDocument) -> Report:
     """The report of a bisection, finished or not."""
     drawn = plots(document)
-    sections = [
-        Section("Culprit", tuple(_culprit(document)), detail=True),
-        Section("Steps", tuple(_steps(document)), detail=True),
-        *_figure_sections(drawn),
-        Section("Comparisons", tuple(_comparisons(document, drawn)), detail=True),
-        Section("Changes that only the good end has", tuple(_cherry_picks(document)), detail=True),
-        Section("What the engines' logs say differently", tuple(_log_differences(document))),
-        Section("Guards", tuple(_guards(document)), detail=not any(x.moved for x in document.guards)),
-        Section("Where the minutes went", tuple(_minutes(document, drawn)), detail=True),
-        Section("Every launch", tuple(_launches(document)), detail=True),
-        Section(f"Skipped ({len(document.skips)})", tuple(_skips(document)), detail=True),
-        Section(f"Not tested ({len(document.not_tested)})", tuple(_not_tested(document)), detail=True),
-        Section("Same environment as a neighbour", tuple(_merged(document)), detail=True),
-        Section("What was measured", tuple(_measured(document)), detail=True),
-        Section("Reproduce with", tuple(_reproduce(document)), detail=True),
-        Section("Versions", (_code_rows(version_rows(document.versions)),), detail=True),
-    ]
+    details: Mapping[str, Iterator[Block]] = {
+        "Culprit": _culprit(document),
+        "Steps": _steps(document),
+        "By commit": _figures(drawn, "by-commit"),
+        "By time": _figures(drawn, "by-time"),
+        "Comparisons": _comparisons(document, drawn),
+        "Changes that only the good end has": _cherry_picks(document),
+        "What the engines' logs say differently": _log_differences(document),
+        "Guards": _guards(document),
+        "Where the minutes went": _minutes(document, drawn),
+        "Every launch": _launches(document),
+        f"Skipped ({len(document.skips)})": _skips(document),
+        f"Not tested ({len(document.not_tested)})": _not_tested(document),
+        "Same environment as a neighbour": _merged(document),
+        "What was measured": _measured(document),
+    }
+    shown = {"What the engines' logs say differently"}
+    shown |= {"Guards"} if any(guard.moved for guard in document.guards) else set()
+    sections = [Section(title, tuple(blocks), title not in shown) for title, blocks in details.items()]
+    sections += [reproduce_section([document.reproduce]), version_section(document.versions)]
     return Report(
         title=f"Bisection of {document.cell.name}, {document.metric.display}",
         verdict=Verdict(document.outcome, _TONES.get(document.outcome, "open")),
@@ -107,19 +112,27 @@ def build_report(document: ReportDocument) -> Report:
 
 def _summary(document: ReportDocument) -> Iterator[Block]:
     if document.culprit:
-        yield Paragraph((strong("Culprit:"), " ", *_change(document.culprit)))
+        yield Paragraph((strong("Culprit:"), " ", *parts_of(change_text(document.culprit))))
     elif document.outcome == "found":
         yield Paragraph(f"One of {len(document.culprits)} changes that cannot be told apart:")
-        yield Items(tuple(_change(position.changes[0]) for position in document.culprits))
+        yield _items(position.changes[0] for position in document.culprits)
     yield from (Paragraph(text) for text in document.summary)
-    saved = f", {minutes(document.minutes.saved)} saved by overlap" if document.minutes.saved else ""
     yield Paragraph(
-        f"{len(document.launches)} launches, {minutes(document.minutes.total)}{saved}; "
-        f"{len(document.skips)} skipped, {len(document.not_tested)} not tested"
+        f"{len(document.launches)} launches, {minutes(document.minutes.total)}"
+        f"{_saved(document, ', ')}; {_untested(document)}"
     )
     yield Paragraph(("report: ", code(f"{document.folder}/report.md"), ", report.html"))
     if document.next:
         yield Command(document.next)
+
+
+def _saved(document: ReportDocument, separator: str) -> str:
+    saved = document.minutes.saved
+    return f"{separator}{minutes(saved)} saved by overlap" if saved else ""
+
+
+def _untested(document: ReportDocument) -> str:
+    return f"{len(document.skips)} skipped, {len(document.not_tested)} not tested"
 
 
 def _highlights(document: ReportDocument) -> Iterator[tuple[str, str]]:
@@ -134,44 +147,35 @@ def _highlights(document: ReportDocument) -> Iterator[tuple[str, str]]:
         yield probability(document.beliefs.none), "probability that nothing changed"
     if document.share is not None:
         yield percent(document.share, False), "of the whole change is this step"
-    left = f"{len(document.skips)} skipped, {len(document.not_tested)} not tested"
-    yield str(len(document.launches)), f"launches over {document.positions} environments; {left}"
-    saved = f"; {minutes(document.minutes.saved)} saved by overlap" if document.minutes.saved else ""
-    yield minutes(document.minutes.total), f"of a budget of {minutes(document.minutes.budget)}{saved}"
+    count = f"launches over {document.positions} environments; {_untested(document)}"
+    yield str(len(document.launches)), count
+    budget = f"of a budget of {minutes(document.minutes.budget)}{_saved(document, '; ')}"
+    yield minutes(document.minutes.total), budget
 
 
 def _culprit(document: ReportDocument) -> Iterator[Block]:
     yield Paragraph(_MEANINGS[document.outcome], quiet=True)
     if document.culprit:
-        rows = (("commit", document.culprit.id), ("author", document.culprit.author))
-        yield _code_rows([*rows, ("date", document.culprit.date)])
+        culprit = document.culprit
+        rows = (("commit", culprit.id), ("author", culprit.author), ("date", culprit.date))
+        yield KeyValues(tuple((label, code(value)) for label, value in rows if value))
     same = [change for position in document.culprits for change in position.changes[1:]]
     if document.outcome == "found" and same:
         yield Paragraph("Its environment is also that of these changes, so they cannot be told apart:")
-        yield Items(tuple(map(_change, same)))
+        yield _items(same)
 
 
 def _steps(document: ReportDocument) -> Iterator[Block]:
-    if document.steps:
-        yield _table(
-            ("change", "P*", "effect*", "95 % interval*", "launches a side*"),
-            (
-                (
-                    _join(" or ", (_change(position.changes[0]) for position in step.culprits)),
-                    probability(step.probability),
-                    percent(step.confirmed.effect),
-                    _interval(step.confirmed),
-                    str(step.confirmed.launches),
-                )
-                for step in document.steps
-            ),
-        )
+    rows: list[tuple[Inline, ...]] = []
+    for step in document.steps:
+        changes = [change_text(position.changes[0]) for position in step.culprits]
+        rows.append((_join(" or ", changes), probability(step.probability), *_effect_cells(step.confirmed)))
+    if rows:
+        yield _table(("change", "P*", *_EFFECT_COLUMNS), rows)
 
 
-def _figure_sections(drawn: Mapping[str, Plot]) -> Iterator[Section]:
-    for name, title in (("by-commit", "By commit"), ("by-time", "By time")):
-        if name in drawn:
-            yield Section(title, (Figure(name, _CAPTIONS[name], drawn[name]),), detail=True)
+def _figures(drawn: Mapping[str, Plot], *names: str) -> Iterator[Block]:
+    return (Figure(name, _CAPTIONS[name], drawn[name]) for name in names if name in drawn)
 
 
 def _comparisons(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterator[Block]:
@@ -182,20 +186,11 @@ def _comparisons(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterato
         yield Paragraph(
             (code(metric.name), f" ({metric.display}), {metric.direction} is better; {relevant}."), quiet=True
         )
-        yield from (
-            Figure(name, _CAPTIONS[name], drawn[name]) for name in ("pairs", "effects") if name in drawn
-        )
+        yield from _figures(drawn, "pairs", "effects")
         yield _table(
-            ("", "left", "right", "effect*", "95 % interval*", "launches a side*"),
+            ("", "left", "right", *_EFFECT_COLUMNS),
             (
-                (
-                    name,
-                    code(effect.left.short),
-                    code(effect.right.short),
-                    percent(effect.effect),
-                    _interval(effect),
-                    str(effect.launches),
-                )
+                (name, code(effect.left.short), code(effect.right.short), *_effect_cells(effect))
                 for name, effect in rows
             ),
         )
@@ -210,7 +205,7 @@ def _cherry_picks(document: ReportDocument) -> Iterator[Block]:
             "two lines part.",
             quiet=True,
         )
-        yield Items(tuple(map(_change, document.cherry_picks)))
+        yield _items(document.cherry_picks)
 
 
 def _log_differences(document: ReportDocument) -> Iterator[Block]:
@@ -218,33 +213,24 @@ def _log_differences(document: ReportDocument) -> Iterator[Block]:
         yield Paragraph(
             "At parent and culprit, as the engines started; noise between starts is left out.", True
         )
-        rows = ((code(fact), code(parent), code(own)) for fact, parent, own in document.log_differences)
+        rows = (tuple(map(code, texts)) for texts in document.log_differences)
         yield _table(("", "parent", "culprit"), rows)
 
 
 def _guards(document: ReportDocument) -> Iterator[Block]:
-    if document.guards:
-        yield _table(
-            ("guard", "left*", "right*", "moved"),
-            (
-                (
-                    (f"{guard.display} ", code(guard.name)),
-                    with_unit(guard.left, guard.unit),
-                    with_unit(guard.right, guard.unit),
-                    (
-                        strong("moved") if guard.moved else "no",
-                        f" ({guard.note})" if guard.note else "",
-                    ),
-                )
-                for guard in document.guards
-            ),
-        )
+    rows: list[tuple[Inline, ...]] = []
+    for guard in document.guards:
+        moved = strong("moved") if guard.moved else "no"
+        note = f" ({guard.note})" if guard.note else ""
+        values = with_unit(guard.left, guard.unit), with_unit(guard.right, guard.unit)
+        rows.append(((f"{guard.display} ", code(guard.name)), *values, (moved, note)))
+    if rows:
+        yield _table(("guard", "left*", "right*", "moved"), rows)
 
 
 def _minutes(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterator[Block]:
     spent = document.minutes
-    if "phases" in drawn:
-        yield Figure("phases", _CAPTIONS["phases"], drawn["phases"])
+    yield from _figures(drawn, "phases")
     rows = [
         (PHASES.get(phase, phase), minutes(taken), percent(taken / spent.total, False) if spent.total else "")
         for phase, taken in spent.by_phase.items()
@@ -258,63 +244,46 @@ def _minutes(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterator[Bl
 
 
 def _launches(document: ReportDocument) -> Iterator[Block]:
+    """Every launch; those of the culprit stand out."""
     launches = document.launches
     if not launches:
         return
     slots = len({launch.slot for launch in launches}) > 1
-    culprit = document.culprit.id if document.culprit else ""
+    rows: list[tuple[Inline, ...]] = []
+    for launch in launches:
+        slot = (code(launch.slot),) if slots else ()
+        runs = " ".join(number(value) for value in launch.values) or code(launch.reason or "-")
+        value = launch.outcome if launch.value is None else with_unit(launch.value, document.metric.unit)
+        head = (str(launch.number), code(launch.change.short), launch.purpose, *slot, value)
+        warned = (runs, *(f"; {text}" for text in launch.warnings))
+        rows.append((*head, warned, minutes(launch.minutes), launch.started_at[:19], launch.why))
     titles = ("#*", "change", "for", *(("slot",) if slots else ()), "value*", "runs", "took*")
-    table = _table(
-        (*titles, "began (UTC)", "why"),
-        (
-            (
-                str(launch.number),
-                code(launch.change.short),
-                launch.purpose,
-                *((code(launch.slot),) if slots else ()),
-                launch.outcome if launch.value is None else with_unit(launch.value, document.metric.unit),
-                _runs(launch),
-                minutes(launch.minutes),
-                launch.started_at[:19],
-                launch.why,
-            )
-            for launch in launches
-        ),
-    )
+    culprit = document.culprit.id if document.culprit else ""
     marked = frozenset(i for i, launch in enumerate(launches) if launch.change.id == culprit)
-    yield Table(table.columns, table.rows, marked)
-
-
-def _runs(launch: LaunchDocument) -> Inline:
-    values = " ".join(number(value) for value in launch.values)
-    return (values or code(launch.reason or "-"), *(f"; {text}" for text in launch.warnings))
+    yield replace(_table((*titles, "began (UTC)", "why"), rows), highlighted=marked)
 
 
 def _skips(document: ReportDocument) -> Iterator[Block]:
     if document.skips:
         known = {"before": "beforehand", "measured": "when tried"}
-        rows = ((_change(skip.change), code(skip.reason), known[skip.known]) for skip in document.skips)
+        rows = ((change_text(skip.change), code(skip.reason), known[skip.known]) for skip in document.skips)
         yield _table(("change", "why", "known"), rows)
 
 
 def _not_tested(document: ReportDocument) -> Iterator[Block]:
     if document.not_tested:
         yield Paragraph("Not launched, since other launches were more informative per minute.", quiet=True)
-        yield Items(tuple(map(_change, document.not_tested)))
+        yield _items(document.not_tested)
 
 
 def _merged(document: ReportDocument) -> Iterator[Block]:
     if document.merged:
-        yield Items(
-            tuple(
-                _join(", ", ((code(change.short),) for change in position.changes))
-                for position in document.merged
-            )
-        )
+        names = ([code(change.short) for change in position.changes] for position in document.merged)
+        yield Items(tuple(_join(", ", position) for position in names))
 
 
 def _measured(document: ReportDocument) -> Iterator[Block]:
-    ends = (*_change(document.good), " to ", *_change(document.bad))
+    ends = _join(" to ", (change_text(document.good), change_text(document.bad)))
     counts = f": {document.changes} changes, {document.positions} different environments"
     rows: list[tuple[str, Inline]] = [("job", code(document.job))]
     rows += [(label, code(value)) for label, value in document.cell.rows]
@@ -327,34 +296,28 @@ def _measured(document: ReportDocument) -> Iterator[Block]:
         yield Items(document.notes)
 
 
-def _reproduce(document: ReportDocument) -> Iterator[Block]:
-    commands = document.reproduce
-    text = f"# serve {commands.change}\n{commands.serve}\n# bench\n{commands.bench}"
-    if commands.perfbisect:
-        text += f"\n# or all of it\n{commands.perfbisect}"
-    yield Code(text)
-    yield Paragraph(f"{commands.note}.", quiet=True)
+_EFFECT_COLUMNS = ("effect*", "95 % interval*", "launches a side*")
 
 
-def _change(change: ChangeDocument) -> tuple[str | Span, ...]:
-    return (code(change.short), " ", code(change.subject)) if change.subject else (code(change.short),)
+def _effect_cells(effect: EffectDocument) -> tuple[str, str, str]:
+    return percent(effect.effect), _interval(effect), str(effect.launches)
 
 
 def _interval(effect: EffectDocument) -> str:
     return f"{percent(effect.low)} to {percent(effect.high)}"
 
 
-def _join(separator: str, items: Iterable[tuple[str | Span, ...]]) -> tuple[str | Span, ...]:
+def _items(changes: Iterable[ChangeDocument]) -> Items:
+    return Items(tuple(map(change_text, changes)))
+
+
+def _join(separator: str, items: Iterable[Inline]) -> tuple[str | Span, ...]:
     joined: list[str | Span] = []
     for item in items:
-        joined += [*([separator] if joined else []), *item]
+        joined += [*([separator] if joined else []), *parts_of(item)]
     return tuple(joined)
 
 
 def _table(titles: tuple[str, ...], rows: Iterable[tuple[Inline, ...]]) -> Table:
     """``titles`` that end with ``*`` are those of numbers."""
     return Table(tuple(Column(title.rstrip("*"), title.endswith("*")) for title in titles), tuple(rows))
-
-
-def _code_rows(rows: Iterable[tuple[str, str]]) -> KeyValues:
-    return KeyValues(tuple((label, code(value)) for label, value in rows if value))
