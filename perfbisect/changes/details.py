@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfbisect.changes.git import CommitRecord, Repository
-from perfbisect.changes.pins import DOCKERFILE, Pins, pins_of
+from perfbisect.changes.pins import DOCKERFILE, parse_pins
 from perfbisect.errors import RevisionError
 from perfbisect.model.commit_details import ChangedFile, Commit
 
@@ -13,7 +13,8 @@ def commits_between(repository: Repository, after: str, upto: str) -> tuple[Comm
 
     Lines are counted against the first parent, so that a merge counts all that it adds.
 
-    :raises RevisionError: a revision does not exist, or a shallow clone ends between them.
+    Raises:
+        RevisionError: a revision does not exist, or a shallow clone ends between them.
     """
     first, last = repository.resolve(after), repository.resolve(upto)
     selected = ("--first-parent", last.id, f"^{first.id}")
@@ -25,25 +26,16 @@ def commits_between(repository: Repository, after: str, upto: str) -> tuple[Comm
         )
     bodies = _bodies(repository, selected)
     files = _files(repository, selected)
-    return tuple(_commit(repository, record, bodies, files) for record in reversed(records))
-
-
-def _commit(
-    repository: Repository,
-    record: CommitRecord,
-    bodies: dict[str, str],
-    files: dict[str, tuple[ChangedFile, ...]],
-) -> Commit:
-    change = record.change
-    touched = files.get(change.id, ())
-    moved = any(file.path == DOCKERFILE for file in touched)
-    return Commit(
-        sha=change.id,
-        subject=change.subject,
-        date=change.date,
-        body=bodies.get(change.id, ""),
-        files=touched,
-        pins=_pins(repository, record) if moved else None,
+    return tuple(
+        Commit(
+            sha=record.change.id,
+            subject=record.change.subject,
+            date=record.change.date,
+            body=bodies.get(record.change.id, ""),
+            files=files[record.change.id],
+            pins=_moved_pins(repository, record, files[record.change.id]),
+        )
+        for record in reversed(records)
     )
 
 
@@ -62,26 +54,23 @@ def _files(repository: Repository, selected: tuple[str, ...]) -> dict[str, tuple
     found = {}
     for block in text.split("\x01")[1:]:
         sha, *rows = (word.strip("\n") for word in block.split("\0"))
-        found[sha] = tuple(_touched(row) for row in rows if row)
+        found[sha] = tuple(_changed_file(row) for row in rows if row)
     return found
 
 
-def _touched(row: str) -> ChangedFile:
+def _changed_file(row: str) -> ChangedFile:
     added, removed, path = row.split("\t", 2)
     return ChangedFile(path, *(None if count == "-" else int(count) for count in (added, removed)))
 
 
-def _pins(repository: Repository, record: CommitRecord) -> tuple[str, str] | None:
+def _moved_pins(
+    repository: Repository, record: CommitRecord, files: tuple[ChangedFile, ...]
+) -> tuple[str, str] | None:
     """The pin before and after a commit; None if it did not move."""
-    after = _pins_at(repository, record.change.id)
-    before = _pins_at(repository, record.parents[0]) if record.parents else None
+    if not record.parents or all(file.path != DOCKERFILE for file in files):
+        return None
+    texts = (repository.read_text(sha, DOCKERFILE) for sha in (record.parents[0], record.change.id))
+    before, after = (None if text is None else parse_pins(text) for text in texts)
     if before is None or after is None or (before.tag, before.commit) == (after.tag, after.commit):
         return None
     return before.text, after.text
-
-
-def _pins_at(repository: Repository, sha: str) -> Pins | None:
-    blob = repository.tree_id(sha, DOCKERFILE)
-    if blob is None:
-        return None
-    return pins_of(repository.read(sha, DOCKERFILE).decode(errors="replace"))

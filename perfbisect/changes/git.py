@@ -1,4 +1,4 @@
-"""Reads the repository under test through the git command; it never writes files, index or references.
+"""Reads the repository under test through the git command; only :func:`fetch_remote` writes to it.
 
 Content is read from git's objects, so a dirty work tree does not matter. Object names are full hashes (40 hex
 digits, 64 with SHA-256).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +17,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from perfbisect.common.suggest import hint
-from perfbisect.errors import MachineError, RevisionError
+from perfbisect.errors import MachineError, RevisionError, ServerError
 from perfbisect.model.change import Change
+from perfbisect.system import processes
 
 _FORMAT = "--format=%H%x00%P%x00%ct%x00%an%x00%s"
 _FIELDS = 5
@@ -79,13 +81,13 @@ class Repository:
     def open(cls, path: str | Path) -> Repository:
         """The repository that holds ``path``.
 
-        :raises RevisionError: there is none, or git refuses to read it.
+        Raises:
+            RevisionError: there is none, or git refuses to read it.
         """
         folder = Path(path).expanduser().absolute()
+        next_step = "give the repository under test by --repo PATH"
         if not folder.exists():
-            raise RevisionError(
-                f"no such folder: {folder}", next_step="give the repository under test by --repo PATH"
-            )
+            raise RevisionError(f"no such folder: {folder}", next_step=next_step)
         here = cls(folder if folder.is_dir() else folder.parent)
         done = here.run("rev-parse", "--is-bare-repository", "--absolute-git-dir")
         if done.returncode:
@@ -95,22 +97,18 @@ class Repository:
                     f"git refuses to read {folder}: it belongs to another user",
                     next_step=f"git config --global --add safe.directory {folder}",
                 )
-            raise RevisionError(
-                f"no git repository at {folder} (git says: {problem})",
-                next_step="give the repository under test by --repo PATH",
-            )
+            raise RevisionError(f"no git repository at {folder} (git says: {problem})", next_step=next_step)
         bare, directory = done.stdout.decode(errors="surrogateescape").splitlines()[:2]
-        if bare == "true":
-            return cls(Path(directory))
         top = here.run("rev-parse", "--show-toplevel")
-        if top.returncode:
+        if bare == "true" or top.returncode:
             return cls(Path(directory))
         return cls(Path(top.stdout.decode(errors="surrogateescape").rstrip("\n")))
 
     def resolve(self, revision: str) -> Change:
         """The commit that a branch, tag, hash or expression (``HEAD~3``) names.
 
-        :raises RevisionError: it names nothing, several things, or something that is no commit.
+        Raises:
+            RevisionError: it names nothing, several things, or something that is no commit.
         """
         name = revision.strip()
         if not name or name.startswith("-") or re.search(r"[\x00-\x1f]", name):
@@ -121,7 +119,7 @@ class Repository:
         return self.records("-1", done.stdout.decode().strip())[0].change
 
     def head(self) -> Change:
-        """The commit that is checked out. :raises RevisionError: there is none yet."""
+        """The commit that is checked out."""
         return self.resolve("HEAD")
 
     def merge_base(self, a: str, b: str) -> str | None:
@@ -146,9 +144,15 @@ class Repository:
     def remote(self) -> str:
         """Address of ``origin`` without credentials; empty if there is none."""
         done = self.run("remote", "get-url", "origin")
-        return (
-            without_credentials(done.stdout.decode(errors="replace").strip()) if done.returncode == 0 else ""
-        )
+        address = done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
+        return without_credentials(address)
+
+    def remote_of(self, revision: str) -> str:
+        """The remote of a revision (``origin`` of ``origin/main``); empty if it names none."""
+        name = revision.removeprefix("refs/remotes/")
+        remotes = self.text("remote").splitlines()
+        named = [remote for remote in remotes if name == remote or name.startswith(f"{remote}/")]
+        return max(named, key=len, default="")
 
     def tree_id(self, sha: str, path: str) -> str | None:
         """Object name of a file or folder at a commit; None if it does not exist."""
@@ -221,7 +225,7 @@ class Repository:
         return {entry.path: entry.blob for entry in self.entries(sha, path) if entry.mode != "160000"}
 
     def read(self, sha: str, path: str) -> bytes:
-        """A file's bytes at a commit. :raises RevisionError: the commit has no such file."""
+        """A file's bytes at a commit; RevisionError if the commit has no such file."""
         done = self.run("cat-file", "blob", f"{sha}:{path}")
         if done.returncode:
             raise RevisionError(f"commit {sha[:12]} has no file {path} (git says: {error_text(done)})")
@@ -235,7 +239,8 @@ class Repository:
     def contents(self, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Read many blobs by one git process.
 
-        :raises MachineError: an object cannot be read (a partial clone without network, a damaged disk).
+        Raises:
+            MachineError: an object cannot be read (a partial clone without network, a damaged disk).
         """
         with tempfile.TemporaryFile() as asked:
             asked.write("".join(f"{blob}\n" for blob in blobs).encode())
@@ -312,7 +317,7 @@ class Repository:
     def run(
         self, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
-        """Git in this repository, with more variables. :raises MachineError: no git, or it does not end."""
+        """Run git in this repository, with more variables."""
         try:
             return subprocess.run(
                 self._argv(*arguments),
@@ -325,20 +330,15 @@ class Repository:
         except FileNotFoundError as error:
             raise MachineError("the git command is not on PATH", next_step="install git") from error
         except subprocess.TimeoutExpired as error:
-            raise MachineError(
-                f"git {arguments[0]} in {self.path} took more than {_TIMEOUT:.0f} s"
-            ) from error
+            message = f"git {arguments[0]} in {self.path} took more than {_TIMEOUT:.0f} s"
+            raise MachineError(message) from error
 
     def text(self, *arguments: str, stdin: bytes | None = None, errors: str = "surrogateescape") -> str:
         done = self.run(*arguments, stdin=stdin)
         if done.returncode:
-            raise self._failed(arguments[0], done)
+            message = f"git {arguments[0]} failed in {self.path}: {error_text(done)}"
+            raise RevisionError(message, next_step=self.log_command())
         return done.stdout.decode(errors=errors)
-
-    def _failed(self, verb: str, done: subprocess.CompletedProcess[bytes]) -> RevisionError:
-        return RevisionError(
-            f"git {verb} failed in {self.path}: {error_text(done)}", next_step=self.log_command()
-        )
 
 
 def error_text(done: subprocess.CompletedProcess[bytes]) -> str:
@@ -351,3 +351,39 @@ def error_text(done: subprocess.CompletedProcess[bytes]) -> str:
 def without_credentials(text: str) -> str:
     """Remove user names and passwords from addresses."""
     return _CREDENTIALS.sub("", text)
+
+
+FETCH_TIMEOUT_S = 600.0
+_NO_MAINTENANCE = ("-c", "gc.auto=0", "-c", "maintenance.auto=false")
+"""Maintenance in the background after a fetch would disturb measurements."""
+
+
+def fetch_remote(repository: Repository, remote: str, log: Path, timeout_s: float = FETCH_TIMEOUT_S) -> None:
+    """Fetch a remote without prompts, at the user's request; git's output goes to ``log``.
+
+    It adds objects and moves the references of the remote; branches, index and work tree are unchanged.
+
+    Raises:
+        MachineError: it failed or timed out; the repository is unchanged.
+    """
+    where = str(repository.path)
+    command = f"git -C {where} fetch {remote}"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        done = processes.run(
+            ["git", "-C", where, *_NO_MAINTENANCE, "fetch", "--no-recurse-submodules", "--", remote],
+            env=repository.environment(),
+            cwd=log.parent,
+            log=log,
+            token=secrets.token_hex(16),
+            timeout=timeout_s,
+        )
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except (OSError, ServerError) as error:
+        raise MachineError(f"{command} failed: {error}", where=log, next_step=command) from error
+    if done.timed_out:
+        raise MachineError(f"{command} took more than {timeout_s:.0f} s", where=log, next_step=command)
+    if done.code:
+        output = " ".join(line.strip() for line in lines if line.strip())
+        raise MachineError(f"{command} failed: {without_credentials(output)}", where=log, next_step=command)

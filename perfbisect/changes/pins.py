@@ -57,7 +57,7 @@ class Pins:
         return f"vLLM {self.tag}" if self.tag else "an unknown vLLM"
 
 
-def pins_of(dockerfile: str) -> Pins:
+def parse_pins(dockerfile: str) -> Pins:
     """Parse the pins of a ``Dockerfile.ci``; missing ones are empty."""
     known: dict[str, str] = {}
     tag = commit = ""

@@ -29,18 +29,17 @@ class Conflict:
     files: tuple[str, ...] = ()
 
 
-def reverted(repository: Repository, head: Change, culprit: Change) -> Change | Conflict:
+def revert_commit(repository: Repository, head: Change, culprit: Change) -> Change | Conflict:
     """``head`` with what ``culprit`` changed taken back; of a merge, what it brought to its first parent.
 
-    :raises RevisionError: the repository has no folder for objects of ours, or a commit is not there.
-    :raises MachineError: that folder cannot be written.
+    Raises:
+        RevisionError: the repository has no folder for our objects, or a commit does not exist.
+        MachineError: that folder cannot be written.
     """
-    if repository.objects is None:
-        raise RevisionError(f"there is no folder for objects beside {repository.path}")
+    writer = _object_writer(repository)
     parents = repository.records("-1", culprit.id)[0].parents
     if not parents:
         return Conflict(f"{culprit.short} is the first commit: there is nothing before it")
-    writer = _ObjectWriter(repository, repository.objects)
     if writer.version() >= _MERGES_TREES:
         tree = writer.merged(head.id, base=culprit.id, other=parents[0])
     else:
@@ -54,15 +53,14 @@ def reverted(repository: Repository, head: Change, culprit: Change) -> Change | 
     return Change(sha, "commit", subject, head.date, "perfbisect")
 
 
-def patched(repository: Repository, head: Change, patch: bytes, name: str) -> Change | Conflict:
+def apply_patch(repository: Repository, head: Change, patch: bytes, name: str) -> Change | Conflict:
     """``head`` with a patch applied, as ``git diff`` writes one; ``name`` is what it is called.
 
-    :raises RevisionError: the repository has no folder for objects of ours.
-    :raises MachineError: that folder cannot be written.
+    Raises:
+        RevisionError: the repository has no folder for our objects.
+        MachineError: that folder cannot be written.
     """
-    if repository.objects is None:
-        raise RevisionError(f"there is no folder for objects beside {repository.path}")
-    writer = _ObjectWriter(repository, repository.objects)
+    writer = _object_writer(repository)
     tree = writer.applied(head.id, patch, "it does not apply")
     if isinstance(tree, Conflict):
         return tree
@@ -70,6 +68,12 @@ def patched(repository: Repository, head: Change, patch: bytes, name: str) -> Ch
         return Conflict(f"it changes nothing of {head.short}")
     subject = f"{head.subject} + {name}"
     return Change(writer.commit(tree, (head.id,), f"{subject}\n", head.date), "commit", subject, head.date)
+
+
+def _object_writer(repository: Repository) -> _ObjectWriter:
+    if repository.objects is None:
+        raise RevisionError(f"there is no folder for objects beside {repository.path}")
+    return _ObjectWriter(repository, repository.objects)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def show(revision: str, repo: Path | None, as_json: bool) -> int:
     Example:
       perfbisect changes show v0.24.0 --repo vllm-omni
     """
-    from perfbisect.changes.pins import DOCKERFILE, pins_of
+    from perfbisect.changes.pins import DOCKERFILE, parse_pins
     from perfbisect.commands.changes import resolve_change
     from perfbisect.commands.documents import ChangesShowDocument, PackageDocument
     from perfbisect.commands.output import print_document
@@ -48,7 +48,7 @@ def show(revision: str, repo: Path | None, as_json: bool) -> int:
     text = None
     if change.kind == "commit":
         text = Checkout(here.needed_repository(), change.source).text(DOCKERFILE)
-    pins = pins_of(text) if text is not None else None
+    pins = parse_pins(text) if text is not None else None
     document = ChangesShowDocument(
         change=change_document(change),
         kind=change.kind,

@@ -11,8 +11,8 @@ from pathlib import Path
 from perfbisect.bisect.forecast import PlanDocument, plan_document
 from perfbisect.bisect.plan import BisectPlan, Direction, end_names, make_plan
 from perfbisect.bisect.positions import Position
-from perfbisect.changes import priors, releases
-from perfbisect.changes.history import Branch, history
+from perfbisect.changes import priors
+from perfbisect.changes.history import Branch, commit_history, list_releases, release_history
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, ranges, wiring
 from perfbisect.commands.invocation import MeasureOptions
@@ -136,9 +136,9 @@ def resolve_range(here: Workspace, request: BisectRequest) -> tuple[History, Bra
     try:
         if request.releases:
             listed = tuple(part.strip() for part in (request.versions or "").split(",") if part.strip())
-            known = listed or releases.published(request.releases)
-            return releases.between(request.releases, known, first, last, names), None
-        return history(here.needed_repository(), first, last, names)
+            known = listed or list_releases(request.releases)
+            return release_history(request.releases, known, first, last, names), None
+        return commit_history(here.needed_repository(), first, last, names)
     except RevisionError as error:
         if request.direction == "regression":
             raise

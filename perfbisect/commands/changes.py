@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfbisect.changes.git import Repository
-from perfbisect.changes.revert import Conflict, patched, reverted
+from perfbisect.changes.revert import Conflict, apply_patch, revert_commit
 from perfbisect.changes.syntax import ChangeText, parse_change_text
 from perfbisect.commands.workspace import Workspace, require_setting
 from perfbisect.errors import RevisionError, UsageError
@@ -35,7 +35,7 @@ def resolve_change_text(place: Workspace, text: ChangeText) -> Change:
     repository = place.needed_repository()
     change = repository.resolve(text.base) if text.pull is None else resolve_pull(repository, text.pull)
     for sha in text.reverts:
-        result = reverted(repository, change, repository.resolve(sha))
+        result = revert_commit(repository, change, repository.resolve(sha))
         if isinstance(result, Conflict):
             raise UsageError(
                 f"{sha} cannot be reverted in {text.base}: {result.reason}",
@@ -50,7 +50,7 @@ def resolve_change_text(place: Workspace, text: ChangeText) -> Change:
                 f"the patch {name} cannot be read: {error.strerror or error}",
                 next_step="+patch:FILE takes a path from the current folder",
             ) from None
-        result = patched(repository, change, content, Path(name).name)
+        result = apply_patch(repository, change, content, Path(name).name)
         if isinstance(result, Conflict):
             raise UsageError(
                 f"the patch {name} cannot be applied to {text.base}: {result.reason}",

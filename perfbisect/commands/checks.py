@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from perfbisect.changes.history import bisect_ends, under_test
+from perfbisect.changes.history import bisect_ends, commit_under_test
 from perfbisect.clients import CLIENTS
 from perfbisect.commands import changes, ranges, wiring
 from perfbisect.commands.compare_request import (
@@ -143,7 +143,7 @@ def decide(here: Workspace, options: CheckOptions, measuring: MeasureOptions) ->
     :raises UntestableError: in a step of git's bisection the commit cannot be built or served.
     """
     how = options.how
-    at = options.at or (under_test(here.needed_repository()).id if options.git_bisect else "HEAD")
+    at = options.at or (commit_under_test(here.needed_repository()).id if options.git_bisect else "HEAD")
     options = replace(options, at=at)
     if measuring.expect_workload is not None:
         wiring.require_workload(wiring.resolve_cell(here, options.cell, None), measuring.expect_workload)
@@ -353,13 +353,13 @@ def ends(
     :raises UsageError: no bisection is under way, or its ends do not differ.
     :raises MachineError: the budget was too small for a verdict on the ends.
     """
-    found = bisect_ends(here.needed_repository())
+    good, bad = bisect_ends(here.needed_repository())
     request = build_compare_request(
         here,
         CompareOptions(
             options.cell,
-            found.good.id,
-            found.bad.id,
+            good.id,
+            bad.id,
             None,
             max(1, launches // BLOCK_SIZE),
             options.budget,

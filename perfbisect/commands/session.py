@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from perfbisect.changes.revert import Conflict, reverted
+from perfbisect.changes.revert import Conflict, revert_commit
 from perfbisect.commands import ranges, wiring
 from perfbisect.commands.detach import report_job_begun
 from perfbisect.commands.invocation import JobOptions
@@ -300,7 +300,7 @@ def _revert(builder: Builder, setting: MeasurementConfig) -> Callable[[Change, C
     repository = wiring.repository_at(Path(setting.repository), Path(setting.cache))
 
     def revert(head: Change, culprit: Change) -> Change | str:
-        change = reverted(repository, head, culprit)
+        change = revert_commit(repository, head, culprit)
         if isinstance(change, Conflict):
             return change.reason
         refusal = builder.refuses(change)

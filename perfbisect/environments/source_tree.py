@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from packaging.version import InvalidVersion, Version
 
 from perfbisect.changes.git import Repository, TreeEntry
-from perfbisect.changes.pins import DOCKERFILE, Pins, pins_of
+from perfbisect.changes.pins import DOCKERFILE, Pins, parse_pins
 from perfbisect.common.digests import blob_id, environment_key, file_blob_id
 from perfbisect.errors import BuildError, RevisionError
 
@@ -143,7 +143,7 @@ def declared_bases(repository: Repository, shas: Collection[str], platform: str)
         state = tuple(ids[sha] for ids in parts)
         if state not in known:
             text = repository.read_text(sha, DOCKERFILE)
-            pins = None if text is None else pins_of(text)
+            pins = None if text is None else parse_pins(text)
             known[state] = DeclaredBase(pins, _requirements(repository, sha, platform))
         declared[sha] = known[state]
     return declared

@@ -12,8 +12,7 @@ from pathlib import Path
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.kind import BISECT
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.changes.fetch import fetch, remote_of
-from perfbisect.changes.git import Repository
+from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.commands import ranges, wiring
 from perfbisect.commands.bisect_request import BisectRequest, PlannedBisection, build_plan
 from perfbisect.commands.invocation import MeasureOptions
@@ -195,7 +194,7 @@ def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepRe
     rules, repository = file.nightly, workspace.needed_repository()
     if not rules.fetch:
         return None
-    remote, before = remote_of(repository, rules.branch), _resolve_head(repository, rules.branch)
+    remote, before = repository.remote_of(rules.branch), _resolve_head(repository, rules.branch)
     if not remote:
         raise file.wrong(
             ("fetch",),
@@ -205,7 +204,7 @@ def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepRe
     failure: MachineError | None = None
     with interruptible(lambda _: _interrupted(file, "interrupted during git fetch; nothing has begun")):
         try:
-            fetch(repository, remote, workspace.state / "nightly" / rules.name / "fetch.log")
+            fetch_remote(repository, remote, workspace.state / "nightly" / rules.name / "fetch.log")
         except MachineError as error:
             failure = error
     after = _resolve_head(repository, rules.branch)

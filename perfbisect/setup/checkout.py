@@ -13,8 +13,8 @@ from packaging.version import InvalidVersion, Version
 
 from perfbisect.cells.lint import EngineFacts
 from perfbisect.changes.git import Repository
-from perfbisect.changes.pins import DOCKERFILE, Pins, pins_of
-from perfbisect.errors import LocatedError, RevisionError
+from perfbisect.changes.pins import DOCKERFILE, Pins, parse_pins
+from perfbisect.errors import LocatedError
 from perfbisect.machine.profile import Machine, load_machine, machine, machine_names
 from perfbisect.model.change import Change
 
@@ -50,10 +50,7 @@ class Checkout:
 
     def text(self, path: str) -> str | None:
         """Read a file; None if it does not exist."""
-        try:
-            return self.repository.read(self.sha, path).decode("utf-8", errors="replace")
-        except RevisionError:
-            return None
+        return self.repository.read_text(self.sha, path)
 
     @cached_property
     def benchmark_words(self) -> frozenset[str]:
@@ -239,7 +236,7 @@ def detect_checkout(repository: Repository, shell: Mapping[str, str]) -> Detecte
         releases=tuple(tags),
         at_head=frozenset(tag for tag, sha in tags.items() if sha == head.id),
         upstream=_UPSTREAM.search(repository.remote()) is not None,
-        pins=None if dockerfile is None else pins_of(dockerfile),
+        pins=None if dockerfile is None else parse_pins(dockerfile),
         machine=kind,
         hardware=hardware.kind if hardware.gpus else f"no devices, {hardware.kind}",
         devices=len(hardware.gpus),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 
-from perfbisect.changes.git import Repository, git_environment
-from perfbisect.changes.history import history
+from perfbisect.changes.git import Repository, fetch_remote, git_environment
+from perfbisect.changes.history import commit_history
 from perfbisect.errors import MachineError, RevisionError
 from tests.changes.repositories import everything, git
-from tests.fakes.gitwriter import HistoryWriter
+from tests.fakes.gitwriter import HistoryWriter, run_git
+from tests.fakes.remote import Cloned, cloned
 
 
 class TestOpen:
@@ -22,7 +25,7 @@ class TestOpen:
 
     def test_reads_a_bare_repository(self, line: tuple[Path, list[str]], tmp_path: Path) -> None:
         git(tmp_path, "clone", "--quiet", "--bare", str(line[0]), "bare")
-        found, _ = history(Repository.open(tmp_path / "bare"), line[1][0], "main")
+        found, _ = commit_history(Repository.open(tmp_path / "bare"), line[1][0], "main")
         assert [change.id for change in found.changes] == line[1]
 
     def test_no_repository(self, tmp_path: Path) -> None:
@@ -172,7 +175,7 @@ class TestNothingIsWritten:
         repository = Repository.open(path)
         assert repository.is_dirty()
         assert not repository.is_dirty("elsewhere")
-        history(repository, ids[0], "main")
+        commit_history(repository, ids[0], "main")
         repository.blobs(ids[0])
         list(repository.contents(repository.blobs(ids[0]).values()))
         assert repository.read(ids[3], "file") == b"3"
@@ -201,3 +204,72 @@ class TestNothingIsWritten:
         assert repository.remote() == ""
         git(line[0], "remote", "add", "origin", "https://user:hunter2@example.invalid/x.git")
         assert repository.remote() == "https://example.invalid/x.git"
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Cloned:
+    return cloned(tmp_path)
+
+
+def test_the_remotes_branch_moves_and_what_is_ours_stays(
+    there: Cloned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed, repository = there.push(2), Repository.open(there.clone)
+    seen, real = tmp_path / "trace", Repository.environment
+    monkeypatch.setattr(Repository, "environment", lambda self: real(self) | {"GIT_TRACE": str(seen)})
+    (there.clone / "mine.txt").write_text("mine")
+    before = {p: p.read_bytes() for p in there.clone.rglob("*") if p.is_file() and ".git" not in p.parts}
+    fetch_remote(repository, "origin", tmp_path / "logs" / "fetch.log")
+    assert repository.resolve("origin/main").id == pushed
+    assert "maintenance run" not in seen.read_text(), "it would run beside the measurements"
+    assert repository.resolve("main").id == repository.resolve("HEAD").id == there.commits[0]
+    after = {p: p.read_bytes() for p in there.clone.rglob("*") if p.is_file() and ".git" not in p.parts}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("revision", "remote"),
+    [
+        ("origin/main", "origin"),
+        ("refs/remotes/origin/main", "origin"),
+        ("origin/HEAD", "origin"),
+        ("team/fork/main", "team/fork"),
+        ("team/other", "team"),
+        ("main", ""),
+        ("HEAD", ""),
+        ("originals/main", ""),
+    ],
+)
+def test_the_remote_of_a_revision(there: Cloned, revision: str, remote: str) -> None:
+    for name in ("team", "team/fork"):
+        run_git(there.clone, "config", f"remote.{name}.url", "nowhere")
+    assert Repository.open(there.clone).remote_of(revision) == remote
+
+
+def test_a_remote_that_is_gone_is_told_without_its_password(
+    there: Cloned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(there.origin)
+    log, repository = tmp_path / "fetch.log", Repository.open(there.clone)
+    log.write_text("of the night before")
+    with pytest.raises(MachineError, match=f"fetch origin failed: .*{there.origin}") as caught:
+        fetch_remote(repository, "origin", log)
+    assert "of the night before" not in caught.value.message
+    assert caught.value.where == str(log)
+    assert caught.value.next_step == f"git -C {there.clone} fetch origin"
+    assert repository.resolve("origin/main").id == there.commits[0]
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    run_git(there.clone, "remote", "set-url", "origin", "https://me:secret@127.0.0.1:9/x")
+    with pytest.raises(MachineError, match="fetch origin failed") as caught:
+        fetch_remote(repository, "origin", log)
+    assert "secret" not in f"{caught.value} {log.read_text()}"
+
+
+def test_a_remote_that_does_not_answer_is_given_up_and_nothing_of_it_lives(
+    there: Cloned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_git(there.clone, "remote", "set-url", "origin", "ssh://nowhere.invalid/x")
+    monkeypatch.setenv("GIT_SSH_COMMAND", "sh -c 'exec sleep 6113'")
+    with pytest.raises(MachineError, match=r"fetch origin took more than 1 s"):
+        fetch_remote(Repository.open(there.clone), "origin", tmp_path / "fetch.log", timeout_s=1.0)
+    assert not [one for one in psutil.process_iter(["cmdline"]) if "6113" in (one.info["cmdline"] or ())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.changes.pins import Pins, ReplacedPackage, pins_of
+from perfbisect.changes.pins import Pins, ReplacedPackage, parse_pins
 
 SHA = "2d5be1dd5ce2e44dfea53ea03ff61143da5137eb"
 
@@ -42,13 +42,13 @@ RUN uv pip install git+https://github.com/vllm-project/vllm@main
 
 
 def test_the_tag_and_not_what_a_comment_says() -> None:
-    assert pins_of(TAG) == Pins("v0.22.0", "")
-    assert pins_of(TAG).kind == "release"
-    assert pins_of(TAG).text == "vLLM v0.22.0"
+    assert parse_pins(TAG) == Pins("v0.22.0", "")
+    assert parse_pins(TAG).kind == "release"
+    assert parse_pins(TAG).text == "vLLM v0.22.0"
 
 
 def test_a_wheel_wins_over_the_tag() -> None:
-    found = pins_of(INDEX)
+    found = parse_pins(INDEX)
     assert (found.tag, found.commit, found.kind) == ("v0.15.0", SHA, "commit")
     assert found.packages == (
         ReplacedPackage("nvidia-cublas-cu12", "12.9.1.4"),
@@ -59,7 +59,7 @@ def test_a_wheel_wins_over_the_tag() -> None:
 
 
 def test_a_precompiled_wheel() -> None:
-    assert pins_of(PRECOMPILED) == Pins("v0.17.0", SHA)
+    assert parse_pins(PRECOMPILED) == Pins("v0.17.0", SHA)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_precompiled_wheel() -> None:
     ],
 )
 def test_other_ways_to_write_it(line: str) -> None:
-    assert pins_of(f"FROM vllm/vllm-openai:v0.16.0\n{line}\n").commit == SHA
+    assert parse_pins(f"FROM vllm/vllm-openai:v0.16.0\n{line}\n").commit == SHA
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,16 @@ def test_other_ways_to_write_it(line: str) -> None:
     [("v0.20.0-cu130", "0.20.0"), ("v0.24.0", "0.24.0"), ("v0.21.0rc1", "0.21.0rc1"), ("0.9.0.1", "0.9.0.1")],
 )
 def test_the_release_of_a_tag(tag: str, release: str) -> None:
-    assert pins_of(f"FROM vllm/vllm-openai:{tag}\n").release == release
+    assert parse_pins(f"FROM vllm/vllm-openai:{tag}\n").release == release
 
 
 @pytest.mark.parametrize("text", ["", "FROM ubuntu:24.04\nRUN make\n", "FROM vllm/vllm-openai:latest\n"])
 def test_no_pin(text: str) -> None:
-    assert pins_of(text).kind == "unknown"
-    assert pins_of(text).release == ""
+    assert parse_pins(text).kind == "unknown"
+    assert parse_pins(text).release == ""
 
 
 def test_a_package_that_is_only_removed() -> None:
-    assert pins_of("RUN pip uninstall -y torchaudio && echo done\n").packages == (
+    assert parse_pins("RUN pip uninstall -y torchaudio && echo done\n").packages == (
         ReplacedPackage("torchaudio"),
     )

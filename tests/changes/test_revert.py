@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.changes import revert as changes_revert
 from perfbisect.changes.git import Repository
-from perfbisect.changes.revert import Conflict, patched, reverted
+from perfbisect.changes.revert import Conflict, apply_patch, revert_commit
 from perfbisect.model.change import Change
 from tests.changes.repositories import commit, everything, git
 
@@ -32,7 +32,7 @@ def repository(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pyte
 
 
 def revert(repository: Repository, head: str = "main", culprit: str = "main~2") -> Change | Conflict:
-    return reverted(repository, repository.resolve(head), repository.resolve(culprit))
+    return revert_commit(repository, repository.resolve(head), repository.resolve(culprit))
 
 
 def test_the_culprit_is_taken_back_and_the_rest_stays(repository: Repository) -> None:
@@ -92,20 +92,20 @@ def test_a_patch_is_applied_and_the_rest_stays(repository: Repository) -> None:
     before = everything(repository.path)
     head = repository.resolve("main")
     patch = b"--- a/code\n+++ b/code\n@@ -7,3 +7,3 @@\n line 6\n-line 7\n+fast 7\n line 8\n"
-    made = patched(repository, head, patch, "fix.diff")
+    made = apply_patch(repository, head, patch, "fix.diff")
     assert isinstance(made, Change)
     assert "fast 7\nline 8" in repository.read(made.id, "code").decode()
     assert repository.read(made.id, "other") == b"1\n"
     assert made.subject == "the end of the file + fix.diff"
-    assert patched(repository, head, patch, "fix.diff") == made
+    assert apply_patch(repository, head, patch, "fix.diff") == made
     assert everything(repository.path) == before
 
 
 def test_a_patch_that_does_not_apply(repository: Repository) -> None:
     patch = repository.run("diff", "main", "main~2", "--", "code").stdout
-    told = patched(repository, repository.resolve("main~2"), patch, "fix.diff")
+    told = apply_patch(repository, repository.resolve("main~2"), patch, "fix.diff")
     assert isinstance(told, Conflict)
     assert told.reason == "it does not apply: code"
-    nonsense = patched(repository, repository.resolve("main"), b"this is no patch\n", "x")
+    nonsense = apply_patch(repository, repository.resolve("main"), b"this is no patch\n", "x")
     assert isinstance(nonsense, Conflict)
     assert nonsense.reason.startswith("it does not apply")

@@ -13,7 +13,7 @@ from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import bisect
 from perfbisect.bisect.plan import make_plan
 from perfbisect.changes.git import Repository
-from perfbisect.changes.history import history
+from perfbisect.changes.history import commit_history
 from perfbisect.compare.run import make_run_plan, run
 from perfbisect.errors import Interrupted, PerfbisectError
 from perfbisect.jobs.folders import Job, Jobs
@@ -178,7 +178,7 @@ class Place:
     def _bisect(self, job: Job, night: NightPlan, window: BisectionWindow, minutes: float) -> ReportDocument:
         served, tools = window.cell.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
         if not job.journal.exists():
-            line, _ = history(self.repository, window.good, window.bad)
+            line, _ = commit_history(self.repository, window.good, window.bad)
             plan = make_plan(
                 cell=served, history=line, builder=FakeBuilder(), budget=minutes,
                 metric=resolve_metric(served, window.metric), setting=night.setting,

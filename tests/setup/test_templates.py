@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from perfbisect.cells.settings import FILE, Settings, load_settings
-from perfbisect.changes.pins import pins_of
+from perfbisect.changes.pins import parse_pins
 from perfbisect.environments.spec import parse_chain
 from perfbisect.setup.checkout import DetectedCheckout
 from perfbisect.setup.templates import choose_settings, next_command_words, render_settings
@@ -27,7 +27,7 @@ SEEN = DetectedCheckout(
     devices=8,
 )
 CPU = replace(SEEN, machine="cpu", hardware="no devices, A processor x 2", devices=0)
-OMNI = replace(SEEN, engine="vllm_omni", evidence="vllm_omni/", pins=pins_of(DOCKERFILES["tag"]))
+OMNI = replace(SEEN, engine="vllm_omni", evidence="vllm_omni/", pins=parse_pins(DOCKERFILES["tag"]))
 INDEX = "wheel:https://wheels.vllm.ai/{sha}"
 
 
@@ -79,7 +79,7 @@ def test_the_next_command_names_the_repository_where_it_must() -> None:
 @pytest.mark.parametrize("pin", [*DOCKERFILES, "none"])
 def test_the_pin_is_told(pin: str) -> None:
     text = DOCKERFILES.get(pin)
-    first = choose_settings(replace(OMNI, pins=None if text is None else pins_of(text)))
+    first = choose_settings(replace(OMNI, pins=None if text is None else parse_pins(text)))
     told = dict(first.detected)["pin"]
     assert told.startswith(
         {

@@ -10,7 +10,7 @@ from pathlib import Path
 from perfbisect.cells.loading import known_cells
 from perfbisect.cells.match import nearest_cells, parse_result_name
 from perfbisect.changes.git import Repository
-from perfbisect.changes.priors import BisectionRange, bisect_command, commit_weights, commit_weights_text
+from perfbisect.changes.priors import bisect_command, commit_weights, commit_weights_text
 from perfbisect.common.durations import moment
 from perfbisect.errors import UsageError
 from perfbisect.model.commit_details import Ranking
@@ -154,15 +154,13 @@ def cell_of_ours(finding: SeriesChange) -> str:
 def command_of(ranked: RankedAlert, *, repo: str, cell: str, weights: str = "") -> str:
     """The bisection that settles a ranking; ``weights``: the file of its prior, empty for none."""
     return bisect_command(
-        BisectionRange(
-            cell=cell,
-            metric=ranked.alert.metric,
-            good=ranked.good,
-            bad=ranked.bad,
-            repo=repo,
-            weights=weights,
-            better=not ranked.alert.worse,
-        )
+        cell,
+        ranked.alert.metric,
+        ranked.good,
+        ranked.bad,
+        repo,
+        weights=weights,
+        better=not ranked.alert.worse,
     )
 
 

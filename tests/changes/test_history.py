@@ -1,36 +1,46 @@
-"""The line of changes between two revisions, and what is refused as none."""
+"""The changes between two ends: commits, releases, git's own bisection, and ranges that are refused."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from perfbisect.changes import history
 from perfbisect.changes.git import Repository
-from perfbisect.changes.history import history
-from perfbisect.errors import RevisionError
+from perfbisect.changes.history import (
+    bisect_ends,
+    commit_history,
+    commit_under_test,
+    list_releases,
+    release_history,
+)
+from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.model.change import History
 from tests.changes.repositories import commit, git
+from tests.cli.test_git_bisect import git as git_at
 from tests.fakes.gitwriter import HistoryWriter
+from tests.fakes.history import PretendHistory, make_history
 
 
 def line_of(path: Path, good: str, bad: str) -> History:
     """A line without a branch."""
-    found, branch = history(Repository.open(path), good, bad)
+    found, branch = commit_history(Repository.open(path), good, bad)
     assert branch is None
     return found
 
 
 def refused(path: Path, good: str, bad: str) -> RevisionError:
     with pytest.raises(RevisionError) as raised:
-        history(Repository.open(path), good, bad)
+        commit_history(Repository.open(path), good, bad)
     return raised.value
 
 
 class TestHistory:
     def test_is_inclusive_and_oldest_first(self, line: tuple[Path, list[str]]) -> None:
-        history = line_of(line[0], line[1][1], "main")
-        assert [change.id for change in history.changes] == line[1][1:]
+        found = line_of(line[0], line[1][1], "main")
+        assert [change.id for change in found.changes] == line[1][1:]
 
     def test_neighbours(self, line: tuple[Path, list[str]]) -> None:
         assert len(line_of(line[0], "HEAD~1", "HEAD").changes) == 2
@@ -42,8 +52,8 @@ class TestHistory:
         git(path, "checkout", "--quiet", "main")
         git(path, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
         merge = git(path, "rev-parse", "HEAD")
-        history = line_of(path, ids[0], "main")
-        assert [change.id for change in history.changes] == [*ids, merge]
+        found = line_of(path, ids[0], "main")
+        assert [change.id for change in found.changes] == [*ids, merge]
 
     def test_subjects_that_attack_the_parser(self, tmp_path: Path) -> None:
         subjects = [
@@ -71,9 +81,9 @@ class TestHistory:
             writer.commit(f"commit {number}", {"file": str(number // 5_000).encode()})
         ids = writer.finish(checkout=False)
         repository = Repository.open(tmp_path / "repo")
-        history = line_of(tmp_path / "repo", ids[0], ids[-1])
-        assert tuple(change.id for change in history.changes) == ids
-        assert history.changes[1234].subject == "commit 1234"
+        found = line_of(tmp_path / "repo", ids[0], ids[-1])
+        assert tuple(change.id for change in found.changes) == ids
+        assert found.changes[1234].subject == "commit 1234"
         trees = repository.tree_ids(ids, "file")
         assert len(set(trees.values())) == 2
         files = repository.differing(ids[0], ids, ("file",))
@@ -138,7 +148,7 @@ class TestBranches:
         git(path, "checkout", "--quiet", "release")
         git(path, "cherry-pick", "-x", fix)
         picked = git(path, "rev-parse", "HEAD")
-        found, branch = history(Repository.open(path), "release", "main")
+        found, branch = commit_history(Repository.open(path), "release", "main")
         assert [change.id for change in found.changes] == [picked, ids[1], ids[2], ids[3], fix]
         assert branch is not None
         assert branch.fork.id == ids[1]
@@ -156,7 +166,107 @@ class TestBranches:
         git(path, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
         merge = git(path, "rev-parse", "HEAD")
         assert Repository.open(path).merge_base(own, merge) == base
-        found, branch = history(Repository.open(path), "release", "main")
+        found, branch = commit_history(Repository.open(path), "release", "main")
         assert [change.id for change in found.changes] == [own, ids[1], ids[2], ids[3], merge]
         assert branch is not None
         assert [change.id for change in branch.own] == [own]
+
+
+@pytest.fixture
+def bisected(tmp_path: Path) -> PretendHistory:
+    return make_history(tmp_path / "repo", commits=8, slow=4)
+
+
+def test_the_ends_are_those_it_began_with(bisected: PretendHistory) -> None:
+    git_at(bisected, "bisect", "start", bisected.bad, bisected.good)
+    repository = Repository.open(bisected.path)
+    asked = commit_under_test(repository).id
+    assert asked in bisected.commits[1:-1]
+    git_at(bisected, "bisect", "good")
+    good, bad = bisect_ends(repository)
+    assert (good.id, bad.id) == (bisected.good, bisected.bad)
+    assert commit_under_test(repository).id != asked
+
+
+def test_words_of_ones_own_for_good_and_bad(bisected: PretendHistory) -> None:
+    git_at(bisected, "bisect", "start", "--term-old", "fast", "--term-new", "slow")
+    git_at(bisected, "bisect", "slow", bisected.bad)
+    repository = Repository.open(bisected.path)
+    with pytest.raises(RevisionError, match="has no fast end yet"):
+        bisect_ends(repository)
+    git_at(bisected, "bisect", "fast", bisected.good)
+    good, bad = bisect_ends(repository)
+    assert (good.id, bad.id) == (bisected.good, bisected.bad)
+
+
+def test_without_a_checkout_it_is_not_the_head(bisected: PretendHistory) -> None:
+    repository = Repository.open(bisected.path)
+    head = repository.head().id
+    git_at(bisected, "bisect", "start", "--no-checkout", bisected.bad, bisected.good)
+    assert repository.head().id == head
+    assert commit_under_test(repository).id in bisected.commits[1:-1]
+
+
+def test_no_bisection_under_way(bisected: PretendHistory) -> None:
+    with pytest.raises(RevisionError, match="no git bisect is under way"):
+        bisect_ends(Repository.open(bisected.path))
+
+
+KNOWN = ("0.9.0", "0.10.0", "0.10.1rc1", "0.10.1", "0.11.0", "0.11.0.post1", "0.12.0")
+
+
+def ids(good: str, bad: str) -> list[str]:
+    return [change.id for change in release_history("toy", KNOWN, good, bad).changes]
+
+
+def test_releases_are_ordered_as_versions_without_trials() -> None:
+    assert ids("0.9.0", "0.11.0.post1") == [
+        "toy==0.9.0", "toy==0.10.0", "toy==0.10.1", "toy==0.11.0", "toy==0.11.0.post1",
+    ]  # fmt: skip
+    assert release_history("toy", KNOWN, "toy==0.9.0", "0.10").bad.kind == "release"
+
+
+def test_trials_are_there_where_an_end_is_one() -> None:
+    assert ids("0.10.1rc1", "0.11.0") == ["toy==0.10.1rc1", "toy==0.10.1", "toy==0.11.0"]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "told"),
+    [
+        ("0.8", "0.12.0", "--good 0.8 is no release of toy; there are: 0.9.0, 0.10.0"),
+        ("0.9.0", "0.9", "the same release, 0.9.0"),
+        ("0.12.0", "0.9.0", "good 0.12.0 is newer than bad 0.9.0"),
+        ("main", "0.9.0", "'main' is no version"),
+    ],
+)
+def test_a_range_that_is_none(good: str, bad: str, told: str) -> None:
+    with pytest.raises(RevisionError, match=told.replace("(", r"\(")):
+        release_history("toy", KNOWN, good, bad)
+
+
+def test_the_ends_have_the_names_that_the_user_gave_them() -> None:
+    with pytest.raises(RevisionError, match=r"bad 0\.12\.0 is newer than good 0\.9\.0") as caught:
+        release_history("toy", KNOWN, "0.12.0", "0.9.0", ("bad", "good"))
+    assert str(caught.value.next_step).startswith("--bad 0.9.0 --good 0.12.0")
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, code: int, out: str, err: str) -> None:
+    monkeypatch.setattr(
+        history.subprocess, "run", lambda *a, **_: subprocess.CompletedProcess(a, code, out, err)
+    )
+
+
+def test_what_the_registry_says_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, 0, "toy (0.10.0)\nAvailable versions: 0.10.0, 0.9.1, 0.9.0\n", "WARNING: trial")
+    assert list_releases("toy") == ("0.9.0", "0.9.1", "0.10.0")
+
+
+def test_an_unknown_package_is_no_failure_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, 1, "", "ERROR: No matching distribution found for toy\n")
+    with pytest.raises(RevisionError, match="no package 'toy'"):
+        list_releases("toy")
+    answer(monkeypatch, 1, "", "ERROR: connection refused\n")
+    with pytest.raises(MachineError, match="connection refused"):
+        list_releases("toy")
+    with pytest.raises(UsageError, match="is no package name"):
+        list_releases("--index-url=x")
