@@ -22,14 +22,7 @@ MAIN = ("main", "master")
 RejectionKind = Literal[
     "broken", "other", "template", "failed", "silent", "repeated", "ambiguous", "twin", "unmeasured", "older"
 ]
-"""Why a result is no point.
-
-``broken``: not whole, or its numbers contradict each other. ``other``: no result of a benchmark.
-``template``: the form of zeros that a harness writes where a benchmark left none. ``failed``: requests failed
-or were not sent. ``silent``: sound was requested and none came. ``repeated``: a later result of the same cell
-in the same build. ``ambiguous``: two workloads under one name. ``twin``: the same file in another layout.
-``unmeasured``: an attempt of ours that failed. ``older``: a summary without cells and requests.
-"""
+"""Why a result is no point; docs/track.md explains each."""
 
 
 @dataclass(frozen=True)

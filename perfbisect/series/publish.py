@@ -94,14 +94,7 @@ def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
         recorded = read_run(job.journal)
         if recorded is not None:
             _publish_job(folder.expanduser() / "data" / RAW / job.id / RESULTS, job, recorded, done)
-    return TrackPublishDocument(
-        folder=str(folder),
-        launches=done.launches,
-        written=tuple(done.written),
-        unchanged=done.unchanged,
-        removed=tuple(done.removed),
-        left_out=tuple(done.left_out),
-    )
+    return TrackPublishDocument.model_validate({"folder": str(folder), **vars(done)})
 
 
 def publish_report(document: TrackPublishDocument) -> Report:
@@ -117,7 +110,7 @@ def publish_report(document: TrackPublishDocument) -> Report:
 
 def _publish_job(results: Path, job: Job, recorded: RecordedRun, done: _Publication) -> None:
     try:
-        cell = Cell.model_validate_json(json.dumps(recorded.cell))
+        cell = Cell.model_validate_json(json.dumps(recorded.document["cell"]))
     except ValidationError as error:
         done.left_out.append(f"{job.id}: its cell cannot be read: {error.errors()[0]['msg']}")
         return

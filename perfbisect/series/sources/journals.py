@@ -72,10 +72,9 @@ def _journals(root: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """The journal of a ``run``: its build, its cell as data, and the document of its attempts."""
+    """The journal of a ``run``: its build, and its cell and attempts as a JSON document."""
 
     build: Build
-    cell: Mapping[str, Any]
     document: Mapping[str, Any]
 
 
@@ -85,20 +84,18 @@ def read_run(path: Path) -> RecordedRun | None:
     plan = next((event for event in reversed(events) if event.kind == "plan"), None)
     if plan is None or plan.data.get("verb") != "run":
         return None
-    cell, change = plan.data["cell"], plan.data["change"]
+    change = plan.data["change"]
     commit = str(change["id"]).partition("+")[0] if change.get("kind") == "commit" else ""
     document = {
         "schema": SCHEMA,
-        "cell": cell["name"],
-        "model": cell.get("model", ""),
-        "prompts": cell.get("num_prompts"),
-        "voided": {
+        "cell": plan.data["cell"],
+        "discarded": {
             event.data["attempt"]: event.data["reason"] for event in events if event.kind == "discarded"
         },
         "attempts": [event.data["attempt"] for event in events if event.kind in ("finished", "failed")],
     }
     build = Build(SOURCE, PIPELINE, path.parent.name, commit=commit, fixed=plan.time)
-    return RecordedRun(build, cell, document)
+    return RecordedRun(build, document)
 
 
 def _document_texts(recorded: RecordedRun) -> tuple[str, str]:
@@ -112,27 +109,28 @@ def measured_attempts(recorded: RecordedRun) -> Iterator[Attempt]:
             attempt = from_dict(fields)
         except ValueError:
             continue
-        if attempt.runs and attempt.failure is None and attempt.id not in recorded.document["voided"]:
+        if attempt.runs and attempt.failure is None and attempt.id not in recorded.document["discarded"]:
             yield attempt
 
 
 def recorded_points(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | RejectedResult]:
     """The points of a job's document, and the attempts that failed or were discarded."""
-    cell, model, discarded = str(document["cell"]), str(document["model"]), document["voided"]
+    cell, discarded = document["cell"], document["discarded"]
+    name, model = str(cell["name"]), str(cell.get("model", ""))
     for record, fields in enumerate(document["attempts"]):
         try:
             attempt = from_dict(fields)
         except ValueError as error:
-            yield RejectedResult(build, "broken", str(error), raw, record, cell)
+            yield RejectedResult(build, "broken", str(error), raw, record, name)
             continue
         reason = discarded.get(attempt.id) or (attempt.failure.reason if attempt.failure else "")
-        lost = _lost_requests(attempt, document.get("prompts"))
+        lost = _lost_requests(attempt, cell.get("num_prompts"))
         if reason or not attempt.runs:
-            yield RejectedResult(build, "unmeasured", reason or "no run ended", raw, record, cell)
+            yield RejectedResult(build, "unmeasured", reason or "no run ended", raw, record, name)
         elif lost:
-            yield RejectedResult(build, "failed", lost, raw, record, cell)
+            yield RejectedResult(build, "failed", lost, raw, record, name)
         else:
-            yield point_of_attempt(build, cell, model, attempt, attempt.folder or raw, record)
+            yield point_of_attempt(build, name, model, attempt, attempt.folder or raw, record)
 
 
 def point_of_attempt(build: Build, cell: str, model: str, attempt: Attempt, raw: str, record: int) -> Point:
