@@ -22,7 +22,7 @@ from perfbisect.commands.output import print_document, progress_printer
 from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.documents import CompareDocument
 from perfbisect.jobs.documents import LongDocument
-from perfbisect.jobs.folders import Job, Jobs, read_exit
+from perfbisect.jobs.folders import Job, Jobs
 
 
 class Terminal(io.StringIO):
@@ -143,7 +143,7 @@ def test_who_waits_for_the_first_job_waits_for_all(tmp_path: Path, settled: Sett
     assert (document.first, code, first) == ((2,), 3, settled.jobs[0])
     assert settled.seen == [("a", True, True), ("b", False, True)]
     assert first.holder is None
-    ending = read_exit(first.path)
+    ending = Job(first.path).read_exit()
     assert ending is not None
     assert ending.exit_code == 3
     assert json.loads(first.result.read_text())["first"] == [2]
@@ -153,6 +153,6 @@ def test_a_later_job_s_failure_is_how_the_first_ended(tmp_path: Path, settled: S
     here = cast(Workspace, type("Here", (), {"jobs": Jobs(tmp_path)}))
     with pytest.raises(RuntimeError, match="broken"):
         measure_comparisons(here, ["a", "broken"], JobOptions(), lambda _: (Series(), 0))  # type: ignore[list-item]
-    ending = read_exit(settled.jobs[0].path)
+    ending = Job(settled.jobs[0].path).read_exit()
     assert ending is not None
     assert (ending.exit_code, "broken" in ending.error) == (1, True)
