@@ -15,7 +15,7 @@ import numpy as np
 from perfbisect.bisect.decision.beliefs import Posterior
 from perfbisect.bisect.decision.model import Comparison
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_scale, launch_variance
-from perfbisect.bisect.decision.prices import Prices
+from perfbisect.bisect.decision.state import Prices
 from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp, quantiles
 
 DECIDED = math.log(20.0)

@@ -24,7 +24,7 @@ from perfbisect.bisect.decision.model import (
 )
 from perfbisect.bisect.decision.multi_step import confirmed_steps, open_ranges
 from perfbisect.bisect.decision.search import RangeResult, range_posterior, search
-from perfbisect.bisect.decision.state import SearchState, SlotContext, slot_context
+from perfbisect.bisect.decision.state import SearchState, SlotContext
 
 
 def next_action(
@@ -47,7 +47,7 @@ def next_action(
         skipped before it ever gave a value, or three times): an error about the range, never a verdict. Or
         the slot is not free.
     """
-    context = slot_context(slot, pending, slots)
+    context = SlotContext(slot, tuple(pending), tuple(slots))
     state = SearchState.from_events(plan, tuple(events))
     action = _decide(plan, state, context)
     if not isinstance(action, NextLaunch) or _affordable(plan, state, action, context):

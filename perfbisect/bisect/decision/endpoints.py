@@ -11,8 +11,7 @@ from perfbisect.bisect.decision.beliefs import Posterior, odds_of_sizes, prior_w
 from perfbisect.bisect.decision.model import NextLaunch, Plan, Reason, SearchVerdict, Wait
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_variance
 from perfbisect.bisect.decision.posterior import compute_posterior
-from perfbisect.bisect.decision.prices import Prices
-from perfbisect.bisect.decision.state import SINGLE_SLOT, SearchState, SlotContext
+from perfbisect.bisect.decision.state import Prices, SearchState, SlotContext
 from perfbisect.stats.robust import quantiles
 
 SEARCH_BELOW = 0.15
@@ -53,7 +52,7 @@ class EndsResult:
 
 
 def next_end(
-    plan: Plan, data: tuple[LaunchEstimate, ...], prices: Prices, context: SlotContext = SINGLE_SLOT
+    plan: Plan, data: tuple[LaunchEstimate, ...], prices: Prices, context: SlotContext
 ) -> NextLaunch | Wait | EndsResult:
     """The next launch of an end on the free slot, or the result of the ends.
 
@@ -78,11 +77,7 @@ def next_end(
     rounds = min(good, len(usable) - good)
     if posterior.none < SEARCH_BELOW:
         return EndsResult(None, posterior)
-    if (
-        posterior.none > NO_CHANGE_ABOVE
-        and rounds >= MIN_ROUNDS
-        and rules_out_relevant_step(posterior, plan.min_effect)
-    ):
+    if shows_no_change(posterior, rounds, plan.min_effect):
         return EndsResult("not reproduced", posterior)
     runs = prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs)
     if rounds < _PAIRED:
@@ -109,6 +104,15 @@ def launches_to_settle(plan: Plan, prices: Prices, posterior: Posterior) -> int:
     """Launches a side that would settle whether the ends differ."""
     runs = prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs)
     return launches_needed(posterior, runs, plan.min_effect, MAX_ROUNDS)
+
+
+def shows_no_change(posterior: Posterior, rounds: int, min_effect: float) -> bool:
+    """Whether so many rounds of two ends settle that these do not differ."""
+    return (
+        posterior.none > NO_CHANGE_ABOVE
+        and rounds >= MIN_ROUNDS
+        and rules_out_relevant_step(posterior, min_effect)
+    )
 
 
 def rules_out_relevant_step(posterior: Posterior, min_effect: float) -> bool:

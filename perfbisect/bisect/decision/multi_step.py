@@ -11,13 +11,7 @@ from dataclasses import dataclass
 
 from perfbisect.bisect.decision import confirm, outcome
 from perfbisect.bisect.decision.beliefs import Posterior
-from perfbisect.bisect.decision.endpoints import (
-    MAX_ROUNDS,
-    MIN_ROUNDS,
-    NO_CHANGE_ABOVE,
-    SEARCH_BELOW,
-    rules_out_relevant_step,
-)
+from perfbisect.bisect.decision.endpoints import MAX_ROUNDS, SEARCH_BELOW, shows_no_change
 from perfbisect.bisect.decision.model import NextLaunch, Note, Plan, Reason, SearchEnd, Wait
 from perfbisect.bisect.decision.outcome import ConfirmedStep
 from perfbisect.bisect.decision.search import (
@@ -134,11 +128,7 @@ def _part(
     if posterior.none < SEARCH_BELOW or _confirming(plan, state, span, context):
         return _searched(plan, state, posterior, span, context)
     made = [sum(launch.index == end for launch in state.usable) for end in span]
-    if (
-        posterior.none > NO_CHANGE_ABOVE
-        and min(made) >= MIN_ROUNDS
-        and rules_out_relevant_step(posterior, plan.min_effect)
-    ):
+    if shows_no_change(posterior, min(made), plan.min_effect):
         return ExhaustedRange(posterior=posterior)
     under_way = [sum(launch.index == end for launch in context.pending) for end in span]
     if min(made) >= MAX_ROUNDS:

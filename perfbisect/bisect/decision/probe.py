@@ -14,10 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from perfbisect.bisect.decision.beliefs import Posterior
-from perfbisect.bisect.decision.candidates import leading, nearest
+from perfbisect.bisect.decision.beliefs import Posterior, leading, nearest
 from perfbisect.bisect.decision.noise import launch_variance
-from perfbisect.bisect.decision.prices import Prices
+from perfbisect.bisect.decision.state import Prices
 from perfbisect.stats.robust import Array, quantiles
 
 _LEAST = 1e-9

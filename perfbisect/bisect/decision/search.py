@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 
 from perfbisect.bisect.decision import confirm
-from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
-from perfbisect.bisect.decision.candidates import leading, parent_of
+from perfbisect.bisect.decision.beliefs import Posterior, leading, parent_of, prior_weights
 from perfbisect.bisect.decision.endpoints import rules_out_relevant_step
 from perfbisect.bisect.decision.model import NextLaunch, Plan, Reason, SearchVerdict, Wait
 from perfbisect.bisect.decision.noise import LaunchEstimate

@@ -3,140 +3,191 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import statistics
+from dataclasses import dataclass, replace
 
 from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
-from perfbisect.bisect.decision.prices import Prices, observed
 
 _END_SKIPS = 3
 
 
+_MIN_PRICE = 1e-3
+"""Minutes below which a price makes no difference (and must not divide by zero)."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Minutes of a build, a launch and a run as observed so far, the plan's before that; what is built
+    already."""
+
+    build: float
+    launch: float
+    run: float
+    built: frozenset[int]
+    spent: float
+
+    def visit(self, index: int, runs: int) -> float:
+        """Expected minutes of a fresh launch at a position with so many runs."""
+        return (0.0 if index in self.built else self.build) + self.launch + runs * self.run
+
+    def under_way(self, launches: tuple[tuple[int, int], ...]) -> float:
+        """Expected minutes of the launches (position and runs) under way."""
+        built, minutes = self, 0.0
+        for index, runs in launches:
+            minutes += built.visit(index, runs)
+            built = built.with_builds((index,))
+        return minutes
+
+    def with_builds(self, positions: tuple[int, ...]) -> Prices:
+        """The same, where these positions are built as well."""
+        return replace(self, built=self.built | frozenset(positions))
+
+    def best_runs(self, sigma: float, tau: float, most: int) -> int:
+        """Runs a launch that give the most precise level a minute: sqrt(launch / run) * sigma / tau, 1 to
+        ``most``.
+
+        It minimises (launch + r run) (tau^2 + sigma^2 / r) over r (two-stage sampling, Cochran 1977, 10.6).
+        """
+        return max(1, min(most, round(math.sqrt(self.launch / self.run) * sigma / tau)))
+
+
+def observed_prices(plan: Plan, events: tuple[Event, ...]) -> Prices:
+    """Fold the events' minutes: medians of builds, launches and runs where there are any."""
+    builds, starts, runs = [], [], []
+    built, spent = set(plan.cached), 0.0
+    for event in events:
+        if isinstance(event, Lost):
+            spent += event.minutes
+            continue
+        built.add(event.index)
+        if isinstance(event, Skipped):
+            spent += event.minutes
+            continue
+        spent += event.build + event.launch + event.run
+        if event.build > 0:
+            builds.append(event.build)
+        if event.launch > 0:
+            starts.append(event.launch)
+        if event.run > 0:
+            runs.append(event.run / len(event.values))
+    costs = plan.costs
+    return Prices(
+        build=_price(builds, costs.build),
+        launch=_price(starts, costs.launch),
+        run=_price(runs, costs.run),
+        built=frozenset(built),
+        spent=spent,
+    )
+
+
+def _price(seen: list[float], expected: float) -> float:
+    return max(_MIN_PRICE, statistics.median(seen) if seen else expected)
+
+
 @dataclass(frozen=True)
 class Pairs:
-    """An A/B as it was launched: on one slot, one after the other; other slots may have done other things."""
+    """An A/B as it was launched on one slot; the first launch is the suspect's.
+
+    ``before``, ``after``: how many launches the bisection had when it began, and when its last one had ended.
+    ``alone``: nothing else was launched on its slot since, so it can continue. ``since``: positions that were
+    launched for another purpose, on any slot, since its last launch.
+    """
 
     slot: str
     launches: tuple[LaunchEstimate, ...]
     before: int
-    """How many launches the bisection had when it began ..."""
     after: int
-    """... and when its last one had ended."""
-    alone: bool
-    """Nothing else was launched on its slot since: it can go on."""
-    since: frozenset[int]
-    """Positions that were launched for another purpose, on any slot, since its last launch."""
+    alone: bool = True
+    since: frozenset[int] = frozenset()
 
     @property
     def culprit(self) -> int:
-        """The suspect, which is launched first."""
         return self.launches[0].index
+
+    def continues_with(self, event: Measured) -> bool:
+        """Whether the next launch of the A/B is this one."""
+        if not self.alone or event.slot != self.slot:
+            return False
+        positions = {launch.index for launch in self.launches}
+        return event.index in positions if len(self.launches) > 1 else event.index < self.culprit
 
 
 @dataclass(frozen=True)
 class SearchState:
+    """Everything known of a search; ``data``: every launch, in the order of the events.
+
+    ``searching``: the ends are settled, a launch was made for the search or an A/B. ``flapping``: ends that
+    could not be served at times, and could at others.
+    """
+
     data: tuple[LaunchEstimate, ...]
-    """Every launch, in the order of the events."""
     skips: frozenset[int]
     prices: Prices
     searching: bool
-    """The ends are settled: a launch was made for the search or for an A/B."""
     trials: tuple[Pairs, ...]
     flapping: tuple[int, ...]
-    """Ends that could not be served at times, and could at others."""
 
     @property
     def usable(self) -> tuple[LaunchEstimate, ...]:
-        """The launches that can be compared with each other: without those of a slot whose speed is
-        unknown."""
+        """The launches on slots whose speeds can be compared."""
         return tuple(launch for launch in self.data if math.isfinite(launch.offset_se))
 
     @classmethod
     def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:
         """Fold the events.
 
-        :raises ValueError: the plan or an event is invalid, or an end of the range cannot be measured.
+        Raises:
+            ValueError: the plan or an event is invalid, or an end of the range cannot be measured.
         """
         _check(plan, events)
-        trials: list[_Open] = []
-        searching, count = False, -1
-        end_skips: dict[int, int] = {}
-        skips = set(plan.skips)
-        seen: set[int] = set()
-        for event in events:
-            count += isinstance(event, Measured)
-            if isinstance(event, Lost):
-                continue
-            searching = searching or event.purpose != "end"
-            if isinstance(event, Measured):
-                seen.add(event.index)
-                if event.purpose == "confirm":
-                    _confirm(trials, event, count)
-                    continue
-            elif event.index in (0, plan.n):
-                end_skips[event.index] = end_skips.get(event.index, 0) + 1
-            else:
-                skips.add(event.index)
-            _other(trials, event)
-        for index, times in end_skips.items():
-            if index not in seen or times >= _END_SKIPS:
+        measured = {event.index for event in events if isinstance(event, Measured)}
+        skipped = [event.index for event in events if isinstance(event, Skipped)]
+        ends = [index for index in skipped if index in (0, plan.n)]
+        for index in ends:
+            if index not in measured or ends.count(index) >= _END_SKIPS:
                 raise ValueError(f"the end at position {index} cannot be measured: choose another range")
         data = launches(events, plan.sign)
         return cls(
             data=data,
-            skips=frozenset(skips),
-            prices=observed(plan, events),
-            searching=searching,
-            trials=tuple(x.close(data) for x in trials),
-            flapping=tuple(sorted(end_skips)),
+            skips=plan.skips | {index for index in skipped if index not in ends},
+            prices=observed_prices(plan, events),
+            searching=any(event.purpose != "end" for event in events if not isinstance(event, Lost)),
+            trials=_fold_trials(events, data),
+            flapping=tuple(sorted(set(ends))),
         )
 
 
-@dataclass
-class _Open:
-    """An A/B while its events are read."""
-
-    slot: str
-    before: int
-    members: list[int]
-    positions: list[int]
-    alone: bool = True
-    since: set[int] = field(default_factory=set)
-
-    def continues_with(self, event: Measured) -> bool:
-        """Whether a launch of an A/B goes on with this one: the same slot, nothing between, its two
-        positions."""
-        if not self.alone or event.slot != self.slot:
-            return False
-        first = self.positions[0]
-        return event.index in self.positions if len(self.positions) > 1 else event.index < first
-
-    def close(self, data: tuple[LaunchEstimate, ...]) -> Pairs:
+def _fold_trials(events: tuple[Event, ...], data: tuple[LaunchEstimate, ...]) -> tuple[Pairs, ...]:
+    trials: list[Pairs] = []
+    count = -1
+    for event in events:
+        count += isinstance(event, Measured)
+        if isinstance(event, Lost):
+            continue
+        if not isinstance(event, Measured) or event.purpose != "confirm":
+            everywhere = event.purpose == "confirm" and not event.slot
+            trials = [
+                replace(
+                    trial,
+                    alone=trial.alone and trial.slot != event.slot and not everywhere,
+                    since=trial.since | {event.index},
+                )
+                for trial in trials
+            ]
+            continue
         # Pairs are of one slot: what is not known of its speed is the same on both sides.
-        made = tuple(replace(data[k], offset_se=0.0) for k in self.members)
-        return Pairs(self.slot, made, self.before, self.members[-1] + 1, self.alone, frozenset(self.since))
-
-
-def _confirm(trials: list[_Open], event: Measured, at: int) -> None:
-    """Adds a launch to the A/B of its slot, or begins another one there."""
-    for trial in trials:
-        if trial.continues_with(event):
-            trial.members.append(at)
-            trial.positions.append(event.index)
-            trial.since.clear()
-            return
-    for trial in trials:
-        trial.alone = trial.alone and trial.slot != event.slot
-    trials.append(_Open(event.slot, at, [at], [event.index]))
-
-
-def _other(trials: list[_Open], event: Measured | Skipped) -> None:
-    """A launch for another purpose, or a skip: an A/B on its slot does not go on after it."""
-    nowhere = isinstance(event, Skipped) and event.purpose == "confirm" and not event.slot
-    for trial in trials:
-        trial.alone = trial.alone and trial.slot != event.slot and not nowhere
-        trial.since.add(event.index)
+        launch = replace(data[count], offset_se=0.0)
+        for k, trial in enumerate(trials):
+            if trial.continues_with(event):
+                trials[k] = replace(
+                    trial, launches=(*trial.launches, launch), after=count + 1, since=frozenset()
+                )
+                break
+        else:
+            trials = [replace(trial, alone=trial.alone and trial.slot != event.slot) for trial in trials]
+            trials.append(Pairs(event.slot, (launch,), count, count + 1))
+    return tuple(trials)
 
 
 def _check(plan: Plan, events: tuple[Event, ...]) -> None:
@@ -159,21 +210,31 @@ def _check(plan: Plan, events: tuple[Event, ...]) -> None:
 
 
 WORKERS = 4
-"""Launches at once that a search can use: with more, each knows too little of what the others will tell."""
+"""Launches at once that a search can use: with more, each knows too little of what the others will show."""
 
 
 @dataclass(frozen=True)
 class SlotContext:
-    """The free slot that asks; the launches under way; all slots, where they are known."""
+    """The free slot that asks; the launches under way; all slots, if they are known.
+
+    Raises:
+        ValueError: the slot has a launch under way, or is not among the slots.
+    """
 
     slot: str = ""
     pending: tuple[Pending, ...] = ()
     slots: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if any(launch.slot == self.slot for launch in self.pending):
+            raise ValueError(f"slot {self.slot!r} asks for a launch while one of its own is under way")
+        if self.slots and self.slot not in self.slots:
+            raise ValueError(f"slot {self.slot!r} is not among the slots {', '.join(self.slots)}")
+
     def rank(self, data: tuple[LaunchEstimate, ...]) -> int:
         """How many other slots have launched something."""
-        seen = {launch.slot for launch in data} | {launch.slot for launch in self.pending}
-        return len(seen - {self.slot})
+        used = {launch.slot for launch in data} | {launch.slot for launch in self.pending}
+        return len(used - {self.slot})
 
     @property
     def under_way(self) -> tuple[tuple[int, int], ...]:
@@ -185,19 +246,5 @@ class SlotContext:
         return tuple(launch for launch in self.pending if low <= launch.index <= high)
 
     def will_ask_again(self, slot: str) -> bool:
-        """Whether a slot will ask again: it is named among the slots, or, where these are not known,
-        something is under way."""
+        """Whether a slot is among the slots, or, if these are not known, something is under way."""
         return slot == self.slot or (slot in self.slots if self.slots else bool(self.pending))
-
-
-SINGLE_SLOT = SlotContext()
-"""One slot, nothing under way."""
-
-
-def slot_context(slot: str, pending: Sequence[Pending], slots: Sequence[str]) -> SlotContext:
-    """:raises ValueError: the slot that asks has a launch under way, or is not among the slots."""
-    if any(launch.slot == slot for launch in pending):
-        raise ValueError(f"slot {slot!r} asks for a launch while one of its own is under way")
-    if slots and slot not in slots:
-        raise ValueError(f"slot {slot!r} is not among the slots {', '.join(slots)}")
-    return SlotContext(slot, tuple(pending), tuple(slots))

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.bisect.decision.candidates import leading, nearest, parent_of, sets
+from perfbisect.bisect.decision.beliefs import distinguishable_sets, leading, nearest, parent_of
 
 
 def test_candidates_between_testable_neighbours_are_one_set():
-    assert sets(6, frozenset({2, 3, 5})) == ((1, 1), (2, 4), (5, 6))
-    assert sets(1, frozenset()) == ((1, 1),)
+    assert distinguishable_sets(6, frozenset({2, 3, 5})) == ((1, 1), (2, 4), (5, 6))
+    assert distinguishable_sets(1, frozenset()) == ((1, 1),)
     assert parent_of(4, frozenset({2, 3})) == 1
 
 
@@ -33,6 +33,6 @@ def test_the_nearest_testable_position():
 @given(st.integers(1, 40), st.sets(st.integers(1, 39)))
 def test_sets_cover_every_candidate_once(n, skips):
     skips = frozenset(s for s in skips if s < n)
-    groups = sets(n, skips)
+    groups = distinguishable_sets(n, skips)
     assert [i for first, last in groups for i in range(first, last + 1)] == list(range(1, n + 1))
     assert all(last not in skips and (first - 1) not in skips for first, last in groups)

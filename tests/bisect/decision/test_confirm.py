@@ -23,7 +23,7 @@ from perfbisect.bisect.decision.confirm import (
 from perfbisect.bisect.decision.model import Plan
 from perfbisect.bisect.decision.noise import LaunchEstimate
 from perfbisect.bisect.decision.posterior import compute_posterior
-from perfbisect.bisect.decision.prices import observed
+from perfbisect.bisect.decision.state import observed_prices
 from perfbisect.model.attempt import Costs
 
 LOOK = EffectPrior(
@@ -128,8 +128,8 @@ def test_large_steps_need_few_runs_and_dear_launches_many():
         data = tuple(LaunchEstimate(i, "end", step * (i > 0), 4, shape) for i in (0, 9, 9, 0, 0, 9))
         return compute_posterior(data, prior_weights(9, None), 0.02)
 
-    prices = observed(Plan(n=9, costs=Costs(4, 3, 1.5)), ())
+    prices = observed_prices(Plan(n=9, costs=Costs(4, 3, 1.5)), ())
     assert runs_for(posterior(1.0, 0.03), prices, 6) == 1
-    dear = observed(Plan(n=9, costs=Costs(4, 60, 0.1)), ())
+    dear = observed_prices(Plan(n=9, costs=Costs(4, 60, 0.1)), ())
     assert runs_for(posterior(0.06, 0.08), dear, 6) == 6
     assert runs_for(posterior(0.06, 0.08), dear, 3) == 3

@@ -12,8 +12,8 @@ from perfbisect.bisect.decision.beliefs import prior_weights
 from perfbisect.bisect.decision.model import Measured
 from perfbisect.bisect.decision.noise import launches
 from perfbisect.bisect.decision.posterior import compute_posterior
-from perfbisect.bisect.decision.prices import observed
 from perfbisect.bisect.decision.probe import between, left_over, probe
+from perfbisect.bisect.decision.state import observed_prices
 from tests.bisect.decision.test_prices import PLAN
 
 
@@ -74,7 +74,7 @@ def test_the_share_is_that_of_every_answer_summed(pending, noise):
 def test_nothing_under_way_takes_nothing():
     posterior = range_posterior()
     assert left_over(posterior, (), (1, 2), 1).tolist() == [1.0, 1.0]
-    prices = observed(PLAN, ())
+    prices = observed_prices(PLAN, ())
     assert probe(posterior, prices, frozenset(), 6) == probe(posterior, prices, frozenset(), 6, ())
     assert probe(posterior, prices, frozenset(), 6).share == 1.0
 

@@ -13,8 +13,8 @@ from perfbisect.bisect.decision.beliefs import prior_weights
 from perfbisect.bisect.decision.model import Plan
 from perfbisect.bisect.decision.noise import LaunchEstimate
 from perfbisect.bisect.decision.posterior import compute_posterior
-from perfbisect.bisect.decision.prices import observed
 from perfbisect.bisect.decision.probe import candidates, information, probe, testable
+from perfbisect.bisect.decision.state import observed_prices
 from perfbisect.model.attempt import Costs
 
 testable.__test__ = False
@@ -57,22 +57,22 @@ def test_a_blunt_launch_tells_the_mutual_information_of_two_gaussians():
 def test_without_noise_it_bisects():
     known = posterior()
     plan = Plan(n=16)
-    assert probe(known, observed(plan, ()), frozenset(), 6).index == 8
+    assert probe(known, observed_prices(plan, ()), frozenset(), 6).index == 8
 
 
 def test_a_prior_moves_the_probe_to_its_middle():
     weights = tuple(10.0 if i in (13, 14) else 0.01 for i in range(17))
     known = posterior(prior=weights)
-    assert probe(known, observed(Plan(n=16), ()), frozenset(), 6).index == 13
+    assert probe(known, observed_prices(Plan(n=16), ()), frozenset(), 6).index == 13
 
 
 def test_builds_that_cost_much_are_avoided():
     plan = Plan(n=16, costs=Costs(build=200, launch=1, run=1), cached=frozenset({5}))
-    assert probe(posterior(), observed(plan, ()), frozenset(), 6).index == 5
+    assert probe(posterior(), observed_prices(plan, ()), frozenset(), 6).index == 5
 
 
 def test_runs_are_added_where_they_are_cheap_and_needed():
-    cheap = observed(Plan(n=16, costs=Costs(4, 30, 0.1)), ())
+    cheap = observed_prices(Plan(n=16, costs=Costs(4, 30, 0.1)), ())
     noisy = posterior(step=0.1, noise=0.03, rounds=8)
     spread = tuple(
         LaunchEstimate(i, "search", 0.1 * (i > 7), 4, (-0.06, -0.01, 0.02, 0.05))
@@ -81,7 +81,7 @@ def test_runs_are_added_where_they_are_cheap_and_needed():
     runs = compute_posterior(spread, prior_weights(16, None), 0.02)
     assert runs.sigma > 3 * runs.tau
     assert probe(runs, cheap, frozenset(), 6).runs == 6
-    dear = observed(Plan(n=16, costs=Costs(0.1, 0.1, 30)), ())
+    dear = observed_prices(Plan(n=16, costs=Costs(0.1, 0.1, 30)), ())
     assert probe(noisy, dear, frozenset(), 6).runs == 1
 
 
@@ -89,7 +89,7 @@ def test_skips_are_no_candidates_and_their_neighbours_doubtful():
     skips = frozenset(range(6, 11))
     known = posterior()
     assert not set(candidates(known, skips)) & skips
-    assert probe(known, observed(Plan(n=16), ()), skips, 6).index in {4, 5, 11, 12}
+    assert probe(known, observed_prices(Plan(n=16), ()), skips, 6).index in {4, 5, 11, 12}
     assert testable(5, frozenset(), skips, 2) < testable(2, frozenset(), skips, 2) < 1
     assert testable(5, frozenset({5}), skips, 2) == 1
     assert testable(5, frozenset(), frozenset(), 50) > testable(5, frozenset(), frozenset(), 0) > 0.9
