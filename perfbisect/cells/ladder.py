@@ -1,4 +1,4 @@
-"""Paired lists: one cell file -> the documents of its cells, before they are validated."""
+"""Paired lists: one cell file -> the documents of its cells, before validation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LADDERS = ("num_prompts", "max_concurrency", "request_rate")
-"""Fields that may be lists: zipped place by place, a single value serves every place."""
+"""Fields that may be lists: paired by position; a single value applies to every position."""
 
 
 class LadderError(ValueError):
-    """Lists that cannot be paired; ``field`` is the one to mend."""
+    """Lists that cannot be paired; ``field``: the one to fix."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -19,56 +19,46 @@ class LadderError(ValueError):
 
 @dataclass(frozen=True)
 class Rung:
-    """One cell of a file: its document, and what is added to the name (``@c64-n512``, or nothing)."""
+    """A cell of a file: its document, the suffix of its name (``@c64-n512``, or none) and its position."""
 
     suffix: str
     document: dict[str, object]
     place: int | None = None
-    """The index in the lists, for messages about one of their values."""
 
 
 def expand(document: Mapping[str, object]) -> tuple[Rung, ...]:
-    """A cell file's document -> one document a cell.
-
-    :raises LadderError: lists of different lengths, an empty one, or two places of the same name.
-    """
+    """One document per cell. :raises LadderError: unequal or empty lists, or two cells of one name."""
     lists = {name: value for name in LADDERS if isinstance(value := document.get(name), list)}
     if not lists:
         return (Rung("", dict(document)),)
-    first, *others = lists
+    first = next(iter(lists))
     length = len(lists[first])
-    for name in lists:
-        if not lists[name]:
+    for name, values in lists.items():
+        if not values:
             raise LadderError(name, "is an empty list")
-    for name in others:
-        if len(lists[name]) != length:
-            raise LadderError(
-                name,
-                f"has {len(lists[name])} values where {first} has {length}: paired lists are of one length",
-            )
-    rungs: list[Rung] = []
+    for name, values in lists.items():
+        if len(values) != length:
+            lengths = f"has {len(values)} values where {first} has {length}"
+            raise LadderError(name, f"{lengths}: paired lists are of one length")
+    rungs: dict[str, Rung] = {}
     for place in range(length):
         single = {**document, **{name: values[place] for name, values in lists.items()}}
-        rungs.append(Rung(_suffix(single), single, place))
-    names = [rung.suffix for rung in rungs]
-    for suffix in names:
-        if names.count(suffix) > 1:
+        suffix = _suffix(single)
+        if suffix in rungs:
             raise LadderError(first, f"gives two cells the name {suffix}")
-    return tuple(rungs)
+        rungs[suffix] = Rung(suffix, single, place)
+    return tuple(rungs.values())
 
 
 def _suffix(document: Mapping[str, object]) -> str:
-    """The place by its numbers; what is no number is told later with its line: it must not spoil the name."""
-    parts: list[str] = []
-    if document.get("max_concurrency") is not None:
-        parts.append(f"c{_number(document['max_concurrency'])}")
-    rate = document.get("request_rate")
+    """The position by its numbers; an invalid value, which validation rejects later, is ``x``."""
+    users, rate = document.get("max_concurrency"), document.get("request_rate")
+    parts = [f"c{_number(users)}"] if users is not None else []
     if isinstance(rate, (int, float)) and rate != float("inf"):
         parts.append(f"r{float(rate)}")
     elif not parts:
         parts.append("rinf")
-    parts.append(f"n{_number(document.get('num_prompts'))}")
-    return "@" + "-".join(parts)
+    return "@" + "-".join([*parts, f"n{_number(document.get('num_prompts'))}"])
 
 
 def _number(value: object) -> str:

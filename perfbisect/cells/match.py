@@ -1,4 +1,4 @@
-"""Which cell a workload is that somebody wrote down, or the nearest, and in what it differs."""
+"""Cells that match a bench command or the name of a result file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, DeployYaml, cell_difference
 
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n|\r?\n[ \t]*(?=--[A-Za-z])")
-"""A command on two lines, as a shell has it and as wrapped text has it."""
+"""A command on two lines, in a shell or as wrapped text."""
 _PROGRAM = re.compile(r"(?:\S*/)?vllm(?:-omni)?|\S*\bcli\.main")
 _SEPARATOR = re.compile(r"[;&|]+")
 _END = re.compile(r"#|\d*>")
-"""What ends a command's arguments in a shell: a comment, a redirection."""
+"""Comment or redirection, which ends a command's arguments."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,7 @@ class EngineCommand:
 
 
 def parse_commands(text: str) -> tuple[EngineCommand, ...]:
-    """Return the commands of ``vllm serve`` and ``vllm bench serve``, which stand on lines of their own.
-
-    Raises:
-        ValueError: a quote in a line with a command is not closed.
-    """
+    """The commands ``vllm serve`` and ``vllm bench serve`` in a text. :raises ValueError: an open quote."""
     return tuple(
         command
         for line in _CONTINUED.sub(" ", text).splitlines()
@@ -74,7 +70,7 @@ def _command(words: Sequence[str]) -> EngineCommand | None:
 
 
 WORKLOAD_PARTS = ("model", "task", "deploy YAML", "dataset", "prompts", "load", "warm-ups")
-"""What a cell is made of; a report that lacks one of them leaves the cell open."""
+"""The parts of a cell; a report without one of them does not determine the cell."""
 
 _RESULT = re.compile(
     r"^result_(?P<test>.+)_(?P<dataset>[^_]+)_(?P<flow>\d+(?:\.\d+)?|inf)_(?P<prompts>\d+)"
@@ -94,34 +90,38 @@ _DEFAULTS: Mapping[str, object] = {
     "seed": 0,
     "ignore_eos": False,
 }
-"""What ``vllm bench serve`` does where the command does not say."""
+"""Defaults of ``vllm bench serve``."""
 
-_SERVER_PLACES = {
+_SERVER_ADDRESS = {
     *("host", "port", "uds", "served-model-name", "api-key", "omni", "init-timeout", "stage-init-timeout")
 }
-"""Options of a server that say where it is and how long its start may take."""
+"""Options about the server's address and the time of its start."""
 
 _PACKAGE = re.compile(r"^.*(?=vllm_omni/)")
-"""What stands before a path inside vLLM-Omni: the folder of somebody's checkout."""
+"""The checkout's folder before a path inside vLLM-Omni."""
 
-_PLACES = {"host", "port", "base-url", "uds", "served-model-name", "tokenizer"}
-"""Options about where the server is, not about what is asked of it."""
+_ADDRESS = {"host", "port", "base-url", "uds", "served-model-name", "tokenizer"}
+"""Options about the server's address, not about the requests."""
 
 _REPORTING = re.compile(
     r"^(save-.*|append-result|result-.*|metadata|disable-tqdm|percentile-metrics|metric-percentiles|label|"
     r"goodput|ready-check-timeout-sec|omni|trust-remote-code|profile|plot-.*)$"
 )
-"""Options about what is written down of the same requests."""
+"""Options about reporting the same requests."""
 
 _SEVERAL = frozenset({"goodput", "metadata", "lora-modules", "header"})
-"""Options of the client that take any number of values."""
+"""Options of the client that take several values."""
 
 
 @dataclass(frozen=True)
 class ReportedWorkload:
-    """``fields``: fields of a cell by name, as far as they are known. ``missing``: those of the seven that
-    are not said. ``test`` is the name of the nightly test without ``test_``, ``time`` the start of the run
-    (``20260412-190115``, the zone is not said); both are empty where the text has none."""
+    """A workload as far as a report determines it.
+
+    ``fields``: fields of a cell; ``missing``: parts of :data:`WORKLOAD_PARTS` that it lacks; ``test``: name
+    of the nightly test without ``test_``; ``time``: start of the run (``20260412-190115``, without zone);
+    ``arguments``: of data set and client without a field; ``closed``: no other argument is set;
+    ``serve_args``: all options of the server, None if unknown.
+    """
 
     text: str
     fields: Mapping[str, object]
@@ -129,15 +129,12 @@ class ReportedWorkload:
     test: str = ""
     time: str = ""
     arguments: Mapping[str, object] = field(default_factory=dict)
-    """Arguments of the data set and of the client that have no field of their own."""
     closed: bool = False
-    """True where what is not in ``arguments`` is known not to be set."""
     serve_args: Mapping[str, object] | None = None
-    """Options of the server, all that it was given; None where its command is not said."""
 
 
 def parse_report(text: str) -> ReportedWorkload:
-    """Read a bench command, with the server's or without it, or the name of a result file.
+    """Read a bench command, with or without the server's, or the name of a result file.
 
     Raises:
         UsageError: the text is neither.
@@ -149,54 +146,47 @@ def parse_report(text: str) -> ReportedWorkload:
 
 
 def parse_result_name(name: str) -> ReportedWorkload:
-    """The name of a result file of any era.
+    """Read the name of a result file of any era. :raises UsageError: it is not one.
 
     A load with a point is a request rate (``2.0``), one without a concurrency (``2``). The name is read from
-    its end, since a test's own name may hold what looks like a load.
-
-    :raises UsageError: it is no name of a result.
+    its end, since a test's own name may contain what looks like a load.
     """
     if found := _DIFFUSION.match(name):
-        return ReportedWorkload(name, {}, WORKLOAD_PARTS, _test(found["test"]), found["time"])
+        test = found["test"].removeprefix("test_")
+        return ReportedWorkload(name, {}, WORKLOAD_PARTS, test, found["time"])
     found = _RESULT.match(name)
     if found is None:
         raise UsageError(
             f"{name!r} is no name of a result file",
             next_step="such as result_test_qwen3_tts_base_seed-tts_64_128_inna_outna_20260519-190024.json",
         )
-    known: dict[str, object] = {"dataset_name": found["dataset"], "num_prompts": int(found["prompts"])}
-    if "." in found["flow"] or found["flow"] == "inf":
-        known |= {"request_rate": float(found["flow"]), "max_concurrency": None}
-    else:
-        known |= {"max_concurrency": int(found["flow"]), "request_rate": math.inf}
-    arguments = {
-        f"random-{side}-len": int(found[side])
-        for side in ("input", "output")
-        if found[side] not in (None, "na")
+    is_rate = "." in found["flow"] or found["flow"] == "inf"
+    known: dict[str, object] = {
+        "dataset_name": found["dataset"],
+        "num_prompts": int(found["prompts"]),
+        "request_rate": float(found["flow"]) if is_rate else math.inf,
+        "max_concurrency": None if is_rate else int(found["flow"]),
     }
+    lengths = {f"random-{side}-len": found[side] for side in ("input", "output")}
+    arguments = {option: int(length) for option, length in lengths.items() if length not in (None, "na")}
     missing = ("model", "task", "deploy YAML", "warm-ups")
-    return ReportedWorkload(name, known, missing, _test(found["test"]), found["time"], arguments)
+    test = found["test"].removeprefix("test_")
+    return ReportedWorkload(name, known, missing, test, found["time"], arguments)
 
 
 def parse_command(text: str) -> ReportedWorkload:
-    """Read a ``vllm bench serve`` command and, where it is there, the server's.
-
-    Raises:
-        UsageError: there is no such command, or one that cannot be read.
-    """
+    """Read a ``vllm bench serve`` command and the server's, if any. :raises UsageError: none, or invalid."""
     try:
-        found = parse_commands(text)
-        bench = next((command.words for command in found if command.verb == "bench"), None)
-        server = next((command.words for command in found if command.verb == "server"), None)
-        if bench is None:
+        commands = {command.verb: command.words for command in reversed(parse_commands(text))}
+        if "bench" not in commands:
             raise UsageError(
                 f"neither a `vllm bench serve` command nor the name of a result file: {text[:80]!r}",
                 next_step="perfbisect cells list",
             )
-        known, arguments = _client_fields(bench)
+        known, arguments = _client_fields(commands["bench"])
         serve_args: Mapping[str, object] | None = None
-        if server is not None:
-            fields, serve_args = _server_fields(server)
+        if "server" in commands:
+            fields, serve_args = _server_fields(commands["server"])
             known |= fields
     except ValueError as error:
         raise UsageError(
@@ -211,7 +201,7 @@ def parse_command(text: str) -> ReportedWorkload:
 
 
 def _client_fields(words: Sequence[str]) -> tuple[dict[str, object], dict[str, object]]:
-    """Return fields of a cell, and the arguments that have none of their own."""
+    """Fields of a cell, and the other arguments."""
     known = dict(_DEFAULTS)
     arguments: dict[str, object] = {}
     for name, value in parse_options(words, negatable=False).items():
@@ -220,13 +210,13 @@ def _client_fields(words: Sequence[str]) -> tuple[dict[str, object], dict[str, o
         own = name.replace("-", "_")
         if own in _DEFAULTS or own in ("model", "dataset_path", "extra_body"):
             known[own] = math.inf if own == "request_rate" and value == "inf" else value
-        elif name not in _PLACES and not _REPORTING.match(name):
+        elif name not in _ADDRESS and not _REPORTING.match(name):
             arguments[name] = value
     return known, arguments
 
 
 def _server_fields(words: Sequence[str]) -> tuple[dict[str, object], dict[str, object]]:
-    """Return fields of a cell from the arguments of ``vllm serve``, and the options that have none."""
+    """Fields of a cell from the arguments of ``vllm serve``, and the other options."""
     model = words[0] if words and not words[0].startswith("-") else None
     options = parse_options(words[0 if model is None else 1 :], negatable=True)
     named = model or options.pop("model", None)
@@ -234,78 +224,76 @@ def _server_fields(words: Sequence[str]) -> tuple[dict[str, object], dict[str, o
     fields: dict[str, object] = {"model": named} if named else {}
     fields["deploy_yaml"] = None if deploy is None else _PACKAGE.sub("", str(deploy))
     fields["stage_overrides"] = options.pop("stage-overrides", None)
-    return fields, {name: value for name, value in options.items() if name not in _SERVER_PLACES}
+    return fields, {name: value for name, value in options.items() if name not in _SERVER_ADDRESS}
 
 
-def _test(name: str) -> str:
-    return name.removeprefix("test_")
+Difference = tuple[str, object, object]
+"""(field, reported value, value of the cell)."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A cell beside a sighting: (field, what was seen, what the cell has), empty where nothing differs."""
+    """A cell with its differences from a reported workload."""
 
     cell: Cell
-    differing: tuple[tuple[str, object, object], ...]
+    differing: tuple[Difference, ...]
 
     @property
     def exact(self) -> bool:
-        """Nothing that was said differs; what was not said may."""
+        """Nothing that was reported differs; what was not reported may."""
         return not self.differing
 
 
 def nearest_cells(seen: ReportedWorkload, cells: Iterable[Cell]) -> tuple[Match, ...]:
-    """The cells, those that differ in fewest fields first; among equals those of the sighting's test, then by
-    name."""
+    """The cells by number of differences, then those of the report's test, then by name."""
     found = [Match(cell, differing(seen, cell)) for cell in cells]
-    return tuple(sorted(found, key=lambda m: (len(m.differing), not _named(seen, m.cell), m.cell.name)))
+    return tuple(sorted(found, key=lambda m: (len(m.differing), not _is_of_test(seen, m.cell), m.cell.name)))
 
 
 def fields_apart(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """The fields in which cells differ from one another, none where there are not two."""
+    """The fields in which cells differ from one another."""
     return tuple(sorted({row[0] for other in cells[1:] for row in cell_difference(cells[0], other)}))
 
 
-def differing(seen: ReportedWorkload, cell: Cell) -> tuple[tuple[str, object, object], ...]:
-    """Fields that were said and that the cell has otherwise."""
-    rows: list[tuple[str, object, object]] = []
-    if seen.test and not _named(seen, cell):
+def differing(seen: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
+    """Reported fields that the cell has otherwise."""
+    rows: list[Difference] = []
+    if seen.test and not _is_of_test(seen, cell):
         rows.append(("test", seen.test, cell.name))
     for name, value in sorted(seen.fields.items()):
-        own = _value(cell, name)
+        own = _field(cell, name)
         if canonical(value) != canonical(own):
             rows.append((name, value, own))
-    rows += _options(seen.arguments, _arguments(cell), closed=seen.closed)
+    sampling = cell.sampling.model_dump(exclude_none=True)
+    options = {name.replace("_", "-"): value for name, value in sampling.items()}
+    arguments = {**cell.dataset_args, **cell.client.args, **options}
+    rows += _differing_options(seen.arguments, arguments, closed=seen.closed)
     if seen.serve_args is not None:
-        told = _options(seen.serve_args, cell.serve_args, closed=True)
-        rows += [(f"serve_args.{name}", left, right) for name, left, right in told]
+        rows += [
+            (f"serve_args.{name}", left, right)
+            for name, left, right in _differing_options(seen.serve_args, cell.serve_args, closed=True)
+        ]
     return tuple(rows)
 
 
-def _options(
-    seen: Mapping[str, object], have: Mapping[str, object], *, closed: bool
-) -> list[tuple[str, object, object]]:
-    rows: list[tuple[str, object, object]] = []
-    for name in sorted({*seen, *(have if closed else ())}):
-        left, right = seen.get(name), have.get(name)
+def _differing_options(
+    seen: Mapping[str, object], own: Mapping[str, object], *, closed: bool
+) -> list[Difference]:
+    rows: list[Difference] = []
+    for name in sorted({*seen, *(own if closed else ())}):
+        left, right = seen.get(name), own.get(name)
         if canonical(left) != canonical(right):
             rows.append((name, "-" if left is None else left, "-" if right is None else right))
     return rows
 
 
-def _named(seen: ReportedWorkload, cell: Cell) -> bool:
+def _is_of_test(seen: ReportedWorkload, cell: Cell) -> bool:
     stem = cell.name.partition("@")[0]
     return bool(seen.test) and (stem == seen.test or stem.startswith(f"{seen.test}-"))
 
 
-def _value(cell: Cell, name: str) -> object:
+def _field(cell: Cell, name: str) -> object:
     value: object = getattr(cell, name)
     if isinstance(value, DeployYaml):
         return value.path or "a text of the cell's own"
     return value or None if isinstance(value, Mapping) else value
-
-
-def _arguments(cell: Cell) -> dict[str, object]:
-    sampling = cell.sampling.model_dump(exclude_none=True)
-    told = {name.replace("_", "-"): value for name, value in sampling.items()}
-    return {**cell.dataset_args, **cell.client.args, **told}
