@@ -1,9 +1,205 @@
-"""The nearest cell to a workload that somebody wrote down."""
+"""Workloads as others wrote them down (names of result files, bench commands), and the nearest cell."""
 
 from __future__ import annotations
 
-from perfbisect.cells.match import nearest_cells, parse_report
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.cells.match import WORKLOAD_PARTS, EngineCommand, nearest_cells, parse_commands, parse_report
+from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, DeployYaml
+from tests.shared import data
+
+NAMES = {
+    "result_test_qwen3_omni_chunk_random_10_100_20260412-190115.json": (
+        "qwen3_omni_chunk",
+        {"dataset_name": "random", "num_prompts": 100, "max_concurrency": 10, "request_rate": math.inf},
+        {},
+    ),
+    "result_test_qwen3_omni_random-mm_0.5_100_20260412-190115.json": (
+        "qwen3_omni",
+        {"dataset_name": "random-mm", "num_prompts": 100, "max_concurrency": None, "request_rate": 0.5},
+        {},
+    ),
+    "result_test_qwen3_tts_base_seed-tts_64_128_inna_outna_20260519-190024.json": (
+        "qwen3_tts_base",
+        {"dataset_name": "seed-tts", "num_prompts": 128, "max_concurrency": 64, "request_rate": math.inf},
+        {},
+    ),
+    "result_test_qwen3_omni_chunk_random_1_4_in2500_out900_20260601-190024.json": (
+        "qwen3_omni_chunk",
+        {"dataset_name": "random", "num_prompts": 4, "max_concurrency": 1, "request_rate": math.inf},
+        {"random-input-len": 2500, "random-output-len": 900},
+    ),
+    "result_test_minicpmo_4_5_random_2.0_100_in100_out100_20260601-190024.json": (
+        "minicpmo_4_5",
+        {"dataset_name": "random", "num_prompts": 100, "max_concurrency": None, "request_rate": 2.0},
+        {"random-input-len": 100, "random-output-len": 100},
+    ),
+    "benchmark_results_test_qwen_image_vllm_omni_20260413-183057.json": ("qwen_image_vllm_omni", {}, {}),
+    "diffusion_result_test_wan22_i2v_vllm_omni_20260519-190531.json": ("wan22_i2v_vllm_omni", {}, {}),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_result_file_of_every_era(name: str) -> None:
+    test, fields, arguments = NAMES[name]
+    seen = parse_report(f"nightly/6433/tests/{name}")
+    assert (seen.test, dict(seen.fields), dict(seen.arguments)) == (test, fields, arguments)
+    assert seen.time == name[-20:-5]
+    assert "model" in seen.missing
+
+
+def test_a_command_with_what_stands_before_it() -> None:
+    seen = parse_report(
+        "HF_HUB_OFFLINE=1 python -m vllm.entrypoints.cli.main bench serve --omni \\\n --model Qwen/Qwen3 "
+        "--base-url http://127.0.0.1:9 --dataset-name random --random-input-len 64 --num-prompts=20 "
+        '--max-concurrency 4 --ignore-eos --extra-body \'{"voice": "Vivian"}\' --save-result '
+        "--percentile-metrics ttft,tpot --temperature 0"
+    )
+    assert seen.fields["model"] == "Qwen/Qwen3"
+    assert (seen.fields["num_prompts"], seen.fields["max_concurrency"]) == (20, 4)
+    assert (seen.fields["num_warmups"], seen.fields["request_rate"]) == (0, math.inf)
+    assert seen.fields["ignore_eos"] is True
+    assert seen.fields["extra_body"] == {"voice": "Vivian"}
+    assert dict(seen.arguments) == {"random-input-len": 64, "temperature": 0}
+    assert seen.closed
+    assert seen.missing == ("task", "deploy YAML")
+
+
+OMNI_BENCH = "vllm bench serve --omni --model tts --num-prompts 512"
+
+
+@pytest.mark.parametrize("between", ["\n", " && ", " & sleep 60; ", "\n# wait for it\n", " | tee log &\n"])
+def test_the_servers_command_says_model_deploy_yaml_and_serve_arguments(between: str) -> None:
+    serve = (
+        "CUDA_VISIBLE_DEVICES=0 vllm serve org/tts --omni --deploy-config /app/x/vllm_omni/deploy/high.yaml "
+        '--port 8091 --init-timeout 900 --stage-overrides \'{"1": {"devices": "1"}}\' '
+        "--no-async-chunk --max-num-seqs 8 --served-model-name tts"
+    )
+    for text in (serve + between + OMNI_BENCH, OMNI_BENCH + between + serve):
+        seen = parse_report(text)
+        assert seen.fields["model"] == "org/tts"
+        assert seen.fields["deploy_yaml"] == "vllm_omni/deploy/high.yaml"
+        assert seen.fields["stage_overrides"] == {"1": {"devices": "1"}}
+        assert seen.fields["num_prompts"] == 512
+        assert seen.serve_args == {"async-chunk": False, "max-num-seqs": 8}
+        assert seen.missing == ("task",)
+
+
+def test_a_server_without_a_deploy_yaml_has_none_and_prose_is_no_server() -> None:
+    bare = parse_report(
+        f"python -m vllm_omni.entrypoints.cli.main serve --model org/tts --omni\n{OMNI_BENCH}"
+    )
+    assert (bare.fields["model"], bare.fields["deploy_yaml"], bare.serve_args) == ("org/tts", None, {})
+    prose = parse_report(f"to serve many users\n{OMNI_BENCH}")
+    assert (prose.serve_args, "deploy_yaml" in prose.fields) == (None, False)
+    assert prose.missing == ("task", "deploy YAML")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "result.json",
+        "result_test_x_random_1_4.json",
+        "vllm serve model --port 3",
+        "please find the slow commit",
+        "vllm bench serve --num-prompts 'unclosed",
+        "vllm bench serve -n 3",
+        "vllm serve org/m -tp 8\nvllm bench serve --num-prompts 3",
+    ],
+)
+def test_what_is_neither(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_report(text)
+
+
+def test_every_real_name_has_an_identity() -> None:
+    names = {
+        path.name for path in data("kanban").rglob("*.json") if path.name.startswith(("result_", "bench"))
+    }
+    assert names
+    for name in names:
+        seen = parse_report(name)
+        assert seen.test
+        assert set(seen.missing) <= set(WORKLOAD_PARTS)
+        if name.startswith("result_"):
+            assert {"num_prompts", "max_concurrency", "request_rate", "dataset_name"} == set(seen.fields)
+
+
+BENCH = "vllm bench serve --model org/tts --num-prompts 48 --max-concurrency 1"
+FIELDS = {"model": "org/tts", "num_prompts": 48, "max_concurrency": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Slower since Monday:\n{}\nThe users' load hasn't changed.",
+        "```bash\n$ {}\n```\nThat doesn't finish.",
+        "`{}`",
+        "CUDA_VISIBLE_DEVICES=0 {} 2>&1 > bench.log",
+        "cd /srv && {} | tee log",
+        "{}  # as in the nightly",
+        "压测命令：\n{}\n首字延迟变慢了",
+    ],
+)
+def test_a_command_on_a_line_of_its_own_is_read(text: str) -> None:
+    seen = parse_report(text.format(BENCH))
+    assert {name: seen.fields[name] for name in FIELDS} == FIELDS
+    assert dict(seen.arguments) == {}
+    assert seen.missing == ("task", "deploy YAML")
+
+
+@given(before=st.text("ab' \"`“”‘’，。;&|(\n"), after=st.text("ab' \"`“”‘’，。;&|)\n"))
+def test_other_lines_change_nothing(before: str, after: str) -> None:
+    seen = parse_report(f"{before}\n{BENCH}\n{after}")
+    assert {name: seen.fields[name] for name in FIELDS} == FIELDS
+    assert dict(seen.arguments) == {}
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        """--extra-body '{"voice": "it is"}'""",
+        r'''--extra-body "{\"voice\": \"it is\"}"''',
+        """--extra-body='{"voice": "it is"}'""",
+    ],
+)
+def test_a_quoted_value_is_one_word(argument: str) -> None:
+    assert parse_report(f"{BENCH} {argument}").fields["extra_body"] == {"voice": "it is"}
+
+
+@pytest.mark.parametrize("between", [" ", " \\\n  ", "\n  ", " \\ \r\n"])
+def test_a_wrapped_command_is_one(between: str) -> None:
+    assert parse_report(BENCH.replace(" --max", f"{between}--max")).fields["max_concurrency"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("vllm bench serve --num-prompts 'unclosed, and late", "No closing quotation"),
+        ("Run 'vllm bench serve --num-prompts 4'", "neither"),
+        ("vllm bench serve --num-prompts 4 is slow", "--num-prompts takes one value"),
+        ("vllm bench serve is slow", "is not a long option"),
+        ("It isn't slow", "neither"),
+    ],
+)
+def test_what_is_no_command_is_refused(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_report(text)
+
+
+def test_each_command_of_a_line() -> None:
+    text = "bin/vllm serve org/m --seed 1 & sleep 60; python -m vllm.entrypoints.cli.main bench serve --x"
+    assert parse_commands(text) == (
+        EngineCommand("server", ("org/m", "--seed", "1")),
+        EngineCommand("bench", ("--x",)),
+    )
+    assert parse_commands("to serve many users of vllm; serve") == ()
+
 
 FIRST = Cell.model_validate(
     {
@@ -42,20 +238,6 @@ def test_the_cell_of_a_result_is_that_of_its_test() -> None:
     assert found[0].cell == FIRST
     assert found[0].exact
     assert ("test", "qwen3_tts", "qwen3_tts_chunk-random@c1-n4") in found[1].differing + found[2].differing
-
-
-def test_the_wrong_cell_of_a_report_is_told_by_field() -> None:
-    report = parse_report(
-        "vllm bench serve --model org/model --dataset-name random --random-input-len 64 --num-prompts 512 "
-        "--max-concurrency 64 --num-warmups 8 --temperature 0 --backend openai-audio-speech"
-    )
-    (match,) = nearest_cells(report, [FIRST])
-    assert [field for field, _, _ in match.differing] == [
-        "backend",
-        "max_concurrency",
-        "num_prompts",
-        "num_warmups",
-    ]
 
 
 def test_the_servers_command_is_compared_too() -> None:

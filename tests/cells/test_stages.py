@@ -123,12 +123,6 @@ def test_replicas_repeat_a_pattern(devices: str, replicas: int, each: int, needs
     assert stage.beyond(needs) == "" != stage.beyond(needs - 1)
 
 
-def test_replicas_are_read_where_they_are_said() -> None:
-    overrides = {"1": {"num_replicas": 2, "tensor_parallel_size": 2, "devices": "0,1"}}
-    (_, stage) = placed_stages([d for d in [read_deploy(BASE, Path("d"))] if d], overrides, "cuda")
-    assert (stage.replicas, stage.each, stage.needs) == (2, 2, 4)
-
-
 @pytest.mark.parametrize(
     ("more", "line", "field", "said"),
     [

@@ -190,17 +190,6 @@ def test_failed_requests_are_a_warning_and_memory_may_be_missing() -> None:
     assert not [key for key in run.values if key.startswith("peak")]
 
 
-def test_a_stage_may_be_judged() -> None:
-    CLIENT.check_metric(cell(), parse_metric("stage.QwenImagePipeline.diffuse:mean"))
-    metric = parse_metric("stage.QwenImagePipeline.diffuse:mean").metric
-    assert (metric.unit, metric.direction, metric.display) == (
-        "s",
-        "lower",
-        "time of QwenImagePipeline.diffuse",
-    )
-    assert parse_metric("stage.queue_wait_ms").metric.unit == "ms"
-
-
 @pytest.mark.parametrize(("distance", "kept"), [(0.031, 0.031), (0, 0.0), (None, None), (float("nan"), None)])
 def test_the_distance_from_a_reference_is_a_guard_where_the_result_tells_it(
     distance: float | None, kept: float | None

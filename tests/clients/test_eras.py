@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.clients import CLIENTS
 from perfbisect.clients.eras import ERAS, NIGHTLY_ERAS, era_of
 from perfbisect.model.attempt import Provenance, provenance_differences
-from perfbisect.serving.eras import Era, latest
+from perfbisect.serving.eras import Era
 
 
 @pytest.mark.parametrize("table", [*ERAS.values(), NIGHTLY_ERAS])
@@ -17,10 +16,6 @@ def test_a_table_is_in_order_of_time_and_of_releases(table: tuple[Era, ...]) -> 
     assert [era.date for era in table] == sorted(era.date for era in table)
     assert [era.version for era in table] == sorted(era.version for era in table)
     assert len({era.change for era in table}) == len(table)
-
-
-def test_a_table_is_of_a_client() -> None:
-    assert set(ERAS) <= set(CLIENTS)
 
 
 @pytest.mark.parametrize(
@@ -47,12 +42,6 @@ def test_a_release_is_of_an_era_too() -> None:
 def test_what_is_not_known_is_of_no_era(date: str, version: str) -> None:
     assert era_of("omni_bench", date, version) == ""
     assert era_of("vllm_bench", "2026-06-30T02:17:24Z") == ""
-
-
-def test_the_latest_that_was_reached() -> None:
-    table = (Era("2026-01-01T00:00:00", (1, 0), "a", ""), Era("2026-02-01T00:00:00", (2, 0), "b", ""))
-    found = [latest(table, date) for date in ("2025-12-31T23:59:59", "2026-01-15", "2026-02-01T00:00:00")]
-    assert [era and era.change for era in found] == [None, "a", "b"]
 
 
 def test_clients_of_one_era_are_comparable_though_their_sources_differ() -> None:

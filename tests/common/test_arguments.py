@@ -90,10 +90,6 @@ def test_null_is_nothing_said_or_an_option_taken_away() -> None:
     assert merge_options({"a": 1, "b": 1}, override) == {"b": 1, "c": 2}
 
 
-def test_nothing_is_no_options() -> None:
-    assert parse_options(None, negatable=True) == parse_options([], negatable=True) == {}
-
-
 @pytest.mark.parametrize(
     ("written", "said"),
     [

@@ -22,11 +22,6 @@ def test_a_value_has_four_digits(value: float | None, shown: str) -> None:
     assert number(value) == shown
 
 
-def test_what_is_no_number_is_said() -> None:
-    assert number(float("inf")) == "inf"
-    assert with_unit(None, "ms") == "-"
-
-
 def test_units() -> None:
     assert with_unit(14.2, "ms") == "14.20 ms"
     assert with_unit(0.015, "share") == "1.50 %"

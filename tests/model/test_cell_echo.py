@@ -30,11 +30,6 @@ def test_the_echo_shows_what_will_be_measured() -> None:
     assert rows["guards"] == "failed"
 
 
-def test_the_echo_shows_the_devices_that_are_reserved() -> None:
-    assert dict(describe_cell(cell(gpus=2)))["devices"] == "2"
-    assert "devices" not in dict(describe_cell(cell()))
-
-
 def test_the_echo_names_variant_rate_and_local_content() -> None:
     local = cell(
         model="/m",

@@ -49,14 +49,6 @@ def test_what_is_no_metric(text: str, said: str) -> None:
         parse_metric(text)
 
 
-def test_direction_decides_the_sign() -> None:
-    assert parse_metric("tpot").metric.sign == 1
-    assert parse_metric("output_throughput").metric.sign == -1
-    # RTF is time per audio second, audio throughput audio seconds per second.
-    assert METRICS["audio_rtf"].direction == "lower"
-    assert METRICS["audio_throughput"].direction == "higher"
-
-
 @pytest.mark.parametrize("name", list(METRICS))
 def test_every_row_is_complete(name: str) -> None:
     row = METRICS[name]

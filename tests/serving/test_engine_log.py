@@ -110,11 +110,6 @@ def test_each_wording_has_its_fact(message: str, fact: str, value: str | None) -
     assert facts == ({} if value is None else {fact: value})
 
 
-def test_the_largest_of_several_workers_counts() -> None:
-    lines = [f"(Worker pid={n}) Available KV cache memory: {size} GiB" for n, size in enumerate((3, 5, 4))]
-    assert engine_facts("\n".join(lines)) == {"cache memory": "5 GiB"}
-
-
 @pytest.mark.parametrize("fact", ["attention", "cache"])
 def test_only_whole_messages_of_the_start_count(fact: str) -> None:
     prompt = "Using EVIL attention backend, KV cache size: 1 tokens"
@@ -146,10 +141,6 @@ def test_a_difference_is_what_two_starts_do_not_have_by_chance() -> None:
         ("cache", "1823372 tokens", "1923372 tokens"),
         ("config compilation_config.pass_config.fuse_act_quant", "True", "False"),
     )
-
-
-def test_nothing_differs_from_itself() -> None:
-    assert fact_differences(engine_facts(V1), engine_facts(V1)) == ()
 
 
 def test_launches_of_one_change_are_told_together() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import socket
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ import pytest
 from perfbisect.errors import Interrupted, MachineError, ServerError
 from perfbisect.serving.families import Endpoint, ProbeRequest, ServerCommand
 from perfbisect.serving.server import Server, counters, hit_rate
-from perfbisect.system import http, ports, processes
+from perfbisect.system import ports, processes
 from tests.system.stand_ins import ENV, listen, until
 
 SCRIPT = """
@@ -164,27 +163,12 @@ def test_another_servers_model(make: Make) -> None:
         server.wait_named(20.0)
 
 
-def test_model_among_others(make: Make) -> None:
-    make({"/v1/models": [200, {"data": [{"id": "base"}, {"id": "ours"}]}]}).wait_named(20.0)
-
-
 def test_stale_server_on_the_port(make: Make, tmp_path: Path) -> None:
     server = make({**GOOD, "delay": 0.5})
     stale = listen(tmp_path, server.endpoint.port, name="stale")
     try:
         with pytest.raises(ports.SharedPortError, match=rf"\(pid {stale.pid}\)"):
             server.wait_named(20.0)
-    finally:
-        processes.stop(stale, 0.0)
-
-
-def test_stale_server_that_comes_later(make: Make, tmp_path: Path) -> None:
-    server = make(GOOD)
-    ready(server)
-    stale = listen(tmp_path, server.endpoint.port, name="stale")
-    try:
-        with pytest.raises(ports.SharedPortError, match="after run 1"):
-            server.check_ports("after run 1")
     finally:
         processes.stop(stale, 0.0)
 
@@ -332,11 +316,3 @@ def test_hit_rate_is_of_the_tokens_between_the_readings() -> None:
     assert hit_rate({"queries": 100.0, "hits": 90.0}, {"queries": 200.0, "hits": 115.0}) == 0.25
     assert hit_rate({}, {}) is None
     assert hit_rate({"queries": 5.0, "hits": 5.0}, {"queries": 5.0, "hits": 5.0}) is None
-
-
-def test_nobody_answers() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-        with pytest.raises(http.NoAnswerError, match="refused"):
-            http.ask_server("GET", f"http://127.0.0.1:{port}/", 5.0)

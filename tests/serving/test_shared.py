@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.errors import UsageError
-from perfbisect.model.cell import Cell, apply_variant
+from perfbisect.model.cell import Cell
 from perfbisect.serving.families import server_digest, suites
 
 
@@ -49,20 +48,6 @@ def test_what_is_started_is_the_servers(other: dict[str, Any]) -> None:
     assert server_digest(cell(**other)) != server_digest(cell())
 
 
-def test_a_variant_is_another_server() -> None:
-    plain = cell(variants={"eager": {"serve_args": {"enforce-eager": True}}})
-    assert server_digest(apply_variant(plain, "eager")) != server_digest(plain)
-
-
-def test_stages_and_deploy_yaml_are_the_servers() -> None:
-    def omni(**fields: Any) -> Cell:
-        return cell(family="tts", endpoint="/v1/audio/speech", backend="openai-audio-speech", **fields)
-
-    one = server_digest(omni(deploy_yaml={"text": "stages: []\n"}))
-    assert one != server_digest(omni(deploy_yaml={"text": "stages: [] \n"}))
-    assert one != server_digest(omni(deploy_yaml={"text": "stages: []\n"}, stage_overrides={"0": {"a": 1}}))
-
-
 def test_cells_by_their_server_in_the_order_given() -> None:
     a, b, c = cell("a"), cell("b", seed=1), cell("c", num_prompts=5)
     assert suites([a, b, c]) == ((a, c), (b,))
@@ -77,8 +62,3 @@ def test_a_server_that_cannot_forget_is_shared_by_nobody() -> None:
         cell(name, family="tts", endpoint="/v1/audio/speech", backend="openai-audio-speech") for name in "ab"
     ]
     assert suites(speech) == ((speech[0],), (speech[1],))
-
-
-def test_a_cell_that_its_family_cannot_serve_is_told() -> None:
-    with pytest.raises(UsageError, match="serve_args cannot set port"):
-        suites([cell(serve_args={"port": 1})])

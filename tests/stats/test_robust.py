@@ -24,21 +24,6 @@ from perfbisect.stats.robust import (
 )
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([3.0], 3.0),
-        ([1.0, 2.0], 1.5),
-        ([9.0, 1.0, 2.0], 2.0),
-        ([100.0, 1.0, 2.0, 4.0], 3.0),
-        ([100.0, 1.0, 2.0, 3.0, -50.0], 2.0),
-        ([100.0, 1.0, 2.0, 4.0, 5.0, -50.0], 3.0),
-    ],
-)
-def test_center(values, expected):
-    assert robust_location(np.array(values)) == pytest.approx(expected)
-
-
 def test_log_t_is_the_student_t_up_to_its_constant():
     z = np.linspace(-30, 30, 41)
     constant = scipy_stats.t(4).logpdf(0.0)
@@ -78,10 +63,6 @@ def test_quantiles_of_a_normal():
     x = np.linspace(-6, 6, 2001)
     got = quantiles(x, np.exp(-0.5 * x * x), (0.025, 0.5, 0.975))
     assert got == pytest.approx((-1.96, 0.0, 1.96), abs=5e-3)
-
-
-def test_quantiles_of_one_mass():
-    assert quantiles(np.array([2.0]), np.array([0.1]), (0.1, 0.9)) == (2.0, 2.0)
 
 
 @example([1.0], 0.09999999999999999, 0.25)

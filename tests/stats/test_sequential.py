@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.stats.sequential import crossing_probability, stopping_boundaries
+from perfbisect.stats.sequential import crossing_probability, most_of_none, stopping_boundaries
 
 # Jennison, Turnbull: Group Sequential Methods (2000), tables 2.1 (Pocock) and 2.3 (O'Brien, Fleming).
 POCOCK = {(1, 0.05): 1.960, (2, 0.05): 2.178, (5, 0.05): 2.413, (10, 0.05): 2.555, (5, 0.01): 2.986}
@@ -45,3 +45,10 @@ def test_stricter_early_and_exact_in_all(looks: int, alpha: float) -> None:
 def test_nonsense(looks: int, alpha: float) -> None:
     with pytest.raises(ValueError, match="at least one look"):
         stopping_boundaries(looks, alpha)
+
+
+@pytest.mark.parametrize(("of", "most"), [(1, 0.95), (10, 0.2589), (100, 0.0295), (2048, 0.001462)])
+def test_no_hit_at_all_bounds_the_share_by_the_rule_of_three(of: int, most: float) -> None:
+    """The exact bound of Clopper and Pearson: (1 - p) ** of is 0.05 there."""
+    assert most_of_none(of) == pytest.approx(most, rel=2e-3)
+    assert most_of_none(of) <= 3 / of

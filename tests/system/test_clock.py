@@ -21,14 +21,6 @@ def test_clock_that_was_set(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
     assert drift.seconds() == pytest.approx(by, abs=0.5)
 
 
-def test_clock_that_only_ran() -> None:
-    assert ClockShift().seconds() == pytest.approx(0.0, abs=0.5)
-
-
-def test_kernel_is_asked_or_says_nothing() -> None:
-    assert clock.synchronised() in (True, False, None)
-
-
 def test_a_rehearsal_begins_when_it_is_told_and_time_goes_on() -> None:
     real = datetime.now(timezone.utc)
     assert abs(now({}) - real) < timedelta(seconds=5)

@@ -54,10 +54,6 @@ def test_layers_win_in_order_and_the_interpreters_tools_come_first() -> None:
     assert (made["A"], made["PYTHONPATH"], made["CUDA_VISIBLE_DEVICES"]) == ("2", "/tree", "1")
 
 
-def test_shell_without_a_path() -> None:
-    assert environ.for_interpreter({}, Path("/env/bin/python"))["PATH"].startswith("/env/bin:/usr/")
-
-
 def test_proxies_only_where_asked_for() -> None:
     made = environ.with_proxies(environ.allowed(SHELL), SHELL)
     assert made["HTTP_PROXY"] == "http://proxy:1"

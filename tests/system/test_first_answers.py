@@ -6,7 +6,6 @@ import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +88,3 @@ def test_an_answer_of_another_kind_is_none(
     server, _ = make(fields, **told)
     with pytest.raises(ServerError, match=said):
         server.first_answer(20.0)
-
-
-def test_a_server_of_another_era_would_stream_events_unasked(make: Make) -> None:
-    server, request = make(SPEECH)
-    body = {name: value for name, value in request.body.items() if name != "stream_format"}
-    older = replace(server.command, first_request=replace(request, body=body))
-    with pytest.raises(ServerError, match="a stream of events"):
-        replace(server, command=older).first_answer(20.0)

@@ -4,22 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from perfbisect.system import logs
-
-
-@given(st.text())
-def test_neutral_text_is_one_printable_line(text: str) -> None:
-    shown = logs.neutral(text, 80)
-    assert len(shown) <= 80
-    assert all(c == "\t" or c.isprintable() for c in shown)
-
-
-@given(st.text(alphabet=st.characters(exclude_categories=["C", "Z"]), max_size=50))
-def test_plain_text_stays(text: str) -> None:
-    assert logs.neutral(text) == text
 
 
 def test_colours_are_dropped_and_other_escapes_shown() -> None:
@@ -48,11 +33,6 @@ def test_no_log_and_an_empty_one(tmp_path: Path) -> None:
     assert logs.cause(tmp_path / "none") == ""
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "log").write_bytes(b"\xff\xfe\x00end\n")
-    assert logs.tail(tmp_path / "log").endswith("\\x00end")
-
-
 def test_cause_is_the_first_error_that_points_at_no_other(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
@@ -69,8 +49,3 @@ def test_cause_that_only_points_at_another_is_better_than_none(tmp_path: Path) -
         "x\nRuntimeError: Engine core initialization failed. See root cause above.\n"
     )
     assert logs.cause(tmp_path / "log").startswith("RuntimeError")
-
-
-def test_no_cause_in_a_log_without_errors(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("INFO all is well\nINFO 0 errors, no exception\n")
-    assert logs.cause(tmp_path / "log") == ""

@@ -22,13 +22,6 @@ def test_free_port_is_free_and_not_the_kernels() -> None:
         server.bind(("127.0.0.1", found.pop()))
 
 
-def test_nobody() -> None:
-    port = ports.free_port()
-    assert ports.listeners(port) == ()
-    assert ports.check_ours(port, tuple, "now") is False
-    ports.wait_free(port, 0.0)
-
-
 @pytest.mark.parametrize("host", ["127.1.2.3", "0.0.0.0", "::1", "::"])
 def test_listener_is_told_with_its_process(tmp_path: Path, host: str) -> None:
     if ":" in host and not Path("/proc/net/tcp6").exists():
@@ -86,15 +79,6 @@ time.sleep(60)
         assert ports.foreign(ports.listeners(port), [row for row in owned.living() if row.pid == owned.pid])
     finally:
         processes.stop(owned, 0.0)
-
-
-def test_connection_to_a_port_is_no_listener() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)):
-            (found,) = ports.listeners(port)
-            assert [holder.pid for holder in found.holders] == [os.getpid()]
-    assert ports.listeners(port) == ()
 
 
 def test_taken_ports_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,21 +50,9 @@ print("error", file=sys.stderr)
     processes.stop(owned)
 
 
-def test_log_is_appended_to(tmp_path: Path) -> None:
-    (tmp_path / "out.log").write_text("before\n")
-    owned = start(tmp_path, "print('after')")
-    owned.popen.wait(10)
-    assert (tmp_path / "out.log").read_text() == "before\nafter\n"
-
-
 def test_no_such_program(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=r"cannot start /no/such/python"):
         processes.spawn(["/no/such/python"], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="t")
-
-
-def test_log_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ServerError, match="cannot start"):
-        processes.spawn([sys.executable], env=ENV, cwd=tmp_path, log=tmp_path / "no" / "log", token="t")
 
 
 def test_machine_without_memory_for_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,20 +93,6 @@ time.sleep(60)
     processes.stop(owned)
     assert owned.exited() == 7
     assert "said goodbye" in (tmp_path / "out.log").read_text()
-
-
-def test_deaf_process_is_killed(tmp_path: Path) -> None:
-    owned = start(tmp_path, STUBBORN)
-    told(tmp_path / "out.log", "deaf")
-    processes.stop(owned, grace=0.2)
-    assert owned.exited() == -signal.SIGKILL
-
-
-def test_stopping_what_has_ended_does_nothing(tmp_path: Path) -> None:
-    owned = start(tmp_path, "pass")
-    owned.popen.wait(10)
-    assert processes.stop(owned) == ()
-    assert owned.exited() == 0
 
 
 @pytest.mark.parametrize("keeps_token, keeps_log", [(True, True), (True, False), (False, True)])
@@ -272,12 +246,6 @@ def run(folder: Path, script: str, **options: object) -> processes.ProcessResult
         "timeout": 30.0,
     }
     return processes.run([sys.executable, "-c", script], **{**defaults, **options})  # type: ignore[arg-type]
-
-
-def test_run_to_the_end(tmp_path: Path) -> None:
-    ended = run(tmp_path, "import sys; print('hello'); sys.exit(4)")
-    assert (ended.code, ended.timed_out) == (4, False)
-    assert (tmp_path / "out.log").read_text() == "hello\n"
 
 
 def test_run_counts_the_processor_time_of_the_command(tmp_path: Path) -> None:

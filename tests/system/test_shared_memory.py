@@ -36,14 +36,6 @@ def name() -> Iterator[str]:
         path.unlink()
 
 
-def test_what_a_killed_tree_left_is_removed(tmp_path: Path, name: str) -> None:
-    path = processes.SHARED_MEMORY / name
-    owned = start(tmp_path, MAPS, str(path))
-    told(tmp_path / "out.log", "mapped")
-    assert processes.stop(owned, 0.0) == (str(path),)
-    assert not path.exists()
-
-
 def test_what_was_seen_before_the_engine_died_is_removed(tmp_path: Path, name: str) -> None:
     path = processes.SHARED_MEMORY / name
     owned = start(tmp_path, MAPS, str(path))

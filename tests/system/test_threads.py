@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from perfbisect.system import processes
 
@@ -34,12 +33,3 @@ def test_an_interruption_reaches_the_thread_that_is_meant() -> None:
             threading.excepthook = hook
         assert not thread.is_alive()
         assert not strays
-
-
-def test_a_thread_that_has_ended_is_left_alone() -> None:
-    thread = threading.Thread(target=time.sleep, args=(0,))
-    processes.interrupt_thread(thread)
-    thread.start()
-    thread.join()
-    processes.interrupt_thread(thread)
-    assert not thread.is_alive()

@@ -86,11 +86,6 @@ def test_twins_of_one_name_are_told_apart_by_modality(tmp_path: Path) -> None:
     assert all(cell.document["serve_args"] == {"async-chunk": True} for cell in found)
 
 
-def test_loads_of_one_name_are_numbered(tmp_path: Path) -> None:
-    found = read(tmp_path, [server(SPEECH, SPEECH | {"num_prompts": [3, 4]})]).cells
-    assert [cell.stem[-2:] for cell in found] == ["-1", "-2"]
-
-
 def test_deploy_yaml_of_the_change_and_inline(tmp_path: Path) -> None:
     token = server(
         SPEECH, extra_cli_args=["--deploy-config", "vllm_omni/deploy/a.yaml", "--trust-remote-code"]
@@ -266,17 +261,6 @@ def test_a_folder_of_the_repository_must_be_brought_and_a_hubs_data_need_not(tmp
         (RequiredFile(paths[0], "a folder of vLLM-Omni's repository"),),
         (),
     ]
-
-
-def test_the_phase_of_a_workload_is_in_its_name_and_no_option_of_the_client(tmp_path: Path) -> None:
-    (cell,) = read(tmp_path, [server(SPEECH | {"eval_phase": "stress", "task": "a_b"})]).cells
-    assert cell.stem == "tts-seed-tts-text-a-b-stress"
-    assert cell.document["dataset_args"] == {"seed-tts-locale": "en"}
-
-
-def test_a_name_stays_within_the_folder(tmp_path: Path) -> None:
-    (cell,) = read(tmp_path, [server(SPEECH) | {"test_name": "../../x y"}]).cells
-    assert cell.stem == "x-y-seed-tts-text-default-voice"
 
 
 @pytest.mark.parametrize(

@@ -147,14 +147,6 @@ def test_text_is_what_a_shell_makes_of_it(tmp_path: Path) -> None:
     assert "--disable-log-stats" in FAMILIES["text"].server(cell, endpoint).args
 
 
-def test_a_switch_off_and_a_place(tmp_path: Path) -> None:
-    server = {"no_enable_prefix_caching": "", "port": 8000, "host": "h"}
-    (found,) = read(tmp_path, [entry(server=server, client={"port": 8000})]).cells
-    cell = loaded(tmp_path, found)[0]
-    assert cell.serve_args["enable-prefix-caching"] is False
-    assert not {"port", "host"} & {*cell.serve_args, *cell.dataset_args}
-
-
 def test_speculation_is_watched(tmp_path: Path) -> None:
     draft = {"model": "org/draft", "num_speculative_tokens": 4}
     (found,) = read(tmp_path, [entry(server={"speculative_config": draft}, qps_list=[2])]).cells
@@ -186,15 +178,6 @@ def test_tokenizer_and_revisions_have_keys_of_their_own(tmp_path: Path) -> None:
     assert (cell.tokenizer, cell.revision.model, cell.revision.tokenizer) == ("org/words", "abc", "def")
 
 
-def test_no_list_is_all_at_once(tmp_path: Path) -> None:
-    """As in the oldest files, whose client options have dashes."""
-    one = without(entry(), "qps_list")
-    one["client_parameters"] = without(one["client_parameters"], "num_prompts") | {"num-prompts": 1000}
-    (found,) = read(tmp_path, [one]).cells
-    (cell,) = loaded(tmp_path, found)
-    assert (cell.num_prompts, cell.max_concurrency, cell.request_rate) == (1000, None, float("inf"))
-
-
 def test_what_must_be_brought(tmp_path: Path) -> None:
     (need,) = read(tmp_path, [entry()]).cells[0].needs
     assert need.path == SHAREGPT
@@ -204,11 +187,6 @@ def test_what_must_be_brought(tmp_path: Path) -> None:
     needs = [cell.needs for cell in read(tmp_path, [hub, file]).cells]
     assert needs[0] == ()
     assert [need.path for need in needs[1]] == ["sonnet_4x.txt"]
-
-
-def test_two_tests_of_one_name_are_two_files(tmp_path: Path) -> None:
-    stems = [cell.stem for cell in read(tmp_path, [entry(), entry(server={"max_num_seqs": 8})]).cells]
-    assert stems == ["serving_llama8B_tp4_sharegpt-1", "serving_llama8B_tp4_sharegpt-2"]
 
 
 def test_what_no_family_serves_is_told(tmp_path: Path) -> None:

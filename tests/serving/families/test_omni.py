@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-import struct
 import wave
-import zlib
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ import pytest
 from perfbisect.errors import ServerError, UsageError
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families import FAMILIES, UNKNOWN, Endpoint, Engine, ServerCommand
-from perfbisect.serving.families.probes import picture, tone
 
 ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
 
@@ -139,10 +136,6 @@ class TestFirstRequest:
             assert (sound.getnchannels(), sound.getsampwidth(), sound.getnframes()) == (1, 2, 16000)
         assert (body["task_type"], bool(body["ref_text"])) == ("Base", True)
 
-    def test_a_voice_by_design_is_described(self) -> None:
-        body = server(SPEECH, dataset_name="seed-tts-design").first_request.body
-        assert (body["task_type"], bool(body["instructions"])) == ("VoiceDesign", True)
-
     @pytest.mark.parametrize(
         ("more", "contains"),
         [
@@ -171,23 +164,3 @@ class TestFirstRequest:
         assert "512x256" in told or ("'width': 512" in told and "'height': 256" in told)
         assert "'num_inference_steps': 2" in told
         assert request.form == (path in ("/v1/videos", "/v1/images/edits"))
-
-    def test_a_task_that_begins_with_a_picture_brings_one(self) -> None:
-        assert b"PNG" in server(PAINT, endpoint="/v1/images/edits", task="i2i").first_request.body["image"]  # type: ignore[operator]
-        assert "data:image/png;base64," in str(server(PAINT, task="i2i").first_request.body)
-        assert "data:image" not in str(server(PAINT, task="t2i").first_request.body)
-
-
-def test_the_picture_is_one() -> None:
-    content = picture(4)
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    length = struct.unpack(">I", content[33:37])[0]
-    assert content[37:41] == b"IDAT"
-    rows = zlib.decompress(content[41 : 41 + length])
-    assert rows[:13] == b"\0" + bytes([0, 96, 160, 63, 96, 160, 127, 96, 160, 191, 96, 160])
-    assert len(rows) == 4 * 13
-
-
-def test_the_sound_is_the_same_every_time() -> None:
-    assert tone() == tone()
-    assert len(tone(0.5)) == 44 + 16000

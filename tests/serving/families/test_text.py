@@ -44,15 +44,6 @@ def test_sampling_defaults_are_the_engines_unless_the_cell_says_otherwise() -> N
     assert command.args.count("--generation-config") == 1
 
 
-def test_serve_arguments_arrive() -> None:
-    args = server(
-        serve_args={"enforce_eager": True, "enable_prefix_caching": False, "speculative_config": {"k": 1}}
-    ).args
-    assert "--enforce-eager" in args
-    assert "--no-enable-prefix-caching" in args
-    assert args[args.index("--speculative-config") + 1] == '{"k":1}'
-
-
 def test_a_variants_arguments_and_variables_arrive() -> None:
     both = cell(
         serve_args={"enforce-eager": True},
