@@ -63,7 +63,7 @@ from perfbisect.jobs.measurement import resolve_metric, runs_per_launch
 from perfbisect.jobs.plans import find_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.machine.profile import machine
-from perfbisect.measure.record import instrument
+from perfbisect.measure.record import identify_client
 from perfbisect.model.cell import Cell
 from perfbisect.stats.ab_test import BLOCK_SIZE
 from perfbisect.stats.threshold import LEAST, STEP
@@ -328,7 +328,7 @@ def _client_here(cell: Cell, pinned: Environment, job: Job, *, plain: bool) -> t
     """
     client = CLIENTS[cell.client.name]
     env = environ.for_interpreter(dict(os.environ), pinned.interpreter, pinned.env, client.env(cell))
-    ours = replace(instrument(client, pinned, env, job.path), forced_plain=plain)
+    ours = replace(identify_client(client, pinned, env, job.path), forced_plain=plain)
     return ours.digest, ours.era
 
 

@@ -231,7 +231,7 @@ def open_session(
             folder=lock_folder(dict(os.environ)),
             holder=LeaseHolder(job=job.id),
             wait=60 * (working.wait or 0.0),
-            told=progress_printer(working),
+            on_wait=progress_printer(working),
             asked=lambda: job.stop_requested,
         ) as had:
             if not working.wait:

@@ -154,21 +154,6 @@ class MinutesDocument(Document):
     """Minutes that were not waited for, since work overlapped: imports with a start, a build with a bench."""
 
 
-class JobDocument(LongDocument):
-    """What the documents of all jobs that measure have in common."""
-
-    job: str
-    cell: CellDocument
-    environment: str
-    client: str
-    launches: tuple[LaunchDocument, ...]
-    minutes: MinutesDocument
-    reproduce: CommandsDocument
-    versions: dict[str, Any]
-    told: tuple[str, ...]
-    folder: str
-
-
 class ErrorDocument(Document):
     """An error: what was tried and came back, where to look, what comes next."""
 
@@ -181,9 +166,7 @@ class ErrorDocument(Document):
 
 
 def change_document(change: Change) -> ChangeDocument:
-    return ChangeDocument(
-        id=change.id, short=change.short, subject=change.subject, date=change.date, author=change.author
-    )
+    return ChangeDocument.model_validate(change, from_attributes=True)
 
 
 def metric_document(metric: MetricRef) -> MetricDocument:
@@ -207,39 +190,30 @@ def cell_document(cell: Cell, metric: MetricRef) -> CellDocument:
 def launch_document(launch: LaunchRecord, change: Change, metric: MetricRef) -> LaunchDocument:
     """One attempt, with its value of one metric."""
     attempt = launch.attempt
-    values: tuple[float, ...] = ()
-    warnings: tuple[str, ...] = ()
-    if attempt is not None:
-        values = tuple(run.values[key(metric)] for run in attempt.runs if key(metric) in run.values)
-        warnings = tuple(dict.fromkeys(text for run in attempt.runs for text in run.warnings))
+    runs = attempt.runs if attempt else ()
     failure = attempt.failure if attempt else None
-    outcome = {"finished": "measured", "failed": "failed", "abandoned": "abandoned", None: "running"}[
-        launch.end
-    ]
-    return LaunchDocument.model_validate(
-        {
-            "number": launch.number,
-            "attempt": launch.attempt_id,
-            "position": launch.position,
-            "change": change_document(change),
-            "purpose": launch.purpose,
-            "why": launch.why,
-            "outcome": outcome,
-            "value": reported_value(attempt, metric) if attempt is not None else None,
-            "values": values,
-            "spread": spread(attempt, metric),
-            "reason": f"{failure.phase}: {failure.reason}" if failure else launch.reason,
-            "fault": failure.fault if failure else "",
-            "warnings": warnings,
-            "minutes": launch.minutes,
-            "seconds": dict(attempt.seconds) if attempt else {},
-            "started_at": launch.started_at,
-            "cold": bool(attempt and attempt.cold),
-            "folder": launch.folder,
-            "log": failure.log if failure else "",
-            "slot": launch.slot,
-            "at": launch.at,
-        }
+    return LaunchDocument(
+        number=launch.number,
+        attempt=launch.attempt_id,
+        position=launch.position,
+        change=change_document(change),
+        purpose=launch.purpose,
+        why=launch.why,
+        outcome="running" if launch.end is None else "measured" if launch.end == "finished" else launch.end,
+        value=reported_value(attempt, metric) if attempt else None,
+        values=tuple(run.values[key(metric)] for run in runs if key(metric) in run.values),
+        spread=spread(attempt, metric),
+        reason=f"{failure.phase}: {failure.reason}" if failure else launch.reason,
+        fault=failure.fault if failure else "",
+        warnings=tuple(dict.fromkeys(text for run in runs for text in run.warnings)),
+        minutes=launch.minutes,
+        seconds=dict(attempt.seconds) if attempt else {},
+        started_at=launch.started_at,
+        cold=bool(attempt and attempt.cold),
+        folder=launch.folder,
+        log=failure.log if failure else "",
+        slot=launch.slot,
+        at=launch.at,
     )
 
 
@@ -265,16 +239,15 @@ def minutes_document(seen: Sequence[LaunchRecord], budget: float, saved: float =
 
 
 def versions(setting: MeasurementConfig, seen: Iterable[LaunchRecord]) -> dict[str, Any]:
-    """With what was measured: perfbisect, engines, client, machine; several where they differ."""
-    attempts = [launch.attempt for launch in seen if launch.attempt is not None]
-    made = [attempt.provenance for attempt in attempts]
-    facts: Mapping[str, Any] = next((p.facts for p in made if p.facts), {})
+    """Versions of perfbisect, engines, client and machine; several where they differ."""
+    provenances = [launch.attempt.provenance for launch in seen if launch.attempt is not None]
+    facts: Mapping[str, Any] = next((p.facts for p in provenances if p.facts), {})
     return {
         "perfbisect": perfbisect.__version__,
         "python": platform.python_version(),
-        "engine": sorted({p.engine_version for p in made if p.engine_version}),
-        "client": sorted({p.client_digest for p in made if p.client_digest}),
-        "machine_class": sorted({p.machine_class for p in made if p.machine_class}),
+        "engine": sorted({p.engine_version for p in provenances if p.engine_version}),
+        "client": sorted({p.client_digest for p in provenances if p.client_digest}),
+        "machine_class": sorted({p.machine_class for p in provenances if p.machine_class}),
         "machine": facts.get("machine", {}),
         "exclude_newer": setting.exclude_newer,
         "constraints": setting.constraints,
@@ -306,15 +279,25 @@ def _compare_guard(metric: MetricRef, left: Sequence[Attempt], right: Sequence[A
         [value for attempt in side if (value := reported_value(attempt, metric)) is not None]
         for side in (left, right)
     )
-    document = GuardDocument(
-        name=str(metric), display=row.display, unit=row.unit, left=None, right=None, moved=False
-    )
     if not lefts or not rights:
-        return document.model_copy(update={"note": "not reported"})
+        return GuardDocument(
+            name=str(metric),
+            display=row.display,
+            unit=row.unit,
+            left=None,
+            right=None,
+            moved=False,
+            note="not reported",
+        )
     a, b = median(lefts), median(rights)
     size = abs(b - a) if row.absolute else abs(b - a) / abs(a) if a else float(b != a)
     apart = max(lefts) < min(rights) or max(rights) < min(lefts)
-    note = "one launch a side only" if min(len(lefts), len(rights)) < 2 else ""
-    return document.model_copy(
-        update={"left": a, "right": b, "moved": size > row.smallest_effect and apart, "note": note}
+    return GuardDocument(
+        name=str(metric),
+        display=row.display,
+        unit=row.unit,
+        left=a,
+        right=b,
+        moved=size > row.smallest_effect and apart,
+        note="one launch a side only" if min(len(lefts), len(rights)) < 2 else "",
     )

@@ -11,7 +11,7 @@ from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import JobContext
 from perfbisect.machine.slots import Slot
 
-CLIENT_FAILURES = 2
+MAX_CLIENT_FAILURES = 2
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Failures:
 
     job: Job
     tools: JobContext
-    client: int = field(default=0, init=False)
+    _client: int = field(default=0, init=False)
     _machine: dict[str, int] = field(default_factory=dict, init=False)
     """Consecutive machine failures by slot."""
     _until: dict[str, float] = field(default_factory=dict, init=False)
@@ -30,10 +30,9 @@ class Failures:
     def ready(self, busy: frozenset[str]) -> tuple[Slot, ...]:
         """Slots that can take a launch now."""
         now = self.tools.seconds()
-        for name in [name for name, until in self._until.items() if until <= now]:
-            del self._until[name]
-        out = busy | self._given_up | set(self._until)
-        return tuple(slot for slot in self.tools.slots if slot.name not in out)
+        self._until = {name: until for name, until in self._until.items() if until > now}
+        unavailable = busy | self._given_up | set(self._until)
+        return tuple(slot for slot in self.tools.slots if slot.name not in unavailable)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -66,29 +65,29 @@ class Failures:
             return
         if failure is None:
             self._machine.pop(launch.slot, None)
-            self.client = 0
+            self._client = 0
             return
-        where, again = self._log(launch), f"perfbisect resume {self.job.id}"
+        reason, where = f"{failure.phase}: {failure.reason}", self._log(launch)
+        resume = f"perfbisect resume {self.job.id}"
         if failure.fault == "machine":
-            self._machine_failed(launch, f"{failure.phase}: {failure.reason}")
+            self._machine_failed(launch, reason)
         elif failure.fault == "client":
-            self.client += 1
-            if self.client >= CLIENT_FAILURES:
+            self._client += 1
+            if self._client >= MAX_CLIENT_FAILURES:
                 raise ClientError(
-                    f"the client failed {self.client} times in a row, in {failure.phase}: {failure.reason}",
+                    f"the client failed {self._client} times in a row, in {reason}",
                     where=where,
-                    next_step=f"fix the cell or --client; or: {again}",
+                    next_step=f"fix the cell or --client; or: {resume}",
                 )
         elif failure.fault == "ours":
-            raise PerfbisectError(f"{failure.phase}: {failure.reason}", where=where, next_step=again)
+            raise PerfbisectError(reason, where=where, next_step=resume)
 
     def broken(self, launch: LaunchRecord, what: str, advice: str) -> PerfbisectError:
         """The error for a change that must work and fails; ``advice`` is the next step."""
-        kind = ServerError if launch.built else BuildError
+        kind, problem = (ServerError, "does not serve") if launch.built else (BuildError, "cannot be built")
         failure = launch.attempt.failure if launch.attempt else None
         phase, reason = (failure.phase, failure.reason) if failure else ("launch", launch.reason)
-        does = "does not serve" if launch.built else "cannot be built"
-        return kind(f"{what} {does}: {phase}: {reason}", where=self._log(launch), next_step=advice)
+        return kind(f"{what} {problem}: {phase}: {reason}", where=self._log(launch), next_step=advice)
 
     def _machine_failed(self, launch: LaunchRecord, reason: str) -> None:
         count = self._machine[launch.slot] = self._machine.get(launch.slot, 0) + 1

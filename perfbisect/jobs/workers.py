@@ -11,7 +11,6 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 
 from perfbisect.errors import Interrupted
@@ -28,14 +27,14 @@ from perfbisect.jobs.runner import (
     record_start,
 )
 from perfbisect.machine.slots import Slot
-from perfbisect.measure import attempt
+from perfbisect.measure.attempt import FILE
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.system.processes import interrupt_thread
 
-_PATIENCE = 20.0
-"""Seconds to wait for an interrupted thread before its processes are killed."""
+_INTERRUPT_WAIT_S = 20.0
+"""For an interrupted thread, before its processes are killed."""
 
 NOT_NEEDED = "the result was reached without it"
 
@@ -44,19 +43,18 @@ NOT_NEEDED = "the result was reached without it"
 class _Running:
     """A running attempt."""
 
-    slot: Slot
     request: AttemptRequest
     thread: threading.Thread
 
 
 @dataclass(frozen=True)
 class _Result:
-    """The outcome of a thread: an attempt, or the error it raised."""
+    """The outcome of a thread on a slot: an attempt, or the error it raised."""
 
-    slot: Slot
+    slot: str
+    request: AttemptRequest
     attempt: Attempt | None
     error: BaseException
-    attempt_folder: Path
 
 
 class WorkerPool:
@@ -70,7 +68,7 @@ class WorkerPool:
         self._timeline = Timeline(launches(journal.events), tools.seconds, tools.clock())
         self._running: dict[str, _Running] = {}
         self._results: queue.Queue[_Result] = queue.Queue()
-        self._other: threading.Thread | None = None
+        self._background: threading.Thread | None = None
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -100,9 +98,9 @@ class WorkerPool:
         self._tools.check()
         at = self._timeline.minutes()
         request = record_start(self._job, self._journal, self._tools, cell or self._cell, order, slot, at)
-        work = functools.partial(self._measure, request, slot)
+        work = functools.partial(self._measure, request, slot.name)
         thread = threading.Thread(target=_run_interruptible, args=(work,), name=f"slot {slot.name}")
-        self._running[slot.name] = _Running(slot, request, thread)
+        self._running[slot.name] = _Running(request, thread)
         thread.start()
 
     def ended(self, timeout: float | None = None) -> str | None:
@@ -115,8 +113,7 @@ class WorkerPool:
             result = self._results.get(timeout=timeout)
         except queue.Empty:
             return None
-        running = self._running.pop(result.slot.name)
-        running.thread.join()
+        self._running.pop(result.slot).thread.join()
         if result.attempt is None:
             raise result.error
         record_end(self._journal, result.attempt)
@@ -124,27 +121,28 @@ class WorkerPool:
 
     def beside(self, work: Callable[[], None]) -> bool:
         """Run other work in a background thread; return False if one is running already."""
-        if self._other is not None and self._other.is_alive():
+        if self._background is not None and self._background.is_alive():
             return False
-        self._other = threading.Thread(target=_run_interruptible, args=(work,), name="ahead")
-        self._other.start()
+        self._background = threading.Thread(target=_run_interruptible, args=(work,), name="ahead")
+        self._background.start()
         return True
 
-    def _measure(self, request: AttemptRequest, slot: Slot) -> None:
-        attempt: Attempt | None = None
-        failed: BaseException = Interrupted(f"attempt {request.id} was interrupted")
-
+    def _measure(self, request: AttemptRequest, slot: str) -> None:
         def on_phase(phase: str, detail: Mapping[str, object]) -> None:
-            self._tools.sink(PhaseStarted(phase, detail, slot.name))
+            self._tools.sink(PhaseStarted(phase, detail, slot))
 
+        def on_started(*, token: str, pid: int, created: float, port: int) -> None:
+            server = {"token": token, "pid": pid, "created": created, "port": port}
+            self._journal.append("launched", {"attempt": request.id, **server})
+
+        attempt: Attempt | None = None
+        error: BaseException = Interrupted(f"attempt {request.id} was interrupted")
         try:
-            attempt = self._tools.executor.run(
-                request, started=_Started(self._journal, request.id), sink=on_phase
-            )
-        except BaseException as error:  # the main thread raises it
-            failed = error
+            attempt = self._tools.executor.run(request, started=on_started, sink=on_phase)
+        except BaseException as raised:  # the main thread raises it
+            error = raised
         finally:
-            self._results.put(_Result(slot, attempt, failed, request.folder))
+            self._results.put(_Result(slot, request, attempt, error))
 
     def _stop(self, failed: bool) -> None:
         """End every running attempt.
@@ -152,32 +150,32 @@ class WorkerPool:
         After a failure they stay open in the journal, to be recovered on resume; otherwise they are recorded
         as not needed. Failures of attempts that were ended on purpose are dropped.
         """
-        threads = [running.thread for running in self._running.values()]
-        others = [self._other] if self._other is not None else []
-        for thread in (*threads, *others):
+        workers = [running.thread for running in self._running.values()]
+        threads = [*workers, *([self._background] if self._background is not None else [])]
+        for thread in threads:
             interrupt_thread(thread)
         try:
-            self._join(threads, others)
+            self._join(workers, threads)
         except KeyboardInterrupt:  # a second Ctrl-C: kill at once
-            for thread in (*threads, *others):
+            for thread in threads:
                 interrupt_thread(thread)
             self._end_processes()
-            self._join(threads, others)
+            self._join(workers, threads)
             raise
         finally:
             self._record_ended(failed)
 
-    def _join(self, threads: list[threading.Thread], others: list[threading.Thread]) -> None:
-        for thread in threads:
-            thread.join(_PATIENCE)
-        if any(thread.is_alive() for thread in threads):
+    def _join(self, workers: list[threading.Thread], threads: list[threading.Thread]) -> None:
+        for thread in workers:
+            thread.join(_INTERRUPT_WAIT_S)
+        if any(thread.is_alive() for thread in workers):
             self._end_processes()
-        for thread in (*threads, *others):
+        for thread in threads:
             thread.join()
 
     def _open(self) -> list[LaunchRecord]:
-        mine = {running.request.id for running in self._running.values()}
-        return [x for x in launches(self._journal.events) if x.end is None and x.attempt_id in mine]
+        running = {running.request.id for running in self._running.values()}
+        return [x for x in launches(self._journal.events) if x.end is None and x.attempt_id in running]
 
     def _end_processes(self) -> None:
         """Unblock threads that wait in a system call until their server ends."""
@@ -188,26 +186,14 @@ class WorkerPool:
         while not self._results.empty():
             result = self._results.get()
             if result.attempt is not None and result.attempt.failure is not None:
-                (result.attempt_folder / attempt.FILE).unlink(missing_ok=True)
+                (result.request.folder / FILE).unlink(missing_ok=True)
             elif result.attempt is not None and not failed:
-                self._running.pop(result.slot.name)
+                self._running.pop(result.slot)
                 record_end(self._journal, result.attempt)
         if not failed:
             for launch in self._open():
                 record_abandoned(self._journal, launch, self._job.path / launch.folder, NOT_NEEDED)
         self._running.clear()
-
-
-@dataclass(frozen=True)
-class _Started:
-    """Records an attempt's server in the journal."""
-
-    journal: Journal
-    attempt: str
-
-    def __call__(self, *, token: str, pid: int, created: float, port: int) -> None:
-        data = {"attempt": self.attempt, "token": token, "pid": pid, "created": created, "port": port}
-        self.journal.append("launched", data)
 
 
 def _run_interruptible(work: Callable[[], None]) -> None:

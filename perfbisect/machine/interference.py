@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,9 @@ class SampleSeries:
     def high(self) -> float:
         return max(self.values, default=0.0)
 
+    def median(self, default: float = 0.0) -> float:
+        return statistics.median(self.values) if self.values else default
+
     def over(self, limit: float) -> float:
         """Share of the samples above a limit."""
         return sum(value > limit for value in self.values) / len(self.values) if self.values else 0.0
@@ -43,12 +46,7 @@ class SampleSeries:
         """Median, mean, minimum, maximum and share above the limit; empty without samples."""
         if not self.values:
             return {}
-        facts = {
-            "median": statistics.median(self.values),
-            "mean": self.mean,
-            "min": self.low,
-            "max": self.high,
-        }
+        facts = {"median": self.median(), "mean": self.mean, "min": self.low, "max": self.high}
         if limit is not None:
             facts["over"] = self.over(limit)
         return {name: round(value, 4) for name, value in facts.items()}
@@ -161,89 +159,66 @@ class InterferenceLimits:
 
 
 UNJUDGED = InterferenceLimits(
-    foreign_cpu=None,
-    steal=None,
-    available=None,
-    memory_pressure=None,
-    device_memory=None,
-    slowed=None,
+    foreign_cpu=None, steal=None, available=None, memory_pressure=None, device_memory=None, slowed=None,
     clock=None,
-)
+)  # fmt: skip
 """No limits; only devices outside the slot are reported."""
 
 _BUSY_DEVICE = 50.0
 
 
-def interference_reason(sampled: RunSamples, limits: InterferenceLimits) -> str | None:
+def interference_reason(samples: RunSamples, limits: InterferenceLimits) -> str | None:
     """Why a run must be discarded; None if it is valid."""
     reasons = [
-        *(f"the engine used a device outside its slot: {process}" for process in sampled.strayed),
-        *_processors(sampled, limits),
-        *_memory(sampled, limits),
-        *(reason for device in sampled.devices for reason in _device(device, limits)),
+        *(f"the engine used a device outside its slot: {process}" for process in samples.strayed),
+        *_processor_reasons(samples, limits),
+        *_memory_reasons(samples, limits),
+        *(reason for device in samples.devices for reason in _device_reasons(device, limits)),
     ]
     return "; ".join(reasons) or None
 
 
-def _processors(sampled: RunSamples, limits: InterferenceLimits) -> list[str]:
-    reasons = []
-    limit, foreign = limits.foreign_cpu, sampled.foreign_cpu
-    on = f"of {sampled.processors} processor(s)"
+def _processor_reasons(samples: RunSamples, limits: InterferenceLimits) -> Iterator[str]:
+    limit, foreign, steal = limits.foreign_cpu, samples.foreign_cpu, samples.steal.mean
+    processors = f"of {samples.processors} processor(s)"
     if limit is not None and foreign.mean > limit:
-        reasons.append(f"other work used {foreign.mean:.0%} {on} (limit {limit:.0%})")
+        yield f"other work used {foreign.mean:.0%} {processors} (limit {limit:.0%})"
     elif limit is not None and foreign.over(2 * limit) > limits.burst:
-        reasons.append(
-            f"other work used more than {2 * limit:.0%} {on} in {foreign.over(2 * limit):.0%} of the samples "
-            f"(limit {limits.burst:.0%})"
+        yield (
+            f"other work used more than {2 * limit:.0%} {processors} in {foreign.over(2 * limit):.0%} of the "
+            f"samples (limit {limits.burst:.0%})"
         )
-    if limits.steal is not None and sampled.steal.mean > limits.steal:
-        reasons.append(
-            f"the hypervisor took {sampled.steal.mean:.0%} {on} for other guests (limit {limits.steal:.0%})"
-        )
-    return reasons
+    if limits.steal is not None and steal > limits.steal:
+        yield f"the hypervisor took {steal:.0%} {processors} for other guests (limit {limits.steal:.0%})"
 
 
-def _memory(sampled: RunSamples, limits: InterferenceLimits) -> list[str]:
-    reasons = []
-    least = None if limits.available is None else limits.available * sampled.total_memory
-    if least is not None and sampled.available.values and sampled.available.low < least:
-        reasons.append(
-            f"{sampled.available.low:.0f} MiB of memory were left, of {sampled.total_memory:.0f} "
-            f"(limit {least:.0f}); others held {sampled.foreign_memory.high:.0f} MiB"
+def _memory_reasons(samples: RunSamples, limits: InterferenceLimits) -> Iterator[str]:
+    available, total = samples.available, samples.total_memory
+    if limits.available is not None and available.values and available.low < limits.available * total:
+        yield (
+            f"{available.low:.0f} MiB of memory were left, of {total:.0f} "
+            f"(limit {limits.available * total:.0f}); others held {samples.foreign_memory.high:.0f} MiB"
         )
-    waited = sampled.pressure.get("memory.some", SampleSeries()).mean
-    if limits.memory_pressure is not None and waited > limits.memory_pressure:
-        reasons.append(
-            f"tasks waited for memory {waited:.0%} of the time (limit {limits.memory_pressure:.0%})"
-        )
-    return reasons
+    stalled = samples.pressure.get("memory.some", SampleSeries()).mean
+    if limits.memory_pressure is not None and stalled > limits.memory_pressure:
+        yield f"tasks waited for memory {stalled:.0%} of the time (limit {limits.memory_pressure:.0%})"
 
 
-def _device(device: DeviceSamples, limits: InterferenceLimits) -> list[str]:
-    reasons = []
+def _device_reasons(device: DeviceSamples, limits: InterferenceLimits) -> Iterator[str]:
     if limits.device_memory is not None:
-        others = {
-            name: memory
-            for name, memory in device.foreign.items()
-            if memory is None or memory > limits.device_memory
-        }
         holders = ", ".join(
             f"{name} with {'unknown' if memory is None else format(memory, '.0f')} MiB"
-            for name, memory in others.items()
+            for name, memory in device.foreign.items()
+            if memory is None or memory > limits.device_memory
         )
-        if others:
-            reasons.append(f"others computed on device {device.uuid}: {holders}")
-    if limits.slowed is not None:
-        for reason in SLOWED:
-            if (share := device.reasons.get(reason, 0.0)) > limits.slowed:
-                reasons.append(
-                    f"device {device.uuid} was held back ({reason}) in {share:.0%} of the samples, at up to "
-                    f"{device.temperature.high:.0f} degrees (limit {limits.slowed:.0%})"
-                )
-    busy = statistics.median(device.utilization.values) if device.utilization.values else 0.0
-    clock = statistics.median(device.clock.values) if device.clock.values else 1.0
-    if limits.clock is not None and busy >= _BUSY_DEVICE and clock < limits.clock:
-        reasons.append(
-            f"device {device.uuid} ran at {clock:.0%} of its highest clock (limit {limits.clock:.0%})"
-        )
-    return reasons
+        if holders:
+            yield f"others computed on device {device.uuid}: {holders}"
+    for reason in SLOWED:
+        if limits.slowed is not None and (share := device.reasons.get(reason, 0.0)) > limits.slowed:
+            yield (
+                f"device {device.uuid} was held back ({reason}) in {share:.0%} of the samples, at up to "
+                f"{device.temperature.high:.0f} degrees (limit {limits.slowed:.0%})"
+            )
+    clock = device.clock.median(default=1.0)
+    if limits.clock is not None and device.utilization.median() >= _BUSY_DEVICE and clock < limits.clock:
+        yield f"device {device.uuid} ran at {clock:.0%} of its highest clock (limit {limits.clock:.0%})"

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
@@ -27,15 +27,15 @@ from perfbisect.system.processes import StopRequested, never
 FOLDER_VARIABLE = "PERFBISECT_LOCKS"
 _FOLDER = Path("/tmp/perfbisect-locks")
 _MACHINE = "machine"
-_TICK = 0.25
-_LOOKS = 4
-"""Tries before a lock counts as held: listing holders takes it for an instant."""
 _SUFFIX = ".lock"
+_TICK_S = 0.25
+_TRIES = 4
+"""Before a lock counts as held: listing holders takes it for an instant."""
 
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """The owner of a lease. :func:`lease` fills in ``since`` and ``pid``."""
+    """The owner of a lease. :func:`lease` fills in user, ``pid``, ``since`` and slot."""
 
     job: str = ""
     user: str = ""
@@ -46,7 +46,7 @@ class LeaseHolder:
     def __str__(self) -> str:
         job = f", job {self.job}" if self.job else ""
         since = f", since {self.since}" if self.since else ""
-        return f"{self.user or 'somebody'} (pid {self.pid or '?'}{job}{since})"
+        return f"{self.user or 'unknown user'} (pid {self.pid or '?'}{job}{since})"
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Lease:
     _files: Mapping[Path, int] = field(repr=False)
 
     def check(self) -> None:
-        """:raises MachineError: a lock file was removed or replaced, so others may use the devices."""
+        """Raise MachineError if a lock file was removed or replaced, so that others may use the devices."""
         for path, descriptor in self._files.items():
-            if not _is(path, descriptor):
+            if not _is_same_file(path, descriptor):
                 raise MachineError(
                     f"the lease is lost: {path} was removed or replaced",
                     next_step="keep the lock files; discard what was measured since",
@@ -74,7 +74,7 @@ def lock_folder(shell: Mapping[str, str]) -> Path:
 
     Containers on one host must mount it to share it.
     """
-    return Path(shell[FOLDER_VARIABLE]) if shell.get(FOLDER_VARIABLE) else _FOLDER
+    return Path(shell.get(FOLDER_VARIABLE) or _FOLDER)
 
 
 @contextmanager
@@ -83,36 +83,38 @@ def lease(
     folder: Path,
     holder: LeaseHolder,
     wait: float = 0.0,
-    told: Callable[[str], None] = lambda _: None,
+    on_wait: Callable[[str], None] = lambda _: None,
     asked: StopRequested = never,
 ) -> Iterator[Lease]:
     """Lease all of these slots, or none, until the block ends.
 
-    ``wait``: seconds to wait for other owners; ``told`` is called with their names.
+    ``wait``: seconds to wait for other owners; ``on_wait`` is called with their names.
 
-    :raises MachineError: a slot is still leased after ``wait`` seconds, or the folder is unusable.
-    :raises Interrupted: ``asked`` returned true while waiting.
+    Raises:
+        MachineError: a slot is still leased after ``wait`` seconds, or the folder is unusable.
+        Interrupted: ``asked`` returned true while waiting.
     """
     deadline = time.monotonic() + wait
-    _make(folder)
-    names = _names(slots)
-    said = ""
+    _make_folder(folder)
+    names = _lock_names(slots)
+    reported = ""
     with ExitStack() as held:
         while (taken := _take(folder, names)) is None:
-            busy = _busy(folder, names)
-            if busy and busy != said:
-                said = busy
-                told(f"waits: {busy}")
+            busy = _describe_conflicts(folder, names)
+            if busy and busy != reported:
+                reported = busy
+                on_wait(f"waits: {busy}")
             if asked():
                 raise Interrupted(f"stopped while it waited: {busy}")
             if time.monotonic() >= deadline:
                 raise MachineError(
-                    f"leased to somebody else: {busy or 'a slot, a moment ago'} (waited {wait:.0f} s)",
+                    f"the slot is leased: {busy or 'by a process that just released it'} "
+                    f"(waited {wait:.0f} s)",
                     where=folder,
                     next_step="wait for it, stop it, or ask for fewer workers or other devices",
                     code="lease_lost",
                 )
-            time.sleep(min(_TICK, max(0.0, deadline - time.monotonic())))
+            time.sleep(min(_TICK_S, max(0.0, deadline - time.monotonic())))
         died: dict[LeaseHolder, None] = {}
         for path, descriptor in taken.items():
             held.callback(_release, descriptor)
@@ -123,30 +125,19 @@ def lease(
         yield Lease(slots, tuple(died), taken)
 
 
-LockKind = Literal["machine", "device", "core"]
-
-
 @dataclass(frozen=True)
 class HeldLock:
     """A lock that is held. ``name``: UUID of a device, or number of a core."""
 
-    kind: LockKind
+    kind: Literal["machine", "device", "core"]
     name: str
     holder: LeaseHolder
 
 
 def holders(folder: Path) -> tuple[HeldLock, ...]:
     """The locks that are held on this host, with their owners."""
-    try:
-        paths = sorted(folder.glob(f"*{_SUFFIX}"))
-    except OSError:
-        return ()
-    found = []
-    for path in paths:
-        held = _look(path)
-        if held is not None:
-            found.append(HeldLock(*_lock_of(path.name), held))
-    return tuple(found)
+    owners = {path.name: _owner(path) for path in sorted(folder.glob(f"*{_SUFFIX}"))}
+    return tuple(HeldLock(*_parse_name(name), owner) for name, owner in owners.items() if owner is not None)
 
 
 def leased_devices(folder: Path) -> frozenset[str]:
@@ -155,26 +146,49 @@ def leased_devices(folder: Path) -> frozenset[str]:
     return frozenset(name for name in names if name.startswith(("GPU-", "MIG-")))
 
 
-def _names(slots: Iterable[Slot]) -> dict[str, bool]:
+def describe_holders(locks: Iterable[HeldLock]) -> str:
+    """Each owner with its devices and the number of its cores."""
+    by_owner: dict[str, list[HeldLock]] = {}
+    for lock in locks:
+        by_owner.setdefault(str(lock.holder), []).append(lock)
+    return "; ".join(f"{owner} has {_describe(held)}" for owner, held in by_owner.items())
+
+
+def _describe(locks: Sequence[HeldLock]) -> str:
+    if any(lock.kind == "machine" for lock in locks):
+        return "the whole machine"
+    devices = [lock.name for lock in locks if lock.kind == "device"]
+    cores = sum(lock.kind == "core" for lock in locks)
+    return ", ".join([*devices, *([f"{cores} of the cores"] if cores else [])])
+
+
+def _describe_conflicts(folder: Path, names: Mapping[str, bool]) -> str:
+    """The owners of conflicting locks; empty if there are none any more."""
+    exclusive = names[_MACHINE + _SUFFIX]
+    wanted = {_parse_name(name) for name in names}
+    return describe_holders(held for held in holders(folder) if exclusive or (held.kind, held.name) in wanted)
+
+
+def _lock_names(slots: Iterable[Slot]) -> dict[str, bool]:
     """Lock files in the order of locking -> True if exclusive."""
-    alone = False
+    exclusive = False
     names: set[str] = set()
     for slot in slots:
-        alone = alone or not slot.cores
+        exclusive = exclusive or not slot.cores
         names.update(f"device-{uuid.replace('/', '_')}{_SUFFIX}" for uuid in slot.devices)
         names.update(f"core-{core}{_SUFFIX}" for core in slot.cores)
-    return {_MACHINE + _SUFFIX: alone, **dict.fromkeys(sorted(names), True)}
+    return {_MACHINE + _SUFFIX: exclusive, **dict.fromkeys(sorted(names), True)}
 
 
-def _lock_of(file: str) -> tuple[LockKind, str]:
-    """Kind and name of a lock file, the inverse of :func:`_names`."""
+def _parse_name(file: str) -> tuple[Literal["machine", "device", "core"], str]:
+    """Kind and name of a lock file, the inverse of :func:`_lock_names`."""
     kind, _, name = file.removesuffix(_SUFFIX).partition("-")
     if kind == "device":
         return "device", name
     return ("core", name) if kind == "core" else ("machine", "")
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     """Make the folder with the sticky bit, writable for all users."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -191,41 +205,34 @@ def _make(folder: Path) -> None:
 def _take(folder: Path, names: Mapping[str, bool]) -> dict[Path, int] | None:
     """Take all locks, or none and return None, so that waiting processes hold no locks."""
     taken: dict[Path, int] = {}
-    try:
-        for name, alone in names.items():
+    with ExitStack() as undo:
+        for name, exclusive in names.items():
             path = folder / name
-            descriptor = _lock(path, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            descriptor = _lock(path, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
             if descriptor is None:
-                _close(taken)
                 return None
+            undo.callback(os.close, descriptor)
             taken[path] = descriptor
-    except BaseException:
-        _close(taken)
-        raise
+        undo.pop_all()
     return taken
-
-
-def _close(taken: Mapping[Path, int]) -> None:
-    for descriptor in taken.values():
-        os.close(descriptor)
 
 
 def _lock(path: Path, kind: int) -> int | None:
     """A descriptor with the lock; None if another process has it."""
-    for look in range(_LOOKS):
+    for attempt in range(_TRIES):
         descriptor = _open(path)
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            time.sleep(0.01 * look)
+            time.sleep(0.01 * attempt)
             continue
         except OSError as error:
             os.close(descriptor)
             raise MachineError(f"{path} cannot be locked: {error.strerror or error}") from error
-        if _is(path, descriptor):
+        if _is_same_file(path, descriptor):
             return descriptor
-        os.close(descriptor)  # somebody removed the file between our opening and locking it
+        os.close(descriptor)  # the file was removed between our opening and locking it
     return None
 
 
@@ -234,18 +241,16 @@ def _open(path: Path) -> int:
 
     O_CREAT is tried last: in a sticky folder the kernel refuses it on another user's file
     (``fs.protected_regular``), even to root.
-
-    :raises MachineError: it can be neither opened nor made.
     """
     error: OSError | None = None
-    for look in range(_LOOKS):
-        time.sleep(0.01 * look)  # whoever makes the folder opens it to others a moment later
+    for attempt in range(_TRIES):
+        time.sleep(0.01 * attempt)  # whoever makes the folder opens it to others a moment later
         for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             try:
                 descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            except OSError as this:
-                if error is None or not isinstance(this, (FileExistsError, FileNotFoundError)):
-                    error = this
+            except OSError as raised:
+                if error is None or not isinstance(raised, (FileExistsError, FileNotFoundError)):
+                    error = raised
                 continue
             if flags & os.O_CREAT:
                 os.fchmod(descriptor, 0o666)
@@ -256,7 +261,7 @@ def _open(path: Path) -> int:
     ) from error
 
 
-def _is(path: Path, descriptor: int) -> bool:
+def _is_same_file(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(descriptor))
     except OSError:
@@ -271,46 +276,23 @@ def _release(descriptor: int) -> None:
 
 def _write(descriptor: int, holder: LeaseHolder, slots: tuple[Slot, ...]) -> None:
     """Write the owner; a read-only lock file has none."""
-    text = json.dumps({
-        **asdict(holder),
-        "user": holder.user or _user(),
-        "pid": holder.pid or os.getpid(),
-        "since": holder.since or datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "slot": holder.slot or ", ".join(slot.name for slot in slots),
-    })  # fmt: skip
+    try:
+        user = holder.user or getpass.getuser()
+    except (KeyError, OSError):  # a user id without an entry, as in containers
+        user = str(os.getuid())
+    owner = replace(
+        holder,
+        user=user,
+        pid=os.getpid(),
+        since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        slot=", ".join(slot.name for slot in slots),
+    )
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text.encode(), 0)
+        os.pwrite(descriptor, json.dumps(asdict(owner)).encode(), 0)
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without an entry, as in containers
-        return str(os.getuid())
-
-
-def _busy(folder: Path, names: Mapping[str, bool]) -> str:
-    """The owners of conflicting locks; empty if there are none any more."""
-    alone = names[_MACHINE + _SUFFIX]
-    wanted = {_lock_of(name) for name in names}
-    waits: dict[str, list[HeldLock]] = {}
-    for held in holders(folder):
-        if alone or (held.kind, held.name) in wanted:
-            waits.setdefault(str(held.holder), []).append(held)
-    return "; ".join(f"{who} has {describe_locks(locks)}" for who, locks in waits.items())
-
-
-def describe_locks(locks: Sequence[HeldLock]) -> str:
-    """Names of devices, number of cores."""
-    if any(lock.kind == "machine" for lock in locks):
-        return "the whole machine"
-    devices = [lock.name for lock in locks if lock.kind == "device"]
-    cores = sum(lock.kind == "core" for lock in locks)
-    return ", ".join([*devices, *([f"{cores} of the cores"] if cores else [])])
-
-
-def _look(path: Path) -> LeaseHolder | None:
+def _owner(path: Path) -> LeaseHolder | None:
     """The owner of an exclusive lock; None if it is free."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfbisect.errors import MachineError, UsageError
@@ -13,7 +14,7 @@ from perfbisect.machine.topology import Topology, parts, read_topology
 
 LEAST_CORES = 2
 """Minimum physical cores of a slot: server and client must not share one."""
-_CLIENT_SHARE, _MOST_CLIENT = 4, 8
+_CLIENT_SHARE, _MAX_CLIENT_CORES = 4, 8
 """The client gets a quarter of a slot's physical cores, at most eight."""
 
 Core = tuple[int, ...]
@@ -66,8 +67,9 @@ def plan_slots(
     use, taken last. ``pin`` None: pin with several workers, or if the machine has devices outside the slot.
     One worker without devices or pinning gets ``Slot("")``, the whole machine.
 
-    :raises UsageError: invalid ``workers`` or ``gpus``. :raises TooFewDevicesError: too few devices of one
-    kind. :raises MachineError: too few cores.
+    Raises:
+        TooFewDevicesError: too few devices of one kind.
+        MachineError: too few cores.
     """
     if workers < 1 or gpus < 0:
         raise UsageError(f"{workers} workers with {gpus} devices each: at least 1 worker, at least 0 devices")
@@ -92,14 +94,14 @@ def _of_cores(topology: Topology, workers: int, pinned: bool, mask: Mapping[str,
     """Slots of cores; ``mask`` hides the machine's devices."""
     if not pinned:
         return (Slot("", env=mask),)
-    have, needed = len(topology.cores), workers * LEAST_CORES
-    if have < needed:
-        told = f" ({len(topology.processors)} processors)" if len(topology.processors) > have else ""
-        enough = have // LEAST_CORES
+    count, needed = len(topology.cores), workers * LEAST_CORES
+    if count < needed:
+        threads = f" ({len(topology.processors)} processors)" if len(topology.processors) > count else ""
+        enough = count // LEAST_CORES
         fewer = f"--workers {enough}{', on the whole machine' if enough == 1 else ''}; or " if enough else ""
         raise MachineError(
             f"{workers} worker(s) need {needed} physical cores, {LEAST_CORES} each (one for the server, one "
-            f"for the client: on one they would measure each other); this process may use {have}{told}",
+            f"for the client: on one they would measure each other); this process may use {count}{threads}",
             next_step=f"{fewer}a machine with {needed} physical cores",
         )
     ordered = sorted(topology.cores, key=lambda core: (topology.node(core), core))
@@ -125,22 +127,25 @@ def _groups(
     best: list[tuple[Gpu, ...]] = []
     for kind in dict.fromkeys((gpu.name, gpu.driver) for gpu in fitting):
         alike = [gpu for gpu in fitting if (gpu.name, gpu.driver) == kind]
-        made = _chunks([gpu for gpu in alike if gpu.uuid not in avoid], size, topology, shares)
-        taken = {gpu for group in made for gpu in group}
-        made += _chunks([gpu for gpu in alike if gpu not in taken], size, topology, shares)
-        if len(made) > len(best):
-            best = made
-        if len(made) >= workers:
-            break
-    if len(best) < workers:
-        fewer = "ask for fewer workers, or " if workers > 1 else ""
-        raise TooFewDevicesError(
-            f"{workers} worker(s) with {size} device(s) each need {workers * size} devices of one kind; "
-            f"there {_are(devices)}" + _instances(devices, size),
-            next_step=f"{fewer}look at {variable} and the devices that the driver lists (perfbisect doctor); "
-            "--dry-run needs none",
-        )
-    return best[:workers]
+        groups = _chunks([gpu for gpu in alike if gpu.uuid not in avoid], size, topology, shares)
+        taken = {gpu for group in groups for gpu in group}
+        groups += _chunks([gpu for gpu in alike if gpu not in taken], size, topology, shares)
+        best = max(best, groups, key=len)
+        if len(best) >= workers:
+            return best[:workers]
+    counts = Counter(gpu.name for gpu in devices)
+    listed = ", ".join(f"{name} x {count}" for name, count in counts.items())
+    problem = (
+        f"{workers} worker(s) with {size} device(s) each need {workers * size} devices of one kind; "
+        f"there {f'are {len(devices)} visible: {listed}' if devices else 'is none visible'}"
+    )
+    if size > 1 and any(gpu.parent for gpu in devices):
+        problem += "; a process computes on one MIG instance at most, so these do not count for several"
+    raise TooFewDevicesError(
+        problem,
+        next_step=f"{'ask for fewer workers, or ' if workers > 1 else ''}look at {variable} and the devices "
+        "that the driver lists (perfbisect doctor); --dry-run needs none",
+    )
 
 
 def _chunks(
@@ -150,40 +155,33 @@ def _chunks(
     for gpu in sorted(alike, key=lambda gpu: (gpu.index, gpu.instance or 0)):
         share = shares.get(gpu.uuid, ())
         nodes.setdefault(topology.node(share[0]) if share else 0, []).append(gpu)
-    made, left = [], []
-    for _, here in sorted(nodes.items()):
-        whole = len(here) // size * size
-        made += [tuple(here[start : start + size]) for start in range(0, whole, size)]
-        left += here[whole:]
-    return made + [tuple(left[start : start + size]) for start in range(0, len(left) // size * size, size)]
+    groups: list[tuple[Gpu, ...]] = []
+    left: list[Gpu] = []
+    for _, near in sorted(nodes.items()):
+        whole = len(near) // size * size
+        groups += _split(near[:whole], size)
+        left += near[whole:]
+    return groups + _split(left, size)
 
 
-def _are(devices: Sequence[Gpu]) -> str:
-    names = [gpu.name for gpu in devices]
-    told = ", ".join(f"{name} x {names.count(name)}" for name in dict.fromkeys(names))
-    return f"are {len(devices)} visible: {told}" if devices else "is none visible"
-
-
-def _instances(devices: Iterable[Gpu], size: int) -> str:
-    if size > 1 and any(gpu.parent for gpu in devices):
-        return "; a process computes on one MIG instance at most, so these do not count for several"
-    return ""
+def _split(gpus: Sequence[Gpu], size: int) -> list[tuple[Gpu, ...]]:
+    return [tuple(gpus[start : start + size]) for start in range(0, len(gpus) - size + 1, size)]
 
 
 def _of_devices(
     group: Sequence[Gpu],
     shares: Mapping[str, tuple[Core, ...]],
     pinned: bool,
-    wanted: bool,
+    required: bool,
     mask: Mapping[str, str],
 ) -> Slot:
-    """A slot of devices; ``wanted``: pinning is required, so too few cores are an error."""
+    """A slot of devices; ``required``: too few cores to pin are an error."""
     name = "+".join(gpu.label for gpu in group)
     uuids = tuple(gpu.uuid for gpu in group)
     cores = sorted(core for uuid in uuids for core in shares.get(uuid, ()))
     if pinned and len(cores) >= LEAST_CORES:
         return _pinned(name, uuids, cores, mask)
-    if pinned and wanted:
+    if pinned and required:
         raise MachineError(
             f"{name} has {len(cores)} physical core(s) near to it that no other device shares; server and "
             f"client need {LEAST_CORES}",
@@ -193,7 +191,7 @@ def _of_devices(
 
 
 def _pinned(name: str, uuids: tuple[str, ...], cores: Sequence[Core], env: Mapping[str, str]) -> Slot:
-    clients = max(1, min(len(cores) // _CLIENT_SHARE, _MOST_CLIENT))
+    clients = max(1, min(len(cores) // _CLIENT_SHARE, _MAX_CLIENT_CORES))
     return Slot(
         name,
         uuids,

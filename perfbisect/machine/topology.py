@@ -45,25 +45,16 @@ class Topology:
         places: dict[frozenset[int], list[Gpu]] = {}
         for gpu in whole:
             places.setdefault(self.near.get(gpu.uuid, frozenset()), []).append(gpu)
-        if frozenset() in places or _overlap(places):
+        if frozenset() in places or len(frozenset().union(*places)) != sum(map(len, places)):
             places = {frozenset(): whole}
-        found: dict[str, tuple[tuple[int, ...], ...]] = {}
-        for place, here in places.items():
+        shares: dict[str, tuple[tuple[int, ...], ...]] = {}
+        for place, gpus in places.items():
             cores = [core for core in self.cores if not place or place.issuperset(core)]
-            for gpu, part in zip(here, parts(cores, len(here)), strict=True):
-                instances = [other for other in devices if other.parent == gpu.uuid]
-                found[gpu.uuid] = part
-                found.update(
-                    {
-                        instance.uuid: own
-                        for instance, own in zip(instances, parts(part, len(instances)), strict=True)
-                    }
-                )
-        return found
-
-
-def _overlap(places: Collection[frozenset[int]]) -> bool:
-    return len(frozenset().union(*places)) != sum(map(len, places))
+            for gpu, part in zip(gpus, parts(cores, len(gpus)), strict=True):
+                shares[gpu.uuid] = part
+                instances = [other.uuid for other in devices if other.parent == gpu.uuid]
+                shares.update(zip(instances, parts(part, len(instances)), strict=True))
+        return shares
 
 
 def parts(cores: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -112,7 +103,7 @@ def _cpus(path: Path) -> tuple[int, ...]:
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """Parse a CPU list (``0-3,8``). :raises ValueError: it is none."""
+    """Parse a CPU list (``0-3,8``); ValueError if it is none."""
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

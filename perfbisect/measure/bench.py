@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import time
 from collections.abc import Mapping
@@ -17,21 +16,20 @@ from perfbisect.errors import ClientError, FaultCode, Interrupted, MachineError,
 from perfbisect.measure.executor import Sink
 from perfbisect.measure.faults import BlamedError, FaultClassifier
 from perfbisect.measure.interference import InterferenceMonitor
-from perfbisect.measure.record import AttemptRecord
+from perfbisect.measure.record import END_OF_LOG, AttemptRecord
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.serving.server import Server, hit_rate
 from perfbisect.system import logs, processes
 from perfbisect.system.processes import ProcessResult, StopRequested
 
-_END_OF_LOG = 32768
-_LAST_WORDS = 3.0
-"""Time for a client to end after its server; some wait a minute for it to return."""
+_CLIENT_GRACE_S = 3.0
+"""For a client to end after its server; some wait a minute for it to return."""
 
 
 @dataclass
-class _Serving:
-    """Stops a run on request, or after its server ended."""
+class _StopCondition:
+    """True on request, and some time after the server ended."""
 
     server: Server
     asked: StopRequested
@@ -42,7 +40,7 @@ class _Serving:
             return True
         if self._ended is None and self.server.owned.exited() is not None:
             self._ended = time.monotonic()
-        return self._ended is not None and time.monotonic() - self._ended > _LAST_WORDS
+        return self._ended is not None and time.monotonic() - self._ended > _CLIENT_GRACE_S
 
 
 @dataclass(frozen=True)
@@ -53,30 +51,25 @@ class BenchRuns:
     cell: Cell
     runner: Runner
     server: Server
-    around: InterferenceMonitor
+    monitor: InterferenceMonitor
     folder: Path
     metadata: Mapping[str, str]
     limit: float
-    judge: FaultClassifier
+    classifier: FaultClassifier
     asked: StopRequested
 
     def argv(self, cell: Cell, name: str, seed: int) -> tuple[str, ...]:
         """The command of a run, which writes ``run-NAME.json``."""
         arguments = self.client.command(
-            cell, self.server.endpoint, seed=seed, result=self.result(name), metadata=self.metadata
+            cell, self.server.endpoint, seed=seed, result=self._result(name), metadata=self.metadata
         )
         return str(self.runner.interpreter), *arguments
 
-    @property
-    def expected(self) -> dict[str, str]:
-        """Fields that identify a result of this attempt."""
-        return {"model_id": self.server.endpoint.model_name, **self.metadata}
-
-    def result(self, name: str) -> Path:
-        return self.folder / f"run-{name}.json"
-
     def log(self, name: str) -> Path:
         return self.folder / f"client-{name}.log"
+
+    def _result(self, name: str) -> Path:
+        return self.folder / f"run-{name}.json"
 
     def run(self, name: str, index: int, seed: int) -> RunResult:
         """Run the client and check port, server and result. Run 0 is the warm run: load does not discard it.
@@ -86,13 +79,13 @@ class BenchRuns:
             MachineError: another process listens on the port or used the machine.
             Interrupted: a stop was requested.
         """
-        with self.around.sample(measured=index > 0) as sampled:
+        with self.monitor.sample(measured=index > 0) as sampled:
             run = self._run(name, index, seed)
         return replace(run, facts={**run.facts, "sampled": sampled})
 
     def _run(self, name: str, index: int, seed: int) -> RunResult:
         cell = self.cell if index else self.cell.discarded
-        result, log = self.result(name), self.log(name)
+        result, log = self._result(name), self.log(name)
         result.unlink(missing_ok=True)
         self.server.check_ports(f"before run {name}")
         cache_before = self.server.prefix_cache()
@@ -103,18 +96,19 @@ class BenchRuns:
                 log=log,
                 token=f"{self.runner.token}.client-{name}",
                 timeout=self.limit,
-                asked=_Serving(self.server, self.asked),
+                asked=_StopCondition(self.server, self.asked),
                 at_limit=lambda: unfinished.append(self.server.in_flight()),
             )
         except Interrupted:
-            if self.asked() or (wrong := self.server.trouble()) is None:
+            if self.asked() or (trouble := self.server.trouble()) is None:
                 raise
-            raise self._of_the_server(wrong, "(its client went on, and was stopped)") from None
-        document = self._document(ended, result, log, sum(unfinished))
+            raise self._server_failed(trouble, "(its client went on, and was stopped)") from None
+        document = self._read(ended, result, log, sum(unfinished))
+        expected = {"model_id": self.server.endpoint.model_name, **self.metadata}
         try:
-            run = self.client.parse(cell, document, index=index, seed=seed, expected=self.expected)
+            run = self.client.parse(cell, document, index=index, seed=seed, expected=expected)
         except ClientError as error:
-            raise self._blamed(error, log, streamed=_stream_failed(document)) from error
+            raise self._client_failed(error, log, has_errors=_has_errors(document)) from error
         cache_after = self.server.prefix_cache()
         self.server.check_ports(f"after run {name}")
         rate = hit_rate(cache_before, cache_after)
@@ -132,91 +126,82 @@ class BenchRuns:
             facts={**run.facts, **facts},
         )
 
-    def _document(self, ended: ProcessResult, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
+    def _read(self, ended: ProcessResult, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
+        """The result of a client that has ended well."""
         if unfinished:
-            said = f"the server had {unfinished} requests unfinished when the limit of a run had passed"
-            hung = ServerError(said, where=self.server.owned.log, code="server_hung")
-            raise self._of_the_server(hung, f"({self.limit:.0f} s)")
+            message = f"the server had {unfinished} requests unfinished when the limit of a run had passed"
+            hung = ServerError(message, where=self.server.owned.log, code="server_hung")
+            raise self._server_failed(hung, f"({self.limit:.0f} s)")
+        code: FaultCode | None = None
+        output = ""
+        document: object = None
         if ended.timed_out:
-            said = f"the client did not end within {self.limit:.0f} s and was stopped"
-            raise self._failed(said, log, "client_hung")
-        if ended.code != 0:
-            signal = f"was ended by signal {-ended.code}"
-            how = signal if ended.code < 0 else f"ended with exit code {ended.code}"
-            cause = logs.cause(log)
-            said = f"the client {how}" + (f": {cause}" if cause else f"\n{logs.tail(log)}")
-            raise self._failed(
-                said, log, processes.signal_code(-ended.code) if ended.code < 0 else None, cause
-            )
-        try:
-            document = json.loads(result.read_text("utf-8"))
-        except FileNotFoundError:
-            said = logs.tail(log)
-            raise self._failed(
-                f"the client ended with exit code 0 and wrote no {result.name}\n{said}", log
-            ) from None
-        except ValueError as error:
-            raise self._failed(f"{result.name} is not JSON: {logs.neutral(str(error), 120)}", log) from error
-        if not isinstance(document, dict):
-            raise self._failed(f"{result.name} holds a {type(document).__name__}, not one result", log)
-        return document
+            message, code = f"the client did not end within {self.limit:.0f} s and was stopped", "client_hung"
+        elif ended.code != 0:
+            output = logs.cause(log)
+            how = f"ended with exit code {ended.code}"
+            if ended.code < 0:
+                how, code = f"was ended by signal {-ended.code}", processes.signal_code(-ended.code)
+            message = f"the client {how}" + (f": {output}" if output else f"\n{logs.tail(log)}")
+        else:
+            try:
+                document = json.loads(result.read_text("utf-8"))
+                message = f"{result.name} holds a {type(document).__name__}, not one result"
+            except FileNotFoundError:
+                message = f"the client ended with exit code 0 and wrote no {result.name}\n{logs.tail(log)}"
+            except ValueError as error:
+                message = f"{result.name} is not JSON: {logs.neutral(str(error), 120)}"
+        if isinstance(document, dict):
+            return document
+        raise self._client_failed(ClientError(message, where=log, code=code, output=output), log)
 
-    def _failed(
-        self, message: str, log: Path, code: FaultCode | None = None, output: str = ""
-    ) -> BlamedError:
-        return self._blamed(ClientError(message, where=log, code=code, output=output), log)
-
-    def _blamed(self, error: ClientError, log: Path, *, streamed: bool = False) -> BlamedError:
+    def _client_failed(self, error: ClientError, log: Path, *, has_errors: bool = False) -> BlamedError:
         """Classify a failure: the server's if it died or does not answer."""
-        text = logs.text_of(log, _END_OF_LOG)
-        row = self.judge.row(error, "bench", text)
+        text = logs.text_of(log, END_OF_LOG)
+        row = self.classifier.row(error, "bench", text)
         if row.fault == "machine":
-            return BlamedError(error, row, self.judge.reason(error, "bench", text))
-        wrong = self.server.trouble()
-        if wrong is None and streamed:
-            wrong = ServerError("the server answered requests with errors", where=self.server.owned.log)
-        if wrong is not None:
-            return self._of_the_server(wrong, f"(what the client said: {error.message})")
+            return BlamedError(error, row, self.classifier.reason(error, "bench", text))
+        trouble = self.server.trouble()
+        if trouble is None and has_errors:
+            trouble = ServerError("the server answered requests with errors", where=self.server.owned.log)
+        if trouble is not None:
+            return self._server_failed(trouble, f"(what the client said: {error.message})")
         return BlamedError(error, row, f"{error.message} (in the client: the server still answers)")
 
-    def _of_the_server(self, wrong: PerfbisectError, more: str) -> BlamedError:
+    def _server_failed(self, error: PerfbisectError, more: str) -> BlamedError:
         """Classify by the server's output; the client's follows from it."""
-        text = logs.text_of(self.server.owned.log, _END_OF_LOG)
-        reason = self.judge.reason(wrong, "bench", text)
-        return BlamedError(wrong, self.judge.row(wrong, "bench", text), f"{reason} {more}")
+        text = logs.text_of(self.server.owned.log, END_OF_LOG)
+        reason = self.classifier.reason(error, "bench", text)
+        return BlamedError(error, self.classifier.row(error, "bench", text), f"{reason} {more}")
+
+
+def _has_errors(document: Mapping[str, Any]) -> bool:
+    """Whether the result reports failed requests."""
+    failed, errors = document.get("failed"), document.get("errors")
+    return (isinstance(failed, int) and failed > 0) or (isinstance(errors, list) and any(errors))
 
 
 def measure_runs(record: AttemptRecord, bench: BenchRuns, server: Server, sink: Sink) -> None:
-    """Make the measured runs, with caches emptied before each; one run if that is impossible.
-
-    Raises:
-        PerfbisectError: what a run raises.
-    """
-    cell, count = bench.cell, record.request.runs
+    """Make the measured runs, with caches emptied before each; one run if that is impossible."""
+    count = record.request.runs
     record.facts["cache_reset"] = "yes"
     for index in range(1, count + 1):
         server.check_ports(f"before run {index}")
-        refused = server.reset_caches()
-        if refused:
-            if server.command.reset_requests and (wrong := server.trouble()) is not None:
-                raise wrong
-            record.facts["cache_reset"] = f"no: {refused}"
+        refusal = server.reset_caches()
+        if refusal:
+            if server.command.reset_requests and (trouble := server.trouble()) is not None:
+                raise trouble
+            record.facts["cache_reset"] = f"no: {refusal}"
             count = 1
             if index > 1:
                 return
         record.log = bench.log(str(index))
-        run = bench.run(str(index), index, cell.seed + index)
+        run = bench.run(str(index), index, bench.cell.seed + index)
         record.runs.append(run)
-        told = {"run": index, "of": count, "seed": run.seed, "seconds": run.seconds}
-        sink("bench", {**told, "values": dict(run.values), "warnings": run.warnings})
+        facts = {"run": index, "of": count, "seed": run.seed, "seconds": run.seconds}
+        sink("bench", {**facts, "values": dict(run.values), "warnings": run.warnings})
         if index >= count:
             return
-
-
-def _stream_failed(document: Mapping[str, Any]) -> bool:
-    """Whether the result reports failed requests."""
-    failed, errors = document.get("failed"), document.get("errors")
-    return (isinstance(failed, int) and failed > 0) or (isinstance(errors, list) and any(errors))
 
 
 DISTANCE = "image_distance:median"
@@ -224,20 +209,16 @@ DISTANCE = "image_distance:median"
 COMPARE = """
 import sys
 from PIL import Image, ImageChops, ImageStat
-made, wanted = (Image.open(name).convert("RGB") for name in sys.argv[1:])
-if made.size != wanted.size:
-    sizes = ["{} x {}".format(*image.size) for image in (made, wanted)]
+image, reference = (Image.open(name).convert("RGB") for name in sys.argv[1:])
+if image.size != reference.size:
+    sizes = ["{} x {}".format(*one.size) for one in (image, reference)]
     sys.exit(f"the image has {sizes[0]} pixels, the reference {sizes[1]}")
-means = ImageStat.Stat(ImageChops.difference(made, wanted)).mean
+means = ImageStat.Stat(ImageChops.difference(image, reference)).mean
 print(sum(means) / len(means) / 255)
 """
 """Mean absolute pixel difference as a share of the full range, with the engine's Pillow."""
 
-_IMAGE_LIMIT = 60.0
-
-
-class _NoDistanceError(Exception):
-    """No distance can be computed."""
+_IMAGE_LIMIT_S = 60.0
 
 
 def check_image(
@@ -253,48 +234,49 @@ def check_image(
     reference, request = record.request.cell.reference, server.command.image_check
     if reference is None or request is None or not record.runs:
         return
-    made = record.request.folder / "reference-made.png"
+    image = record.request.folder / "reference-made.png"
     try:
-        made.write_bytes(_image(server.value(request, record.request.limits.first_request, asked)))
-        distance = _distance(record, made, Path(reference.image), env, asked)
-    except (ServerError, MachineError, OSError, _NoDistanceError) as error:
-        why = logs.neutral(str(error), 400)
-        record.facts["reference"] = {"image": reference.image, "why_not": why}
-        sink("warning", {"text": f"the image was not compared with its reference: {why}"})
+        answer = server.value(request, record.request.limits.first_request, asked)
+        image.write_bytes(_decode_image(str(answer)))
+        distance = _distance(record, image, Path(reference.image), env, asked)
+    except (ServerError, MachineError, OSError, ValueError) as error:
+        reason = logs.neutral(str(error), 400)
+        record.facts["reference"] = {"image": reference.image, "why_not": reason}
+        sink("warning", {"text": f"the image was not compared with its reference: {reason}"})
         return
-    record.facts["reference"] = {"image": reference.image, "made": made.name, "distance": distance}
+    record.facts["reference"] = {"image": reference.image, "made": image.name, "distance": distance}
     record.runs[:] = [replace(run, values={DISTANCE: distance, **run.values}) for run in record.runs]
 
 
-def _image(encoded: object) -> bytes:
+def _decode_image(text: str) -> bytes:
     """Decode base64, bare or as a data URL."""
-    text = str(encoded)
     try:
         return base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
-    except binascii.Error:
-        raise _NoDistanceError("the answer holds no image in base64") from None
+    except ValueError:
+        raise ValueError("the answer holds no image in base64") from None
 
 
 def _distance(
-    record: AttemptRecord, made: Path, wanted: Path, env: Mapping[str, str], asked: StopRequested
+    record: AttemptRecord, image: Path, reference: Path, env: Mapping[str, str], asked: StopRequested
 ) -> float:
-    environment = record.environment
-    if environment is None:
-        raise _NoDistanceError("there is no environment")
-    log = made.with_suffix(".log")
+    """Compare two images; ValueError if there is no distance."""
+    if record.environment is None:
+        raise ValueError("there is no environment")
+    log = image.with_suffix(".log")
     log.unlink(missing_ok=True)
     ended = processes.run(
-        (str(environment.interpreter), "-c", COMPARE, str(made), str(wanted)),
+        (str(record.environment.interpreter), "-c", COMPARE, str(image), str(reference)),
         env=env,
-        cwd=made.parent,
+        cwd=image.parent,
         log=log,
         token=f"{record.token}.image-check",
-        timeout=_IMAGE_LIMIT,
+        timeout=_IMAGE_LIMIT_S,
         asked=asked,
     )
     if ended.timed_out or ended.code != 0:
-        raise _NoDistanceError(logs.tail(log) or f"the comparison ended with {ended.code}")
+        raise ValueError(logs.tail(log) or f"the comparison ended with {ended.code}")
+    words = log.read_text("utf-8").split()
     try:
-        return float(log.read_text("utf-8").split()[-1])
-    except (ValueError, IndexError):
-        raise _NoDistanceError(f"the comparison printed no number: {logs.tail(log)}") from None
+        return float(words[-1] if words else "")
+    except ValueError:
+        raise ValueError(f"the comparison printed no number: {logs.tail(log)}") from None

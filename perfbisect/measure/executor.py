@@ -63,10 +63,8 @@ class Started(Protocol):
     def __call__(self, *, token: str, pid: int, created: float, port: int) -> None: ...
 
 
-class Sink(Protocol):
-    """Receives progress events of an attempt; never decides anything."""
-
-    def __call__(self, phase: str, detail: Mapping[str, object]) -> None: ...
+Sink = Callable[[str, Mapping[str, object]], None]
+"""Receives progress events of an attempt, phase and details; never decides anything."""
 
 
 class Executor(Protocol):

@@ -315,7 +315,7 @@ def markdown() -> str:
 ATTEMPT_ERRORS = (BuildError, ServerError, ClientError, MachineError, OSError)
 """Errors that become the failure of an attempt; others are raised."""
 
-_MAY_BE: dict[Event, tuple[Fault, ...]] = {
+_POSSIBLE_FAULTS: dict[Event, tuple[Fault, ...]] = {
     "machine": ("machine",),
     "build": ("machine", "change"),
     "server": ("machine", "change"),
@@ -373,14 +373,18 @@ class FaultClassifier:
         """The first row that fits; ``log_text``: end of the failed process's log."""
         if isinstance(error, BlamedError):
             return error.row
-        failed = _failed_part(error, phase)
-        seen = {failed}
+        part = _failed_part(error, phase)
+        events = {part}
         if profile.oom_kills() > self.oom_kills:
-            seen.add("oom kill")
+            events.add("oom kill")
         code = fault_code(error)
-        said = [*_output(error).splitlines(), *log_text.splitlines()]
-        may_be = _MAY_BE[failed]
-        return next(row for row in FAULT_TABLE if row.fault in may_be and self._fits(row, code, seen, said))
+        # Output of other programs is the only text that is searched.
+        output = error.output if isinstance(error, PerfbisectError) else str(error)
+        lines = [*output.splitlines(), *log_text.splitlines()]
+        faults = _POSSIBLE_FAULTS[part]
+        return next(
+            row for row in FAULT_TABLE if row.fault in faults and self._fits(row, code, events, lines)
+        )
 
     def fault(self, error: BaseException, phase: Phase, log_text: str = "") -> Fault:
         """The fault of an error."""
@@ -394,18 +398,18 @@ class FaultClassifier:
         row = self.row(error, phase, log_text)
         return f"{row.means}: {text}" if row.fault == "machine" else text
 
-    def _fits(self, row: FaultRow, code: FaultCode | None, seen: set[Event], said: Sequence[str]) -> bool:
+    def _fits(self, row: FaultRow, code: FaultCode | None, events: set[Event], lines: Sequence[str]) -> bool:
         if row.if_measured and not self.measured_before:
             return False
         if row.code == code:
             return True
         if not row.pattern and row.event is None:
             return False
-        lines = said if row.if_silent else [line for line in said if not _HARMLESS.match(line)]
+        searched = lines if row.if_silent else [line for line in lines if not _HARMLESS.match(line)]
         return (
-            (row.event is None or row.event in seen)
-            and (not row.pattern or any(re.search(row.pattern, line) for line in lines))
-            and (not row.if_silent or not names_an_error(said))
+            (row.event is None or row.event in events)
+            and (not row.pattern or any(re.search(row.pattern, line) for line in searched))
+            and (not row.if_silent or not names_an_error(lines))
         )
 
 
@@ -421,11 +425,11 @@ def fault_code(error: BaseException) -> FaultCode | None:
     return None
 
 
-def names_an_error(said: Iterable[str]) -> bool:
+def names_an_error(lines: Iterable[str]) -> bool:
     """Whether a line names an error that does not refer to another one."""
     return any(
         _FIRST_HAND.search(line) and not _SECOND_HAND.search(line) and not _HARMLESS.match(line)
-        for line in said
+        for line in lines
     )
 
 
@@ -435,11 +439,6 @@ def _failed_part(error: BaseException, phase: Phase) -> Event:
     if isinstance(error, BuildError):
         return "build"
     return "client" if isinstance(error, ClientError) else "server"
-
-
-def _output(error: BaseException) -> str:
-    """Output of other programs: the only text that is searched."""
-    return error.output if isinstance(error, PerfbisectError) else str(error)
 
 
 def _text(error: BaseException) -> str:

@@ -14,16 +14,15 @@ from perfbisect.errors import Interrupted, ServerError
 from perfbisect.machine.devices import wait_for_memory
 from perfbisect.machine.interference import UNJUDGED, InterferenceLimits
 from perfbisect.machine.profile import CUDA, Profile
-from perfbisect.machine.slots import Slot
+from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.measure import faults
-from perfbisect.measure import record as provenance
 from perfbisect.measure.attempt import write_attempt
 from perfbisect.measure.bench import BenchRuns, check_image, measure_runs
 from perfbisect.measure.executor import AttemptRequest, Shared, Sink, Started, Turn
 from perfbisect.measure.interference import InterferenceMonitor
 from perfbisect.measure.preparation import Preparation, Prepared, look_up
-from perfbisect.measure.record import AttemptRecord, SharedTurns
-from perfbisect.measure.serving import add_serve_args, check_stages, find_engine, running_server, write_files
+from perfbisect.measure.record import AttemptRecord, SharedTurns, command_facts
+from perfbisect.measure.serving import add_serve_args, check_stages, find_engine, running_server
 from perfbisect.model.attempt import Attempt
 from perfbisect.serving.families import FAMILIES, Endpoint, Family, ServerCommand
 from perfbisect.serving.log_facts import engine_facts
@@ -37,12 +36,8 @@ DEVICE_MEMORY_SHARE = 0.9
 WARM_SEED_OFFSET = 1_000_003
 """Gives the warm run prompts that no measured run has."""
 
-_OF_THE_SERVER = ("model_name", "server", "torch")
+_SERVER_FACTS = ("model_name", "server", "torch")
 """Facts that all attempts of one server share."""
-
-
-def _shell() -> dict[str, str]:
-    return dict(os.environ)
 
 
 @dataclass
@@ -56,14 +51,14 @@ class LocalExecutor:
 
     builder: Builder
     client_environment: Environment | None = None
-    shell: Mapping[str, str] = field(default_factory=_shell)
+    shell: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     asked: StopRequested = never
     overlap: bool = True
     limits: InterferenceLimits = UNJUDGED
     profile: Profile = CUDA
 
     def __post_init__(self) -> None:
-        self._prepare = Preparation(
+        self._preparation = Preparation(
             self.client_environment, self.shell, self.asked, self.overlap, self.profile
         )
 
@@ -79,52 +74,49 @@ class LocalExecutor:
 
     def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
         """See :class:`perfbisect.measure.executor.Executor`; raises what :meth:`run` does."""
-        at = SharedTurns(turns)
+        shared = SharedTurns(turns)
         try:
             # Closing the generator between two turns ends the server here.
-            with closing(self._taken(at, started, sink)) as taken:
-                for _ in taken:
-                    yield self._made(at.record, sink), True
-                    at.next()
-            yield self._made(at.record, sink), False
+            with closing(self._take_turns(shared, started, sink)) as ended:
+                for _ in ended:
+                    yield self._finish(shared.record, sink), True
+                    shared.next()
+            yield self._finish(shared.record, sink), False
         except KeyboardInterrupt:
-            request, phase = at.record.request, at.record.phase
+            request, phase = shared.record.request, shared.record.phase
             raise Interrupted(f"attempt {request.id} was interrupted in phase {phase}") from None
 
-    def _taken(self, at: SharedTurns, started: Started, sink: Sink) -> Generator[None, None, None]:
+    def _take_turns(self, shared: SharedTurns, started: Started, sink: Sink) -> Generator[None, None, None]:
         """Run the turns; yields between two of them."""
         try:
-            ready = self._ready(at.record, sink)
-            while ready is None and at.more and at.record.environment is not None:
+            prepared = self._prepare(shared.record, sink)
+            while prepared is None and shared.more and shared.record.environment is not None:
                 yield
-                ready = self._ready(at.record, sink)
-            if ready is not None:
-                yield from self._served(at, ready, started, sink)
+                prepared = self._prepare(shared.record, sink)
+            if prepared is not None:
+                yield from self._serve(shared, prepared, started, sink)
         except faults.ATTEMPT_ERRORS as error:
-            at.record.fail(error)
-        failed = at.record
-        while failed.failure is not None and at.more:
+            shared.record.fail(error)
+        failed = shared.record
+        while failed.failure is not None and shared.more:
             yield
-            at.record.follow(failed.failure, failed.request.cell.name)
+            shared.record.follow(failed.failure, failed.request.cell.name)
 
-    def _made(self, record: AttemptRecord, sink: Sink) -> Attempt:
-        made = record.made(
-            self.shell,
-            self._prepare.slot(record.request),
-            pinned=self.client_environment is not None,
-            profile=self.profile,
-        )
+    def _finish(self, record: AttemptRecord, sink: Sink) -> Attempt:
+        slot = self._preparation.slot(record.request)
+        machine = machine_of(slot, self.shell, self.profile)
+        attempt = record.to_attempt(machine, slot, pinned=self.client_environment is not None)
         folder = record.request.folder
         try:
-            write_attempt(folder, made)
+            write_attempt(folder, attempt)
         except OSError as error:
             sink("warning", {"text": f"cannot write {folder}/attempt.json: {error.strerror}"})
-        return made
+        return attempt
 
-    def _ready(self, record: AttemptRecord, sink: Sink) -> Prepared | None:
+    def _prepare(self, record: AttemptRecord, sink: Sink) -> Prepared | None:
         """Prepare an attempt; None if that failed."""
         try:
-            return self._prepare.all(record, self.builder, sink)
+            return self._preparation.prepare(record, self.builder, sink)
         except faults.ATTEMPT_ERRORS as error:
             record.fail(error)
             return None
@@ -139,25 +131,27 @@ class LocalExecutor:
         check_stages(cell, slot, self.profile.platform, root=engine.root)
         return family.server(add_serve_args(cell, self.profile.serve_args), endpoint, engine)
 
-    def _served(self, at: SharedTurns, ready: Prepared, started: Started, sink: Sink) -> Iterator[None]:
+    def _serve(self, shared: SharedTurns, prepared: Prepared, started: Started, sink: Sink) -> Iterator[None]:
         """Start the server and measure the turns; other failures than the server's fail one turn."""
-        record, profile, smi = at.record, self.profile, self.profile.smi()
-        serve_args = add_serve_args(at.record.request.cell, profile.serve_args).serve_args
-        request, environment, slot = record.request, ready.environment, self._prepare.slot(record.request)
+        record, profile, smi = shared.record, self.profile, self.profile.smi()
+        request, environment = record.request, prepared.environment
+        slot = self._preparation.slot(request)
         record.phase, record.log = "launch", request.folder / "server.log"
         record.log.unlink(missing_ok=True)
         endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")
         command = self._command(request, environment, endpoint, slot)
-        write_files(command.files, request.folder)
-        before = profile.before(len(slot.devices), slot.env)
-        argv = (*before, str(environment.interpreter), *command.args)
+        for name, text in command.files.items():
+            (request.folder / name).write_text(text, encoding="utf-8")
+        argv = (
+            *profile.before(len(slot.devices), slot.env), str(environment.interpreter), *command.args
+        )  # fmt: skip
         env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, ready.offline, profile.env, command.env,
+            self.shell, environment.interpreter, environment.env, prepared.offline, profile.env, command.env,
             slot.env,
         )  # fmt: skip
-        record.facts |= {"model_name": endpoint.model_name, "server": provenance.command_facts(argv, env)}
+        record.facts |= {"model_name": endpoint.model_name, "server": command_facts(argv, env)}
         launched: float | None = time.monotonic()
-        share = serve_args.get("gpu-memory-utilization")
+        share = add_serve_args(request.cell, profile.serve_args).serve_args.get("gpu-memory-utilization")
         wait_for_memory(
             slot.devices,
             share=float(share) if isinstance(share, int | float) else DEVICE_MEMORY_SHARE,
@@ -166,48 +160,42 @@ class LocalExecutor:
             on_wait=lambda text: sink("wait", {"text": text}),
             asked=self.asked,
         )
-        self._prepare.ask_torch(record, environment, env, slot)
-        common = {name: record.facts[name] for name in _OF_THE_SERVER if name in record.facts}
+        self._preparation.add_torch_facts(record, environment, env, slot)
+        common = {name: record.facts[name] for name in _SERVER_FACTS if name in record.facts}
+        lost = profile.lease.lost if profile.lease else ()
         with running_server(
-            lambda: at.record,
-            argv,
-            env,
-            endpoint,
-            started=started,
-            sink=sink,
-            lost=profile.lease.lost if profile.lease else (),
+            lambda: shared.record, argv, env, endpoint, started=started, sink=sink, lost=lost
         ) as owned:
             first = server = Server(owned, endpoint, command)
-            around = InterferenceMonitor(slot, self.limits, owned.living, smi, profile.list_devices())
-            turn: Prepared | None = ready
+            monitor = InterferenceMonitor(slot, self.limits, owned.living, smi, profile.list_devices())
+            turn: Prepared | None = prepared
             while True:
                 try:
                     if turn is not None:
-                        self._measure(at.record, turn, server, around, env, sink, launched)
+                        self._measure(shared.record, turn, server, monitor, env, sink, launched)
                 except faults.ATTEMPT_ERRORS as error:
-                    if not at.more or isinstance(error, ports.SharedPortError) or first.trouble():
+                    if not shared.more or isinstance(error, ports.SharedPortError) or first.trouble():
                         raise
-                    at.record.fail(error, owned)
-                if at.more and (why := first.reset_caches()):
-                    at.close()
-                    sink("warning", {"text": f"the server is not shared with the next cell: {why}"})
-                if not at.more:
+                    shared.record.fail(error, owned)
+                if shared.more and (refusal := first.reset_caches()):
+                    shared.close()
+                    sink("warning", {"text": f"the server is not shared with the next cell: {refusal}"})
+                if not shared.more:
                     return
                 yield
                 launched = None
-                at.record.facts |= common
-                turn = self._ready(at.record, sink)
+                shared.record.facts |= common
+                turn = self._prepare(shared.record, sink)
                 if turn is not None:
-                    server = replace(
-                        first, command=self._command(at.record.request, environment, endpoint, slot)
-                    )
+                    command = self._command(shared.record.request, environment, endpoint, slot)
+                    server = replace(first, command=command)
 
     def _measure(
         self,
         record: AttemptRecord,
-        ready: Prepared,
+        prepared: Prepared,
         server: Server,
-        around: InterferenceMonitor,
+        monitor: InterferenceMonitor,
         env: Mapping[str, str],
         sink: Sink,
         launched: float | None,
@@ -217,14 +205,14 @@ class LocalExecutor:
         ``launched``: start time of a server that is not ready yet, else None.
         """
         request, log = record.request, server.owned.log
-        cell, limits, runner = request.cell, request.limits, ready.runner
+        cell, limits, runner = request.cell, request.limits, prepared.runner
         bench = BenchRuns(
-            ready.client, cell, runner, server, around, request.folder,
-            {"attempt": request.id, "change": request.change.id}, limits.bench, record.judge, self.asked,
+            prepared.client, cell, runner, server, monitor, request.folder,
+            {"attempt": request.id, "change": request.change.id}, limits.bench, record.classifier, self.asked,
         )  # fmt: skip
-        record.facts["client"] = provenance.command_facts(bench.argv(cell, "1", cell.seed + 1), runner.env)
-        with self._client(record, runner):
-            with around.sample(measured=False):
+        record.facts["client"] = command_facts(bench.argv(cell, "1", cell.seed + 1), runner.env)
+        with self._hosted_client(record, runner):
+            with monitor.sample(measured=False):
                 if launched is not None:
                     server.wait_named(
                         cell.ready_timeout if limits.ready is None else limits.ready, self.asked
@@ -233,28 +221,28 @@ class LocalExecutor:
                 with record.timed("first_request", log):
                     server.first_answer(limits.first_request, self.asked)
             record.facts["engine_log"] = engine_facts(logs.head_of(log))
-            took = record.seconds.get("launch", 0.0)
-            sink("ready", {"seconds": took, "first_request": record.seconds["first_request"]})
+            launch_s = record.seconds.get("launch", 0.0)
+            sink("ready", {"seconds": launch_s, "first_request": record.seconds["first_request"]})
             with record.timed("warm", bench.log("warm")):
-                self._prepare.ready(record, ready.client, runner)
+                self._preparation.await_client(record, prepared.client, runner)
                 warm = bench.run("warm", 0, cell.seed + WARM_SEED_OFFSET)
             record.facts["warm"] = {"values": dict(warm.values), "warnings": warm.warnings}
             sink("warm", {"seconds": record.seconds["warm"]})
             with record.timed("bench"):
                 measure_runs(record, bench, server, sink)
-            with around.sample(measured=False):
+            with monitor.sample(measured=False):
                 check_image(record, server, env, self.asked, sink)
 
     @contextmanager
-    def _client(self, record: AttemptRecord, runner: Runner) -> Iterator[None]:
+    def _hosted_client(self, record: AttemptRecord, runner: Runner) -> Iterator[None]:
         """Start the client's host and end it on exit."""
         try:
             runner.begin()
             yield
         finally:
             record.facts |= runner.facts()
-            if runner.plain:
-                record.plainly()
+            if runner.plain and record.client is not None:
+                record.client = replace(record.client, forced_plain=True)
             try:
                 runner.end()
             except ServerError as error:

@@ -15,9 +15,8 @@ from perfbisect.machine import profile
 from perfbisect.machine.profile import CUDA, Profile
 from perfbisect.machine.slots import Slot
 from perfbisect.machine.torch_probe import torch_facts
-from perfbisect.measure import record as provenance
 from perfbisect.measure.executor import AttemptRequest, Sink
-from perfbisect.measure.record import AttemptRecord, ClientVersion
+from perfbisect.measure.record import AttemptRecord, ClientVersion, identify_client
 from perfbisect.model.cell import LOCAL, Cell
 from perfbisect.serving.families import OFFLINE
 from perfbisect.system import environ, logs, processes
@@ -57,18 +56,17 @@ for argument in sys.argv[1:]:
 def hub_repositories(cell: Cell) -> tuple[str, ...]:
     """Hub repositories of model, tokenizer and draft model: ``owner/name`` or ``owner/name@revision``."""
     draft = cell.serve_args.get("speculative-config")
-    look_up = [
+    named = [
         (cell.model, cell.revision.model),
         (cell.tokenizer, cell.revision.tokenizer),
         (draft.get("model") if isinstance(draft, Mapping) else None, None),
     ]
-    return tuple(
-        dict.fromkeys(
-            f"{name}@{revision}" if revision else str(name)
-            for name, revision in look_up
-            if name and not str(name).startswith(("/", ".")) and not (revision or "").startswith(LOCAL)
-        )
+    remote = (
+        f"{name}@{revision}" if revision else str(name)
+        for name, revision in named
+        if name and not str(name).startswith(("/", ".")) and not (revision or "").startswith(LOCAL)
     )
+    return tuple(dict.fromkeys(remote))
 
 
 def missing_repositories(repositories: Iterable[str], shell: Mapping[str, str]) -> tuple[str, ...]:
@@ -101,12 +99,7 @@ def fetch_models(
     timeout: float,
     asked: StopRequested,
 ) -> bool:
-    """Download repositories into the hub's cache; False if the interpreter has no hub client.
-
-    Raises:
-        MachineError: the hub refuses or does not answer within ``timeout`` seconds.
-        Interrupted: a stop was requested.
-    """
+    """Download repositories into the hub's cache; False if the interpreter has no hub client."""
     ended = processes.run(
         (str(interpreter), "-c", _SCRIPT, *repositories),
         env=env,
@@ -151,7 +144,7 @@ class Preparation:
     profile: Profile = CUDA
     _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
     """Cells (digest, variant) whose repositories are downloaded."""
-    _instruments: dict[tuple[str, str], ClientVersion] = field(default_factory=dict, repr=False)
+    _versions: dict[tuple[str, str], ClientVersion] = field(default_factory=dict, repr=False)
     _plain: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
     """Clients that cannot be forked, and why."""
     _torch: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
@@ -166,7 +159,7 @@ class Preparation:
             return Slot("", env=self.profile.none_of(visible))
         return Slot("", tuple(gpu.uuid for gpu in visible))
 
-    def all(self, record: AttemptRecord, builder: Builder, sink: Sink) -> Prepared:
+    def prepare(self, record: AttemptRecord, builder: Builder, sink: Sink) -> Prepared:
         """Build the environment, download the models and set up the client.
 
         Raises:
@@ -178,34 +171,28 @@ class Preparation:
         profile.check_room(request.folder)
         with record.timed("build", request.folder / "build.log"):
             environment = builder.ensure(request.change, log=record.log, timeout=request.limits.build)
-            record.environment, record.cold = environment, provenance.is_cold(environment)
-        offline = self.fetch(record, environment, sink)
+            record.environment, record.cold = environment, _is_cold(environment)
+        offline = self._fetch(record, environment, sink)
         with record.timed("build"):
-            own = {} if needs_hub_dataset(request.cell) else offline
-            runner = self.runner(record, client, own, self.slot(request))
+            runner = self._runner(record, client, {} if needs_hub_dataset(request.cell) else offline)
         sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
         if self.asked():
             raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
         return Prepared(environment, offline, client, runner)
 
-    def fetch(self, record: AttemptRecord, environment: Environment, sink: Sink) -> Mapping[str, str]:
+    def _fetch(self, record: AttemptRecord, environment: Environment, sink: Sink) -> Mapping[str, str]:
         """Download the cell's repositories once; returns the variables for offline mode."""
-        request = record.request
-        cell = request.cell
+        request, cell = record.request, record.request.cell
         needed = hub_repositories(cell)
         if self.shell.get("HF_HUB_OFFLINE", "") in OFFLINE_WORDS:
             return OFFLINE
         if needed and (cell.digest, cell.variant) not in self._complete:
+            env = environ.for_interpreter(self.shell, environment.interpreter, environment.env, cell.env)
             with record.timed("fetch", request.folder / "fetch.log"):
                 complete = fetch_models(
                     needed,
                     interpreter=environment.interpreter,
-                    env=environ.with_proxies(
-                        environ.for_interpreter(
-                            self.shell, environment.interpreter, environment.env, cell.env
-                        ),
-                        self.shell,
-                    ),
+                    env=environ.with_proxies(env, self.shell),
                     log=record.log,
                     token=f"{record.token}.fetch",
                     timeout=request.limits.fetch,
@@ -217,7 +204,27 @@ class Preparation:
             sink("fetch", {"seconds": record.seconds["fetch"], "repositories": needed})
         return OFFLINE if needed else {}
 
-    def ask_torch(
+    def _runner(self, record: AttemptRecord, client: Client, offline: Mapping[str, str]) -> Runner:
+        """Digest the client and build its runner."""
+        request, slot = record.request, self.slot(record.request)
+        environment = self.client_environment or record.environment
+        assert environment is not None
+        env = environ.for_interpreter(
+            self.shell, environment.interpreter, environment.env, offline, client.env(request.cell), slot.env
+        )
+        known = (environment.key, client.name)
+        if known not in self._versions:
+            self._versions[known] = identify_client(client, environment, env, request.folder, self.asked)
+        date = request.change.date if self.client_environment is None else ""
+        record.client = replace(self._versions[known], date=date)
+        modules = client.preload(env)
+        plain = self._plain.get(known, "" if self.overlap else "asked for") if modules else ""
+        return Runner(
+            environment.interpreter, env, request.folder, record.token, modules,
+            cores=slot.client_cores, plain=plain,
+        )  # fmt: skip
+
+    def add_torch_facts(
         self, record: AttemptRecord, environment: Environment, env: Mapping[str, str], slot: Slot
     ) -> None:
         """Add facts of torch, cached by environment packages and slot."""
@@ -230,39 +237,24 @@ class Preparation:
             )
         record.facts["torch"] = self._torch[known]
 
-    def runner(self, record: AttemptRecord, client: Client, offline: Mapping[str, str], slot: Slot) -> Runner:
-        """Digest the client and build its runner. :raises ClientError: no sources."""
-        request = record.request
-        environment = self.client_environment or record.environment
-        assert environment is not None
-        env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, offline, client.env(request.cell), slot.env
-        )
-        known = (environment.key, client.name)
-        if known not in self._instruments:
-            self._instruments[known] = provenance.instrument(
-                client, environment, env, request.folder, self.asked
-            )
-        own = request.change.date if self.client_environment is None else ""
-        record.instrument = replace(self._instruments[known], date=own)
-        modules = client.preload(env)
-        plain = "" if self.overlap else "asked for"
-        return Runner(
-            environment.interpreter, env, request.folder, record.token, modules,
-            cores=slot.client_cores,
-            plain=(self._plain.get(known, plain) if modules else ""),
-        )  # fmt: skip
-
-    def ready(self, record: AttemptRecord, client: Client, runner: Runner) -> None:
+    def await_client(self, record: AttemptRecord, client: Client, runner: Runner) -> None:
         """Wait for the client's imports; remember a client that cannot be forked."""
         runner.ready(record.request.limits.first_request, self.asked)
-        if runner.plain and record.environment is not None:
-            key = (self.client_environment or record.environment).key
-            self._plain[key, client.name] = runner.plain
+        environment = self.client_environment or record.environment
+        if runner.plain and environment is not None:
+            self._plain[environment.key, client.name] = runner.plain
+
+
+def _is_cold(environment: Environment) -> bool:
+    """Whether the environment's compile and kernel caches are empty."""
+    try:
+        return not any(path.is_file() for path in environment.caches.rglob("*"))
+    except OSError:
+        return True
 
 
 def look_up(known: Mapping[str, Any], name: str, what: str) -> Any:
-    """Look up a family or client by name. :raises UsageError: unknown name."""
+    """Look up a family or client by name; UsageError if it is unknown."""
     if name not in known:
         raise UsageError(f"unknown {what} {name!r}; known: {', '.join(known)}")
     return known[name]

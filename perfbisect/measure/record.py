@@ -16,14 +16,17 @@ from perfbisect.clients.eras import era_of
 from perfbisect.environments.base import Environment
 from perfbisect.errors import ClientError, PerfbisectError, ServerError
 from perfbisect.machine import profile
-from perfbisect.machine.profile import CUDA, Profile
-from perfbisect.machine.slots import Slot, machine_of
+from perfbisect.machine.profile import Machine
+from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
 from perfbisect.measure.attempt import plain
 from perfbisect.measure.executor import AttemptRequest, Turn
 from perfbisect.model.attempt import Attempt, Failure, Phase, Provenance, RunResult
 from perfbisect.system import clock, environ, logs, ports, processes
 from perfbisect.system.processes import OwnedProcess, StopRequested, never
+
+END_OF_LOG = 32768
+"""Bytes of a log that are read to classify a failure."""
 
 _DIGEST = """
 import hashlib, importlib.util, json, pathlib, platform, sys
@@ -40,10 +43,10 @@ for source in sources:
         content = file.read_bytes()
         digest.update(f"{file.relative_to(root).as_posix()} {len(content)}\\n".encode() + content)
         count += 1
-told = {"sha256": digest.hexdigest(), "files": count, "root": str(root), "python": platform.python_version()}
-print(json.dumps(told))
+found = {"sha256": digest.hexdigest(), "files": count, "root": str(root), "python": platform.python_version()}
+print(json.dumps(found))
 """
-_LIMIT = 60.0
+_DIGEST_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class ClientVersion:
         return f"{era}, plain" if era and self.forced_plain else era
 
 
-def instrument(
+def identify_client(
     client: Client,
     environment: Environment,
     env: Mapping[str, str],
@@ -87,13 +90,15 @@ def instrument(
     log.unlink(missing_ok=True)
     argv = [str(environment.interpreter), "-c", _DIGEST, client.package, *client.sources]
     token = secrets.token_hex(16)
-    ended = processes.run(argv, env=env, cwd=folder, log=log, token=token, timeout=_LIMIT, asked=asked)
+    ended = processes.run(
+        argv, env=env, cwd=folder, log=log, token=token, timeout=_DIGEST_LIMIT_S, asked=asked
+    )
     text = logs.text_of(log).strip()
     try:
-        told = json.loads(text.splitlines()[-1]) if ended.code == 0 and text else None
+        facts = json.loads(text.splitlines()[-1]) if ended.code == 0 and text else None
     except ValueError:
-        told = None
-    if not isinstance(told, dict) or not told.get("files"):
+        facts = None
+    if not isinstance(facts, dict) or not facts.get("files"):
         output = logs.cause(log) or logs.tail(log, 3)
         raise ClientError(
             f"cannot digest the client's sources ({client.package}: {', '.join(client.sources)}) with "
@@ -102,41 +107,12 @@ def instrument(
             output=output,
         )
     log.unlink(missing_ok=True)
-    return ClientVersion(client.name, environment.engine_version, str(told["sha256"]), told)
-
-
-def engine_facts(environment: Environment, cold: bool) -> dict[str, Any]:
-    """Facts of the server's environment."""
-    return {
-        "version": environment.engine_version,
-        "commit": environment.engine_commit,
-        "file": environment.engine_file,
-        "interpreter": str(environment.interpreter),
-        "key": environment.key,
-        "packages_digest": environment.packages_digest,
-        "caches": "cold" if cold else "warm",
-        **environment.facts,
-    }
+    return ClientVersion(client.name, environment.engine_version, str(facts["sha256"]), facts)
 
 
 def command_facts(argv: tuple[str, ...], env: Mapping[str, str]) -> dict[str, Any]:
     """A command and its environment without secrets."""
     return {"argv": environ.redacted_argv(argv), "env": environ.redacted(env)}
-
-
-def is_cold(environment: Environment) -> bool:
-    """Whether the environment's compile and kernel caches are empty."""
-    try:
-        return next((path for path in environment.caches.rglob("*") if path.is_file()), None) is None
-    except OSError:
-        return True
-
-
-_END_OF_LOG = 32768
-
-
-def _now() -> str:
-    return clock.now().isoformat(timespec="seconds")
 
 
 @dataclass
@@ -148,7 +124,7 @@ class AttemptRecord:
 
     request: AttemptRequest
     token: str
-    judge: faults.FaultClassifier
+    classifier: faults.FaultClassifier
     phase: Phase = "build"
     log: Path = field(default_factory=Path)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -156,9 +132,10 @@ class AttemptRecord:
     failure: Failure | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     environment: Environment | None = None
-    instrument: ClientVersion | None = None
+    client: ClientVersion | None = None
     cold: bool = False
-    started_at: str = field(default_factory=_now)
+    """The environment's compile and kernel caches were empty."""
+    started_at: str = field(default_factory=lambda: clock.now().isoformat(timespec="seconds"))
 
     @contextmanager
     def timed(self, phase: Phase, log: Path | None = None) -> Iterator[None]:
@@ -176,12 +153,12 @@ class AttemptRecord:
             self.runs.clear()
         if self.failure is not None:
             return
-        log = Path(getattr(error, "where", None) or self.log)
-        text = ""
-        if server is not None and isinstance(error, ServerError):
-            text = logs.text_of(server.log, _END_OF_LOG)
-        row, reason = self.judge.row(error, self.phase, text), self.judge.reason(error, self.phase, text)
-        self.failure = Failure(self.phase, row.fault, reason, str(log), row.code)
+        is_servers = server is not None and isinstance(error, ServerError)
+        text = logs.text_of(server.log, END_OF_LOG) if server is not None and is_servers else ""
+        row = self.classifier.row(error, self.phase, text)
+        reason = self.classifier.reason(error, self.phase, text)
+        log = getattr(error, "where", None) or str(self.log)
+        self.failure = Failure(self.phase, row.fault, reason, log, row.code)
         if isinstance(error, PerfbisectError) and error.next_step:
             self.facts["next_step"] = error.next_step
 
@@ -191,28 +168,32 @@ class AttemptRecord:
         reason = f"the shared server failed with cell {cell}: {failure.reason}"
         self.failure = replace(failure, phase=self.phase, reason=reason)
 
-    def made(self, shell: Mapping[str, str], slot: Slot, *, pinned: bool, profile: Profile = CUDA) -> Attempt:
+    def to_attempt(self, machine: Machine, slot: Slot, *, pinned: bool) -> Attempt:
         """Convert to an attempt. ``pinned``: one client for all changes."""
-        request, environment, instrument = self.request, self.environment, self.instrument
-        here = machine_of(slot, shell, profile)
-        self.facts["machine"] = here.facts()
+        request, environment, client = self.request, self.environment, self.client
+        self.facts["machine"] = machine.facts()
         if environment is not None:
-            self.facts["engine"] = engine_facts(environment, self.cold)
-        if instrument is not None:
-            self.facts["instrument"] = {
-                "version": instrument.version,
-                "pinned": pinned,
-                **instrument.facts,
+            self.facts["engine"] = {
+                "version": environment.engine_version,
+                "commit": environment.engine_commit,
+                "file": environment.engine_file,
+                "interpreter": str(environment.interpreter),
+                "key": environment.key,
+                "packages_digest": environment.packages_digest,
+                "caches": "cold" if self.cold else "warm",
+                **environment.facts,
             }
+        if client is not None:
+            self.facts["instrument"] = {"version": client.version, "pinned": pinned, **client.facts}
         return Attempt(
             id=request.id,
             change_id=request.change.id,
             purpose=request.purpose,
             provenance=Provenance(
                 cell_digest=request.cell.digest,
-                machine_class=here.kind,
-                client_digest=instrument.digest if instrument else "",
-                client_era=instrument.era if instrument else "",
+                machine_class=machine.kind,
+                client_digest=client.digest if client else "",
+                client_era=client.era if client else "",
                 engine_version=environment.engine_version if environment else "",
                 engine_commit=environment.engine_commit if environment else "",
                 environment_key=environment.key if environment else "",
@@ -227,18 +208,13 @@ class AttemptRecord:
             slot=slot.name,
         )
 
-    def plainly(self) -> None:
-        """Record that the client ran as a plain command: another digest."""
-        if self.instrument is not None:
-            self.instrument = replace(self.instrument, forced_plain=True)
-
 
 class SharedTurns:
     """Attempts that share a server; ``record`` is the current one."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns, self._place, self._last = turns, -1, len(turns) - 1
-        self._before: list[str] = []
+        self._cells: list[str] = []
         self._first = ""
         self.next()
 
@@ -252,14 +228,14 @@ class SharedTurns:
         self._place += 1
         request = self._turns[self._place]()
         token = request.token or secrets.token_hex(16)
-        judge = faults.FaultClassifier(profile.oom_kills(), request.measured_before)
-        self.record = AttemptRecord(request, token, judge, log=request.folder)
+        classifier = faults.FaultClassifier(profile.oom_kills(), request.measured_before)
+        self.record = AttemptRecord(request, token, classifier, log=request.folder)
         if request.suite:
             self._first = self._first or request.id
             self.record.facts["launch"] = {
-                "id": self._first, "suite": request.suite, "place": self._place + 1, "after": [*self._before],
+                "id": self._first, "suite": request.suite, "place": self._place + 1, "after": [*self._cells],
             }  # fmt: skip
-            self._before.append(request.cell.name)
+            self._cells.append(request.cell.name)
 
     def close(self) -> None:
         """Cancel the remaining turns."""

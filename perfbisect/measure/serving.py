@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from perfbisect.cells.deploy import inherited_documents, pinned_documents, placed_stages
@@ -20,14 +20,14 @@ from perfbisect.serving.families import Endpoint, Engine
 from perfbisect.system import ports, processes
 from perfbisect.system.processes import OwnedProcess
 
-_PORT_PATIENCE = 10.0
-_LEASE_PATIENCE = 3.0
-"""Time for a lease command to exit after it ended its server."""
+_PORT_WAIT_S = 10.0
+_LEASE_WAIT_S = 3.0
+"""For a lease command to exit after it ended its server."""
 
 
 @contextmanager
 def running_server(
-    present: Callable[[], AttemptRecord],
+    current: Callable[[], AttemptRecord],
     argv: tuple[str, ...],
     env: Mapping[str, str],
     endpoint: Endpoint,
@@ -38,10 +38,9 @@ def running_server(
 ) -> Iterator[OwnedProcess]:
     """Start a server and stop it on exit; a failure inside becomes the current record's.
 
-    ``present``: returns the record of the current attempt. ``lost``: exit codes of a lease command that
-    lost the machine.
+    ``lost``: exit codes of a lease command that lost the machine.
     """
-    record, port = present(), endpoint.port
+    record, port = current(), endpoint.port
     request = record.request
     cores = request.slot.server_cores if request.slot else ()
     try:
@@ -50,48 +49,44 @@ def running_server(
         )
         try:
             started(token=record.token, pid=owned.pid, created=owned.created, port=port)
-            sink(
-                "launch",
-                {"pid": owned.pid, "port": port, "model": endpoint.model_name, "log": str(record.log)},
-            )
+            facts = {"pid": owned.pid, "port": port, "model": endpoint.model_name, "log": str(record.log)}
+            sink("launch", facts)
             yield owned
         except faults.ATTEMPT_ERRORS as error:
-            present().fail(_of_lease(error, owned, lost), owned)
+            current().fail(_lost_lease(error, owned, lost) or error, owned)
         finally:
-            _stop(present(), owned, port, sink)
+            _stop(current(), owned, port, sink)
     finally:
         processes.stop_leftovers(record.token, 0, 0.0, grace=0.0)
 
 
-def _of_lease(error: Exception, owned: OwnedProcess, lost: tuple[int, ...]) -> Exception:
-    """The failure, or the lost lease that caused it."""
-    end = time.monotonic() + (_LEASE_PATIENCE if lost else 0.0)
+def _lost_lease(error: Exception, owned: OwnedProcess, lost: tuple[int, ...]) -> MachineError | None:
+    """The lost lease that caused an error."""
+    end = time.monotonic() + (_LEASE_WAIT_S if lost else 0.0)
     while (code := owned.exited()) is None and time.monotonic() < end:
         time.sleep(0.05)
     if code is None or code not in lost:
-        return error
-    said = error.message if isinstance(error, PerfbisectError) else str(error)
+        return None
+    message = error.message if isinstance(error, PerfbisectError) else str(error)
     return MachineError(
-        f"the lease is lost: its command ended with {code}: {said}", where=owned.log, code="lease_lost"
+        f"the lease is lost: its command ended with {code}: {message}", where=owned.log, code="lease_lost"
     )
 
 
 def _stop(record: AttemptRecord, owned: OwnedProcess, port: int, sink: Sink) -> None:
-    began = time.monotonic()
-    record.phase, record.log = "stop", owned.log
-    try:
-        removed = processes.stop(owned, record.request.limits.stop)
-        if removed:
-            record.facts["shared_memory_removed"] = removed
-        ports.wait_free(port, _PORT_PATIENCE if record.failure is None else 0.0)
-    except (ServerError, MachineError) as error:
-        record.fail(error)
-    record.seconds["stop"] = time.monotonic() - began
+    with record.timed("stop", owned.log):
+        try:
+            removed = processes.stop(owned, record.request.limits.stop)
+            if removed:
+                record.facts["shared_memory_removed"] = removed
+            ports.wait_free(port, _PORT_WAIT_S if record.failure is None else 0.0)
+        except (ServerError, MachineError) as error:
+            record.fail(error)
     sink("stop", {"seconds": record.seconds["stop"], "exit_code": owned.exited()})
 
 
 def find_engine(cell: Cell, change: Change, environment: Environment) -> Engine:
-    """The engine of a change. :raises ServerError: the change lacks the cell's deploy YAML."""
+    """The engine of a change; ServerError if the change lacks the cell's deploy YAML."""
     root = Path(environment.engine_file).parent.parent
     deploy = cell.deploy_yaml
     if deploy is not None and deploy.origin and deploy.path and not (root / deploy.path).is_file():
@@ -119,30 +114,24 @@ def check_stages(cell: Cell, slot: Slot, platform: str, *, root: str = "") -> No
     own = deploy is not None and deploy.origin is not None
     documents = pinned_documents(deploy)
     if own and root and deploy is not None:
-        documents = inherited_documents(f"{root}/{deploy.path}", _text)
+        documents = inherited_documents(f"{root}/{deploy.path}", _read_text)
     for stage in placed_stages(documents, cell.stage_overrides, platform):
-        why = stage.beyond(len(slot.devices))
-        if not why:
-            continue
-        message = f"cell {cell.name}: {stage.field}: {why}"
-        where = f"{stage.file}:{stage.line}" if stage.line else stage.file or None
-        kind = ServerError if own and stage.file else UsageError
-        raise kind(message, where=where, next_step=stage.advice)
+        problem = stage.beyond(len(slot.devices))
+        if problem:
+            kind = ServerError if own and stage.file else UsageError
+            raise kind(
+                f"cell {cell.name}: {stage.field}: {problem}",
+                where=f"{stage.file}:{stage.line}" if stage.line else stage.file or None,
+                next_step=stage.advice,
+            )
 
 
-def _text(path: str) -> str | None:
-    try:
+def _read_text(path: str) -> str | None:
+    with suppress(OSError, UnicodeDecodeError):
         return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
+    return None
 
 
 def add_serve_args(cell: Cell, more: Mapping[str, object]) -> Cell:
     """Add the machine's serve arguments, unless the cell sets them."""
     return cell.model_copy(update={"serve_args": {**more, **cell.serve_args}}) if more else cell
-
-
-def write_files(files: Mapping[str, str], folder: Path) -> None:
-    """Write the server's files. :raises OSError: the write failed."""
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")

@@ -312,12 +312,9 @@ def check_shared_memory() -> Finding:
 
 def check_leases(folder: Path) -> Finding:
     """Leases of this host's devices and cores."""
-    by_holder: dict[str, list[leases.HeldLock]] = {}
-    for lease in leases.holders(folder):
-        by_holder.setdefault(str(lease.holder), []).append(lease)
-    if not by_holder:
+    found = leases.describe_holders(leases.holders(folder))
+    if not found:
         return Finding("good", "no other perfbisect measures on this host")
-    found = "; ".join(f"{holder} has {leases.describe_locks(held)}" for holder, held in by_holder.items())
     return Finding("warning", found, "jobs that need the same wait, or are refused")
 
 

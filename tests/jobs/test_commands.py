@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from perfbisect.jobs.commands import follow_up_command, git_command, repeat_command
+from perfbisect.jobs.commands import follow_up_command, repeat_command
 from perfbisect.jobs.measurement import MeasurementConfig
 
 CELL = {"name": "chat", "headline": "tpot"}
@@ -39,10 +39,6 @@ def test_another_verb_has_all_that_the_first_one_had() -> None:
     }
 
 
-def test_what_was_not_given_is_not_told() -> None:
-    assert follow_up_command(setting(), "bisect", CELL, "tpot") == "perfbisect bisect chat --env wheel:cu129"
-
-
 def test_a_cell_is_told_as_it_was_typed() -> None:
     typed = {
         "perfbisect compare mine/chat.yaml --a x --b y": "mine/chat.yaml",
@@ -67,8 +63,3 @@ def test_a_longer_answer_to_the_same_question() -> None:
     assert told is not None and told.endswith("--launches 8")
     for line in ("", "perfbisect", "perfbisect nightly nightly.yaml"):
         assert repeat_command(setting(line), "--blocks", "9") is None
-
-
-def test_git_is_asked_of_that_repository() -> None:
-    assert git_command("/home/me/my vllm", "show", "abc") == "git -C '/home/me/my vllm' show abc"
-    assert git_command("", "show", "abc") == "git show abc"

@@ -99,25 +99,6 @@ def test_an_end_that_flaps_is_no_skip(plan_for: MakePlan, new_job: NewJob) -> No
     assert report.skips == ()
 
 
-def test_an_end_that_fails_twice_running_is_told_and_the_rest_goes_on(
-    plan_for: MakePlan, new_job: NewJob
-) -> None:
-    world, watch = World(history(12).changes, slow=11, factor=1.25, tau=0.03), Watch()
-    tries: list[int] = []
-
-    def flap(_: int, request: AttemptRequest) -> Failure | None:
-        if place(world, request) != 11:
-            return None
-        tries.append(len(tries))
-        return REFUSES if len(tries) in (2, 3) else None
-
-    world.fault = flap
-    report = verdict(new_job(plan_for(world), watch, world), watch, world)
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[11].id
-    assert any("the bad end could not be served at times" in text for text in report.summary)
-
-
 def test_an_index_that_lies_is_a_skip_with_its_reason(plan_for: MakePlan, new_job: NewJob) -> None:
     """The builder's health check found another commit's engine: the change is left out, never blamed."""
     world, watch = World(history(16).changes, slow=5, factor=1.3), Watch()

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfbisect.errors import MachineError, UsageError
-from perfbisect.jobs.folders import Job, Jobs, LockHolder, finished
+from perfbisect.errors import Interrupted, MachineError, UsageError
+from perfbisect.jobs.folders import ExitRecord, Job, Jobs, LockHolder, finished
 from perfbisect.jobs.journal import Journal
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))
@@ -168,8 +168,44 @@ def test_a_stop_interrupts_the_holder_and_is_forgotten_by_the_next(tmp_path: Pat
         assert not job.stop_requested
 
 
-def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("a file")
-    with pytest.raises(MachineError, match="no folder for the job") as caught:
-        Jobs(tmp_path / "state").new(MOMENT, "aaaa")
-    assert caught.value.next_step == "choose one with --state"
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert job.read_exit() is None
+    for record in (ExitRecord(5, "no memory", "MachineError", "/a/log", "perfbisect doctor"), ExitRecord(0)):
+        job.write_exit(record)
+        assert job.read_exit() == record
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"exit_code": "three"}', '{"exit_code": 0, "other": 1}'])
+def test_what_somebody_else_wrote_is_no_ending(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ended.json").write_text(text)
+    assert Job(tmp_path).read_exit() is None
+
+
+def test_it_is_forgotten_once_somebody_works_on_the_job_again(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write_exit(ExitRecord(130, "stopped", "Interrupted"))
+    with job.held():
+        assert job.read_exit() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        (MachineError("no disk", where="/x"), 5, "MachineError"),
+        (Interrupted("stopped", next_step="perfbisect resume 1"), 130, "Interrupted"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
+        (RuntimeError("a mistake"), 1, "PerfbisectError"),
+    ],
+)
+def test_the_error_with_which_the_work_ends_is_kept(
+    tmp_path: Path, error: BaseException, code: int, kind: str
+) -> None:
+    from perfbisect.commands.session import recording_error
+
+    with pytest.raises(type(error)), recording_error(Job(tmp_path)):
+        raise error
+    kept = Job(tmp_path).read_exit()
+    assert kept is not None
+    assert (kept.exit_code, kept.kind) == (code, kind)
+    assert kept.next_step

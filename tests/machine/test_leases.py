@@ -117,7 +117,7 @@ def test_wait_is_told_and_ends_when_it_is_free(folder: Path) -> None:
     with process(folder, "first") as other:
         assert has_it(other)
         threading.Thread(target=lambda: waits.wait(10) and other.stdin and other.stdin.close()).start()
-        with lease(A, folder=folder, holder=LeaseHolder("second"), wait=30, told=told) as mine:
+        with lease(A, folder=folder, holder=LeaseHolder("second"), wait=30, on_wait=told) as mine:
             assert mine.died == (), "it gave the slot back"
     assert len(heard) == 1
     assert heard[0].startswith("waits: ") and f"pid {other.pid}, job first, since 20" in heard[0]
@@ -187,7 +187,7 @@ def test_file_that_says_nothing_holds_all_the_same(folder: Path, text: str) -> N
     with lease(A, folder=folder, holder=LeaseHolder("one")):
         for path in folder.iterdir():
             path.write_text(text)
-        assert "leased to somebody else" in refused(folder, A)
+        assert "the slot is leased: " in refused(folder, A)
     with lease(A, folder=folder, holder=LeaseHolder("two")):
         pass
 
@@ -218,14 +218,3 @@ def test_stop_while_waiting(folder: Path) -> None:
         mine,
     ):
         pass
-
-
-def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert leases.FOLDER_VARIABLE in refused(tmp_path / "file" / "locks", A)
-
-
-def test_folder_is_the_users_choice_or_the_same_for_all() -> None:
-    assert leases.lock_folder({"PERFBISECT_LOCKS": "/somewhere"}) == Path("/somewhere")
-    assert leases.lock_folder({"PERFBISECT_LOCKS": ""}) == leases.lock_folder({})
-    assert leases.holders(Path("/nowhere/at/all")) == ()

@@ -140,14 +140,6 @@ def test_clock_that_is_set_back_changes_no_duration(monkeypatch: pytest.MonkeyPa
     assert interference_reason(seen, UNJUDGED) is None
 
 
-def test_short_run_has_a_sample() -> None:
-    with Sampler(nobody) as sampler:
-        pass
-    seen = sampler.summary()
-    assert seen.samples == 1 and seen.problem == ""
-    assert seen.load.values and seen.total_memory > 0
-
-
 def test_sampler_that_fails_says_so_and_ends() -> None:
     def broken() -> tuple[Process, ...]:
         raise RuntimeError("no table")

@@ -72,10 +72,6 @@ def test_groups_stay_within_a_socket(known: Known) -> None:
     assert [slot.name for slot in plan(known("eight"), 3, 2)] == ["gpu0+gpu1+gpu2", "gpu4+gpu5+gpu6"]
 
 
-def test_group_across_sockets_where_there_is_no_other(known: Known) -> None:
-    assert [slot.name for slot in plan(known("eight"), 6, 1)] == ["gpu0+gpu1+gpu2+gpu3+gpu4+gpu5"]
-
-
 def test_used_devices_are_taken_last(known: Known) -> None:
     gpus = known("eight")
     used = {gpus[0].uuid, gpus[3].uuid}
@@ -183,13 +179,6 @@ def test_too_few_cores() -> None:
     assert "3 worker(s) need 6 physical cores, 2 each" in raised.value.message
     assert raised.value.message.endswith("this process may use 5")
     assert raised.value.next_step == "--workers 2; or a machine with 6 physical cores"
-
-
-def test_two_workers_on_two_cores_with_two_threads_each() -> None:
-    with pytest.raises(MachineError) as raised:
-        plan_slots(here(), gpus=0, workers=2, everything=(), topology=Topology(cores(2, 2)))
-    assert raised.value.message.endswith("this process may use 2 (4 processors)")
-    assert raised.value.next_step == "--workers 1, on the whole machine; or a machine with 4 physical cores"
 
 
 def test_without_a_device_reserved_none_is_seen(known: Known) -> None:

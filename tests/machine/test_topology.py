@@ -47,21 +47,6 @@ def sys_tree(root: Path, gpus: tuple[Gpu, ...] = ()) -> Path:
 
 
 @pytest.mark.usefixtures("everything")
-def test_large_machine(tmp_path: Path, eight: tuple[Gpu, ...]) -> None:
-    found = read_topology(eight, root=sys_tree(tmp_path / "sys", eight))
-    assert found.cores == tuple((core, core + 96) for core in range(96))
-    assert (found.nodes[0], found.nodes[47], found.nodes[96], found.nodes[48], found.nodes[191]) == (
-        0,
-        0,
-        0,
-        1,
-        1,
-    )
-    assert found.near[eight[0].uuid] == {*range(48), *range(96, 144)}
-    assert found.near[eight[7].uuid] == {*range(48, 96), *range(144, 192)}
-
-
-@pytest.mark.usefixtures("everything")
 def test_matrix_of_the_driver_where_the_kernel_shows_no_device(
     tmp_path: Path, eight: tuple[Gpu, ...]
 ) -> None:

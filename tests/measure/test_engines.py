@@ -10,7 +10,7 @@ import pytest
 from perfbisect.environments.base import Environment
 from perfbisect.errors import ServerError, UsageError
 from perfbisect.machine.slots import Slot
-from perfbisect.measure.serving import check_stages, find_engine, write_files
+from perfbisect.measure.serving import check_stages, find_engine
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 
@@ -28,11 +28,6 @@ def environment(root: Path) -> Environment:
     return Environment("k", Path("/python"), root, {}, "0.21.0", "", str(package), "")
 
 
-def test_version_date_and_tree(tmp_path: Path) -> None:
-    engine = find_engine(cell(), CHANGE, environment(tmp_path))
-    assert (engine.version, engine.date, engine.root) == ("0.21.0", CHANGE.date, str(tmp_path))
-
-
 def test_a_deploy_yaml_of_the_change_must_be_there(tmp_path: Path) -> None:
     built = environment(tmp_path)
     with_file = cell(deploy_yaml="engine/deploy/one.yaml")
@@ -45,11 +40,6 @@ def test_a_deploy_yaml_of_the_change_must_be_there(tmp_path: Path) -> None:
 
 def test_a_pinned_deploy_yaml_is_not_looked_for(tmp_path: Path) -> None:
     assert find_engine(cell(deploy_yaml={"text": "stages: []\n"}), CHANGE, environment(tmp_path)).root
-
-
-def test_texts_are_laid_into_the_servers_folder(tmp_path: Path) -> None:
-    write_files({"deploy.yaml": "stages: [ä]\n"}, tmp_path)
-    assert (tmp_path / "deploy.yaml").read_text("utf-8") == "stages: [ä]\n"
 
 
 ONE = Slot("gpu4", ("GPU-4",), env={"CUDA_VISIBLE_DEVICES": "4"})

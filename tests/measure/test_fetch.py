@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.measure.local import LocalExecutor
-from perfbisect.measure.preparation import hub_repositories, needs_hub_dataset
+from perfbisect.measure.preparation import hub_repositories
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Revision
 from tests.measure.pretend import CHANGE, ENGINE, LIMITS, OneEnvironment, Watch, cell, environment
@@ -113,9 +113,3 @@ def test_a_client_that_reads_its_prompts_from_a_hub_stays_online(tmp_path: Path)
 )
 def test_what_a_cell_names_on_a_hub(fields: dict[str, Any], expected: tuple[str, ...]) -> None:
     assert hub_repositories(cell(**fields)) == expected
-
-
-def test_prompts_of_this_machine_are_no_hubs() -> None:
-    assert not needs_hub_dataset(cell())
-    assert not needs_hub_dataset(cell(dataset_path="p.json", revision=Revision(dataset="sha256:00")))
-    assert needs_hub_dataset(cell(dataset_name="hf", dataset_path="org/prompts"))

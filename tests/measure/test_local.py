@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import sys
 from pathlib import Path
 
 import pytest
 
-from perfbisect.environments.base import Builder
 from perfbisect.measure.attempt import read_attempt
-from perfbisect.measure.executor import Executor
-from perfbisect.measure.local import WARM_SEED_OFFSET, LocalExecutor
+from perfbisect.measure.local import WARM_SEED_OFFSET
 from perfbisect.system import processes
-from tests.measure.pretend import CHANGE, ENGINE, OneEnvironment, Watch, attempt, cell, environment
+from tests.measure.pretend import CHANGE, ENGINE, Watch, attempt, cell, environment
 
 
 def test_good_attempt(tmp_path: Path) -> None:
@@ -84,15 +81,6 @@ def test_provenance(tmp_path: Path) -> None:
     assert seen["samples"] > 0 and seen["processors"] > 0 and seen["problem"] == ""
     assert made.runs[0].facts["prefix_cache"]["after"]["queries"] > 0
     assert 0 <= made.runs[0].values["prefix_cache_hit_rate"] <= 1
-
-
-def test_each_attempt_has_a_name_and_a_port_of_its_own(tmp_path: Path) -> None:
-    one, two = Watch(), Watch()
-    first = attempt(tmp_path / "1", watch=one)
-    second = attempt(tmp_path / "2", watch=two)
-    assert first.provenance.facts["model_name"] != second.provenance.facts["model_name"]
-    assert one.launched["token"] != two.launched["token"]
-    assert first.provenance.client_digest == second.provenance.client_digest
 
 
 def test_client_digest_is_of_its_sources(tmp_path: Path) -> None:
@@ -173,15 +161,3 @@ def test_files_of_an_earlier_try_are_not_taken_for_new_ones(tmp_path: Path) -> N
     made = attempt(tmp_path)
     assert made.failure is None
     assert "earlier" not in (folder / "server.log").read_text()
-
-
-def test_contracts(tmp_path: Path) -> None:
-    builder: Builder = OneEnvironment(environment(tmp_path))
-    executor: Executor = LocalExecutor(builder)
-    assert executor
-
-
-def test_modes_of_the_files(tmp_path: Path) -> None:
-    attempt(tmp_path)
-    for path in (tmp_path / "attempt").iterdir():
-        assert not stat.S_IMODE(path.stat().st_mode) & 0o022

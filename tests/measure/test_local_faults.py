@@ -59,13 +59,6 @@ def test_server_that_misbehaves_is_the_changes_fault(
     assert read_attempt(tmp_path / "attempt") == made
 
 
-def test_engine_that_dies_under_the_client(tmp_path: Path) -> None:
-    server = environment(tmp_path, "server", PRETEND_FAULT="die_in_bench")
-    made = attempt(tmp_path, server, environment(tmp_path, "client"))
-    assert (failure(made).phase, failure(made).fault) == ("warm", "change")
-    assert "the server ended with exit code 1" in failure(made).reason
-
-
 @pytest.mark.parametrize(
     "fault, said",
     [
@@ -88,13 +81,6 @@ def test_client_that_lies_or_fails_is_no_measurement(tmp_path: Path, fault: str,
     assert made.runs == ()
     # A client that says that requests failed accuses the server.
     assert found.fault == ("change" if fault == "nothing_completed" else "client")
-
-
-def test_client_that_hangs(tmp_path: Path) -> None:
-    client = environment(tmp_path, "client", PRETEND_FAULT="hang")
-    made = attempt(tmp_path, environment(tmp_path, "server"), client, limits=PhaseLimits(bench=1.5, stop=1.0))
-    assert (failure(made).phase, failure(made).fault) == ("warm", "client")
-    assert "did not end within 2 s" in failure(made).reason
 
 
 def test_server_that_stalls(tmp_path: Path) -> None:
@@ -232,20 +218,6 @@ def test_stale_server_shares_the_port(tmp_path: Path, fixed_port: int) -> None:
         assert stale.exited() is None
     finally:
         processes.stop(stale, 0.0)
-
-
-def test_server_that_comes_to_share_the_port_spoils_what_was_measured(tmp_path: Path) -> None:
-    stale: list[OwnedProcess] = []
-
-    def come(watch: Watch) -> None:
-        stale.append(listen(tmp_path, watch.launched["port"], name="stale"))
-
-    def go(_: Watch) -> None:
-        processes.stop(stale[0], 0.0)
-
-    made = attempt(tmp_path, watch=Watch(at={"bench": come, "stop": go}), runs=2)
-    assert (failure(made).phase, failure(made).fault) == ("bench", "machine")
-    assert made.runs == ()
 
 
 def test_port_that_is_taken(tmp_path: Path, fixed_port: int) -> None:

@@ -16,7 +16,6 @@ from perfbisect.errors import UsageError
 from perfbisect.machine.interference import UNJUDGED
 from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
-from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.interference import machine_limits
 from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.system import processes
@@ -57,12 +56,6 @@ def test_server_that_is_killed_from_outside_is_never_the_changes(
     made = attempt(tmp_path, watch=Watch(at={phase: send(signal.SIGKILL, name)}), runs=2)
     assert failure(made).fault == "machine", made.failure
     assert len(made.runs) == (1 if phase == "bench" else 0)
-
-
-def test_server_that_is_told_to_end_from_outside(tmp_path: Path) -> None:
-    """Its handler says nothing here, as the signal comes before it is there."""
-    made = attempt(tmp_path, watch=Watch(at={"launch": send(signal.SIGTERM)}))
-    assert failure(made).fault == "machine", made.failure
 
 
 @pytest.mark.parametrize("name", ["", CORE])
@@ -126,14 +119,6 @@ def test_orphaned_core_and_its_shared_memory_are_cleared_away(tmp_path: Path) ->
     assert any(name in path for path in made.provenance.facts["shared_memory_removed"])
 
 
-def test_stall_in_mid_run_is_the_servers(tmp_path: Path) -> None:
-    server = environment(tmp_path, "server", PRETEND_FAULT="stall_in_bench")
-    limits = PhaseLimits(first_request=5.0, bench=2.0, stop=1.0)
-    made = attempt(tmp_path, server, environment(tmp_path, "client"), limits=limits)
-    assert (failure(made).phase, failure(made).fault) == ("warm", "change")
-    assert "requests unfinished" in failure(made).reason
-
-
 @contextmanager
 def slow_proxy() -> Iterator[tuple[int, list[int]]]:
     """A proxy that never answers; who connects to it is counted."""
@@ -193,14 +178,6 @@ def test_hog_voids_the_attempt_it_touches(tmp_path: Path) -> None:
     for other in (made[0], made[2]):  # unless somebody else had this core
         assert other.failure is None or "discarded: other work used" in other.failure.reason
         assert other.provenance.client_digest == made[1].provenance.client_digest
-
-
-def test_memory_hog_voids(tmp_path: Path) -> None:
-    """Others hold memory: with a limit above what is left the run is void and says who held it."""
-    limits = MachineLimits(foreign_cpu=None, steal=None, available=1.0, memory_pressure=None)
-    made = attempt(tmp_path, limits_of_machine=limits)
-    assert (failure(made).phase, failure(made).fault) == ("bench", "machine")
-    assert "MiB of memory were left" in failure(made).reason and "others held" in failure(made).reason
 
 
 def test_failure_under_load_is_no_evidence(tmp_path: Path) -> None:
