@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -12,19 +14,62 @@ from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
 
 if TYPE_CHECKING:
+    from perfbisect.jobs.documents import Document
+    from perfbisect.report.document import Report
     from perfbisect.series.alerts import State
+    from perfbisect.series.detect import SeriesAnalysis
     from perfbisect.series.export import Form
+    from perfbisect.series.store import SeriesStore
+
+CELLS = click.argument("cells", nargs=-1, metavar="[CELL...]")
+FDR = click.option(
+    "--fdr", type=float, default=0.05, show_default=True, help="The rate with which the alert was told."
+)
+
+
+def _day_option(name: str, help: str) -> Callable[[Any], Any]:
+    """An option whose value is a day in ISO 8601, or empty."""
+
+    def iso_day(_: click.Context, __: click.Parameter, day: datetime | None) -> str:
+        return f"{day:%Y-%m-%d}" if day else ""
+
+    return click.option(name, type=click.DateTime(["%Y-%m-%d"]), metavar="DAY", callback=iso_day, help=help)
+
+
+SINCE = _day_option("--since", "Leave older nights.")
+
+
+@contextmanager
+def _open_store(state: Path | None) -> Iterator[SeriesStore]:
+    from perfbisect.commands.workspace import open_workspace
+    from perfbisect.series.store import SeriesStore
+
+    with SeriesStore.of(open_workspace(state=state).state) as store:
+        yield store
+
+
+def _analyze(store: SeriesStore, fdr: float = 0.05) -> SeriesAnalysis:
+    from perfbisect.series.detect import analyze_series
+    from perfbisect.series.suspects.table import load_suspect_table
+
+    return analyze_series(store, load_suspect_table(), fdr)
+
+
+def _print(document: Document, report: Report, *, as_json: bool, full: bool = False) -> int:
+    from perfbisect.commands.output import print_document
+    from perfbisect.report.terminal import report_lines
+
+    print_document(document, report_lines(report), as_json=as_json, full=full)
+    return 0
 
 
 @click.command(short_help="The nights of a cell: date, build, value, change.")
-@click.argument("cells", nargs=-1, metavar="[CELL...]")
+@CELLS
 @click.option("--metric", metavar="M", help="Metric to show, e.g. ttft:p99.  [default: the first of latency]")
-@click.option("--since", type=click.DateTime(["%Y-%m-%d"]), metavar="DAY", help="Leave older nights.")
+@SINCE
 @options.state
 @options.as_json
-def show(
-    cells: tuple[str, ...], metric: str | None, since: datetime | None, state: Path | None, as_json: bool
-) -> int:
+def show(cells: tuple[str, ...], metric: str | None, since: str, state: Path | None, as_json: bool) -> int:
     """The nights of each CELL: date, build, value, change against the night before, and what marks them.
 
     Without a cell one line for every cell. A CELL may be the beginning of names, up to one of / @ -:
@@ -35,23 +80,12 @@ def show(
       perfbisect track show
       perfbisect track show qwen3_tts/random@c4-n40 --metric audio_rtf
     """
-    from perfbisect.commands.output import print_document
-    from perfbisect.commands.workspace import open_workspace
-    from perfbisect.report.terminal import report_lines
     from perfbisect.series.alert_states import alert_marks
     from perfbisect.series.night_table import nights_report, show_nights
-    from perfbisect.series.store import SeriesStore
 
-    with SeriesStore.of(open_workspace(state=state).state) as store:
-        first = f"{since:%Y-%m-%d}" if since else ""
-        document = show_nights(store, cells, metric=metric or "", since=first, marks=alert_marks(store))
-    print_document(document, report_lines(nights_report(document)), as_json=as_json)
-    return 0
-
-
-FDR = click.option(
-    "--fdr", type=float, default=0.05, show_default=True, help="The rate with which the alert was told."
-)
+    with _open_store(state) as store:
+        document = show_nights(store, cells, metric=metric or "", since=since, marks=alert_marks(store))
+    return _print(document, nights_report(document), as_json=as_json)
 
 
 @click.command(short_help="The ranked commits behind an alert, with the evidence.")
@@ -90,28 +124,27 @@ def suspects(
     from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.markdown import report_markdown
-    from perfbisect.report.terminal import report_lines
     from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.job import cell_of_ours, find_alert, rank_alert, write_suspects
     from perfbisect.series.suspects.report import suspects_report
     from perfbisect.series.suspects.table import load_suspect_table
 
-    here, table = open_workspace(repo=repo, state=state), load_suspect_table()
-    repository = here.needed_repository()
-    with SeriesStore.of(here.state) as store:
-        seen = analyze_series(store, table, fdr)
-        found = rank_alert(store, seen, find_alert(store, seen, alert), repository, table)
+    workspace, table = open_workspace(repo=repo, state=state), load_suspect_table()
+    repository = workspace.needed_repository()
+    with SeriesStore.of(workspace.state) as store:
+        analysis = analyze_series(store, table, fdr)
+        ranked = rank_alert(store, analysis, find_alert(store, analysis, alert), repository, table)
     document = write_suspects(
-        found,
+        ranked,
         top=top,
         repo=str(repo or repository.path),
-        cell=cell or cell_of_ours(found.finding),
-        weights=here.state / "track" / "suspects" / f"{found.alert.id}.yaml",
+        cell=cell or cell_of_ours(ranked.finding),
+        weights=workspace.state / "track" / "suspects" / f"{ranked.alert.id}.yaml",
     )
-    shown = suspects_report(document)
-    lines = [report_markdown(shown)] if markdown else report_lines(shown)
-    print_document(document, lines, as_json=as_json)
+    if not markdown:
+        return _print(document, suspects_report(document), as_json=as_json)
+    print_document(document, [report_markdown(suspects_report(document))], as_json=as_json)
     return 0
 
 
@@ -139,16 +172,12 @@ def report(form: str, fdr: float, state: Path | None, full: bool, as_json: bool)
       perfbisect track report --format html > nightly.html
     """
     from perfbisect.commands.output import print_document
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.html import report_html
     from perfbisect.report.markdown import report_markdown
-    from perfbisect.series.detect import analyze_series
     from perfbisect.series.nightly_report import build_nightly_report, nightly_report
-    from perfbisect.series.store import SeriesStore
-    from perfbisect.series.suspects.table import load_suspect_table
 
-    with SeriesStore.of(open_workspace(state=state).state) as store:
-        document = build_nightly_report(analyze_series(store, load_suspect_table(), fdr), fdr=fdr)
+    with _open_store(state) as store:
+        document = build_nightly_report(_analyze(store, fdr), fdr=fdr)
     render = report_html if form == "html" else report_markdown
     text = render(nightly_report(document)).rstrip("\n")
     written = form == "json"
@@ -157,21 +186,11 @@ def report(form: str, fdr: float, state: Path | None, full: bool, as_json: bool)
 
 
 @click.command(short_help="New baselines: old, 7-day mean, new, n, status.")
-@click.argument("cells", nargs=-1, metavar="[CELL...]")
-@click.option(
-    "--until",
-    type=click.DateTime(["%Y-%m-%d"]),
-    metavar="DAY",
-    help="The last of these nights.  [default: the last in the store]",
-)
+@CELLS
+@_day_option("--until", "The last of these nights.  [default: the last in the store]")
 @options.state
 @options.as_json
-def rebaseline(
-    cells: tuple[str, ...],
-    until: datetime | None,
-    state: Path | None,
-    as_json: bool,
-) -> int:
+def rebaseline(cells: tuple[str, ...], until: str, state: Path | None, as_json: bool) -> int:
     """What the baselines of each CELL (none named: of all) would be: the mean of the last seven nights.
 
     A mean that is worse by more than 7 % does not become the baseline. Left out are the nights of a
@@ -182,31 +201,18 @@ def rebaseline(
     Example:
       perfbisect track rebaseline qwen_image_single_device
     """
-    from perfbisect.commands.output import print_document
-    from perfbisect.commands.workspace import open_workspace
-    from perfbisect.report.terminal import report_lines
-    from perfbisect.series.detect import analyze_series
     from perfbisect.series.rebaseline import rebaseline as propose_baselines
     from perfbisect.series.rebaseline import rebaseline_report
-    from perfbisect.series.store import SeriesStore
-    from perfbisect.series.suspects.table import load_suspect_table
 
-    with SeriesStore.of(open_workspace(state=state).state) as store:
-        last = f"{until:%Y-%m-%d}" if until else ""
-        document = propose_baselines(store, analyze_series(store, load_suspect_table()), cells, until=last)
-    print_document(document, report_lines(rebaseline_report(document)), as_json=as_json)
-    return 0
+    with _open_store(state) as store:
+        document = propose_baselines(store, _analyze(store), cells, until=until)
+    return _print(document, rebaseline_report(document), as_json=as_json)
 
 
 @click.command(short_help="Bring results in: a kanban, folders, Buildkite, our journals.")
 @click.argument("places", nargs=-1, required=True, metavar="PATH_OR_URL...")
 @click.option("--zone", metavar="ZONE", help="Time zone of times that say none, e.g. UTC, Asia/Shanghai.")
-@click.option(
-    "--since",
-    type=click.DateTime(["%Y-%m-%d"]),
-    metavar="DAY",
-    help="Leave older builds.  [default for Buildkite: 90 days ago]",
-)
+@_day_option("--since", "Leave older builds.  [default for Buildkite: 90 days ago]")
 @click.option("--branch", default="main", show_default=True, help="Of Buildkite: whose builds; '' for all.")
 @click.option("--logs/--no-logs", default=True, help="Of Buildkite: keep the ends of the jobs' logs, or not.")
 @click.option(
@@ -217,7 +223,7 @@ def rebaseline(
 def ingest(
     places: tuple[str, ...],
     zone: str | None,
-    since: datetime | None,
+    since: str,
     branch: str,
     logs: bool,
     source: str | None,
@@ -239,35 +245,31 @@ def ingest(
     import os
     from datetime import timedelta
 
-    from perfbisect.commands.output import print_document, print_progress
-    from perfbisect.commands.workspace import open_workspace
-    from perfbisect.report.terminal import report_lines
+    from perfbisect.commands.output import print_progress
     from perfbisect.series.ingest import ingest as ingest_places
     from perfbisect.series.ingest import ingest_report
     from perfbisect.series.sources import IngestOptions
-    from perfbisect.series.store import SeriesStore
     from perfbisect.system.clock import now
 
-    here = now()
-    recent = (here - timedelta(days=90)).date().isoformat()
-    remote = any("://" in text for text in places)
-    request = IngestOptions(
+    started = now()
+    if not since and any("://" in place for place in places):
+        since = (started - timedelta(days=90)).date().isoformat()
+    ingest_options = IngestOptions(
         zone=zone or "",
-        since=f"{since:%Y-%m-%d}" if since else recent if remote else "",
+        since=since,
         branch=branch,
         logs=logs,
-        now=here,
+        now=started,
         variables=os.environ,
         say=print_progress,
     )
-    with SeriesStore.of(open_workspace(state=state).state) as store:
-        document = ingest_places(store, places, request, source=source)
-    print_document(document, report_lines(ingest_report(document)), as_json=as_json)
-    return 0
+    with _open_store(state) as store:
+        document = ingest_places(store, places, ingest_options, source=source)
+    return _print(document, ingest_report(document), as_json=as_json)
 
 
 @click.command(short_help="The series as CSV, or for github-action-benchmark.")
-@click.argument("cells", nargs=-1, metavar="[CELL...]")
+@CELLS
 @click.option(
     "--format",
     "form",
@@ -283,7 +285,7 @@ def ingest(
     help="File to write.  [default: standard output]",
 )
 @click.option("--metric", metavar="M", help="This metric alone, e.g. ttft:p99.")
-@click.option("--since", type=click.DateTime(["%Y-%m-%d"]), metavar="DAY", help="Leave older nights.")
+@SINCE
 @options.state
 @options.as_json
 def export(
@@ -291,7 +293,7 @@ def export(
     form: str,
     out: Path | None,
     metric: str | None,
-    since: datetime | None,
+    since: str,
     state: Path | None,
     as_json: bool,
 ) -> int:
@@ -306,26 +308,19 @@ def export(
       perfbisect track export > series.csv
       perfbisect track export --format github-action-benchmark -o bench.json
     """
-    from perfbisect.commands.output import print_document
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
-    from perfbisect.report.terminal import report_lines
     from perfbisect.series.export import csv_text, export_files, export_report, series_for_export
-    from perfbisect.series.store import SeriesStore
 
     if out is None and (as_json or form != "csv"):
         what = "--json tells of files" if as_json else f"{form} is two files"
         raise UsageError(f"{what}, and none is named", next_step="add -o FILE")
-    with SeriesStore.of(open_workspace(state=state).state) as store:
-        series = series_for_export(
-            store, cells, metric=metric or "", since=f"{since:%Y-%m-%d}" if since else ""
-        )
+    with _open_store(state) as store:
+        series = series_for_export(store, cells, metric=metric or "", since=since)
     if out is None:
         click.echo(csv_text(series, metric or ""), nl=False)
         return 0
     document = export_files(series, cast("Form", form), out, metric=metric or "")
-    print_document(document, report_lines(export_report(document)), as_json=as_json)
-    return 0
+    return _print(document, export_report(document), as_json=as_json)
 
 
 @click.command(short_help="Our own launches in the kanban's file format.")
@@ -345,26 +340,17 @@ def publish(folder: Path, jobs: tuple[str, ...], state: Path | None, as_json: bo
       perfbisect track publish our-kanban
       perfbisect track publish our-kanban 20260412-190000-1f3c
     """
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
-    from perfbisect.report.terminal import report_lines
     from perfbisect.series.publish import publish as publish_results
     from perfbisect.series.publish import publish_report
 
-    here = open_workspace(state=state)
-    chosen = [here.jobs.find(name) for name in jobs] if jobs else here.jobs.all()
-    document = publish_results(folder, chosen)
-    print_document(document, report_lines(publish_report(document)), as_json=as_json)
-    return 0
+    all_jobs = open_workspace(state=state).jobs
+    document = publish_results(folder, [all_jobs.find(name) for name in jobs] if jobs else all_jobs.all())
+    return _print(document, publish_report(document), as_json=as_json)
 
 
 @click.command(short_help="Change points, drifts, transients, instrument changes.")
-@click.option(
-    "--since",
-    type=click.DateTime(["%Y-%m-%d"]),
-    metavar="DAY",
-    help="Tell changes from this night on; all nights are judged.",
-)
+@_day_option("--since", "Tell changes from this night on; all nights are judged.")
 @click.option(
     "--fdr",
     type=float,
@@ -376,9 +362,7 @@ def publish(folder: Path, jobs: tuple[str, ...], state: Path | None, as_json: bo
 @options.state
 @options.full
 @options.as_json
-def detect(
-    since: datetime | None, fdr: float, everything: bool, state: Path | None, full: bool, as_json: bool
-) -> int:
+def detect(since: str, fdr: float, everything: bool, state: Path | None, full: bool, as_json: bool) -> int:
     """Judge every series in the store: what changed, since when, by how much, of what shape and cause.
 
     Medians and single numbers are judged together; means and percentiles by themselves. What was told before
@@ -389,77 +373,60 @@ def detect(
       perfbisect track detect
       perfbisect track detect --since 2026-04-01 --json
     """
-    from perfbisect.commands.output import print_document
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.durations import stamp
-    from perfbisect.report.terminal import report_lines
     from perfbisect.series.detect import detect as detect_changes
     from perfbisect.series.report import detect_report
-    from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.table import load_suspect_table
     from perfbisect.system.clock import now
 
-    day = f"{since:%Y-%m-%d}" if since else ""
-    with SeriesStore.of(open_workspace(state=state).state) as store:
-        document = detect_changes(store, load_suspect_table(), now=stamp(now()), since=day, fdr=fdr)
-    lines = report_lines(detect_report(document, everything=everything))
-    print_document(document, lines, as_json=as_json, full=full)
-    return 0
+    with _open_store(state) as store:
+        document = detect_changes(store, load_suspect_table(), now=stamp(now()), since=since, fdr=fdr)
+    return _print(document, detect_report(document, everything=everything), as_json=as_json, full=full)
 
 
-def _state_verb(name: str, mark: State, short: str, description: str) -> click.Command:
-    @click.command(name, short_help=short, help=description)
+def _state_command(
+    name: str, state_set: State, short_help: str, description: str, reason: str
+) -> click.Command:
+    example = f'\n\n\b\nExample:\n  perfbisect track {name} 20260412-3f1a --reason "{reason}"\n'
+
+    @click.command(name, short_help=short_help, help=description + example)
     @click.argument("alert")
     @click.option(
         "--reason", required=True, metavar="TEXT", help="Kept with the alert: who, which issue, what for."
     )
     @options.state
     @options.as_json
-    def verb(alert: str, reason: str, state: Path | None, as_json: bool) -> int:
-        return _set_state(alert, mark, reason, state, as_json)
+    def command(alert: str, reason: str, state: Path | None, as_json: bool) -> int:
+        from perfbisect.series.alert_states import set_state, state_report
 
-    return verb
+        with _open_store(state) as store:
+            document = set_state(store, alert, state_set, reason)
+        return _print(document, state_report(document), as_json=as_json)
 
-
-def _set_state(alert: str, mark: State, reason: str, state: Path | None, as_json: bool) -> int:
-    from perfbisect.commands.output import print_document
-    from perfbisect.commands.workspace import open_workspace
-    from perfbisect.report.terminal import report_lines
-    from perfbisect.series.alert_states import set_state, state_report
-    from perfbisect.series.store import SeriesStore
-
-    with SeriesStore.of(open_workspace(state=state).state) as store:
-        document = set_state(store, alert, mark, reason)
-    print_document(document, report_lines(state_report(document)), as_json=as_json)
-    return 0
+    return command
 
 
-_EXAMPLE = """
-
-\b
-Example:
-  perfbisect track {name} 20260412-3f1a --reason "{reason}"
-"""
-
-ack = _state_verb(
+ack = _state_command(
     "ack",
     "acknowledged",
     "Somebody knows of an alert.",
-    "ALERT, or all alerts of an event, is known: somebody looks at it, and it is not told again."
-    + _EXAMPLE.format(name="ack", reason="issue 2711"),
+    "ALERT, or all alerts of an event, is known: somebody looks at it, and it is not told again.",
+    "issue 2711",
 )
-close = _state_verb(
+close = _state_command(
     "close",
     "closed",
     "An alert is fixed or accepted.",
     "ALERT, or all alerts of an event, is fixed, or accepted as it is. A later change of the series is an "
-    "alert of its own." + _EXAMPLE.format(name="close", reason="fixed by #2716"),
+    "alert of its own.",
+    "fixed by #2716",
 )
-reopen = _state_verb(
+reopen = _state_command(
     "reopen",
     "open",
     "An alert is not settled after all.",
-    "ALERT, or all alerts of an event, is open again." + _EXAMPLE.format(name="reopen", reason="still slow"),
+    "ALERT, or all alerts of an event, is open again.",
+    "still slow",
 )
 
 
@@ -473,8 +440,5 @@ def track() -> None:
     """
 
 
-for verb in (
-    *(ingest, show, detect, suspects, report, ack, close, reopen, rebaseline),
-    *(export, publish),
-):
+for verb in (ingest, show, detect, suspects, report, ack, close, reopen, rebaseline, export, publish):
     track.add_command(verb)

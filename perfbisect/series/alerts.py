@@ -42,11 +42,8 @@ HEADLINES = (
 )
 """Metrics by which an event is represented, the first that moved before the others."""
 
-_RECOVERED = 0.25
-"""Share of a change, in logs, within which a series is back at its old level ..."""
-
-_RECOVERY_NIGHTS = 3
-"""... by the median of so many nights after it."""
+_RECOVERED = 0.25  # share of a change, in logs, within which a series is back at its old level ...
+_RECOVERY_NIGHTS = 3  # ... by the median of so many nights after it
 
 _JSON = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
 

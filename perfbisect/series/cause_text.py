@@ -9,8 +9,7 @@ from perfbisect.series.causes import Cause, Evidence, EvidenceKind
 from perfbisect.series.findings import SeriesChange, SuppressionReason
 from perfbisect.series.series import night_of
 
-_SHORT_SERIES = 20
-"""Nights below which a series is called short."""
+_SHORT_SERIES = 20  # nights below which a series is called short
 
 _COUNT = "{name}: {before:,.6g} before, {after:,.6g} after"
 _SERVERS = "{count} of {total} servers moved together{controls}"

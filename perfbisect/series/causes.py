@@ -40,32 +40,21 @@ _FEWEST_NIGHTS = 3
 _MIN_NOISE = 0.005
 """Least noise of a cell, of logs: nights that agree to the last digit are not without noise."""
 _MAD = 1.4826
-_MIN_COUNT_SHIFT = 0.02
-"""Log of a move of a count that is evidence."""
+_MIN_COUNT_SHIFT = 0.02  # log of a move of a count that is evidence
 _GROWING = ("e2el", "latency", "ttft", "audio_ttfp", "image_generation", "video_generation")
 """Metrics that longer work makes larger, and never smaller."""
-_EXPLAINED = 1.5
-"""By how much a change may be larger, in logs, than the move of a count that explains it."""
-_REDEFINED = math.log(1.2)
-"""Log of a move of a count from which on it may be counted otherwise."""
+_EXPLAINED = 1.5  # by how much a change may be larger, in logs, than the move of a count that explains it
+_REDEFINED = math.log(1.2)  # log of a move of a count from which on it may be counted otherwise
 _WARM_UP_SHARE = 0.5
 """Share of the time of vanished slow requests by which the client must take longer before its run."""
-_ALL_SERVERS = 0.8
-"""Share of server starts that moved together, from which on it is all of them."""
-_LARGE = 0.25
-"""Log of a size, and ..."""
-_DEVIATIONS = 8.0
-"""... standard deviations, from which on a single night may be a product's."""
-_SAME_MOVE = 0.25
-"""Share of a move that another series must show of it to have moved with it."""
-_LOW_RATE = 0.1
-"""Requests a second up to which a cell is of low concurrency."""
-_LASTING_NIGHTS = 5
-"""Nights of a step that show by themselves that it lasts."""
-_SETTLED_NIGHTS = 7
-"""Nights after which a step lasts, whatever single nights before were like."""
-_SAME_STREAM = {"itl": "tpot"}
-"""Metrics of one stream that count chunks and tokens."""
+_ALL_SERVERS = 0.8  # share of server starts that moved together, from which on it is all of them
+_LARGE = 0.25  # log of a size, and ...
+_DEVIATIONS = 8.0  # ... standard deviations, from which on a single night may be a product's
+_SAME_MOVE = 0.25  # share of a move that another series must show of it to have moved with it
+_LOW_RATE = 0.1  # requests a second up to which a cell is of low concurrency
+_LASTING_NIGHTS = 5  # nights of a step that show by themselves that it lasts
+_SETTLED_NIGHTS = 7  # nights after which a step lasts, whatever single nights before were like
+_SAME_STREAM = {"itl": "tpot"}  # metrics of one stream that count chunks and tokens
 
 EvidenceKind = Literal[
     "label changed",

@@ -20,14 +20,9 @@ from numpy.typing import NDArray
 from perfbisect.series.detection.noise import Tables
 from perfbisect.stats.robust import Array, log_sum_exp, quantiles
 
-INNER = 5
-"""Nights that a level must last: a shorter one is a transient ..."""
-
-LAST = 2
-"""... but the last one, which may go on."""
-
-_UNEQUAL = 0.2
-"""Prior probability that the scale of the noise changes where the level might."""
+INNER = 5  # nights that a level must last: a shorter one is a transient ...
+LAST = 2  # ... but the last one, which may go on
+_UNEQUAL = 0.2  # prior probability that the scale of the noise changes where the level might
 
 
 def likely_places(places: NDArray[np.intp], p: Array, level: float) -> NDArray[np.intp]:
@@ -80,8 +75,7 @@ class ChangeEvidence:
 _TAIL = 0.0125
 """Tails of the interval of a size: with 2.5 % in each, measured noise leaves it more often than it should."""
 
-_MOST = 0.8
-"""Probability of the places over which the size of a step is averaged."""
+_MOST = 0.8  # probability of the places over which the size of a step is averaged
 
 
 def _mix(count: int, spreads: int) -> Array:

@@ -25,11 +25,8 @@ from perfbisect.series.detection.evidence import INNER, likely_places
 from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, judge_series
 from perfbisect.stats.robust import Array, log_sum_exp
 
-FDR = 0.05
-"""Share of false ones among the series that are reported to have changed."""
-
-_EVENT_P = 0.01
-"""Largest p of a joint event."""
+FDR = 0.05  # share of false ones among the series that are reported to have changed
+_EVENT_P = 0.01  # largest p of a joint event
 
 _SHARES = (0.5, 0.15, 0.05)
 """Shares of the servers that are weighed, with equal weights: with the first alone many quiet servers would
@@ -38,8 +35,7 @@ outvote the one that changed."""
 _SUPPORT = math.log(3.0)
 """log evidence from which a series or a group supports an event; it contradicts it below minus that."""
 
-_MAX_VOTE = 20.0
-"""log evidence beyond which one group adds nothing: no single server decides an event."""
+_MAX_VOTE = 20.0  # log evidence beyond which one group adds nothing: no single server decides an event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,25 +137,15 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
     return Detection(points, find_joint_events(valid, judged, fdr), coverage)
 
 
-def adjusted_p(p: Sequence[float]) -> Array:
-    """Benjamini and Hochberg's adjusted p: the smallest rate at which each hypothesis would be rejected.
-
-    As scipy.stats.false_discovery_control, whose import takes longer than most detections.
-    """
-    values = np.array(p, float)
-    by = np.argsort(-values, kind="stable")
-    ranks = np.arange(len(values), 0, -1)
-    adjusted = np.empty(len(values))
-    adjusted[by] = np.minimum.accumulate(np.minimum(1.0, values[by] * len(values) / ranks))
-    return adjusted
-
-
 def threshold(p: Sequence[float], fdr: float) -> float:
     """The largest significant p: k / m of ``fdr`` where k of m series are rejected, 0 where none is.
 
-    Further changes of a rejected series are significant up to it, too.
+    Further changes of a rejected series are significant up to it, too. scipy.stats.false_discovery_control
+    takes longer to import than most detections.
     """
-    return fdr * int(np.sum(adjusted_p(p) <= fdr)) / max(1, len(p))
+    ranks = np.arange(1, len(p) + 1)
+    rejected = ranks[np.sort(np.array(p, float)) * len(p) / ranks <= fdr]
+    return fdr * int(rejected.max(initial=0)) / max(1, len(p))
 
 
 def find_joint_events(

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-COVERAGE = 0.95
-"""Probability of the interval of a level."""
+import numpy as np
+from scipy.special import bdtr
 
-_GAUSSIAN = 1.4826
-"""Median absolute deviation -> standard deviation of Gaussian values."""
+COVERAGE = 0.95  # probability of the interval of a level
+_GAUSSIAN = 1.4826  # median absolute deviation -> standard deviation of Gaussian values
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,7 @@ def _level(values: Sequence[float], first: int, end: int) -> SeriesLevel:
 def outermost(count: int) -> int:
     """How many values at either end lie outside the interval of the median.
 
-    Each value is below the median as likely as above it, so that at most k of n are below with a probability
-    of the sum of the first k + 1 binomial coefficients over 2^n: the largest k for which twice that is at
-    most what :data:`COVERAGE` leaves (whole numbers, exact for any n).
+    Each value is as likely below the median as above it, so that the number of those below is binomial.
     """
-    most = round((1 - COVERAGE) / 2 * 1000) * 2**count
-    out, term, tail = 0, 1, 1
-    while tail * 1000 <= most:
-        out += 1
-        term = term * (count - out + 1) // out
-        tail += term
-    return max(0, out - 1)
+    outside = 2 * bdtr(np.arange(count // 2 + 1), count, 0.5) <= 1 - COVERAGE
+    return max(0, int(outside.sum()) - 1)

@@ -23,28 +23,19 @@ Shape = Literal["step", "drift", "transient"]
 Size = tuple[float, float, float]
 """A step with its interval, in logs (or differences of shares)."""
 
-ALPHA = 0.01
-"""Share of series without a change in which ``detect`` reports one."""
-
-SET = 0.95
-"""Probability of the set of places and of the interval of the size."""
-
-FEWEST = INNER + LAST
-"""Nights below which nothing can be judged."""
-
-WEEK = 7
-"""Days after which a change that was undone is two changes; undone within them, a transient."""
+ALPHA = 0.01  # share of series without a change in which ``detect`` reports one
+SET = 0.95  # probability of the set of places and of the interval of the size
+FEWEST = INNER + LAST  # nights below which nothing can be judged
+WEEK = 7  # days after which a change that was undone is two changes; undone within them, a transient
 
 _WIDTH = 2.5
 """Standard errors of a drift's or a transient's size that make its interval, for the few nights it has."""
 
-_SHARP = 2
-"""Places of a change so sure that no drift is fitted."""
+_SHARP = 2  # places of a change so sure that no drift is fitted
 
 _TINY = 1e-12
 
-_POWER = 0.84
-"""Standard normal quantile of four cases in five."""
+_POWER = 0.84  # standard normal quantile of four cases in five
 
 _UNKNOWN_NOISE = 1.5
 """log evidence that not knowing the noise costs a step in the middle of a series, by simulation."""

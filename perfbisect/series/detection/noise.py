@@ -11,7 +11,7 @@ every integral over a level is a sum.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -19,42 +19,31 @@ from numpy.typing import NDArray
 
 from perfbisect.stats.robust import FAR_SCALE, Array, adaptive_grid, grid_cells
 
-MEMORY = (0.0, 0.3, 0.6)
-"""Correlations of one night's noise with the next that are weighed ..."""
-
-MEMORY_PRIOR = (0.7, 0.15, 0.15)
-"""... their prior weights where the level changes ..."""
+MEMORY = (0.0, 0.3, 0.6)  # correlations of one night's noise with the next that are weighed ...
+MEMORY_PRIOR = (0.7, 0.15, 0.15)  # ... their prior weights where the level changes ...
 
 MEMORY_UNCHANGED = (0.7, 0.3, 0.3)
 """... and where it does not. They add up to more than 1: short series hardly tell a slow wave from a level,
 and a change has to beat the rare kinds of noise too, or it would be told wherever one of them is at work."""
 
-FAR = (0.015, 0.1, 0.3)
-"""Shares of nights that are far out that are weighed, with equal weights."""
+FAR = (0.015, 0.1, 0.3)  # shares of nights that are far out that are weighed, with equal weights
 
 SPREAD = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83)
 """Scales that are weighed, with equal weights, over the scale of the first differences."""
 
-FLOOR = 1e-4
-"""Smallest scale of a night (relative): values that repeat exactly are not exact."""
+FLOOR = 1e-4  # smallest scale of a night (relative): values that repeat exactly are not exact
 
 _T3 = 2 / (math.pi * math.sqrt(3)) * math.sqrt(2 * math.pi)
 """Density of a Student-t3 at its centre over that of a Gaussian."""
 
-_LAG = 4.0
-"""Scales to which a night's distance is cut before it speaks of the next: a wild night has no heir."""
-
-_KERNEL = 3.0
-"""Scale of the prior of a step, a Cauchy, in scales of a night ..."""
-
-LEAST = 0.4
-"""... without the steps smaller than this, which no series could tell from none."""
+_LAG = 4.0  # scales to which a night's distance is cut before it speaks of the next: a wild night has no heir
+_KERNEL = 3.0  # scale of the prior of a step, a Cauchy, in scales of a night ...
+LEAST = 0.4  # ... without the steps smaller than this, which no series could tell from none
 
 FINE = 0.2
 """Scales of a night between two levels near the data: about what a level of a hundred nights is known to."""
 
-_NODES = 112
-"""Levels at most: between far ones they lie wider."""
+_NODES = 112  # levels at most: between far ones they lie wider
 
 _KEEP, _KEEP_PART = 8.0, 3.0
 """Log likelihood below the best, of all nights and of a third of them, at which a kind of noise is left
@@ -74,7 +63,10 @@ class NoiseFamily:
 @dataclass(frozen=True)
 class NoiseKinds:
     """The kinds of noise: memory, share far out and scale factor [kind], family (kinds that differ in scale
-    alone) and the family's prior weights [family], where the level changes and where it does not."""
+    alone) and the family's prior weights [family], where the level changes and where it does not.
+
+    ``spreads``: number of scales that are weighed; some may be left out.
+    """
 
     memory: Array
     far: Array
@@ -83,12 +75,6 @@ class NoiseKinds:
     weight: Array
     unchanged: Array
     spreads: int
-    """Number of scales that are weighed; some may be left out."""
-
-    def of(self, chosen: NDArray[np.intp]) -> NoiseKinds:
-        """Some of them."""
-        parts = self.memory[chosen], self.far[chosen], self.spread[chosen], self.family[chosen]
-        return NoiseKinds(*parts, self.weight, self.unchanged, self.spreads)
 
     @property
     def families(self) -> tuple[NoiseFamily, ...]:
@@ -119,26 +105,23 @@ def kinds(
 
 @dataclass(frozen=True)
 class Tables:
-    """Log likelihoods of one series of n nights at G levels under R kinds of noise."""
+    """Log likelihoods of one series of n nights at G levels under R kinds of noise of F families.
+
+    ``values``: signed logs [n]. ``scale``: of a night, from first differences. ``spreads``: number of scales
+    weighed. ``nodes``: levels [G], ascending; ``width``: of their cells [G]. ``step``: prior probability of
+    a step from level g into the cell of level h [G, G]. ``fresh``: log likelihood of night t as the first at
+    its level [R, n, G]. ``total``: sum over the nights before t of that given the night before [R, n + 1, G].
+    """
 
     values: Array
-    """Signed logs [n]."""
     scale: float
-    """Scale of a night, from first differences."""
     families: tuple[NoiseFamily, ...]
-    """The families [F] of the kinds [R]."""
     spreads: int
-    """Number of scales that were weighed."""
     nodes: Array
-    """Levels [G], ascending."""
     width: Array
-    """Width of each level's cell [G]."""
     step: Array
-    """Prior probability of a step from level g into the cell of level h [G, G]."""
     fresh: Array
-    """Log likelihood of night t as the first at its level [R, n, G]."""
     total: Array
-    """Sum over the nights before t of the log likelihood given the night before [R, n + 1, G]."""
 
     @property
     def prior(self) -> Array:
@@ -157,8 +140,8 @@ def scale_of(values: Array) -> float:
 
 
 def likely(rests: tuple[Array, ...], scale: float, which: NoiseKinds) -> NoiseKinds:
-    """Those kinds of noise that are not ruled out by what is left of the nights [n] once levels are taken
-    out, in any of several ways; a scale also where a third of the nights speaks for it."""
+    """The kinds of noise that the residuals of the nights [n], in any of several ways, do not rule out; a
+    scale also where a third of the nights supports it."""
     kept = np.zeros(len(which.memory), bool)
     for rest in rests:
         z = rest / scale
@@ -173,7 +156,13 @@ def likely(rests: tuple[Array, ...], scale: float, which: NoiseKinds) -> NoiseKi
         best = np.array([parts[:, which.family == f].max(axis=1).sum() for f in range(len(which.weight))])
         near = parts > parts.max(axis=1, keepdims=True) - _KEEP_PART
         kept |= near.any(axis=0) & (best > best.max() - _KEEP)[which.family]
-    return which.of(np.flatnonzero(kept))
+    return replace(
+        which,
+        memory=which.memory[kept],
+        far=which.far[kept],
+        spread=which.spread[kept],
+        family=which.family[kept],
+    )
 
 
 def smooth(values: Array, reach: int = 2) -> Array:
@@ -188,8 +177,7 @@ def smooth(values: Array, reach: int = 2) -> Array:
     return np.concatenate([head, out, tail])
 
 
-_INSIDE = math.atan(LEAST / _KERNEL)
-"""Half the mass that a Cauchy has where no step is expected, times pi."""
+_INSIDE = math.atan(LEAST / _KERNEL)  # half the mass that a Cauchy has where no step is expected, times pi
 
 
 def step_density(step: float, scale: float) -> float:

@@ -25,24 +25,16 @@ _WIDTHS = (3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
 _CANDIDATE = 3.0
 """Standard errors between those means that make a candidate: it costs time, never a false alarm."""
 
-NEW_SHARE, NEWEST = 0.5, 6
-"""Share of the prior on the newest places, and their number."""
-
-_NEAR = 1e-4
-"""Probability of a place below which the nights around a change are the evidence for it."""
-
-_ROUNDS = 4
-"""Rounds of dropping and adding; the changes of a series that need more are close to no change."""
+NEW_SHARE, NEWEST = 0.5, 6  # share of the prior on the newest places, and their number
+_NEAR = 1e-4  # probability of a place below which the nights around a change are the evidence for it
+_ROUNDS = 4  # rounds of dropping and adding; the changes of a series that need more are close to no change
 
 LONG, PIECE, OVERLAP, REACH = 600, 400, 40, 32
 """Nights above which a series is judged in pieces, nights of a piece, nights that two pieces share, and
 nights on either side by which a change of a piece is judged."""
 
-_GRID = 16
-"""Nights by which that stretch moves with the change: it need not be weighed again for every night."""
-
-FULL = kinds()
-"""Kinds of noise of a series ..."""
+_GRID = 16  # nights by which that stretch moves with the change: it need not be weighed again for every night
+FULL = kinds()  # kinds of noise of a series ...
 
 COARSE, COARSE_FINE = kinds((0.0, 0.5), (0.7, 0.3), (0.7, 0.3), (0.04,), (0.8, 1.25)), 0.25
 """... and of a piece of a long one, with the scales between two of its levels."""

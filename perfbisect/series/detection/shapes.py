@@ -12,45 +12,26 @@ from perfbisect.series.detection.evidence import INNER
 from perfbisect.series.detection.noise import FLOOR, smooth
 from perfbisect.stats.robust import Array
 
-RAMP = 8
-"""Nights that a drift must take at least: a shorter one cannot be told from a step."""
-
-_DECISIVE = 3.0
-"""Log likelihood by which a drift must fit better than steps."""
-
-_KNOTS = 40
-"""Nights at which a drift may begin or end: all, or that many over a long stretch."""
-
-LONGEST = INNER - 1
-"""Nights that a transient may last."""
-
-_NOTABLE = 4.0
-"""Scales from its level beyond which a night may belong to a transient."""
-
-_WILD = 5.0
-"""Scales beyond which a night shows that this series has wild nights."""
-
-_NEAR = 15
-"""Nights on either side that tell the scale around a night."""
-
-_FEW = 6.0
-"""A scale that n nights tell is taken to be wider by the share _FEW / n."""
-
-_GAUSSIAN = 1.4826
-"""Standard deviation of Gaussian values over their median absolute deviation."""
-
-_T3_MAD = 1.134
-"""Scale of a Student-t3 as the median absolute deviation estimates it."""
+RAMP = 8  # nights that a drift must take at least: a shorter one cannot be told from a step
+_DECISIVE = 3.0  # log likelihood by which a drift must fit better than steps
+_KNOTS = 40  # nights at which a drift may begin or end: all, or that many over a long stretch
+LONGEST = INNER - 1  # nights that a transient may last
+_NOTABLE = 4.0  # scales from its level beyond which a night may belong to a transient
+_WILD = 5.0  # scales beyond which a night shows that this series has wild nights
+_NEAR = 15  # nights on either side that tell the scale around a night
+_FEW = 6.0  # A scale that n nights tell is taken to be wider by the share _FEW / n
+_GAUSSIAN = 1.4826  # standard deviation of Gaussian values over their median absolute deviation
+_T3_MAD = 1.134  # scale of a Student-t3 as the median absolute deviation estimates it
 
 
 @dataclass(frozen=True)
 class Ramp:
-    """A drift: ``begin`` is the first night that left the old level, ``end`` the first at the new one."""
+    """A drift: ``begin`` is the first night that left the old level, ``end`` the first at the new one;
+    ``step``: the whole change, in logs, and its standard ``error``."""
 
     begin: int
     end: int
     step: float
-    """The whole change, in logs, and its standard error."""
     error: float
 
 
@@ -90,15 +71,17 @@ def fit_ramp(values: Array, steps: tuple[int, ...]) -> Ramp | None:
 
 @dataclass(frozen=True)
 class Transient:
-    """Nights ``begin`` to ``end`` (excluded) that lie apart from the level of their neighbours."""
+    """Nights ``begin`` to ``end`` (excluded) that lie apart from the level of their neighbours.
+
+    ``step``: their median distance from the level, in logs, and its standard ``error``. ``p``: probability of
+    such a run anywhere in a series of that length without one.
+    """
 
     begin: int
     end: int
     step: float
-    """Their median distance from the level, in logs, and its standard error."""
     error: float
     p: float
-    """Probability of such a run anywhere in a series of that length without one."""
 
 
 def transients(values: Array, changes: tuple[int, ...]) -> tuple[Transient, ...]:

@@ -26,11 +26,8 @@ from perfbisect.model.commit_details import (
 )
 from perfbisect.series.suspects.table import EnginePart, EvidenceWeights, SuspectTable
 
-MAX_P = 0.99
-"""Cap of every probability."""
-
-REVERTED = "reverted"
-"""Name of the factor of a commit with whose revert the series came back."""
+MAX_P = 0.99  # cap of every probability
+REVERTED = "reverted"  # name of the factor of a commit with whose revert the series came back
 
 Answer = Literal["revert", "fix", "same files"]
 
@@ -38,10 +35,8 @@ _REVERTS = re.compile(r"\brevert(?:s|ed|ing)?\b|\broll(?:s|ed)?[ -]?back\b|\bbac
 _HASH = re.compile(r"\b[0-9a-f]{7,64}\b")
 _NUMBERS = re.compile(r"(?:#|/pull/)(\d+)\b")
 _QUOTED = re.compile(r"[\"“«](.+)$", re.MULTILINE)
-_MIN_TITLE = 12
-"""Characters of a quoted title that may be taken for one."""
-_UNKNOWN = 0.5
-"""Probability that a server is hit if nothing is known of the commit."""
+_MIN_TITLE = 12  # characters of a quoted title that may be taken for one
+_UNKNOWN = 0.5  # probability that a server is hit if nothing is known of the commit
 
 
 @dataclass(frozen=True)

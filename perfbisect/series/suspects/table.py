@@ -18,8 +18,7 @@ from perfbisect.series.points import cell_of_series
 
 _SHARE = Field(gt=0, lt=1)
 _FACTOR = Field(gt=0, le=1e6)
-_ROWS = Field(strict=False)
-"""YAML has lists where the table has tuples."""
+_ROWS = Field(strict=False)  # YAML has lists where the table has tuples
 
 
 class _Row(BaseModel):

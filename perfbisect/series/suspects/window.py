@@ -35,8 +35,7 @@ LEAD = timedelta(hours=6)
 """How long before a build's first result its commit may have been chosen: vLLM-Omni's nightly builds an image
 and waits for machines, for hours, and reports neither."""
 
-LATER = 300
-"""Commits after all nights of an alert among which a revert is looked for."""
+LATER = 300  # commits after all nights of an alert among which a revert is looked for
 
 _FETCH = "fetch the whole history: git fetch --unshallow"
 

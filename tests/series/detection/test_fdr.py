@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import false_discovery_control
 
-from perfbisect.series.detection.fdr import adjusted_p, detect_all, find_joint_events, threshold
+from perfbisect.series.detection.fdr import detect_all, find_joint_events, threshold
 from perfbisect.series.detection.model import FEWEST, JudgedSeries, SeriesValues
 
 
@@ -26,8 +26,11 @@ BENJAMINI_HOCHBERG = (
 
 
 @pytest.mark.parametrize("p", [BENJAMINI_HOCHBERG, (0.9, 0.01, 0.01, 0.5), (0.7,)])
-def test_adjusted_p_is_that_of_scipy(p: tuple[float, ...]) -> None:
-    assert adjusted_p(p) == pytest.approx(false_discovery_control(p))
+@pytest.mark.parametrize("fdr", [0.01, 0.05, 0.2, 0.6])
+def test_as_many_are_rejected_as_by_scipy(p: tuple[float, ...], fdr: float) -> None:
+    rejected = sum(false_discovery_control(p) <= fdr)
+    assert threshold(p, fdr) == pytest.approx(fdr * rejected / len(p))
+    assert sum(value <= threshold(p, fdr) for value in p) == rejected
 
 
 def test_the_threshold_is_that_of_the_paper() -> None:
