@@ -25,7 +25,6 @@ from perfbisect.commands.documents import (
     EnvBuildDocument,
     EnvGcDocument,
     EnvListDocument,
-    InitDocument,
     SchemasDocument,
     SkillInstallDocument,
 )
@@ -53,6 +52,7 @@ from perfbisect.series.rebaseline import TrackRebaselineDocument
 from perfbisect.series.suspects.report import TrackSuspectsDocument
 from perfbisect.setup.doctor import DoctorDocument
 from perfbisect.setup.nightly_template import NightlyInitDocument
+from perfbisect.setup.templates import InitDocument
 
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "init": (InitDocument,),

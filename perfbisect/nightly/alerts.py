@@ -24,12 +24,7 @@ _VANISHED = "by rule: no longer detected in the nights up to"
 
 
 def ingest_jobs(store: SeriesStore, jobs: Iterable[Job]) -> str:
-    """Add the launches of jobs to the store; return a summary.
-
-    Raises:
-        LocatedError: a journal was changed.
-        MachineError: the store cannot be written.
-    """
+    """Add the launches of jobs to the store; return a summary."""
     paths = [str(job.path) for job in jobs if job.journal.exists()]
     if not paths:
         return "nothing was measured"
@@ -41,11 +36,7 @@ def ingest_jobs(store: SeriesStore, jobs: Iterable[Job]) -> str:
 def judge_series(
     store: SeriesStore, table: SuspectTable, rules: AlertRules
 ) -> tuple[SeriesAnalysis, tuple[NightAlert, ...]]:
-    """Analyse the series and decide what happens to their alerts; writes nothing.
-
-    Raises:
-        UsageError: the store has no points.
-    """
+    """Analyse the series and decide what happens to their alerts; writes nothing."""
     analysis = analyze_series(store, table, rules.fdr)
     set_by_rule = {record.alert.id for record in analysis.known if record.by_rule}
     changes = [

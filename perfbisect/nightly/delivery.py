@@ -92,11 +92,7 @@ def truncate(text: str, limit: int) -> str:
 
 
 def append_summary(path: Path, text: str) -> StepResult:
-    """Append to the summary file of a GitHub Actions step, as far as its size limit allows.
-
-    Raises:
-        MachineError: the file cannot be written.
-    """
+    """Append to the summary file of a GitHub Actions step, as far as its size limit allows."""
     room = MAX_SUMMARY_BYTES - (path.stat().st_size if path.exists() else 0)
     if room < MIN_SUMMARY_BYTES:
         return StepResult("skipped: earlier steps have filled it")

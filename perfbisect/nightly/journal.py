@@ -65,11 +65,7 @@ class Nights:
 
     @contextlib.contextmanager
     def held(self, now: datetime) -> Iterator[None]:
-        """Hold the lock of the nightly; a killed process releases it.
-
-        Raises:
-            MachineError: another process holds it; the message says which, and since when.
-        """
+        """Hold the lock of the nightly; a killed process releases it."""
         what = f"nightly {self.name}"
 
         def refuse(holder: LockHolder | None) -> MachineError:
@@ -195,11 +191,7 @@ class NightProgress:
 
     @classmethod
     def read(cls, events: Sequence[JournalEvent], jobs: Jobs) -> NightProgress:
-        """Read the journal's jobs.
-
-        Raises:
-            UsageError: the plan is missing or invalid, or a job's journal cannot be read.
-        """
+        """Read the journal's jobs."""
         plan, state = read_plan(events), NightState.from_events(events)
         cells = {cell.name: CellLaunches.read(jobs, state.jobs.get(cell.name)) for cell in plan.wanted}
         bisections = (CellLaunches.read(jobs, job) for job in state.bisection_jobs.values())
@@ -233,11 +225,7 @@ class NightProgress:
 
 
 def read_plan(events: Sequence[JournalEvent]) -> NightPlan:
-    """Read the plan from a night's journal.
-
-    Raises:
-        UsageError: it is missing or invalid.
-    """
+    """Read the plan from a night's journal."""
     try:
         return NightPlan.model_validate_json(json.dumps(plan_data(events)))
     except (UsageError, ValidationError) as error:

@@ -147,12 +147,7 @@ class LocalMachine:
 def _begin_job(
     night: NightPlan, cell: CellJob, builder: Builder, group: Sequence[str], notes: Sequence[str]
 ) -> Callable[[], None]:
-    """Return what writes the plan of a cell's job, if it has none.
-
-    Raises:
-        UsageError: the cell cannot be measured with these settings.
-        BuildError: the commit cannot be built.
-    """
+    """Return what writes the plan of a cell's job, if it has none."""
     if _existing_plan(cell.job, RunPlan) is not None:
         return _do_nothing
     others = ", ".join(name for name in group if name != cell.plan.name)
@@ -185,12 +180,7 @@ def _do_nothing() -> None:
 def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepResult] | None:
     """Fetch the branch's remote if the file asks for it; return a step that reports the result.
 
-    If the fetch fails, the night runs on the commits at hand.
-
-    Raises:
-        LocatedError: the branch belongs to no remote.
-        Interrupted: Ctrl-C; nothing has begun.
-    """
+    If the fetch fails, the night runs on the commits at hand."""
     rules, repository = file.nightly, workspace.needed_repository()
     if not rules.fetch:
         return None
@@ -227,12 +217,7 @@ def _resolve_head(repository: Repository, branch: str) -> str:
 
 
 def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False) -> NightlyContext:
-    """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``.
-
-    Raises:
-        LocatedError, UsageError: the file, a cell or the environment is wrong.
-        RevisionError: the repository or branch does not exist.
-    """
+    """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``."""
     file = load_nightly(config)
     rules = file.nightly
     measuring = replace(

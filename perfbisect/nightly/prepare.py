@@ -49,12 +49,7 @@ class NightHistory:
 
 
 def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: datetime) -> NightPlan:
-    """Plan a night that begins now.
-
-    Raises:
-        LocatedError: several runs a launch for an engine whose caches cannot be emptied between runs.
-        UsageError: the journal of an earlier night cannot be read.
-    """
+    """Plan a night that begins now."""
     rules, cells = context.file.nightly, context.cells
     history = NightHistory(earlier, context.commit.id)
     groups = suites([found.cell for found in cells]) if rules.suite else [(found.cell,) for found in cells]

@@ -53,12 +53,7 @@ _MAX_MACHINE_FAILURES = 2
 
 
 def run_night(context: NightlyContext) -> Night:
-    """Run a new or interrupted night to its end.
-
-    Raises:
-        MachineError: another process runs this nightly, or the disk failed.
-        Interrupted: Ctrl-C or a stop; the next call resumes.
-    """
+    """Run a new or interrupted night to its end."""
     nights, now = context.nights, context.clock()
     with nights.held(now):
         earlier = nights.all()
@@ -256,11 +251,7 @@ class _NightRun:
         return StepResult(f"{len(self.state.bisections)} events examined")
 
     def _run_step(self, name: str, work: Callable[[], StepResult]) -> None:
-        """Run a step unless it is done; a failure is recorded, and later steps still run.
-
-        Raises:
-            Interrupted: Ctrl-C or a stop.
-        """
+        """Run a step unless it is done; a failure is recorded, and later steps still run."""
         previous = self.state.steps.get(name)
         if previous is not None and previous.step.state == "done":
             return

@@ -51,11 +51,7 @@ class WebhookTarget:
 
 
 def read_target(name: str, variables: Mapping[str, str]) -> WebhookTarget:
-    """Read the address from the variable ``name``, and an optional token from ``NAME_TOKEN``.
-
-    Raises:
-        UsageError: the variable is not set, or is no https address.
-    """
+    """Read the address from the variable ``name``, and an optional token from ``NAME_TOKEN``."""
     url = variables.get(name, "").strip()
     if not url:
         raise UsageError(

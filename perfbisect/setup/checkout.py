@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -75,11 +75,8 @@ class Checkout:
             if self.repository.text("log", "-1", "--format=%H", "-F", f"--grep=(#{pull})", self.sha).strip()
         )
 
-    def mentions(self, options: Iterable[str]) -> dict[str, bool]:
-        """Whether each option (``max-model-len``) occurs as an option or as its field."""
-        return {name: self._mentioned(name) for name in options}
-
-    def _mentioned(self, option: str) -> bool:
+    def mentions(self, option: str) -> bool:
+        """Whether an option (``max-model-len``) occurs as an option or as its field."""
         name = option.partition(".")[0]
         search = self.repository.run(
             "grep", "-q", "-w", "-F", "-e", f"--{name}", "-e", name.replace("-", "_"), self.sha, "--", "*.py"
@@ -115,7 +112,7 @@ def collect_lint_facts(checkout: Checkout, deploy: str | None, options: Iterable
         engine=checkout.engine,
         at=checkout.sha[:12],
         benchmark_words=checkout.benchmark_words,
-        options=checkout.mentions(options),
+        options={option: checkout.mentions(option) for option in options},
         deploy=checkout.text(deploy) if deploy else None,
         born=checkout.born(deploy) if deploy else "",
         rejects=checkout.rejects,
@@ -180,11 +177,6 @@ def parse_project(pyproject: str | None, setup: str | None) -> Project:
     return Project(file, name, line, plugin[0], plugin[3])
 
 
-def detect_engine(packages: Collection[str]) -> str | None:
-    """The engine among the packages at a checkout's root; None if there is none."""
-    return next((name for name in ENGINES if name in packages), None)
-
-
 def _parse_file(text: str, named: _Finder) -> tuple[str, int, int]:
     """Return name, its line and the line of the vLLM plug-in entry point; 0 if absent."""
     name, line = named(text)
@@ -214,17 +206,11 @@ _TAGS = ("refname:short", "objectname", "*objectname", "creatordate:unix", "*com
 
 
 def detect_checkout(repository: Repository, shell: Mapping[str, str]) -> DetectedCheckout:
-    """Detect engine, releases and machine at HEAD; starts, writes and fetches nothing.
-
-    Raises:
-        LocatedError: the repository is neither vLLM nor vLLM-Omni.
-        RevisionError: it has no commit.
-    """
+    """Detect engine, releases and machine at HEAD; starts, writes and fetches nothing."""
     head = repository.head()
     checkout = Checkout(repository, head.id)
     project = parse_project(checkout.text(PYPROJECT), checkout.text(SETUP))
-    packages = [name for name in ENGINES if repository.tree_id(head.id, f"{name}/__init__.py")]
-    engine = detect_engine(packages)
+    engine = next((name for name in ENGINES if repository.tree_id(head.id, f"{name}/__init__.py")), None)
     if engine is None:
         raise _unknown_engine(repository, project)
     tags = _releases(repository, head)
@@ -284,8 +270,8 @@ def _version(tag: str) -> Version | None:
         version = Version(tag)
     except InvalidVersion:
         return None
-    plain = len(version.release) >= 2 and version.local is None and not version.is_prerelease
-    return version if plain else None
+    is_release = len(version.release) >= 2 and version.local is None and not version.is_prerelease
+    return version if is_release else None
 
 
 def _detect_machine(shell: Mapping[str, str]) -> tuple[str, Machine]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +18,7 @@ from perfbisect.errors import RevisionError, UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.series.detection.model import FEWEST
 from perfbisect.setup.checkout import detect_checkout
-from perfbisect.setup.templates import choose_settings
+from perfbisect.setup.templates import SettingChoice, choose_settings, detected_lines
 from perfbisect.system.clock import now
 from perfbisect.system.files import write_atomic
 
@@ -28,7 +27,23 @@ FILE = "nightly.yaml"
 _KEYS = {"env": "environment", "client": "client", "machine": "machine"}
 """Keys of ``perfbisect.yaml`` and of ``nightly.yaml``."""
 
-_DEFAULTS = """\
+_TEMPLATE = """\
+# Measured every night by `perfbisect nightly THIS_FILE`; docs/nightly.md has the rules.
+# Detection begins with the {fewest}th night of a series; runs of one day count as one night.
+# Written by `perfbisect nightly --init`, which detected:
+{detected}
+# Paths are relative to this file. Settings of perfbisect.yaml need not be repeated.
+
+name: {name}
+repository: {repository}
+branch: {branch}   # its head is measured
+fetch: false        # true: fetch the branch's remote first, as in origin/main
+
+# Cells by name, pattern of names, or file: perfbisect cells list shows the names.
+{cells}
+
+# How a commit gets an environment, the load generator, the machine kind.
+{settings}
 # Dependencies as of this date: otherwise a change between two nights may be theirs.
 exclude_newer: "{date}"
 
@@ -62,6 +77,7 @@ tell:
   # markdown: nightly/night.md   # for an issue or a comment
   # webhook: {{url: NIGHTLY_WEBHOOK}}
 """
+_NO_CELL = "# No shipped cell can be measured on this machine: name your own.\ncells: [my_cell.yaml]"
 
 
 class NightlyInitDocument(Document):
@@ -75,34 +91,8 @@ class NightlyInitDocument(Document):
     next: str
 
 
-@dataclass(frozen=True)
-class InitialNightly:
-    """What the template needs.
-
-    ``repository``: as the file names it; ``cell``: empty if no shipped cell can be measured here;
-    ``settings``: keys missing in ``perfbisect.yaml``, an empty value is left to the user.
-    """
-
-    name: str
-    repository: str
-    branch: str
-    cell: str
-    settings: Mapping[str, str]
-    detected: tuple[tuple[str, str], ...]
-    date: str
-
-
-def render_nightly(nightly: InitialNightly) -> str:
-    return "\n".join(_nightly_lines(nightly)) + "\n"
-
-
 def write_nightly(config: Path | None, folder: Path) -> NightlyInitDocument:
-    """Write the configuration for the repository of a folder.
-
-    Raises:
-        UsageError: the file exists.
-        RevisionError, LocatedError: there is no repository, or none of a known engine.
-    """
+    """Write the configuration for the repository of a folder."""
     file = config or Path(FILE)
     if file.exists():
         raise UsageError(
@@ -113,22 +103,17 @@ def write_nightly(config: Path | None, folder: Path) -> NightlyInitDocument:
     repository = Repository.open(folder)
     initial = choose_settings(detect_checkout(repository, os.environ))
     existing = load_settings(repository.path)
-    chosen = {choice.key: choice.value for choice in initial.choices}
+    missing = [choice for choice in initial.choices if getattr(existing, choice.key) is None]
     branch = _main_branch(repository)
-    content = render_nightly(
-        InitialNightly(
-            name=re.sub(r"[^a-z0-9._-]+", "-", repository.path.name.lower()).strip("-._") or "nightly",
-            repository=os.path.relpath(repository.path, file.absolute().parent),
-            branch=branch,
-            cell=initial.cell,
-            settings={
-                name: chosen[key]
-                for key, name in _KEYS.items()
-                if key in chosen and getattr(existing, key) is None
-            },
-            detected=initial.detected,
-            date=now().date().isoformat(),
-        )
+    content = _TEMPLATE.format(
+        fewest=FEWEST,
+        detected=detected_lines(initial),
+        name=re.sub(r"[^a-z0-9._-]+", "-", repository.path.name.lower()).strip("-._") or "nightly",
+        repository=_quote(os.path.relpath(repository.path, file.absolute().parent)),
+        branch=_quote(branch),
+        cells=f"cells: [{initial.cell}]" if initial.cell else _NO_CELL,
+        settings=_setting_lines(missing),
+        date=now().date().isoformat(),
     )
     write_atomic(file, content)
     return NightlyInitDocument(
@@ -140,31 +125,13 @@ def write_nightly(config: Path | None, folder: Path) -> NightlyInitDocument:
     )
 
 
-def _nightly_lines(nightly: InitialNightly) -> Iterator[str]:
-    width = max(len(name) for name, _ in nightly.detected)
-    yield "# Measured every night by `perfbisect nightly THIS_FILE`; docs/nightly.md has the rules."
-    yield f"# Detection begins with the {FEWEST}th night of a series; runs of one day count as one night."
-    yield "# Written by `perfbisect nightly --init`, which detected:"
-    yield from (f"#   {name:<{width}}  {value}" for name, value in nightly.detected)
-    yield "# Paths are relative to this file. Settings of perfbisect.yaml need not be repeated."
-    yield ""
-    yield f"name: {nightly.name}"
-    yield f"repository: {_quote(nightly.repository)}"
-    yield f"branch: {_quote(nightly.branch)}   # its head is measured"
-    yield "fetch: false        # true: fetch the branch's remote first, as in origin/main"
-    yield ""
-    yield "# Cells by name, pattern of names, or file: perfbisect cells list shows the names."
-    if nightly.cell:
-        yield f"cells: [{nightly.cell}]"
-    else:
-        yield "# No shipped cell can be measured on this machine: name your own."
-        yield "cells: [my_cell.yaml]"
-    yield ""
-    yield "# How a commit gets an environment, the load generator, the machine kind."
-    for key, value in nightly.settings.items():
-        yield f"{key}: {_quote(value)}" if value else f"# {key}: ...   # required: unknown here"
-    yield ""
-    yield from _DEFAULTS.format(date=nightly.date).splitlines()
+def _setting_lines(choices: Sequence[SettingChoice]) -> str:
+    """Keys that ``perfbisect.yaml`` lacks; an empty value is left to the user."""
+    lines = []
+    for choice in choices:
+        key, value = _KEYS[choice.key], choice.value
+        lines.append(f"{key}: {_quote(value)}" if value else f"# {key}: ...   # required: unknown here")
+    return "".join(f"{text}\n" for text in lines)
 
 
 def _quote(value: str) -> str:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
+from pydantic import BaseModel, Field
+
+from perfbisect.cells.settings import FILE
+from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE
-from perfbisect.setup.checkout import ENGINES, DetectedCheckout
+from perfbisect.errors import LocatedError, UsageError
+from perfbisect.jobs.documents import Document
+from perfbisect.setup.checkout import ENGINES, DetectedCheckout, detect_checkout
+from perfbisect.system.files import write_atomic
 
 INDEX = "https://wheels.vllm.ai/{sha}"
 """vLLM's index of wheels, one for each commit of its main branch."""
@@ -22,13 +34,39 @@ _CELLS = {
 """A shipped cell to begin with, by engine and whether there are devices."""
 
 _MORE = (
-    ("cell", "text_throughput", "the default cell"),
-    ("budget", "3h", "measuring time of a bisection"),
-    ("metric", "ttft:p99", "the metric to judge instead of the cell's headline"),
-    ("exclude_newer", "2026-11-01", "date of the dependencies, instead of today"),
-    ("state", "../perfbisect", "folder of journals and reports"),
+    ("cell: text_throughput", "the default cell"),
+    ("budget: 3h", "measuring time of a bisection"),
+    ("metric: ttft:p99", "the metric to judge instead of the cell's headline"),
+    ("exclude_newer: 2026-11-01", "date of the dependencies, instead of today"),
+    ("state: ../perfbisect", "folder of journals and reports"),
 )
-"""Further settings: (key, example, meaning)."""
+"""Further settings with their meaning."""
+
+
+class SeenDocument(BaseModel):
+    """One thing that was looked at, and what was found."""
+
+    what: str
+    found: str
+
+
+class InitDocument(Document):
+    """``perfbisect init``.
+
+    ``state``: what became of ``file``, or would with --dry-run: ``new``, ``same`` (it was there already),
+    ``replaced``. ``difference``: lines of a diff from what was there; ``next``: a command.
+    """
+
+    schema_: Literal["perfbisect.init/1"] = Field(default="perfbisect.init/1", alias="schema")
+    file: str
+    state: Literal["new", "same", "replaced"]
+    written: bool
+    engine: str
+    saw: tuple[SeenDocument, ...]
+    settings: dict[str, str]
+    content: str
+    difference: tuple[str, ...]
+    next: str
 
 
 @dataclass(frozen=True)
@@ -72,11 +110,10 @@ def choose_settings(checkout: DetectedCheckout) -> InitialSettings:
 
 def render_settings(initial: InitialSettings, next_command: str) -> str:
     """Render the YAML file with reasons and further settings as comments."""
-    width = max(len(name) for name, _ in initial.detected)
     out = [
         "# Defaults of perfbisect in this repository; command-line options override them.",
         "# Written by `perfbisect init`, which detected:",
-        *(f"#   {name:<{width}}  {found}" for name, found in initial.detected),
+        detected_lines(initial),
         "# Next:",
         f"#   {next_command}",
     ]
@@ -84,12 +121,15 @@ def render_settings(initial: InitialSettings, next_command: str) -> str:
         left_open = "" if choice.value else "# "
         out += ["", *(f"# {row}" for row in choice.why), f"{left_open}{choice.key}: {choice.value or '...'}"]
     out += ["", "# Further settings, named after their options:"]
-    return "\n".join([*out, *_more_settings()]) + "\n"
+    width = max(len(setting) for setting, _ in _MORE)
+    out += [f"# {setting:<{width}}   # {meaning}" for setting, meaning in _MORE]
+    return "\n".join(out) + "\n"
 
 
-def _more_settings() -> list[str]:
-    width = max(len(f"{key}: {example}") for key, example, _ in _MORE)
-    return [f"# {f'{key}: {example}':<{width}}   # {meaning}" for key, example, meaning in _MORE]
+def detected_lines(initial: InitialSettings) -> str:
+    """What the settings are based on, as comments."""
+    width = max(len(name) for name, _ in initial.detected)
+    return "\n".join(f"#   {name:<{width}}  {found}" for name, found in initial.detected)
 
 
 def _detected_rows(checkout: DetectedCheckout) -> tuple[tuple[str, str], ...]:
@@ -174,3 +214,59 @@ def next_command_words(initial: InitialSettings, repository: Sequence[str]) -> t
         return ("perfbisect", "changes", "show", "HEAD", *repository)
     ends = ("--good", initial.good, "--bad", "HEAD", "--dry-run")
     return ("perfbisect", "bisect", initial.cell, *repository, *ends)
+
+
+def write_settings(repo: Path | None, *, force: bool, dry_run: bool) -> InitDocument:
+    """Write ``perfbisect.yaml`` into the root of a checkout, by default the current one.
+
+    Raises:
+        LocatedError: a different file exists; the message shows the difference.
+    """
+    repository = Repository.open(repo or Path.cwd())
+    checkout = detect_checkout(repository, os.environ)
+    initial = choose_settings(checkout)
+    repo_words = ("--repo", str(repo)) if repo else ()
+    command = shlex.join(next_command_words(initial, repo_words))
+    file, content = repository.path / FILE, render_settings(initial, command)
+    existing = _read_existing(file)
+    difference = () if existing is None else _diff(existing, content)
+    if difference and not (force or dry_run):
+        shown = "\n".join(f"  {text}" for text in difference)
+        overwrite = shlex.join(("perfbisect", "init", *repo_words, "--force"))
+        raise LocatedError(
+            f"exists and differs; it would change as follows\n{shown}",
+            file=file,
+            next_step=f"keep it, or overwrite it: {overwrite}",
+        )
+    state: Literal["new", "same", "replaced"] = "new"
+    if existing is not None:
+        state = "replaced" if difference else "same"
+    written = state != "same" and not dry_run
+    if written:
+        write_atomic(file, content)
+    return InitDocument(
+        file=str(file),
+        state=state,
+        written=written,
+        engine=checkout.engine,
+        saw=tuple(SeenDocument(what=name, found=value) for name, value in initial.detected),
+        settings=initial.settings(),
+        content=content,
+        difference=difference,
+        next=command,
+    )
+
+
+def _read_existing(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def _diff(before: str, after: str) -> tuple[str, ...]:
+    """Diff lines without the file names."""
+    rows = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
+    return tuple(rows)[2:]

@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.setup.checkout import Project, detect_engine, parse_project
+from perfbisect.setup.checkout import Project, parse_project
 
 TABLE = '[build]\nname = "other"\n\n[project]\nversion = "1"\nname = "vllm"\n\n[tool.x]\nname = "nor this"\n'
-
-
-@pytest.mark.parametrize(
-    ("packages", "engine"),
-    [
-        (["vllm"], "vllm"),
-        (["vllm_omni"], "vllm_omni"),
-        (["vllm", "vllm_omni"], "vllm_omni"),
-        (["vllm_toaster"], None),
-        ([], None),
-    ],
-)
-def test_packages_decide(packages: list[str], engine: str | None) -> None:
-    assert detect_engine(packages) == engine
 
 
 @pytest.mark.parametrize(
