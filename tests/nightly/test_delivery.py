@@ -22,7 +22,7 @@ from perfbisect.nightly.delivery import (
     truncate,
 )
 from tests.nightly.night_factory import make_night, make_quiet_night
-from tests.nightly.nights import Place, make_place, make_repository
+from tests.nightly.nights import Place
 from tests.nightly.webhook_server import NAME, SECRET, hook
 
 CONFIG = """\
@@ -33,16 +33,9 @@ exclude_newer: "2026-01-01"
 """
 
 
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
-    path = tmp_path_factory.mktemp("telling") / "repo"
-    return path, make_repository(path)
-
-
 @pytest.fixture
-def place(tmp_path: Path, repository: tuple[Path, tuple[str, ...]]) -> Place:
-    path, commits = repository
-    return make_place(tmp_path, commits, path, names=("a",))
+def cell_names() -> tuple[str, ...]:
+    return ("a",)
 
 
 def steps(place: Place, more: str, variables: Mapping[str, str] | None = None) -> dict[str, NightTask]:

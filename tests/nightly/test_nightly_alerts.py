@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ from perfbisect.report.terminal import report_lines
 from perfbisect.series.alert_states import set_state
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import PowerCut
-from tests.nightly.nights import CONFIG, EACH, Place, make_place, make_repository
+from tests.nightly.nights import CONFIG, EACH, Place
 from tests.unreadable import GIBBERISH, make_unreadable
 
 SLOW = 8
@@ -28,16 +27,9 @@ SHOWN = SLOW
 """The night on which that is told: of so large a step the first that shows it."""
 
 
-@pytest.fixture(scope="session")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
-    path = tmp_path_factory.mktemp("nights") / "repo"
-    return path, make_repository(path)
-
-
 @pytest.fixture
-def place(tmp_path: Path, repository: tuple[Path, tuple[str, ...]]) -> Place:
-    path, commits = repository
-    return make_place(tmp_path, commits, path, names=("a", "b"))
+def cell_names() -> tuple[str, ...]:
+    return ("a", "b")
 
 
 def slow(place: Place, factor: float = 1.4, until: int = 99) -> None:

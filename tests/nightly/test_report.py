@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.nightly.model import Night
+from perfbisect.nightly.model import Night, NightStep
 from perfbisect.nightly.report import night_report, night_verdict
 from perfbisect.nightly.webhook import message
 from perfbisect.report.markdown import report_markdown
@@ -65,9 +65,8 @@ def test_the_markdown() -> None:
     lines = text.splitlines()
     assert lines[0].startswith("# Nightly vllm-cpu of 2026-04-12: 1 regression, 1 commit named")
     assert HOUSE in lines
-    names = ("perfbisect", "acme/tiny", "H20 x 1", "median or total", "c2", "text_cpu", "tpot")
-    cells = (*names, "12.10 ms", "10.00 ms", "+21.0 %", "regressed", "2", "20260412-3f1a")
-    assert f"| {' | '.join(f'`{cell}`' for cell in cells)} |" in lines
+    names = "| `perfbisect` | `acme/tiny` | `H20 x 1` | median or total | `c2` | `text_cpu` | `tpot` |"
+    assert f"{names} 12.10 ms | 10.00 ms | +21.0 % | regressed | 2 | `20260412-3f1a` |" in lines
     assert "| engine | `0.32.0` |" in lines
     assert "| cells | `1 measured, 1 failed` |" in lines
     assert any("probability 0.97" in line for line in lines)
@@ -136,3 +135,36 @@ def test_the_message_for_programs() -> None:
     assert sent["commits"][0]["id"] == "c0ffee" + "0" * 34
     assert [failure["what"] for failure in sent["failed"]] == ["text_big", "publish"]
     assert sent["link"] == "https://ci.example/1"
+
+
+QUIET: dict[str, Any] = {"alerts": (), "bisections": (), "steps": (), "cells": (), "failures": ()}
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "news"),
+    [
+        ({}, 0, False),
+        ({"alerts": (alert(),)}, 3, True),
+        ({"alerts": (alert(change="reopened"),)}, 3, True),
+        ({"alerts": (alert(worse=False),)}, 0, True),
+        ({"alerts": (alert(counts=False),)}, 0, False),
+        ({"alerts": (alert(change="updated"),)}, 0, False),
+        ({"alerts": (alert(change="closed", counts=False),)}, 0, True),
+        ({"alerts": (alert(change="closed", counts=False, worse=False),)}, 0, False),
+        ({"bisections": (search(),)}, 3, True),
+        ({"bisections": (search(culprit=None, exit_code=4),)}, 4, False),
+        ({"bisections": (search(culprit=None, exit_code=4),), "failures": (5,)}, 5, False),
+        ({"steps": (NightStep(name="publish", state="failed"),), "failures": (2,)}, 2, True),
+        ({"alerts": (alert(),), "failures": (130,)}, 130, True),
+    ],
+)
+def test_exit_code_and_news(changed: dict[str, Any], code: int, news: bool) -> None:
+    night = make_night(**QUIET | changed)
+    assert (night.exit_code, night.has_news) == (code, news)
+    words = night_verdict(night).text.partition(";")[0]
+    assert (words != "nothing new") is news, "the words agree"
+
+
+def test_a_failed_cell_is_news() -> None:
+    assert make_night(**QUIET | {"cells": make_night().cells}).has_news
+    assert not make_quiet_night().has_news

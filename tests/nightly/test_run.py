@@ -20,22 +20,10 @@ from perfbisect.nightly.model import Night
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import Clock, PowerCut
-from tests.nightly.nights import CONFIG, EACH, Place, make_place, make_repository
+from tests.nightly.nights import CONFIG, EACH, Place
 
 BAD_BUILD = Failure("build", "change", "no wheel", "/log")
 NO_SERVE = Failure("launch", "change", "it ended with exit code 1", "/log")
-
-
-@pytest.fixture(scope="session")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
-    path = tmp_path_factory.mktemp("nights") / "repo"
-    return path, make_repository(path)
-
-
-@pytest.fixture
-def place(tmp_path: Path, repository: tuple[Path, tuple[str, ...]]) -> Place:
-    path, commits = repository
-    return make_place(tmp_path, commits, path)
 
 
 def states(document: Night) -> dict[str, str]:
@@ -261,10 +249,3 @@ def test_an_interruption_ends_the_night_and_it_goes_on(place: Place) -> None:
     with pytest.raises(Interrupted):
         place.night(0)
     assert states(place.night(0)) == {"a": "measured", "b": "measured", "c": "measured"}
-
-
-def test_the_lock_is_held_while_a_night_is_at_work(place: Place) -> None:
-    nights = Nights(place.folder / "state", "n")
-    with nights.held(place.world.moment), pytest.raises(MachineError, match="is already running"):
-        place.night(0)
-    assert not place.world.requests

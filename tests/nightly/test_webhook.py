@@ -26,18 +26,12 @@ def secret_in(error: BaseException) -> bool:
     return any(part in told for part in (*SECRET.split("/"), TOKEN))
 
 
-def test_a_message_is_taken() -> None:
-    with hook(OK) as made:
-        made.send({"text": "hello", "n": 1})
-    assert made.got == [{"text": "hello", "n": 1}]
-    assert made.tokens == [None]
-    assert (made.waited, made.said) == ([], [])
-
-
-def test_a_token_goes_in_the_header() -> None:
+@pytest.mark.parametrize(("token", "header"), [("", None), (TOKEN, f"Bearer {TOKEN}")])
+def test_a_message_is_taken(token: str, header: str | None) -> None:
     with hook((204, "", {})) as made:
-        made.send(token=TOKEN)
-    assert made.tokens == [f"Bearer {TOKEN}"]
+        made.send({"text": "hello", "n": 1}, token=token)
+    assert (made.got, made.tokens) == ([{"text": "hello", "n": 1}], [header])
+    assert (made.waited, made.said) == ([], [])
 
 
 def test_what_failed_there_is_sent_again() -> None:
@@ -60,20 +54,14 @@ def test_it_is_given_up_after_a_few_tries() -> None:
     assert not secret_in(caught.value)
 
 
-def test_what_was_refused_is_not_sent_again() -> None:
-    refused = (400, "invalid_payload", {})
-    with hook(refused) as made, pytest.raises(MachineError, match="status 400: invalid_payload"):
+@pytest.mark.parametrize(
+    ("status", "error"), [(400, MachineError), *((code, UsageError) for code in (401, 403, 404, 410))]
+)
+def test_what_was_refused_is_not_sent_again(status: int, error: type[PerfbisectError]) -> None:
+    with hook((status, "no_service", {})) as made, pytest.raises(error, match="no_service") as caught:
         made.send()
-    assert len(made.got) == 1
-    assert made.waited == []
-
-
-@pytest.mark.parametrize("status", [401, 403, 404, 410])
-def test_an_address_that_is_no_good(status: int) -> None:
-    with hook((status, "no_service", {})) as made, pytest.raises(UsageError, match="no_service") as caught:
-        made.send()
-    assert len(made.got) == 1
-    assert caught.value.next_step == f"set {NAME} again"
+    assert (len(made.got), made.waited) == (1, [])
+    assert caught.value.next_step == (f"set {NAME} again" if error is UsageError else None)
     assert not secret_in(caught.value)
 
 
