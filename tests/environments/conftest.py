@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.factory import make_builder
 from perfbisect.model.change import Change
 from tests.environments.tiny import TinyHistory, package_files, write_history, write_wheel
+from tests.fakes.gitwriter import HistoryWriter
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +72,53 @@ def installed(shared_cache: Path, log: Path) -> Environment:
     """The release 1.0, built once."""
     builder = release(shared_cache)
     return builder.ensure(Change("tiny-engine==1.0", "release"), log=log, timeout=60.0)
+
+
+@dataclass(frozen=True)
+class World:
+    """A history, an installed release of it, an empty cache and a log."""
+
+    history: TinyHistory
+    repository: Repository
+    installed: Environment
+    cache: Path
+    log: Path
+
+    def overlay(self, revision: str = "", base: object = "") -> Builder:
+        """Overlays over the installed release; by default its commit is known."""
+        base = base or self.installed.interpreter
+        return overlay(self.cache, base, self.repository, revision or self.history.base)
+
+    def ensure(self, builder: Builder, change: Change | str) -> Environment:
+        change = Change(change) if isinstance(change, str) else change
+        return builder.ensure(change, log=self.log, timeout=60)
+
+    def of(self, *commits: dict[str, bytes | None]) -> tuple[Repository, tuple[str, ...]]:
+        """Another history."""
+        writer = HistoryWriter(self.cache / "other")
+        for number, files in enumerate(commits):
+            writer.commit(str(number), files)
+        shas = writer.finish(checkout=False)
+        return Repository.open(self.cache / "other"), shas
+
+
+@pytest.fixture
+def world(
+    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
+) -> World:
+    return World(history, repository, installed, tmp_path, log)
+
+
+def ask(environment: Environment, code: str) -> str:
+    """What the environment's interpreter prints, in its own variables alone."""
+    done = subprocess.run(
+        [environment.interpreter, "-c", code],
+        env=dict(environment.env),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
 
 
 def release(cache: Path, spec: str = "release:tiny-engine", day: str | None = None) -> Builder:

@@ -19,8 +19,7 @@ from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import STAMP, EnvironmentCache, read_stamp
 from perfbisect.errors import MachineError
 from perfbisect.model.change import Change
-from tests.environments.conftest import overlay
-from tests.environments.tiny import TinyHistory
+from tests.environments.conftest import World, overlay
 from tests.fakes.gitwriter import HistoryWriter
 
 ENSURE = """
@@ -96,18 +95,18 @@ def test_two_processes_build_a_key_once(
     assert (cache / "environments" / key / "imports").read_text() == "x"
 
 
-def test_killed_while_writing_then_built_again(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    process = start(installed.interpreter, repository, tmp_path, history.slow, log, "writing")
+def test_killed_while_writing_then_built_again(world: World) -> None:
+    process = start(
+        world.installed.interpreter, world.repository, world.cache, world.history.slow, world.log, "writing"
+    )
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
-    stagings = tmp_path / "environments" / ".staging"
+    stagings = world.cache / "environments" / ".staging"
     assert len(list(stagings.iterdir())) == 1
-    assert not list((tmp_path / "environments").glob("[!.]*"))
-    builder = overlay(tmp_path, installed.interpreter, repository, "any")
-    assert not builder.cached(Change(history.slow))
-    built = builder.ensure(Change(history.slow), log=log, timeout=60)
+    assert not list((world.cache / "environments").glob("[!.]*"))
+    builder = world.overlay("any")
+    assert not builder.cached(Change(world.history.slow))
+    built = world.ensure(builder, world.history.slow)
     assert not list(stagings.iterdir())
     assert not list(built.folder.rglob("half"))
 
@@ -131,29 +130,25 @@ def test_killed_before_the_stamp_then_built_again(
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_disk_that_is_full_when_the_stamp_is_written(
-    call: str, history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
+def test_a_disk_that_is_full_when_the_stamp_is_written(call: str, world: World) -> None:
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+        raise OSError(errno.ENOSPC, "No space left on device", str(world.cache))
 
-    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
+    builder = world.overlay()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, call, full)
         with pytest.raises(MachineError, match="No space left on device") as raised:
-            builder.ensure(Change(history.slow), log=log, timeout=60)
+            world.ensure(builder, world.history.slow)
     assert "PERFBISECT_CACHE" in (raised.value.next_step or "")
-    assert not builder.cached(Change(history.slow))
-    assert builder.ensure(Change(history.slow), log=log, timeout=60).seconds > 0
+    assert not builder.cached(Change(world.history.slow))
+    assert world.ensure(builder, world.history.slow).seconds > 0
 
 
-def test_a_cache_that_cannot_be_written(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    (tmp_path / "cache").write_text("a file where the folder should be")
-    builder = overlay(tmp_path / "cache", installed.interpreter, repository, history.base)
+def test_a_cache_that_cannot_be_written(world: World) -> None:
+    (world.cache / "cache").write_text("a file where the folder should be")
+    builder = overlay(world.cache / "cache", world.installed.interpreter, world.repository, "any")
     with pytest.raises(MachineError):
-        builder.ensure(Change(history.slow), log=log, timeout=60)
+        world.ensure(builder, world.history.slow)
 
 
 @pytest.mark.parametrize(
@@ -161,14 +156,10 @@ def test_a_cache_that_cannot_be_written(
 )
 def test_a_stamp_that_may_not_be_believed(
     damage: str,
-    history: TinyHistory,
-    repository: Repository,
-    installed: Environment,
-    tmp_path: Path,
-    log: Path,
+    world: World,
 ) -> None:
-    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
-    built = builder.ensure(Change(history.slow), log=log, timeout=60)
+    builder = world.overlay()
+    built = world.ensure(builder, world.history.slow)
     stamp = built.folder / STAMP
     text = stamp.read_text()
     if damage == "no engine":
@@ -183,11 +174,11 @@ def test_a_stamp_that_may_not_be_believed(
         }
         whole = json.dumps(json.loads(text) | changed.get(damage, {}))
         stamp.write_text({"torn": text[:-20], "empty": ""}.get(damage, whole))
-    assert not builder.cached(Change(history.slow))
-    again = builder.ensure(Change(history.slow), log=log, timeout=60)
+    assert not builder.cached(Change(world.history.slow))
+    again = world.ensure(builder, world.history.slow)
     assert again.seconds > 0
     assert Path(again.engine_file).exists()
-    assert builder.cached(Change(history.slow))
+    assert builder.cached(Change(world.history.slow))
 
 
 HOLD = """
@@ -218,14 +209,12 @@ def _never(folder: Path) -> cache.CheckedEnvironment:
     raise AssertionError(folder)
 
 
-def test_the_stamp_says_what_was_built(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
-    built = builder.ensure(Change(history.slow), log=log, timeout=60)
+def test_the_stamp_says_what_was_built(world: World) -> None:
+    builder = world.overlay()
+    built = world.ensure(builder, world.history.slow)
     document = json.loads((built.folder / STAMP).read_text())
     assert document["schema"] == "perfbisect.environment/2"
-    assert (document["key"], document["change"]) == (built.key, history.slow)
+    assert (document["key"], document["change"]) == (built.key, world.history.slow)
     assert document["engine_file"] == "layer/tiny_engine/__init__.py"
     assert document["facts"]["packages"] == ["tiny-engine==1.0", "tiny-helper==5.1"]
     found = read_stamp(built.folder)

@@ -12,6 +12,7 @@ from perfbisect.environments.factory import BUILDERS, make_builder
 from perfbisect.environments.packages import engine, package
 from perfbisect.environments.spec import FORMS, absolute_spec, parse_chain, parse_spec
 from perfbisect.errors import UsageError
+from perfbisect.model.change import Change
 
 
 def test_the_parts() -> None:
@@ -69,14 +70,36 @@ def test_mistakes_in_the_text(text: str, problem: str, told: str) -> None:
         ("existing:{file}", "cannot be executed"),
         ("existing:{python},path=/nonexistent", "no such folder: /nonexistent"),
         ("existing:{python},trust=perhaps", "neither yes nor no"),
+        ("wheel:ftp://x/{{sha}}", "is not the address of an index with {sha} in it"),
+        ("wheel:http://x/simple", "is not the address of an index with {sha} in it"),
+        ("wheel:http://me:secret@x/{{sha}}", "an address with a user name or password"),
+        ("pinned:a-b", "is no package"),
+        ("pinned:vllm_omni,wheel=https://x/y", "is not the address of an index with {sha}"),
+        ("source:/abs", "not a folder inside the repository"),
+        ("source:../up", "not a folder inside the repository"),
+        ("source:~/home", "not a folder inside the repository"),
+        ("command:./make.sh {{sha}}", "does not say where the environment goes"),
+        ("command:x '{{env}}", "cannot be read"),
     ],
 )
-def test_mistakes_in_the_argument(text: str, problem: str, tmp_path: Path, repository: Repository) -> None:
+def test_invalid_arguments(text: str, problem: str, tmp_path: Path, repository: Repository) -> None:
     (tmp_path / "file").touch(0o644)
     given = text.format(folder=tmp_path, file=tmp_path / "file", python=sys.executable)
     with pytest.raises(UsageError) as raised:
         make_builder(given, repository=repository, cache=tmp_path)
     assert problem in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "spec", ["overlay:{python},base=any", "wheel:http://x/{{sha}}", "source", "pinned:x", "command:x {{env}}"]
+)
+def test_builders_of_commits(spec: str, repository: Repository, tmp_path: Path) -> None:
+    """They refuse releases and need a repository."""
+    spec = spec.format(python=sys.executable)
+    refusal = make_builder(spec, repository=repository, cache=tmp_path).refuses(Change("x==1", "release"))
+    assert refusal is not None and refusal.error
+    with pytest.raises(UsageError, match="needs their repository"):
+        make_builder(spec, repository=None, cache=tmp_path)
 
 
 def test_a_folder_is_told_its_python(tmp_path: Path) -> None:

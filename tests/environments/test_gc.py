@@ -13,8 +13,6 @@ from pathlib import Path
 import filelock
 import pytest
 
-from perfbisect.changes.git import Repository
-from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import (
     USED,
     CheckedEnvironment,
@@ -22,11 +20,9 @@ from perfbisect.environments.cache import (
     UsageLocks,
     own_bytes,
 )
-from perfbisect.environments.gc import CacheEntry, GcResult, collect
+from perfbisect.environments.gc import CacheEntry, GcResult, collect, disk_bytes, list_environments
 from perfbisect.errors import MachineError
-from perfbisect.model.change import Change
-from tests.environments.conftest import overlay
-from tests.environments.tiny import TinyHistory
+from tests.environments.conftest import World
 
 NOW = 2_000_000_000.0
 DAY = 86400.0
@@ -135,19 +131,16 @@ def test_linked_files_count_in_equal_parts(tmp_path: Path) -> None:
     assert sum(freed) >= 200_000
 
 
-def test_what_is_in_use_is_kept_until_its_user_ends(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
-    made = builder.ensure(Change(history.slow), log=log, timeout=60)
+def test_what_is_in_use_is_kept_until_its_user_ends(world: World) -> None:
+    builder = world.overlay()
+    made = world.ensure(builder, world.history.slow)
     later = time.time() + 400 * DAY
-    found = collect(tmp_path, older_than=DAYS_30, keep_bytes=0, now=later)
+    found = collect(world.cache, older_than=DAYS_30, keep_bytes=0, now=later)
     assert ([item.key for item in found.in_use], found.removed) == ([made.key], ())
-    assert builder.ensure(Change(history.slow), log=log, timeout=60).seconds == 0.0
+    assert world.ensure(builder, world.history.slow).seconds == 0.0
     del builder
-    assert [item.key for item in collect(tmp_path, older_than=DAYS_30, now=later).removed] == [made.key]
-    again = overlay(tmp_path, installed.interpreter, repository, history.base)
-    assert again.ensure(Change(history.slow), log=log, timeout=60).seconds > 0
+    assert [item.key for item in collect(world.cache, older_than=DAYS_30, now=later).removed] == [made.key]
+    assert world.ensure(world.overlay(), world.history.slow).seconds > 0
 
 
 HOLD = """
@@ -208,6 +201,7 @@ def test_old_notes_of_failures_are_forgotten(tmp_path: Path) -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     found = collect(tmp_path / "none", older_than=DAYS_30, keep_bytes=0, now=NOW)
     assert found == GcResult((), (), ())
+    assert list_environments(tmp_path / "none") == ()
 
 
 def test_the_last_use_is_marked(tmp_path: Path) -> None:
@@ -215,3 +209,27 @@ def test_the_last_use_is_marked(tmp_path: Path) -> None:
     locks = UsageLocks()
     assert locks.acquire(folder)
     assert (folder / USED).stat().st_mtime != NOW - 10 * DAY
+
+
+def test_newest_first_and_unfinished_last(world: World) -> None:
+    builder = world.overlay()
+    older, newer = (world.ensure(builder, sha) for sha in (world.history.slow, world.history.base))
+    (world.cache / "environments" / "dead").mkdir()
+    found = list_environments(world.cache)
+    assert [entry.folder.name for entry in found] == [newer.key, older.key, "dead"]
+    (first, second, third) = (entry.stamp for entry in found)
+    assert first is not None and second is not None and third is None
+    assert (second.change, second.spec, second.builder) == (world.history.slow, builder.spec, "overlay")
+
+
+def test_linked_files_are_not_its_own_and_count_in_equal_parts(tmp_path: Path) -> None:
+    inside, beside = tmp_path / "inside", tmp_path / "beside"
+    inside.mkdir()
+    beside.mkdir()
+    (beside / "linked").write_bytes(b"x" * 100_000)
+    (inside / "linked").hardlink_to(beside / "linked")
+    (inside / "own").write_bytes(b"x" * 8192)
+    assert 8192 <= own_bytes(inside) < 100_000
+    assert own_bytes(beside) == 0
+    assert disk_bytes(inside) + disk_bytes(beside) >= 108_192
+    assert disk_bytes(beside) < 100_000

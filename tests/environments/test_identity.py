@@ -26,6 +26,7 @@ from perfbisect.environments.health import (
 )
 from perfbisect.environments.source_tree import build_requirements, sync_tree
 from perfbisect.errors import BuildError
+from tests.environments.builders.test_overlay import commit_all
 from tests.fakes.gitwriter import HistoryWriter
 
 SHA = "0a0d1d98e" + "6" * 31
@@ -200,15 +201,13 @@ def test_a_tree_that_is_used_again_is_always_the_commit(trees: list[dict[str, by
 
 
 def test_links_modes_and_kinds_change(tmp_path: Path) -> None:
-    from tests.environments.builders.test_overlay import _commit_all
-
     repo = tmp_path / "repo"
     repo.mkdir()
     (repo / "a").write_text("1")
     (repo / "b").symlink_to("a")
     (repo / "c").mkdir()
     (repo / "c" / "d").write_text("2")
-    first = _commit_all(repo)
+    first = commit_all(repo)
     (repo / "a").chmod(0o755)
     (repo / "b").unlink()
     (repo / "b").mkdir()
@@ -216,7 +215,7 @@ def test_links_modes_and_kinds_change(tmp_path: Path) -> None:
     (repo / "c" / "d").unlink()
     (repo / "c").rmdir()
     (repo / "c").symlink_to("b")
-    second = _commit_all(repo)
+    second = commit_all(repo)
     repository = Repository.open(repo)
     target = tmp_path / "tree"
     for sha in (first, second, first, second):
@@ -225,6 +224,6 @@ def test_links_modes_and_kinds_change(tmp_path: Path) -> None:
         assert links == ({"b"} if sha == first else {"c"})
         assert bool((target / "a").stat().st_mode & 0o100) == (sha == second)
     (repo / "out").symlink_to("../../etc/passwd")
-    third = _commit_all(repo)
+    third = commit_all(repo)
     with pytest.raises(BuildError, match="symbolic link out of"):
         sync_tree(target, repository, third)

@@ -16,7 +16,7 @@ from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
-from tests.environments.builders.test_overlay import ask
+from tests.environments.conftest import ask
 from tests.environments.cproject import WHY_NOT, CHistory, write_c_history
 from tests.environments.tiny import TinyHistory
 from tests.environments.wheel_index import serving, wheel_of

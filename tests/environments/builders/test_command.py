@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.changes.git import Repository
 from perfbisect.environments.builders.command import CommandBuilder
-from perfbisect.errors import BuildError, MachineError, UsageError
+from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
 from tests.environments.conftest import plain_builder
 from tests.environments.tiny import TinyHistory
@@ -111,18 +111,3 @@ def test_a_program_that_is_not_there(
 ) -> None:
     with pytest.raises(BuildError, match="cannot start"):
         command(tmp_path, repository, "/nonexistent/x {env}").ensure(Change(history.slow), log=log, timeout=5)
-
-
-@pytest.mark.parametrize(
-    ("template", "problem"),
-    [("./make.sh {sha}", "does not say where the environment goes"), ("x '{env}", "cannot be read")],
-)
-def test_mistakes(template: str, problem: str, repository: Repository, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=problem):
-        plain_builder(f"command:{template}", repository=repository, cache=tmp_path)
-
-
-def test_releases_are_refused(repository: Repository, tmp_path: Path) -> None:
-    refusal = command(tmp_path, repository, "x {env}").refuses(Change("x==1", "release"))
-    assert refusal is not None
-    assert refusal.error

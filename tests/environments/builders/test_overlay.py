@@ -1,4 +1,4 @@
-"""Overlays: a commit's Python over the base's compiled files; what would not fit is refused."""
+"""Overlays: a commit's Python over the base's compiled files; commits that would not fit are refused."""
 
 from __future__ import annotations
 
@@ -15,32 +15,16 @@ from perfbisect.environments import cache
 from perfbisect.environments.base import Environment
 from perfbisect.environments.builders import overlay as builders_overlay
 from perfbisect.environments.factory import make_builder
-from perfbisect.errors import BuildError, MachineError
+from perfbisect.errors import BuildError, MachineError, RevisionError
 from perfbisect.model.change import Change
-from tests.environments.conftest import overlay, release
-from tests.environments.tiny import COMPILED, TinyHistory, package_files, version_file, write_wheel
-from tests.fakes.gitwriter import HistoryWriter
+from tests.environments.conftest import World, ask, overlay, release
+from tests.environments.tiny import COMPILED, package_files, version_file, write_wheel
+from tests.fakes.gitwriter import run_git
 
 PACKAGE = "tiny_engine"
 
 
-def commit(sha: str) -> Change:
-    return Change(sha)
-
-
-def ask(environment: Environment, code: str) -> str:
-    """What the environment's interpreter prints, in its own variables alone."""
-    done = subprocess.run(
-        [environment.interpreter, "-c", code],
-        env=dict(environment.env),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
-
-
-def folder_of(environment: Environment) -> Path:
+def package_of(environment: Environment) -> Path:
     return Path(environment.engine_file).parent
 
 
@@ -50,27 +34,22 @@ def base_spec(request: pytest.FixtureRequest, installed: Environment) -> object:
     return "tiny-engine==1.0" if request.param == "release" else installed.interpreter
 
 
-def test_each_commit_is_what_git_has(
-    history: TinyHistory, repository: Repository, base_spec: object, shared_cache: Path, log: Path
-) -> None:
+def test_each_commit_is_what_git_has(world: World, base_spec: object, shared_cache: Path) -> None:
+    history, repository = world.history, world.repository
     builder = overlay(shared_cache, base_spec, repository, history.base)
     speeds = {}
     for sha in (history.base, history.slow, history.mended):
-        built = builder.ensure(commit(sha), log=log, timeout=60)
+        built = world.ensure(builder, sha)
         speeds[sha] = ask(built, "import tiny_engine; print(tiny_engine.speed())")
-        assert built.engine_commit == sha
-        assert built.engine_version == "1.0"
+        assert (built.engine_commit, built.engine_version) == (sha, "1.0")
         for path, blob in repository.blobs(sha, PACKAGE).items():
-            assert repository.read(sha, path) == (folder_of(built).parent / path).read_bytes(), blob
+            assert repository.read(sha, path) == (package_of(built).parent / path).read_bytes(), blob
     assert speeds == {history.base: "1", history.slow: "2", history.mended: "4"}
 
 
-def test_what_is_the_same_is_linked_and_keeps_its_byte_code(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
-    built = builder.ensure(commit(history.slow), log=log, timeout=60)
-    here, there = folder_of(built), folder_of(installed)
+def test_equal_files_are_linked_with_their_byte_code(world: World) -> None:
+    built = world.ensure(world.overlay(), world.history.slow)
+    here, there = package_of(built), package_of(world.installed)
     for same in ("__init__.py", "sub/gone.py", "_version.py", "_C.abi3.so"):
         assert (here / same).samefile(there / same)
     assert not (here / "core.py").samefile(there / "core.py")
@@ -82,88 +61,64 @@ def test_what_is_the_same_is_linked_and_keeps_its_byte_code(
     assert built.facts["files_carried"] == ["_C.abi3.so", "_version.py"]
 
 
-def test_a_disk_without_hard_links(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_disk_without_hard_links(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EXDEV, "another disk")
 
     monkeypatch.setattr(builders_overlay.os, "link", refuse)
-    built = overlay(tmp_path, installed.interpreter, repository, history.base).ensure(
-        commit(history.slow), log=log, timeout=60
-    )
-    assert (folder_of(built) / "_C.abi3.so").read_bytes() == COMPILED
-    assert not (folder_of(built) / "_C.abi3.so").samefile(folder_of(installed) / "_C.abi3.so")
+    copied = package_of(world.ensure(world.overlay(), world.history.slow)) / "_C.abi3.so"
+    assert copied.read_bytes() == COMPILED
+    assert not copied.samefile(package_of(world.installed) / "_C.abi3.so")
 
 
-def test_a_file_that_the_commit_removed_is_not_carried_in(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
-    built = builder.ensure(commit(history.removed), log=log, timeout=60)
-    assert not (folder_of(built) / "sub" / "gone.py").exists()
-    assert (folder_of(built) / "sub" / "new.py").read_bytes() == b"NEW = 1\n"
+def test_removed_files_are_not_carried_over(world: World) -> None:
+    built = world.ensure(world.overlay(), world.history.removed)
+    assert not (package_of(built) / "sub" / "gone.py").exists()
+    assert (package_of(built) / "sub" / "new.py").read_bytes() == b"NEW = 1\n"
     assert built.facts["files_dropped"] == 1
 
 
-def test_any_base_carries_binary_and_generated_files_only(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    builder = overlay(tmp_path, installed.interpreter, repository, "any")
-    assert builder.refuses(commit(history.kernel)) is None
-    built = builder.ensure(commit(history.removed), log=log, timeout=60)
+def test_any_base_carries_binary_and_generated_files_only(world: World) -> None:
+    builder = world.overlay("any")
+    assert builder.refuses(Change(world.history.kernel)) is None
+    built = world.ensure(builder, world.history.removed)
     assert built.facts["files_carried"] == ["_C.abi3.so", "_version.py"]
-    assert not (folder_of(built) / "sub" / "gone.py").exists()
+    assert not (package_of(built) / "sub" / "gone.py").exists()
 
 
-def test_documentation_and_tests_make_no_new_environment(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
-    slow, docs = commit(history.slow), commit(history.docs)
+def test_documentation_and_tests_make_no_new_environment(world: World) -> None:
+    builder = world.overlay()
+    slow, docs = Change(world.history.slow), Change(world.history.docs)
     assert builder.refuses(docs) is None
     assert builder.key(slow) == builder.key(docs)
     assert not builder.cached(docs)
-    first = builder.ensure(slow, log=log, timeout=60)
+    first = world.ensure(builder, slow)
     assert builder.cached(docs)
-    second = builder.ensure(docs, log=log, timeout=60)
-    assert (second.folder, second.seconds, second.engine_commit) == (first.folder, 0.0, history.docs)
+    second = world.ensure(builder, docs)
+    assert (second.folder, second.seconds, second.engine_commit) == (first.folder, 0.0, docs.id)
 
 
-def test_the_same_tree_again_later_is_the_same_environment(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path
-) -> None:
-    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
-    assert builder.key(commit(history.slow)) == builder.key(commit(history.slow_again))
-    keys = {builder.key(commit(sha)) for sha in (history.base, history.slow, history.removed, history.broken)}
-    assert len(keys) == 4
+def test_keys_follow_tree_and_base(world: World) -> None:
+    builder, history = world.overlay(), world.history
+    change = Change(history.slow)
+    assert builder.key(change) == builder.key(Change(history.slow_again))
+    shas = (history.base, history.slow, history.removed, history.broken)
+    assert len({builder.key(Change(sha)) for sha in shas}) == 4
+    bases = (world.installed.interpreter, "tiny-engine==1.0", "tiny-engine==1.1")
+    assert len({world.overlay(base=base).key(change) for base in bases}) == 3
 
 
-def test_another_base_is_another_key(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path
-) -> None:
-    change = commit(history.slow)
-    keys = {
-        overlay(tmp_path, what, repository, history.base).key(change)
-        for what in (installed.interpreter, "tiny-engine==1.0", "tiny-engine==1.1")
-    }
-    assert len(keys) == 3
-
-
-def test_a_commit_that_does_not_import(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
+def test_a_commit_that_does_not_import(world: World) -> None:
+    builder, broken = world.overlay(), Change(world.history.broken)
     with pytest.raises(BuildError, match="No module named 'missing_helper'"):
-        builder.ensure(commit(history.broken), log=log, timeout=60)
-    assert not builder.cached(commit(history.broken))
-    assert not list((tmp_path / "environments").glob("[!.]*"))
-    assert not list((tmp_path / "environments" / ".staging").iterdir())
+        world.ensure(builder, broken)
+    assert not builder.cached(broken)
+    assert not list((world.cache / "environments").glob("[!.]*"))
+    assert not list((world.cache / "environments" / ".staging").iterdir())
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "told"),
+    ("code", "error", "said"),
     [
         (b"x = (\n", BuildError, "SyntaxError"),
         (b"raise SystemExit(0)\n", BuildError, "SystemExit"),
@@ -175,151 +130,226 @@ def test_a_commit_that_does_not_import(
         (b"raise ValueError('\\x1b[2J\\x07 two\\nlines')\n", BuildError, "lines"),
     ],
 )
-def test_how_an_import_fails_says_whose_fault_it_is(
-    code: bytes, error: type[Exception], told: str, tmp_path: Path, installed: Environment, log: Path
-) -> None:
-    writer = HistoryWriter(tmp_path / "repo")
-    writer.commit("only", {"tiny_engine/__init__.py": code})
-    (only,) = writer.finish(checkout=False)
-    builder = overlay(tmp_path, installed.interpreter, Repository.open(tmp_path / "repo"), "any")
-    with pytest.raises(error, match=told) as raised:
-        builder.ensure(commit(only), log=log, timeout=60)
+def test_fault_of_a_failed_import(world: World, code: bytes, error: type[Exception], said: str) -> None:
+    repository, (only,) = world.of({"tiny_engine/__init__.py": code})
+    builder = overlay(world.cache, world.installed.interpreter, repository, "any")
+    with pytest.raises(error, match=said) as raised:
+        world.ensure(builder, only)
     assert "\x1b" not in str(raised.value)
 
 
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A folder with another engine of the same name."""
+    package = tmp_path / "foreign" / PACKAGE
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("__version__ = '1.0'\n")
+    return package.parent
+
+
 def test_our_own_search_path_does_not_reach_the_engine(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    lie = tmp_path / "lie" / PACKAGE
-    lie.mkdir(parents=True)
-    (lie / "__init__.py").write_text("__version__ = '1.0'\n")
-    monkeypatch.setenv("PYTHONPATH", str(lie.parent))
-    monkeypatch.chdir(lie.parent)
-    built = overlay(tmp_path, installed.interpreter, repository, history.base).ensure(
-        commit(history.slow), log=log, timeout=60
-    )
-    assert folder_of(built).is_relative_to(built.folder)
-
-
-def test_an_interpreter_that_imports_another_engine_is_found_out(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
+    world: World, foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lie = tmp_path / "lie" / PACKAGE
-    lie.mkdir(parents=True)
-    (lie / "__init__.py").write_text("__version__ = '1.0'\n")
-    venv = tmp_path / "venv"
-    shutil.copytree(installed.folder / "venv", venv, symlinks=True)
-    site = next(venv.glob("lib/python3*/site-packages"))
-    (site / "lie.pth").write_text(f"import sys; sys.path.insert(0, {str(lie.parent)!r})\n")
-    builder = overlay(tmp_path, venv / "bin" / "python", repository, "any")
-    with pytest.raises(BuildError, match=r"imported .*lie/tiny_engine/__init__\.py, not from"):
-        builder.ensure(commit(history.slow), log=log, timeout=60)
+    monkeypatch.setenv("PYTHONPATH", str(foreign))
+    monkeypatch.chdir(foreign)
+    built = world.ensure(world.overlay(), world.history.slow)
+    assert package_of(built).is_relative_to(built.folder)
 
 
-def test_a_base_without_the_engine(tmp_path: Path, installed: Environment, log: Path) -> None:
-    writer = HistoryWriter(tmp_path / "repo")
-    writer.commit("only", {"pure_engine/__init__.py": b"__version__ = '7'\n"})
-    (only,) = writer.finish(checkout=False)
-    spec = f"overlay:{installed.interpreter},base=any,package=pure_engine"
-    builder = make_builder(spec, repository=Repository.open(tmp_path / "repo"), cache=tmp_path / "cache")
-    assert builder.ensure(commit(only), log=log, timeout=60).engine_version == "7"
+def copy_venv(world: World) -> Path:
+    """The interpreter of a copy of the installed environment."""
+    shutil.copytree(world.installed.folder / "venv", world.cache / "venv", symlinks=True)
+    return world.cache / "venv" / "bin" / "python"
+
+
+def test_an_interpreter_that_imports_another_engine_is_detected(world: World, foreign: Path) -> None:
+    python = copy_venv(world)
+    site = next((world.cache / "venv").glob("lib/python3*/site-packages"))
+    (site / "foreign.pth").write_text(f"import sys; sys.path.insert(0, {str(foreign)!r})\n")
+    with pytest.raises(BuildError, match=r"imported .*foreign/tiny_engine/__init__\.py, not from"):
+        world.ensure(world.overlay("any", python), world.history.slow)
+
+
+def test_an_engine_changed_in_place_is_another_base(world: World) -> None:
+    python, change = copy_venv(world), Change(world.history.slow)
+    before = world.overlay("any", python).key(change)
+    compiled = next((world.cache / "venv").glob("lib/python3*/site-packages/tiny_engine/_C.abi3.so"))
+    compiled.unlink()
+    compiled.write_bytes(COMPILED[::-1])
+    assert world.overlay("any", python).key(change) != before
+
+
+def test_a_base_without_the_engine(world: World) -> None:
+    repository, (only,) = world.of({"pure_engine/__init__.py": b"__version__ = '7'\n"})
+    spec = f"overlay:{world.installed.interpreter},base=any,package=pure_engine"
+    builder = make_builder(spec, repository=repository, cache=world.cache)
+    assert world.ensure(builder, only).engine_version == "7"
     assert builder.client() is None
 
 
 def test_the_client_is_the_base_without_the_overlay(
-    history: TinyHistory,
-    repository: Repository,
-    base_spec: object,
-    shared_cache: Path,
-    installed: Environment,
+    world: World, base_spec: object, shared_cache: Path
 ) -> None:
-    client = overlay(shared_cache, base_spec, repository, history.base).client()
+    client = overlay(shared_cache, base_spec, world.repository, world.history.base).client()
     assert client is not None
-    assert ask(client, "import tiny_engine; print(tiny_engine.__file__)") == str(
-        folder_of(installed) / "__init__.py"
-    )
+    engine = ask(client, "import tiny_engine; print(tiny_engine.__file__)")
+    assert engine == str(package_of(world.installed) / "__init__.py")
 
 
-def test_caches_are_the_environments_own(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    builder = overlay(tmp_path, installed.interpreter, repository, history.base)
-    one, two = (builder.ensure(commit(sha), log=log, timeout=60) for sha in (history.base, history.slow))
+def test_caches_are_the_environments_own(world: World) -> None:
+    builder = world.overlay()
+    one, two = (world.ensure(builder, sha) for sha in (world.history.base, world.history.slow))
     assert one.caches.is_dir()
     for name in ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"):
         assert Path(one.env[name]).is_relative_to(one.caches)
         assert one.env[name] != two.env[name]
 
 
-def test_git_that_returns_other_bytes_is_found_out(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_costs_are_estimated_from_earlier_builds(world: World) -> None:
+    builder, slow, base = world.overlay(), Change(world.history.slow), Change(world.history.base)
+    assert builder.minutes(slow) == pytest.approx(0.2)
+    assert builder.disk([slow, base, slow]) == 2 * 50_000_000
+    built = world.ensure(builder, slow)
+    assert builder.minutes(slow) == 0.0
+    assert builder.minutes(base) == pytest.approx(built.seconds / 60)
+    assert builder.disk([slow]) == 0
+    assert builder.disk([slow, base]) == built.facts["bytes"]
+
+
+def test_torn_files_are_detected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Repository, "contents", lambda _, blobs: ((blob, b"torn") for blob in blobs))
     with pytest.raises(BuildError, match=r"core\.py was written as"):
-        overlay(tmp_path, installed.interpreter, repository, history.base).ensure(
-            commit(history.slow), log=log, timeout=60
-        )
+        world.ensure(world.overlay(), world.history.slow)
 
 
-def test_links_and_modes(tmp_path: Path, installed: Environment, log: Path) -> None:
-    path = tmp_path / "repo"
+def test_links_and_modes(world: World) -> None:
+    path = world.cache / "repo"
     (path / PACKAGE).mkdir(parents=True)
     (path / PACKAGE / "__init__.py").write_text("__version__ = '1'\n")
     (path / PACKAGE / "alias.py").symlink_to("__init__.py")
     (path / PACKAGE / "run.sh").write_text("#!/bin/sh\n")
     (path / PACKAGE / "run.sh").chmod(0o755)
-    first = _commit_all(path)
-    built = overlay(tmp_path, installed.interpreter, Repository.open(path), "any").ensure(
-        commit(first), log=log, timeout=60
+    first = commit_all(path)
+    built = world.ensure(
+        overlay(world.cache, world.installed.interpreter, Repository.open(path), "any"), first
     )
-    assert (folder_of(built) / "alias.py").readlink() == Path("__init__.py")
-    assert os.access(folder_of(built) / "run.sh", os.X_OK)
+    assert (package_of(built) / "alias.py").readlink() == Path("__init__.py")
+    assert os.access(package_of(built) / "run.sh", os.X_OK)
     (path / PACKAGE / "out").symlink_to("../../../../etc/passwd")
-    second = _commit_all(path)
+    second = commit_all(path)
     with pytest.raises(BuildError, match="symbolic link out of the package"):
-        overlay(tmp_path, installed.interpreter, Repository.open(path), "any").ensure(
-            commit(second), log=log, timeout=60
-        )
+        world.ensure(overlay(world.cache, world.installed.interpreter, Repository.open(path), "any"), second)
 
 
-def _commit_all(path: Path) -> str:
-    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
-    who = ["git", "-c", "user.name=T", "-c", "user.email=t@example.invalid"]
-    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "x"]):
-        subprocess.run([*who, *arguments], cwd=path, env=env, check=True)
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=path, env=env, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
-def test_an_engine_changed_in_place_is_another_base(
-    repository: Repository, history: TinyHistory, installed: Environment, tmp_path: Path
-) -> None:
-    venv = tmp_path / "venv"
-    shutil.copytree(installed.folder / "venv", venv, symlinks=True)
-    python = venv / "bin" / "python"
-    before = overlay(tmp_path, python, repository, "any").key(commit(history.slow))
-    compiled = next(venv.glob("lib/python3*/site-packages/tiny_engine/_C.abi3.so"))
-    compiled.unlink()
-    compiled.write_bytes(COMPILED[::-1])
-    assert overlay(tmp_path, python, repository, "any").key(commit(history.slow)) != before
+def commit_all(path: Path) -> str:
+    who = ("-c", "user.name=T", "-c", "user.email=t@example.invalid")
+    for arguments in (("init", "--quiet"), ("add", "--all"), ("commit", "--quiet", "-m", "x")):
+        run_git(path, *who, *arguments)
+    return run_git(path, "rev-parse", "HEAD").strip()
 
 
 def test_the_base_is_built_when_it_is_first_needed(
-    repository: Repository, history: TinyHistory, tmp_path: Path, wheels: Path, log: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    links = tmp_path / "links"
+    world: World, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = world.cache / "links"
     shutil.copytree(wheels, links)
-    write_wheel(
-        links, "tiny-engine", "1.7", package_files("1.7") | {"tiny_engine/_version.py": version_file("1.7")}
-    )
+    files = package_files("1.7") | {"tiny_engine/_version.py": version_file("1.7")}
+    write_wheel(links, "tiny-engine", "1.7", files)
     monkeypatch.setenv("UV_FIND_LINKS", str(links))
-    builder = overlay(tmp_path, "tiny-engine==1.7", repository, history.base)
-    built = builder.ensure(commit(history.slow), log=log, timeout=60)
+    built = world.ensure(world.overlay(base="tiny-engine==1.7"), world.history.slow)
     assert built.engine_version == "1.7"
-    assert release(tmp_path).cached(Change("tiny-engine==1.7", "release"))
+    assert release(world.cache).cached(Change("tiny-engine==1.7", "release"))
     assert cache.read_stamp(built.folder) is not None
+
+
+def test_a_change_of_compiled_sources_is_refused_with_the_files(world: World) -> None:
+    builder, kernel, back = world.overlay(), Change(world.history.kernel), Change(world.history.back)
+    refusal = builder.refuses(kernel)
+    assert refusal is not None and not refusal.error
+    assert "1 file differs: csrc/ops.cpp" in refusal.reason
+    assert world.history.base[:12] in refusal.reason
+    assert builder.key(kernel) != builder.key(back)
+    assert not builder.cached(kernel)
+    with pytest.raises(BuildError, match=r"csrc/ops\.cpp"):
+        world.ensure(builder, kernel)
+    assert builder.refuses(back) is None
+
+
+def test_many_changes_are_looked_up_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = world.history
+    changes = [Change(sha) for sha in (history.base, history.slow, history.docs, history.kernel)]
+    single, bulk = world.overlay(), world.overlay()
+    calls = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: calls.append(a) or run(*a, **k))
+    bulk.prepare(changes)
+    for change in changes:
+        bulk.refuses(change)
+        bulk.key(change)
+    assert len(calls) == 2
+    for change in changes:
+        assert bulk.refuses(change) == single.refuses(change)
+        assert bulk.key(change) == single.key(change)
+
+
+@pytest.mark.parametrize(
+    ("path", "needs_building"),
+    [
+        ("csrc/new.cu", True),
+        ("tiny_engine/deep/kernel.cuh", True),
+        ("cmake/x.cmake", True),
+        ("CMakeLists.txt", True),
+        ("setup.py", True),
+        ("pyproject.toml", True),
+        ("requirements/cuda.txt", True),
+        ("requirements/common.txt", True),
+        ("requirements/build/cuda.txt", True),
+        ("rust/src/lib.rs", True),
+        ("requirements/test.txt", False),
+        ("requirements/test/cuda.txt", False),
+        ("requirements/rocm-test.in", False),
+        ("requirements/lint.txt", False),
+        ("tests/kernels/x.cu", False),
+        ("docs/setup.py", False),
+        ("tiny_engine/anything.py", False),
+        (".github/workflows/ci.yml", False),
+    ],
+)
+def test_which_files_need_building(path: str, needs_building: bool, world: World) -> None:
+    repository, (first, second) = world.of(
+        {"tiny_engine/__init__.py": b"", "requirements/common.txt": b"1"}, {path: b"2"}
+    )
+    builder = overlay(world.cache, world.installed.interpreter, repository, first)
+    refusal = builder.refuses(Change(second))
+    assert (refusal is not None) == needs_building
+    assert refusal is None or path in refusal.reason
+
+
+def test_many_differing_files_are_counted(world: World) -> None:
+    kernels: dict[str, bytes | None] = {f"csrc/{letter}.cu": b"" for letter in "edcba"}
+    repository, (first, second) = world.of({"tiny_engine/__init__.py": b""}, kernels)
+    refusal = overlay(world.cache, world.installed.interpreter, repository, first).refuses(Change(second))
+    assert refusal is not None
+    assert refusal.reason.endswith("5 files differ: csrc/a.cu, csrc/b.cu, csrc/c.cu and 2 more")
+
+
+def test_a_base_of_no_known_commit_is_an_error(world: World) -> None:
+    builder = overlay(world.cache, world.installed.interpreter, world.repository, "")
+    refusal = builder.refuses(Change(world.history.slow))
+    assert refusal is not None and refusal.error
+    assert "base=REV" in refusal.reason
+    with pytest.raises(RevisionError, match="'v9' does not exist"):
+        world.overlay("v9")
+
+
+def test_a_base_that_was_built_from_another_commit(world: World) -> None:
+    builder = world.overlay(world.history.slow)
+    with pytest.raises(BuildError, match=r"was not built from .*1 of 4 files differ, among them core\.py"):
+        world.ensure(builder, world.history.docs)
+
+
+def test_a_commit_without_the_package(world: World) -> None:
+    repository, (only,) = world.of({"elsewhere/x.py": b""})
+    refusal = overlay(world.cache, world.installed.interpreter, repository, "any").refuses(Change(only))
+    assert refusal is not None
+    assert "no folder tiny_engine/" in refusal.reason

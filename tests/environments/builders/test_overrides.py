@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
-from tests.environments.conftest import overlay, release
+from tests.environments.conftest import ask, overlay, release
 from tests.environments.tiny import TinyHistory, package_files, write_wheel
 
 VERSIONS = "import importlib.metadata as m; print(m.version('tiny-engine'), m.version('tiny-helper'))"
@@ -35,17 +34,6 @@ def more_wheels(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def change(*pips: str, version: str = "1.0") -> Change:
     return Change(f"tiny-engine=={version}", "release").swapped(pips)
-
-
-def ask(environment: Environment, code: str) -> str:
-    done = subprocess.run(
-        [environment.interpreter, "-c", code],
-        env=dict(environment.env),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
 
 
 def test_one_package_is_another_and_nothing_else(release_1_0: Builder, log: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,11 @@ from perfbisect.environments.factory import make_builder
 from perfbisect.environments.packages import PACKAGES
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
-from tests.environments.conftest import release
+from tests.environments.conftest import ask, release
 
 
 def version(number: str, name: str = "tiny-engine") -> Change:
     return Change(f"{name}=={number}", "release")
-
-
-def ask(environment: Environment, code: str) -> str:
-    """What the environment's interpreter prints, in its own variables alone."""
-    done = subprocess.run(
-        [environment.interpreter, "-c", code],
-        env=dict(environment.env),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
 
 
 def test_the_version_that_was_asked_for(installed: Environment, shared_cache: Path, log: Path) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments.base import Environment
 from perfbisect.environments.builders.source import SourceBuilder
-from perfbisect.errors import BuildError, UsageError
+from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
-from tests.environments.conftest import plain_builder
+from tests.environments.conftest import ask, plain_builder
 from tests.environments.cproject import WHY_NOT, CHistory, write_c_history
 from tests.fakes.gitwriter import HistoryWriter, run_git
 
@@ -41,14 +39,6 @@ def compiled(cache: Path) -> list[str]:
     lines = record.read_text().splitlines() if record.exists() else []
     record.unlink(missing_ok=True)
     return lines
-
-
-def ask(environment: Environment, code: str) -> str:
-    done = subprocess.run(
-        [environment.interpreter, "-c", code], env=dict(environment.env), capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    return done.stdout.strip()
 
 
 SPEED = "import tiny_engine; print(tiny_engine.speed())"
@@ -234,12 +224,6 @@ def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: P
     assert refusal is not None
     assert "has no folder sub/" in refusal.reason
     assert builder.refuses(Change(there)) is None
-
-
-@pytest.mark.parametrize("folder", ["/abs", "../up", "~/home"])
-def test_a_folder_outside_the_repository(folder: str, repository: Repository, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a folder inside the repository"):
-        plain_builder(f"source:{folder}", repository=repository, cache=tmp_path)
 
 
 def test_precompiled_files_are_those_of_the_commit() -> None:

@@ -11,7 +11,7 @@ from perfbisect.changes.git import Repository
 from perfbisect.environments.builders import wheel as wheel_builder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.builders.wheel_index import page_of
-from perfbisect.errors import BuildError, MachineError, UsageError
+from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
 from tests.environments.conftest import plain_builder
 from tests.environments.tiny import TinyHistory, package_files, write_wheel
@@ -291,23 +291,3 @@ def test_the_client_is_one_commits(
     client = wheel(tmp_path, index, repository, f",client={history.base}").client()
     assert client is not None
     assert client.engine_commit == history.base
-
-
-@pytest.mark.parametrize(
-    ("spec", "problem"),
-    [
-        ("wheel:ftp://x/{sha}", "is not the address of an index with {sha} in it"),
-        ("wheel:http://x/simple", "is not the address of an index with {sha} in it"),
-        ("wheel:http://me:secret@x/{sha}", "an address with a user name or password"),
-    ],
-)
-def test_mistakes(spec: str, problem: str, repository: Repository, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as raised:
-        plain_builder(spec, repository=repository, cache=tmp_path)
-    assert problem in raised.value.message
-
-
-def test_releases_are_refused(index: Index, repository: Repository, tmp_path: Path) -> None:
-    refusal = wheel(tmp_path, index, repository).refuses(Change("x==1", "release"))
-    assert refusal is not None
-    assert refusal.error
